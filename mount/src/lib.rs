@@ -1,0 +1,9 @@
+//! The kernel side of hearthfs.
+//!
+//! Owns everything that names fuser, libc or `unsafe`. Must never know what a cache is.
+
+mod backing;
+mod vfs;
+
+pub use backing::Backing;
+pub use vfs::*;

@@ -1,0 +1,449 @@
+//! What the kernel asks of a file system, free of any transport.
+//!
+//! Owns the types between a transport (today fuser on `/dev/fuse`) and whoever implements [`Vfs`].
+//! Must never name a type of fuser, so that a second transport can stand beside the first.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backing::Backing;
+
+/// An inode number; the root is [`Ino::ROOT`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root of the mount.
+    pub const ROOT: Self = Self(1);
+}
+
+/// What an open file or directory is called between the kernel and us.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Handle(pub u64);
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Thread id in our PID namespace; 0 when the kernel cannot express it there.
+    pub tid: u32,
+}
+
+/// An error number as system calls return it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident)*) => {
+        impl Errno {
+            $(#[doc = concat!("`", stringify!($name), "`.")] pub const $name: Self = Self(libc::$name);)*
+        }
+        impl fmt::Debug for Errno {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(other) => write!(f, "errno {other}"),
+                }
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM ENOENT EINTR EIO EBADF EAGAIN ENOMEM EACCES EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR
+    EINVAL ENFILE EMFILE ETXTBSY EFBIG ENOSPC EROFS EMLINK ERANGE ENAMETOOLONG ENOSYS ENOTEMPTY
+    ELOOP ENODATA EOVERFLOW EOPNOTSUPP ETIMEDOUT ESTALE ESHUTDOWN ENXIO
+}
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// The result of an operation.
+pub type Reply<T> = Result<T, Errno>;
+
+/// An answer that is here, or one that has to wait. What is here is sent by the thread that asked;
+/// what waits moves to a task, so that no FUSE thread ever waits for the network.
+pub enum Answer<T> {
+    /// The answer.
+    Now(Reply<T>),
+    /// The answer when it comes; the implementor bounds the wait.
+    Later(Pin<Box<dyn Future<Output = Reply<T>> + Send>>),
+}
+
+impl<T> Answer<T> {
+    /// Wraps work that has to wait.
+    pub fn later(work: impl Future<Output = Reply<T>> + Send + 'static) -> Self {
+        Self::Later(Box::pin(work))
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(reply) => f.debug_tuple("Now").field(reply).finish(),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
+impl<T> From<Reply<T>> for Answer<T> {
+    fn from(reply: Reply<T>) -> Self {
+        Self::Now(reply)
+    }
+}
+
+/// File type of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileType {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// FIFO.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+/// A time stamp of a file; seconds may be negative.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Timespec {
+    /// Whole seconds since the Unix epoch.
+    pub secs: i64,
+    /// Nanoseconds beyond.
+    pub nanos: u32,
+}
+
+/// What `stat` tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of content.
+    pub mtime: Timespec,
+    /// Last change of anything.
+    pub ctime: Timespec,
+    /// File type.
+    pub file_type: FileType,
+    /// Permission bits, 0o7777 at most.
+    pub perm: u16,
+    /// Names of this inode.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Preferred size of I/O.
+    pub blksize: u32,
+}
+
+/// A name that was found, and for how long the kernel may keep that. Each one that is handed out
+/// counts one lookup, which the kernel gives back through [`Vfs::forget`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The inode.
+    pub attr: Attr,
+    /// How long the name may be taken to lead there.
+    pub entry_ttl: Duration,
+    /// How long the attributes may be taken to hold.
+    pub attr_ttl: Duration,
+}
+
+/// The answer to a lookup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// The name leads here.
+    Found(Found),
+    /// There is no such name, for that long.
+    Missing {
+        /// How long the kernel may keep that.
+        ttl: Duration,
+    },
+}
+
+/// How reads and writes of an open file travel.
+#[derive(Clone, Debug)]
+pub enum Io {
+    /// Straight to the backing file, without us. All open handles of an inode must share one backing.
+    Passthrough(Arc<Backing>),
+    /// Through the page cache and then us. `keep`: what the cache holds of this inode is still true.
+    Cached {
+        /// Whether the pages of earlier opens stay.
+        keep: bool,
+    },
+    /// Each call comes to us.
+    Direct,
+}
+
+/// An opened file.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// What to call it.
+    pub handle: Handle,
+    /// How its bytes travel.
+    pub io: Io,
+    /// Whether `close` need not tell us (handles that cannot write).
+    pub no_flush: bool,
+}
+
+/// A created and opened file.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// The new name.
+    pub found: Found,
+    /// The open file.
+    pub opened: Opened,
+}
+
+/// The flags of an `open`, as far as they matter here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenFlags {
+    /// `O_RDONLY` or `O_RDWR`.
+    pub read: bool,
+    /// `O_WRONLY` or `O_RDWR`.
+    pub write: bool,
+    /// `O_TRUNC`.
+    pub truncate: bool,
+    /// `O_APPEND`.
+    pub append: bool,
+    /// `O_EXCL`.
+    pub exclusive: bool,
+    /// `O_DIRECT`.
+    pub direct: bool,
+}
+
+/// A new value for a time stamp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// This time.
+    At(Timespec),
+}
+
+/// What `setattr` is to change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length of a regular file.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of content.
+    pub mtime: Option<SetTime>,
+    /// The open file it was asked through, if any.
+    pub handle: Option<Handle>,
+}
+
+/// What a `rename` does when both names exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameMode {
+    /// Replaces the target.
+    Replace,
+    /// `RENAME_NOREPLACE`.
+    NoReplace,
+    /// `RENAME_EXCHANGE`.
+    Exchange,
+}
+
+/// One name of a directory listing.
+#[derive(Clone, Debug)]
+pub struct DirEntry<'a> {
+    /// The name.
+    pub name: &'a OsStr,
+    /// Its inode number; of no consequence when `found` is there.
+    pub ino: Ino,
+    /// File type.
+    pub file_type: FileType,
+    /// Where a later call goes on after this entry.
+    pub next: u64,
+    /// Attributes, when they were asked for (`readdirplus`) and this is not `.` or `..`. Counts one
+    /// lookup if and only if the sink took the entry.
+    pub found: Option<Found>,
+}
+
+/// What a full buffer does with a directory entry: `true` when it did not fit and the listing ends.
+pub type DirSink<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> bool;
+
+/// Figures for `statfs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatFs {
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub free: u64,
+    /// Blocks free to users.
+    pub available: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Inodes free.
+    pub files_free: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Longest name.
+    pub name_max: u32,
+}
+
+/// How to set an extended attribute that may exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Creates or replaces.
+    Any,
+    /// `XATTR_CREATE`: must not exist.
+    Create,
+    /// `XATTR_REPLACE`: must exist.
+    Replace,
+}
+
+/// What a mounted session can do; told once, before the first request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Abilities {
+    /// Passthrough was granted and works with the cache directory's file system.
+    pub passthrough: bool,
+    /// Why not, when not.
+    pub passthrough_refusal: Option<&'static str>,
+}
+
+/// A file system as the kernel sees it. Every call may come from several threads at once, and none
+/// may wait for the network: what has to wait is an [`Answer::Later`].
+pub trait Vfs: Send + Sync + 'static {
+    /// Tells what the session can do, before the first request.
+    fn start(&self, abilities: Abilities);
+    /// Finds a name in a directory.
+    fn lookup(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<Lookup>;
+    /// Gives back `count` lookups of an inode.
+    fn forget(&self, ino: Ino, count: u64);
+    /// Tells the attributes of an inode and for how long they hold.
+    fn getattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Option<Handle>,
+    ) -> Answer<(Attr, Duration)>;
+    /// Changes attributes.
+    fn setattr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)>;
+    /// Tells where a symbolic link points.
+    fn readlink(&self, caller: &Caller, ino: Ino) -> Answer<Vec<u8>>;
+    /// Makes a regular file, FIFO, socket or device node. `mode` holds the file type bits; the umask
+    /// has been applied.
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &OsStr,
+        mode: u32,
+        rdev: u32,
+    ) -> Answer<Found>;
+    /// Makes a directory.
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &OsStr, mode: u32) -> Answer<Found>;
+    /// Removes a name that is not a directory.
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<()>;
+    /// Makes a symbolic link.
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &OsStr, target: &Path) -> Answer<Found>;
+    /// Moves a name.
+    fn rename(
+        &self,
+        caller: &Caller,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        mode: RenameMode,
+    ) -> Answer<()>;
+    /// Makes a further name for a file.
+    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found>;
+    /// Opens a file. `ESTALE` makes the kernel look the name up again, once, and open what it then finds.
+    fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened>;
+    /// Makes a file if it is not there, and opens it. `mode` is permission bits with the umask applied.
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &OsStr,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Answer<Created>;
+    /// Reads up to `size` bytes; fewer only at the end of the file.
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, size: u32) -> Answer<Vec<u8>>;
+    /// Writes all of `data`; returns how many bytes were taken.
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32>;
+    /// A `close` of one descriptor; may come several times for one handle.
+    fn flush(&self, caller: &Caller, ino: Ino, handle: Handle) -> Answer<()>;
+    /// The last descriptor and mapping is gone.
+    fn release(&self, ino: Ino, handle: Handle) -> Answer<()>;
+    /// Makes what was written durable.
+    fn fsync(&self, ino: Ino, handle: Handle, data_only: bool) -> Answer<()>;
+    /// Allocates or punches; `mode` as in `fallocate(2)`.
+    fn fallocate(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Answer<()>;
+    /// Finds data or a hole; `whence` as in `lseek(2)`.
+    fn lseek(&self, ino: Ino, handle: Handle, offset: i64, whence: i32) -> Answer<i64>;
+    /// Opens a directory for listing.
+    fn opendir(&self, caller: &Caller, ino: Ino) -> Answer<Handle>;
+    /// Lists from `offset` (0 at first, then a `next` of an entry) until the sink is full.
+    fn readdir(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        plus: bool,
+        sink: DirSink<'_>,
+    ) -> Reply<()>;
+    /// The listing is over.
+    fn releasedir(&self, ino: Ino, handle: Handle);
+    /// Makes the names of a directory durable.
+    fn fsyncdir(&self, ino: Ino, handle: Handle) -> Answer<()>;
+    /// Tells the size of the file system.
+    fn statfs(&self, ino: Ino) -> Answer<StatFs>;
+    /// Sets an extended attribute.
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &OsStr,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Answer<()>;
+    /// Reads an extended attribute; `ENODATA` when it is not there.
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<Vec<u8>>;
+    /// Lists the names of extended attributes, each ended by NUL.
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> Answer<Vec<u8>>;
+    /// Removes an extended attribute; `ENODATA` when it is not there.
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<()>;
+}

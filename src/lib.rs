@@ -1,0 +1,13 @@
+//! hearthfs: one compile cache for a whole cluster, behind an ordinary directory.
+//!
+//! The rooms and the direction of their arrows are drawn in `docs/design.md`; `tests/arrows.rs`
+//! holds the code to it.
+
+pub mod clock;
+pub mod digest;
+pub mod error;
+pub mod name;
+pub mod stamp;
+pub mod task;
+
+pub mod namespace;

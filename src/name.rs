@@ -1,0 +1,239 @@
+//! Names and paths inside the mount.
+//!
+//! Owns the form in which a path is kept and ordered. Must never touch the file system.
+//!
+//! A name is any byte string that Linux allows, so it is not text. A path keeps its components
+//! separated by NUL, which no name can hold: that makes byte order put a directory directly before
+//! its descendants, and its descendants together.
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest single name, in bytes (`NAME_MAX`).
+pub const MAX_NAME_BYTES: usize = 255;
+/// The longest path below the mount, in bytes. Programs reach at most `PATH_MAX` in one call, but can
+/// go deeper by changing directory on the way.
+pub const MAX_PATH_BYTES: usize = 64 * 1024;
+
+/// A path below the root of the mount; the root itself is the empty path.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TreePath(Box<[u8]>);
+
+/// The bytes cannot be a path inside the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// A component is empty, `.`, `..`, or holds `/` or NUL.
+    #[error("a component of the path is not a possible name")]
+    BadName,
+    /// A component or the whole path is too long.
+    #[error("a name may have {MAX_NAME_BYTES} bytes, a path {MAX_PATH_BYTES}")]
+    TooLong,
+}
+
+/// Checks that `name` can name a directory entry.
+pub fn check_name(name: &[u8]) -> Result<(), PathError> {
+    if name.is_empty()
+        || name == b"."
+        || name == b".."
+        || name.iter().any(|b| matches!(b, 0 | b'/'))
+    {
+        return Err(PathError::BadName);
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(PathError::TooLong);
+    }
+    Ok(())
+}
+
+impl TreePath {
+    /// Returns the root of the mount.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// Reports whether this is the root of the mount.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the path of `name` in this directory.
+    pub fn join(&self, name: &[u8]) -> Result<Self, PathError> {
+        check_name(name)?;
+        if self.0.len() + 1 + name.len() > MAX_PATH_BYTES {
+            return Err(PathError::TooLong);
+        }
+        let mut bytes = Vec::with_capacity(self.0.len() + 1 + name.len());
+        if !self.is_root() {
+            bytes.extend_from_slice(&self.0);
+            bytes.push(0);
+        }
+        bytes.extend_from_slice(name);
+        Ok(Self(bytes.into()))
+    }
+
+    /// Splits into the directory and the last name; `None` for the root.
+    pub fn split(&self) -> Option<(Self, &[u8])> {
+        if self.is_root() {
+            return None;
+        }
+        Some(match self.0.iter().rposition(|b| *b == 0) {
+            Some(at) => (Self(self.0[..at].into()), &self.0[at + 1..]),
+            None => (Self::root(), &self.0),
+        })
+    }
+
+    /// Returns the directory that holds this path; `None` for the root.
+    pub fn parent(&self) -> Option<Self> {
+        self.split().map(|(dir, _)| dir)
+    }
+
+    /// Returns the last name; empty for the root.
+    pub fn file_name(&self) -> &[u8] {
+        self.split().map_or(&[], |(_, name)| name)
+    }
+
+    /// Yields the names from the root down.
+    pub fn components(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|b| *b == 0).filter(|part| !part.is_empty())
+    }
+
+    /// Reports whether this path lies below `dir`, at any depth; a path is not below itself.
+    pub fn is_below(&self, dir: &Self) -> bool {
+        self.below(dir).is_some()
+    }
+
+    /// Returns what follows `dir`, still NUL-separated, if this path lies below it.
+    pub fn below(&self, dir: &Self) -> Option<&[u8]> {
+        if dir.is_root() {
+            return (!self.is_root()).then_some(&self.0);
+        }
+        let rest = self.0.strip_prefix(&*dir.0)?;
+        rest.strip_prefix(&[0]).filter(|rest| !rest.is_empty())
+    }
+
+    /// Returns this path with the leading `from` replaced by `to`; `None` if it is neither `from`
+    /// nor below it, or if the result is too long.
+    pub fn moved(&self, from: &Self, to: &Self) -> Option<Self> {
+        if self == from {
+            return Some(to.clone());
+        }
+        let rest = self.below(from)?;
+        let mut bytes = to.0.to_vec();
+        if !bytes.is_empty() {
+            bytes.push(0);
+        }
+        bytes.extend_from_slice(rest);
+        (bytes.len() <= MAX_PATH_BYTES).then(|| Self(bytes.into()))
+    }
+
+    /// Returns the kept bytes: components separated by NUL. This is also the form in the formats.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Reads the kept form from a format, refusing what could not be a path.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, PathError> {
+        if bytes.len() > MAX_PATH_BYTES {
+            return Err(PathError::TooLong);
+        }
+        if !bytes.is_empty() {
+            bytes.split(|b| *b == 0).try_for_each(check_name)?;
+        }
+        Ok(Self(bytes.into()))
+    }
+}
+
+impl Borrow<[u8]> for TreePath {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for TreePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut first = true;
+        for part in self.components() {
+            if !first {
+                f.write_str("/")?;
+            }
+            first = false;
+            write!(f, "{}", part.escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TreePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{self}")
+    }
+}
+
+impl Serialize for TreePath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for TreePath {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = TreePath;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the bytes of a path")
+            }
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<TreePath, E> {
+                TreePath::from_bytes(bytes).map_err(E::custom)
+            }
+            fn visit_borrowed_bytes<E: serde::de::Error>(
+                self,
+                bytes: &'de [u8],
+            ) -> Result<TreePath, E> {
+                self.visit_bytes(bytes)
+            }
+        }
+        deserializer.deserialize_bytes(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> TreePath {
+        text.split('/')
+            .filter(|p| !p.is_empty())
+            .fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a good name"))
+    }
+
+    #[test]
+    fn order_keeps_a_directory_together() {
+        let mut all = [path("a!"), path("a/b"), path("a"), path("a/b/c"), path("ab")];
+        all.sort();
+        assert_eq!(all, [path("a"), path("a/b"), path("a/b/c"), path("a!"), path("ab")]);
+    }
+
+    #[test]
+    fn below_and_moved() {
+        assert!(path("a/b/c").is_below(&path("a")));
+        assert!(!path("ab").is_below(&path("a")));
+        assert!(!path("a").is_below(&path("a")));
+        assert_eq!(path("a/b/c").moved(&path("a/b"), &path("x")), Some(path("x/c")));
+        assert_eq!(path("a/bc").moved(&path("a/b"), &path("x")), None);
+        assert_eq!(path("a/b").split(), Some((path("a"), &b"b"[..])));
+    }
+
+    #[test]
+    fn impossible_names_are_refused() {
+        let root = TreePath::root();
+        for name in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
+            assert_eq!(root.join(name), Err(PathError::BadName));
+        }
+        assert_eq!(root.join(&[b'x'; 256]), Err(PathError::TooLong));
+        assert!(root.join(&[0xff; 255]).is_ok());
+        assert!(TreePath::from_bytes(b"a\0\0b").is_err());
+    }
+}

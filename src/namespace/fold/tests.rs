@@ -1,0 +1,138 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::stamp::NodeId;
+
+fn path(text: &str) -> TreePath {
+    text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a name"))
+}
+
+fn stamp(ms: u64, node: u64) -> Stamp {
+    Stamp { ms, counter: 0, node: NodeId(node) }
+}
+
+fn file(content: &str) -> Entry {
+    Entry {
+        kind: Kind::File { digest: Digest::of(content.as_bytes()), size: content.len() as u64 },
+        attrs: Attrs::default(),
+        link: None,
+    }
+}
+
+fn put(at: &str, ms: u64, content: &str) -> Change {
+    Change { path: path(at), stamp: stamp(ms, 0), op: Op::Put(file(content)) }
+}
+
+fn mkdir(at: &str, ms: u64) -> Change {
+    let entry = Entry::directory(0o755, 0, 0, Time::default());
+    Change { path: path(at), stamp: stamp(ms, 0), op: Op::Put(entry) }
+}
+
+fn names(fold: &Fold, dir: &TreePath) -> Vec<String> {
+    fold.children(dir).iter().map(|c| String::from_utf8_lossy(c.name).into_owned()).collect()
+}
+
+fn folded(changes: &[Change]) -> Fold {
+    let mut fold = Fold::new();
+    for change in changes {
+        fold.apply(change, Time::default());
+    }
+    fold
+}
+
+#[test]
+fn children_skip_what_lies_deeper() {
+    let fold = folded(&[
+        mkdir("a", 1),
+        put("a/x", 2, "1"),
+        put("a/y/z", 3, "2"),
+        put("a!", 4, "3"),
+        put("b", 5, "4"),
+        Change { path: path("gone"), stamp: stamp(9, 0), op: Op::Remove },
+        put("gone/inside", 6, "5"),
+    ]);
+    assert_eq!(names(&fold, &TreePath::root()), ["a", "a!", "b", "gone"]);
+    assert_eq!(names(&fold, &path("a")), ["x", "y"]);
+    assert_eq!(names(&fold, &path("a/y")), ["z"]);
+    assert!(fold.is_directory(&path("a/y")));
+    assert!(fold.is_directory(&path("gone")));
+    assert_eq!(fold.entry(&path("gone")), None);
+}
+
+#[test]
+fn a_file_hides_what_lies_below_it() {
+    let fold = folded(&[put("d/x", 1, "1"), put("d", 2, "file")]);
+    assert!(fold.entry(&path("d")).is_some());
+    assert_eq!(fold.entry(&path("d/x")), None);
+    assert!(!fold.is_directory(&path("d")));
+}
+
+#[test]
+fn attributes_never_bring_old_content_back() {
+    let attrs = Attrs { mode: 0o700, ..Attrs::default() };
+    let late = Change {
+        path: path("f"),
+        stamp: stamp(10, 1),
+        op: Op::Attrs { of: stamp(1, 0), attrs: attrs.clone() },
+    };
+    let fold = folded(&[put("f", 1, "old"), put("f", 5, "new"), late.clone()]);
+    assert_eq!(fold.entry(&path("f")), Some(&file("new")));
+    let fold = folded(&[late, put("f", 1, "old")]);
+    assert_eq!(fold.entry(&path("f")).map(|e| &e.attrs), Some(&attrs));
+}
+
+#[test]
+fn link_groups_follow_their_names() {
+    let linked = |at: &str, ms| {
+        let entry = Entry { link: Some(stamp(1, 0)), ..file("x") };
+        Change { path: path(at), stamp: stamp(ms, 0), op: Op::Put(entry) }
+    };
+    let mut fold = folded(&[linked("a", 1), linked("b", 2)]);
+    assert_eq!(fold.links(stamp(1, 0)).count(), 2);
+    fold.apply(&put("a", 3, "other"), Time::default());
+    assert_eq!(fold.links(stamp(1, 0)).collect::<Vec<_>>(), [&path("b")]);
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let at = prop::sample::select(vec!["a", "b", "a/c", "a/d", "a/c/e"]);
+    (at, 0u64..12, 0u64..3, 0u8..4, 0u64..12).prop_map(|(at, ms, node, what, of)| {
+        let op = match what {
+            0 => Op::Remove,
+            1 => Op::Attrs {
+                of: stamp(of, node),
+                attrs: Attrs { mode: ms as u32, uid: node as u32, ..Attrs::default() },
+            },
+            2 => Op::Put(Entry::directory(0o755, 0, 0, Time::default())),
+            // One stamp is one change: the content follows from it.
+            _ => Op::Put(file(&format!("{ms}-{node}-{at}"))),
+        };
+        // A stamp names one change of the whole cluster, so the kind of change is part of it.
+        let stamp = Stamp { ms, counter: u32::from(what), node: NodeId(node) };
+        Change { path: path(at), stamp, op }
+    })
+}
+
+proptest! {
+    #[test]
+    fn same_set_same_result(
+        changes in prop::collection::vec(any_change(), 0..40),
+        seed in any::<u64>(),
+    ) {
+        // One stamp per path names one change, so drop what would contradict.
+        let mut seen = std::collections::HashSet::new();
+        let changes: Vec<_> = changes
+            .into_iter()
+            .filter(|c| seen.insert((c.path.clone(), c.stamp)))
+            .collect();
+        let mut shuffled = changes.clone();
+        let mut state = seed | 1;
+        for i in (1..shuffled.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            shuffled.swap(i, (state >> 33) as usize % (i + 1));
+        }
+        shuffled.extend(changes.iter().take(5).cloned());
+        let (one, two) = (folded(&changes), folded(&shuffled));
+        prop_assert!(one.registers().eq(two.registers()));
+        prop_assert_eq!(one.len(), two.len());
+    }
+}
