@@ -30,15 +30,18 @@ fn numbers(records: &[Record]) -> Vec<u64> {
 
 struct Fixture {
     root: tempfile::TempDir,
+    /// Held over several openings of the journal: each opening of the directory syncs the disk.
+    dir: std::cell::RefCell<Option<CacheDir>>,
 }
 
 impl Fixture {
     fn new() -> Self {
-        Self { root: tempfile::tempdir().unwrap() }
+        Self { root: tempfile::tempdir().unwrap(), dir: None.into() }
     }
 
     fn open(&self) -> (CacheDir, Journal, Vec<Record>) {
-        let dir = CacheDir::open(self.root.path()).unwrap();
+        let mut held = self.dir.borrow_mut();
+        let dir = held.get_or_insert_with(|| CacheDir::open(self.root.path()).unwrap()).clone();
         let (journal, records) = Journal::open_sized(&dir, 2000).unwrap();
         (dir, journal, records)
     }
@@ -174,7 +177,7 @@ fn a_newer_journal_is_refused_and_left_alone() {
     newer_record.extend(record);
     for bytes in [newer, newer_record] {
         fs::write(&path, &bytes).unwrap();
-        let dir = CacheDir::open(fixture.root.path()).unwrap();
+        let dir = fixture.dir.borrow().clone().unwrap();
         let error = Journal::open(&dir).unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(error.to_string().contains("newer"), "{error}");
@@ -403,6 +406,7 @@ fn p4_local_durable_sigkill_loses_nothing_that_was_acknowledged() {
         }
         appended = found.keys().copied().collect();
         drop((dir, journal));
+        fixture.dir.take();
     }
     assert!(appended.len() > 1);
 }
