@@ -10,4 +10,5 @@ pub mod name;
 pub mod stamp;
 pub mod task;
 
+pub mod local;
 pub mod namespace;
