@@ -184,7 +184,7 @@ impl Remote {
                 }
                 caller.meter.down(got.meta.size);
                 let sink = Sink { file, hasher: Hasher::new(), written: 0, size };
-                receive(got.payload, sink, digest, caller.deadline).await
+                receive(got.payload, got.meta.size, sink, digest, caller.deadline).await
             })
             .await
     }
@@ -193,6 +193,7 @@ impl Remote {
 /// Moves a body into the sink and verifies it.
 async fn receive(
     body: GetResultPayload,
+    size: u64,
     mut sink: Sink,
     digest: Digest,
     deadline: Duration,
@@ -210,14 +211,21 @@ async fn receive(
     let (chunks, arriving) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let writing = task::blocking(move || write_stream(sink, &digest, arriving));
     let reading = async move {
+        let mut arrived = 0;
         loop {
             let next = clock::within(deadline, stream.next()).await;
-            let Some(chunk) = next.ok_or_else(|| Trouble::timed_out("it stopped".into()))? else {
-                return Ok::<_, Failure>(());
-            };
-            // The writer has an error of its own when it listens no more.
-            if chunks.send(chunk?).await.is_err() {
-                return Ok(());
+            match next.ok_or_else(|| Trouble::timed_out("it stopped".into()))? {
+                Some(chunk) => {
+                    let chunk = chunk?;
+                    arrived += chunk.len() as u64;
+                    // The writer has an error of its own when it listens no more.
+                    if chunks.send(chunk).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                // Says nothing of the object: it was the connection.
+                None if arrived < size => return Err(Trouble::cut_short(arrived, size).into()),
+                None => return Ok::<_, Failure>(()),
             }
         }
     };
