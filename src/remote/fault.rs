@@ -171,7 +171,7 @@ impl Faults {
     }
 
     /// Hides that a write has succeeded, or not.
-    fn after<T>(&self, plan: &Plan, done: T) -> object_store::Result<T> {
+    fn after<T>(plan: &Plan, done: T) -> object_store::Result<T> {
         if Self::hits(plan.lost_replies_percent) { Err(reset()) } else { Ok(done) }
     }
 
@@ -282,7 +282,7 @@ impl ObjectStore for FaultStore {
         let plan = self.faults.before().await?;
         let done = self.inner.put_opts(at, payload, options).await?;
         self.faults.note_written(at, &plan);
-        self.faults.after(&plan, done)
+        Faults::after(&plan, done)
     }
 
     async fn put_multipart_opts(
@@ -421,7 +421,7 @@ impl MultipartUpload for FaultUpload {
         let plan = self.faults.before().await?;
         let done = self.inner.complete().await?;
         self.faults.note_written(&self.at, &plan);
-        self.faults.after(&plan, done)
+        Faults::after(&plan, done)
     }
 
     async fn abort(&mut self) -> object_store::Result<()> {

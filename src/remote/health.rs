@@ -16,7 +16,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// How long they are kept away at most.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// At most one WARN in this time, however often the state changes.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+const WARN_EVERY: Duration = Duration::from_mins(1);
 /// A request that its caller gave up counts as one without an answer when it took this long.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use super::*;
 use crate::digest::Digest;
 use crate::remote::fault::{Faults, MemoryStore, Plan};
+use crate::remote::format::Format;
 use crate::stamp::Stamp;
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -278,7 +279,7 @@ fn an_upload_that_is_given_up_leaves_its_place_to_others() {
         let raw = noise(4, 20 << 20);
         let digest = Digest::of(&raw);
         faults.set(Plan { latency: Duration::from_millis(50), ..Plan::default() });
-        for _ in 0..BLOB_UPLOADS_MAX * 2 {
+        for _ in 0..8 {
             let put = remote.put_blob(&digest, file_of(&raw), raw.len() as u64);
             assert!(clock::within(Duration::from_millis(60), put).await.is_none());
         }
@@ -290,17 +291,7 @@ fn an_upload_that_is_given_up_leaves_its_place_to_others() {
 }
 
 #[test]
-fn the_stores_time_is_learned_but_not_its_rounding() {
-    for (before, after, stored, offset) in [
-        (10_000, 10_010, 10_000, 0),
-        (10_999, 11_000, 10_000, 0),
-        (10_000, 10_000, 12_500, 2_500),
-        (10_000, 10_000, 5_000, -5_000),
-        (10_000, 16_000, 16_500, 0),
-        (10_000, 12_000, 3_611_000, 3_600_000),
-    ] {
-        assert_eq!(offset_between(before, after, stored), offset, "{before} {after} {stored}");
-    }
+fn the_stores_time_is_learned() {
     run(async {
         let store = MemoryStore::new();
         let hour_behind = Clock::system().wall_ms() - 3_600_000;
