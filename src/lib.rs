@@ -4,10 +4,16 @@
 //! holds the code to it.
 
 pub mod clock;
+pub mod config;
 pub mod digest;
 pub mod error;
+pub mod metrics;
 pub mod name;
 pub mod stamp;
 pub mod task;
 
 pub mod namespace;
+
+pub mod cli;
+pub mod control;
+pub mod daemon;
