@@ -195,16 +195,10 @@ fn settle_cache_dir(
         *dir = resolve(&around.absolute(dir));
         return;
     }
-    let base = cache_base(around);
-    let shown = match mount_point {
-        Some(point) => {
-            *dir = base.join(mount_name(point));
-            dir.display().to_string()
-        }
-        None => format!("{}/<name of the mount>", base.display()),
-    };
+    let Some(point) = mount_point else { return };
+    *dir = cache_base(around).join(mount_name(point));
     if let Some(entry) = effective.iter_mut().find(|e| e.key == "local.cache_dir") {
-        entry.value = shown;
+        entry.value = dir.display().to_string();
     }
 }
 

@@ -65,7 +65,7 @@ pub fn mount_name(mount_point: &Path) -> String {
             b'/' => name.push('-'),
             b'.' if index > 0 => name.push('.'),
             b if b.is_ascii_alphanumeric() || matches!(b, b':' | b'_') => name.push(char::from(*b)),
-            b => name.push_str(&format!("\\x{b:02x}")),
+            b => name.extend(["\\x".to_owned(), format!("{b:02x}")]),
         }
     }
     if name.is_empty() {

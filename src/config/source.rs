@@ -215,7 +215,7 @@ pub(super) fn parse(path: &Path, text: &str) -> (Vec<Raw>, Vec<Problem>) {
             continue;
         };
         if !keys::sections().contains(&&*section) {
-            problems.push(unknown(origin, "section", &section, keys::sections()));
+            problems.push(unknown(origin, "section", &section, &keys::sections()));
             continue;
         }
         for (name, value) in content {
@@ -255,7 +255,7 @@ fn stray_key(origin: Origin, name: &str) -> Problem {
     Problem::new(origin, name, None, reason)
 }
 
-fn unknown(origin: Origin, what: &str, name: &str, all: Vec<&'static str>) -> Problem {
+fn unknown(origin: Origin, what: &str, name: &str, all: &[&'static str]) -> Problem {
     let reason = match nearest(name, all.iter().copied()) {
         Some(meant) => format!("unknown {what}; did you mean \"{meant}\"?"),
         None => format!("unknown {what}; there are {}", all.join(", ")),
@@ -269,8 +269,9 @@ fn unknown_key(origin: Origin, section: &str, name: &str) -> Problem {
         let reason = format!("unknown key; did you mean \"{}\"?", home.name);
         return Problem::new(origin, &full, None, reason);
     }
-    let here = keys::KEYS.iter().filter(|key| key.section() == section).map(Key::short).collect();
-    Problem { key: full, ..unknown(origin, "key", name, here) }
+    let here: Vec<_> =
+        keys::KEYS.iter().filter(|key| key.section() == section).map(Key::short).collect();
+    Problem { key: full, ..unknown(origin, "key", name, &here) }
 }
 
 /// Returns the value as text, or else how it was written and what is wrong with it.

@@ -146,7 +146,7 @@ pub fn format_duration(time: Duration) -> String {
         let count = left / scale;
         left %= scale;
         if count > 0 {
-            text.push_str(&format!("{count}{unit}"));
+            text.extend([&count.to_string(), unit]);
         }
     }
     text

@@ -71,9 +71,10 @@ impl FromStr for RemoteUrl {
             return Err(expected(&format!("it is longer than {URL_BYTES_MAX} bytes")));
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(match text.starts_with('/') {
-                true => expected(&format!("it is a path; did you mean \"file://{text}\"?")),
-                false => expected("it is not an address"),
+            return Err(if text.starts_with('/') {
+                expected(&format!("it is a path; did you mean \"file://{text}\"?"))
+            } else {
+                expected("it is not an address")
             });
         };
         if rest.contains(['?', '#']) {

@@ -3,18 +3,20 @@
 //! Owns finding the daemon of a mount point and waiting for its end. Must never wait without a limit.
 
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 
 use super::message::{Backlog, DrainReport, Request, Response, Status};
 use super::place::{self, Place};
 use super::server::sweep;
-use crate::clock::within;
+use crate::clock::{sleep, within};
 use crate::config::Surroundings;
 use crate::error::{Error, Kind, Result};
 
@@ -22,6 +24,7 @@ use crate::error::{Error, Kind, Result};
 const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 /// How long a daemon may take to accept, and to send the next line.
 const REPLY_DEADLINE: Duration = Duration::from_secs(10);
+const END_POLL: Duration = Duration::from_millis(10);
 
 /// A connection to the daemon of one mount.
 #[derive(Debug)]
@@ -100,12 +103,12 @@ impl Client {
         let gone = async {
             let mut rest = [0; 512];
             while matches!(self.stream.read(&mut rest).await, Ok(1..)) {}
-            let handle = self.pid.map(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK));
-            if let Some(Ok(handle)) = handle
-                && let Ok(handle) = AsyncFd::with_interest(handle, Interest::READABLE)
-            {
-                // It turns readable when the process ends; an error means that there is none.
-                handle.readable().await.map(drop).ok();
+            let handle = self.pid.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+            // An error means that there is no such process any more.
+            if let Some(Ok(handle)) = handle {
+                while !has_ended(&handle) {
+                    sleep(END_POLL).await;
+                }
             }
         };
         within(limit, gone).await.is_some()
@@ -158,6 +161,15 @@ fn unexpected(response: &Response) -> Error {
         Response::Error(failure) => Error::new(Kind::Internal, failure.message.clone()),
         _ => Error::new(Kind::Corrupt, "the daemon answers something else"),
     }
+}
+
+/// Reports whether a process has ended, even if nobody has waited for it yet.
+fn has_ended(handle: &OwnedFd) -> bool {
+    let mut wanted = [PollFd::new(handle, PollFlags::IN)];
+    !matches!(
+        poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })),
+        Ok(0) | Err(Errno::INTR)
+    )
 }
 
 /// Connects to the daemon that serves `mount_point` (absolute, resolved); `owner` is the user of the

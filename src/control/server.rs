@@ -34,7 +34,7 @@ const LINE_DEADLINE: Duration = Duration::from_secs(5);
 /// How often a waiting client hears how far the drain is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// The longest drain that can be asked for.
-const DRAIN_LIMIT_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+const DRAIN_LIMIT_MAX: Duration = Duration::from_hours(7 * 24);
 /// How long the end of the server waits for answers that are under way.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 /// Pause after an accept that failed (out of descriptors), so that the loop does not spin.

@@ -134,7 +134,7 @@ fn drain_reports_progress_and_limit() {
     bench.node.left.store(3, Ordering::SeqCst);
     let (mut client, _) = bench.find().expect("found");
     let mut seen = Vec::new();
-    let limit = Duration::from_secs(60);
+    let limit = Duration::from_mins(1);
     let report = bench.runtime.block_on(client.drain(limit, |b| seen.push(b.records)));
     assert!(report.expect("drained").complete);
     assert!(seen.len() >= 2 && seen.is_sorted_by(|a, b| a >= b), "{seen:?}");
