@@ -10,10 +10,12 @@ mod mounting;
 pub mod mounts;
 pub mod process;
 mod session;
+mod signal;
 mod vfs;
 
 pub use backing::Backing;
 pub use caller::Tasks;
 pub use invalidator::Invalidator;
 pub use session::{MountOptions, Session};
+pub use signal::die_of;
 pub use vfs::*;
