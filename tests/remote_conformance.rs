@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hearthfs::clock::{self, Clock};
+use hearthfs::config::RemoteUrl;
 use hearthfs::digest::Digest;
 use hearthfs::error::{Kind, Result};
 use hearthfs::remote::{
-    Environment, Health, PackBuilder, PackReader, Remote, RemoteOptions, RemoteUrl, decode_frame,
-    keys,
+    Environment, Health, PackBuilder, PackReader, Remote, RemoteOptions, decode_frame, keys,
 };
 use hearthfs::stamp::{NodeId, Stamp};
 use stores::{ACCESS_KEY, BUCKET, Moto, S3Server, SECRET_KEY, environment};
