@@ -20,6 +20,9 @@ pub(crate) fn words(text: &str) -> Vec<Word> {
     scanner.found
 }
 
+/// The most marks that Rust allows around a raw string.
+const RAW_HASHES_MAX: usize = 255;
+
 struct Scanner {
     chars: Vec<char>,
     at: usize,
@@ -56,7 +59,7 @@ impl Scanner {
                 }
             }
             '/' if next == '*' => self.block_comment(),
-            '"' => self.string(0),
+            '"' => self.quoted(0, false),
             '\'' => self.quote(),
             _ if here.is_alphanumeric() || here == '_' => self.name(),
             ':' if next == ':' => {
@@ -91,11 +94,7 @@ impl Scanner {
         }
     }
 
-    /// Skips a string; `hashes` above zero or `raw` means that nothing is escaped in it.
-    fn string(&mut self, hashes: usize) {
-        self.quoted(hashes, false);
-    }
-
+    /// Skips a string with `hashes` marks at its end; nothing is escaped in a raw one.
     fn quoted(&mut self, hashes: usize, raw: bool) {
         // Every line of a long string counts as code.
         self.push("\"", self.line);
@@ -138,7 +137,7 @@ impl Scanner {
         }
         let text: String = self.chars[start..self.at].iter().collect();
         let prefix = matches!(text.as_str(), "r" | "b" | "br" | "c" | "cr");
-        let hashes = (0..).take_while(|ahead| self.peek(*ahead) == '#').count();
+        let hashes = (0..RAW_HASHES_MAX).take_while(|ahead| self.peek(*ahead) == '#').count();
         if prefix && self.peek(hashes) == '"' {
             let raw = text.contains('r');
             self.skip(hashes);
