@@ -38,7 +38,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["src/main.rs", "src/cli"]),
     ("clap", &["src/cli"]),
     ("fuser", &["mount/src"]),
-    ("hearthfs_mount", &["src/fs", "src/daemon"]),
+    ("hearthfs_mount", &["src/fs", "src/daemon", "src/cli"]),
     ("libc", &["mount/src"]),
     ("object_store", &["src/remote"]),
     ("reqwest", &["src/remote"]),

@@ -182,8 +182,9 @@ fn ccache(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Step<Se
     line.extend([out.as_os_str(), compiler.as_os_str()]);
     line.extend(names.iter().map(OsStr::new));
     let mut command = node.run(&line);
-    // The units differ from node to node in nothing but where the objects go.
-    command.current_dir(work).env("CCACHE_STATSLOG", &log).env("CCACHE_NODEPEND", "1");
+    // What ccache keeps on the node itself starts empty, as on a new machine.
+    let own = work.join(format!("{}.ccache", node.name));
+    command.current_dir(work).env("CCACHE_STATSLOG", &log).env("CCACHE_DIR", own);
     let clock = Clock::system();
     let (_, err) = succeed(&mut command, COMPILE_WITHIN, stop)?;
     let seconds = clock.mono().as_secs_f64();

@@ -22,6 +22,8 @@ const UNMOUNT_WITHIN: Duration = Duration::from_secs(90);
 const ASK_WITHIN: Duration = Duration::from_secs(20);
 /// How many of the last lines of a log are shown when something failed.
 const LOG_LINES_SHOWN: usize = 20;
+/// The configuration file.
+const CONFIG: &str = "hearthfs.toml";
 /// Variables of the caller that would change what is shown here.
 const FOREIGN: &[&str] =
     &["AWS_", "CCACHE_", "GO", "HEARTHFS_", "JAX_", "OLYMPUS_", "PYTHON", "RUST_LOG", "XLA_"];
@@ -48,7 +50,7 @@ pub(crate) fn check_machine() -> Step<()> {
              the device in (docker: --device /dev/fuse --cap-add SYS_ADMIN)"
         ));
     }
-    if !is_root() && find_program("fusermount3").is_none() && find_program("fusermount").is_none() {
+    if !is_root() && find_program("fusermount3").is_none() {
         return missing(
             "a user who is not root needs `fusermount3` to mount; install the package `fuse3`, or run \
              this as root",
@@ -78,7 +80,7 @@ impl World {
             std::fs::create_dir(dir.path().join(name))
                 .map_err(|error| failed("make a directory", error))?;
         }
-        std::fs::write(dir.path().join("hearthfs.toml"), "# Defaults only.\n")
+        std::fs::write(dir.path().join(CONFIG), "# Defaults only.\n")
             .map_err(|error| failed("write the configuration", error))?;
         let own = std::env::current_exe().map_err(|error| failed("find this program", error))?;
         let built_in = hearthfs.is_none();
@@ -88,6 +90,11 @@ impl World {
 
     pub(crate) fn path(&self) -> &Path {
         self.dir.as_ref().map(TempDir::path).expect("taken by drop only")
+    }
+
+    /// Returns a configuration that says nothing, so that this machine's own is not taken.
+    fn config(&self) -> PathBuf {
+        self.path().join(CONFIG)
     }
 
     pub(crate) fn shared(&self) -> PathBuf {
@@ -135,7 +142,7 @@ impl World {
             .arg("--cache-dir")
             .arg(self.path().join(format!("{name}.cache")))
             .arg("--config")
-            .arg(self.path().join("hearthfs.toml"))
+            .arg(self.config())
             .stdout(Stdio::null())
             .stderr(to_log);
         let daemon = Some(Running::start(&mut command)?);
@@ -201,7 +208,8 @@ impl Node<'_> {
     /// Returns a command that runs another on this node, with the variables of all clients set.
     pub(crate) fn run(&self, words: &[&std::ffi::OsStr]) -> Command {
         let mut command = self.world.hearthfs();
-        command.arg("run").arg("--mount").arg(&self.point).arg("--").args(words);
+        command.arg("run").arg("--mount").arg(&self.point);
+        command.arg("--config").arg(self.world.config()).arg("--").args(words);
         command
     }
 
@@ -256,8 +264,7 @@ fn unmount_by_force(point: &Path) {
         command.arg("-l");
         command
     } else {
-        let name = find_program("fusermount3").map_or("fusermount", |_| "fusermount3");
-        let mut command = Command::new(name);
+        let mut command = Command::new("fusermount3");
         command.arg("-uz");
         command
     };
