@@ -35,7 +35,7 @@ const fn client(name: &'static str, variable: &'static str, dir: &'static str) -
 static CLIENTS: &[Client] = &[
     client("OLYMPUS", "OLYMPUS_COMPILATION_CACHE_DIR", "jax"),
     client("JAX", "JAX_COMPILATION_CACHE_DIR", "jax"),
-    // It opens files in the directory and never makes it.
+    // Not known to make its directory.
     Client { needs_dir: true, ..client("PyTorch/XLA", "XLA_PERSISTENT_CACHE_PATH", "torch_xla") },
     client("TorchInductor", "TORCHINDUCTOR_CACHE_DIR", "inductor"),
     client("Triton", "TRITON_CACHE_DIR", "triton"),

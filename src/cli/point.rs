@@ -19,7 +19,7 @@ use crate::error::Kind;
 use crate::task;
 
 /// How long a mount may take to answer one stat.
-const STAT_LIMIT: Duration = Duration::from_secs(10);
+const STAT_LIMIT: Duration = Duration::from_secs(5);
 /// The most mounts that are taken away from one place: crashes may have piled some up.
 const PILE_MAX: usize = 16;
 

@@ -26,6 +26,10 @@ use crate::metrics::Snapshot;
 /// Options of `hearthfs run`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Run {
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
     /// The mount point; should be the same on all nodes, because some clients store paths
     /// [default: $HEARTHFS_MOUNT, else ~/.hearthfs]
     #[arg(long, value_name = "DIR")]
@@ -33,10 +37,6 @@ pub(super) struct Run {
 
     #[command(flatten)]
     options: MountOptions,
-
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
 }
 
 /// The mount that the command runs on.
