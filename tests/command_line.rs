@@ -63,6 +63,7 @@ impl Bench {
     }
 
     /// Mounts the fake in a process of its own; `None`, with a note, where that cannot be.
+    #[expect(clippy::print_stderr, reason = "whoever reads the test's output counts these lines")]
     fn fake(&self) -> Option<FakeMount> {
         let us = rustix::process::geteuid();
         if !us.is_root() || File::options().read(true).open("/dev/fuse").is_err() {
@@ -84,6 +85,7 @@ impl Bench {
 const FAKE: &str = "FAKE_MOUNT_POINT";
 
 /// Does nothing as a test; is the fake's process when it is told a mount point.
+#[expect(clippy::print_stdout, reason = "it tells the process that started it")]
 #[test]
 fn fake_process() {
     if let Some(point) = std::env::var_os(FAKE) {

@@ -71,7 +71,8 @@ async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
             "{} is mounted, but the control socket of its daemon is not where it should be",
             point.display()
         ))
-        .hint("was it mounted with another HEARTHFS_RUNTIME_DIR or XDG_RUNTIME_DIR?")),
+        .hint("was it mounted with another HEARTHFS_RUNTIME_DIR or XDG_RUNTIME_DIR?")
+        .hint("SIGTERM ends a daemon without it: it drains, unmounts and exits")),
         (_, Some(_)) => Err(Failure::from(error)),
         (_, None) => Err(Failure::failed(format!(
             "{} is mounted, but does not answer: {}",

@@ -114,9 +114,10 @@ impl Node for Fake {
 
     async fn shutdown(&self, limit: Option<Duration>) -> Result<DrainReport> {
         let report = self.drain(limit.unwrap_or(Duration::from_secs(1))).await;
-        if !self.gone.swap(true, Ordering::SeqCst) {
+        if !self.gone.load(Ordering::SeqCst) {
             unmount(&self.point, UnmountFlags::empty())
                 .map_err(|error| Error::io("unmount", error.into()))?;
+            self.gone.store(true, Ordering::SeqCst);
         }
         self.end.notify_one();
         Ok(report)
