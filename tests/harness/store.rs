@@ -61,9 +61,17 @@ impl Store {
 
     /// Ends [`Store::fail`] and [`Store::vanish`]. What was written in its place stays out of it.
     pub(crate) fn heal(&self) {
-        if self.away().exists() {
-            std::fs::rename(&self.dir, self.dir.with_extension("impostor")).must("clear its place");
-            std::fs::rename(self.away(), &self.dir).must("bring the store back");
+        let away = self.away();
+        if !away.exists() {
+            return;
         }
+        let impostor = self.dir.with_extension("impostor");
+        if impostor.is_dir() {
+            std::fs::remove_dir_all(&impostor).must("remove an older impostor");
+        } else if impostor.exists() {
+            std::fs::remove_file(&impostor).must("remove an older impostor");
+        }
+        std::fs::rename(&self.dir, &impostor).must("clear the store's place");
+        std::fs::rename(&away, &self.dir).must("bring the store back");
     }
 }
