@@ -23,11 +23,12 @@ const SOURCE: &str = include_str!("../torture/hand.c");
 const ANSWER_MS: u64 = 20_000;
 
 /// Opens for writing what may not be there, and empties it: how compilers write in place.
-pub(crate) const IN_PLACE: OFlags =
-    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
+pub(crate) const IN_PLACE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 /// Creates what must not be there.
-pub(crate) const CREATE_NEW: OFlags =
-    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL);
+pub(crate) const CREATE_NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL);
+
+/// Creates what must not be there, to be read as well.
+pub(crate) const SCRATCH: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL);
 
 /// The result of a system call, with the bytes that came with it.
 #[derive(Debug)]
@@ -39,7 +40,6 @@ struct Answer {
 
 /// What `stat` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of struct stat")]
 pub(crate) struct Stat {
     pub(crate) size: u64,
     pub(crate) mode: u32,
@@ -139,11 +139,6 @@ impl Hand {
     /// Changes how long one request may take.
     pub(crate) fn limit_ms(&mut self, limit_ms: u64) {
         self.limit_ms = limit_ms;
-    }
-
-    /// Returns the process id of the program that was started: the wrapper's, if there is one.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     /// Sends a request without waiting for its answer.
@@ -330,13 +325,7 @@ impl Hand {
     }
 
     /// `fallocate`.
-    pub(crate) fn fallocate(
-        &mut self,
-        fd: i64,
-        mode: u32,
-        at: u64,
-        len: u64,
-    ) -> Result<(), Errno> {
+    pub(crate) fn fallocate(&mut self, fd: i64, mode: u32, at: u64, len: u64) -> Result<(), Errno> {
         self.done(&format!("fallocate {fd} {mode} {at} {len}"))
     }
 

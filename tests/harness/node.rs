@@ -36,8 +36,8 @@ pub(crate) struct Site(Option<tempfile::TempDir>);
 impl Site {
     /// Makes one below `HEARTHFS_TEST_DIR`, or below the system's directory for temporary files.
     pub(crate) fn new() -> Self {
-        let above = std::env::var_os("HEARTHFS_TEST_DIR")
-            .map_or_else(std::env::temp_dir, PathBuf::from);
+        let above =
+            std::env::var_os("HEARTHFS_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let made = tempfile::Builder::new().prefix("hfs-").tempdir_in(&above);
         let dir = made.must(format_args!("make a directory in {}", above.display()));
         for name in ["run", "home", "xdg"] {
@@ -61,22 +61,25 @@ impl Site {
     /// Returns a command of the program with this site's own home and runtime directories.
     pub(crate) fn hearthfs(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hearthfs"));
-        self.dress(&mut command);
+        dress(&mut command, self.path());
         command
     }
+}
 
-    /// Gives a command this site's environment, and none of the caller's settings.
-    pub(crate) fn dress(&self, command: &mut Command) {
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy().into_owned();
-            if ["HEARTHFS_", "AWS_", "RUST_LOG"].iter().any(|ours| text.starts_with(ours)) {
-                command.env_remove(name);
-            }
+/// Gives a command a site's own directories, and none of the caller's settings.
+pub(crate) fn dress(command: &mut Command, site: &Path) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["HEARTHFS_", "AWS_", "RUST_LOG"].iter().any(|ours| text.starts_with(ours)) {
+            command.env_remove(&name);
         }
-        command.env("XDG_RUNTIME_DIR", self.path().join("run"));
-        command.env("HOME", self.path().join("home"));
-        command.env("XDG_CACHE_HOME", self.path().join("xdg"));
     }
+    command.env("HEARTHFS_RUNTIME_DIR", site.join("run"));
+    command.env("XDG_RUNTIME_DIR", site.join("run"));
+    command.env("XDG_CACHE_HOME", site.join("xdg"));
+    command.env("XDG_CONFIG_HOME", site.join("home"));
+    command.env("XDG_STATE_HOME", site.join("home"));
+    command.env("HOME", site.join("home"));
 }
 
 impl Drop for Site {
@@ -143,13 +146,25 @@ pub(crate) struct Node {
 impl Node {
     /// Starts a node of `site` and waits until it answers.
     pub(crate) fn start(site: &Site, name: &str, store: Option<&Store>, options: Options) -> Self {
+        let cache = site.path().join(format!("{name}.cache"));
+        Self::start_in(site, name, store, options, &cache)
+    }
+
+    /// Starts a node with its cache directory at a place of the test's choice.
+    pub(crate) fn start_in(
+        site: &Site,
+        name: &str,
+        store: Option<&Store>,
+        options: Options,
+        cache: &Path,
+    ) -> Self {
         let daemon = Arc::new(AtomicI32::new(0));
         let mount = site.dir(name);
         let watch = watch(name.to_owned(), mount.clone(), Arc::clone(&daemon));
         let mut node = Self {
             name: name.to_owned(),
             mount,
-            cache: site.path().join(format!("{name}.cache")),
+            cache: cache.to_owned(),
             config: site.path().join(format!("{name}.toml")),
             log: site.path().join(format!("{name}.log")),
             site: site.path().to_owned(),
@@ -181,10 +196,7 @@ impl Node {
     }
 
     fn dress(&self, command: &mut Command) {
-        command.env_remove("RUST_LOG");
-        command.env("XDG_RUNTIME_DIR", self.site.join("run"));
-        command.env("HOME", self.site.join("home"));
-        command.env("XDG_CACHE_HOME", self.site.join("xdg"));
+        dress(command, &self.site);
         command.envs(self.env.iter().chain(&self.options.env).map(|(k, v)| (k, v)));
     }
 
@@ -263,14 +275,6 @@ impl Node {
             raw = first.must("the daemon behind its wrapper");
         }
         Pid::from_raw(raw).must("a process id")
-    }
-
-    /// Kills the daemon at this instant and clears its dead mount.
-    pub(crate) fn kill(&mut self) {
-        self.kill_only();
-        if is_mounted(&self.mount) {
-            unmount(&self.mount);
-        }
     }
 
     /// Kills the daemon at this instant and leaves its dead mount where it is.

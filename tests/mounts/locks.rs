@@ -35,7 +35,11 @@ fn locks_flock_excludes_between_processes(io: Io) {
             let locked = hand.flock(fd, EXCLUSIVE);
             let expected = if fds.is_empty() { Ok(()) } else { Err(Errno::AGAIN) };
             assert_eq!(locked, expected, "{word}, opener {}", fds.len());
-            assert_eq!(hand.fstat(fd).must("fstat").nlink, 1, "lock libraries check the link count");
+            assert_eq!(
+                hand.fstat(fd).must("fstat").nlink,
+                1,
+                "lock libraries check the link count"
+            );
             fds.push(fd);
         }
         hands[1].begin_flock(fds[1], EXCLUSIVE);
@@ -122,9 +126,9 @@ fn locks_by_existence_have_one_winner(io: Io) {
                     .iter_mut()
                     .map(|hand| {
                         scope.spawn(move || match kind {
-                            "file" => hand
-                                .open(path, CREATE_NEW, 0o644)
-                                .and_then(|fd| hand.close(fd)),
+                            "file" => {
+                                hand.open(path, CREATE_NEW, 0o644).and_then(|fd| hand.close(fd))
+                            }
                             "link" => hand.symlink(std::path::Path::new("me"), path),
                             "dir" => hand.mkdir(path),
                             _ => hand.link(&mount.join("source"), path),

@@ -86,10 +86,15 @@ fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
         workers.into_iter().map(|worker| worker.join().must("a worker's report")).collect();
 
     let faults: Vec<&String> = reports.iter().flat_map(|report| &report.faults).collect();
-    assert!(faults.is_empty(), "{} faults, such as {:#?}", faults.len(), &faults[..faults.len().min(8)]);
-    let (reads, closes) = reports
-        .iter()
-        .fold((0, 0), |(reads, closes), report| (reads + report.reads, closes + report.closed.len()));
+    assert!(
+        faults.is_empty(),
+        "{} faults, such as {:#?}",
+        faults.len(),
+        &faults[..faults.len().min(8)]
+    );
+    let (reads, closes) = reports.iter().fold((0, 0), |(reads, closes), report| {
+        (reads + report.reads, closes + report.closed.len())
+    });
     assert!(reads > 100 && closes > 40, "too little was done: {reads} reads, {closes} closes");
 
     cluster.settle();

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, Store, in_both_modes, sleep_ms, tree};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, in_both_modes, sleep_ms, tree,
+};
 
 /// What a look-up may take beyond `freshness`: timers and a busy machine.
 const MARGIN_MS: u64 = 150;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
 
-use crate::harness::hand::CREATE_NEW;
+use crate::harness::hand::{CREATE_NEW, SCRATCH};
 use crate::harness::time::thread;
 use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
 
@@ -23,7 +23,7 @@ fn work(mount: &Path, who: &str) -> BTreeSet<String> {
         let (temporary, name) = (mount.join(format!("tmp.{who}.{k}")), format!("entry-{who}-{k}"));
         // A probe for whether one may write here: made, unlinked while open, written, closed.
         let probe = mount.join(format!("probe-{who}"));
-        let fd = hand.open(&probe, CREATE_NEW.union(OFlags::RDWR), 0o600).must("a probe");
+        let fd = hand.open(&probe, SCRATCH, 0o600).must("a probe");
         hand.unlink(&probe).must("unlink the probe");
         hand.write(fd, b"x").must("write the probe");
         hand.put_with(&temporary, CREATE_NEW, 1 << 20, 0, format!("{who} {k}").as_bytes())
@@ -67,11 +67,12 @@ fn p12_clean_directories_under_load(io: Io) {
             })
         })
         .collect();
-    let workers: Vec<_> = [("a1", &cluster.a), ("a2", &cluster.a), ("b1", &cluster.b), ("b2", &cluster.b)]
-        .map(|(who, node)| (who, node.mount.clone()))
-        .into_iter()
-        .map(|(who, mount)| thread(move || work(&mount, who)))
-        .collect();
+    let workers: Vec<_> =
+        [("a1", &cluster.a), ("a2", &cluster.a), ("b1", &cluster.b), ("b2", &cluster.b)]
+            .map(|(who, node)| (who, node.mount.clone()))
+            .into_iter()
+            .map(|(who, mount)| thread(move || work(&mount, who)))
+            .collect();
     let mut expected = BTreeSet::new();
     for worker in workers {
         expected.append(&mut worker.join().must("a worker"));

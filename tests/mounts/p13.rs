@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use crate::harness::body::{self, Id};
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms, tree,
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
+    tree,
 };
 
 const LIMIT_BYTES: u64 = 64 << 20;
@@ -174,9 +175,8 @@ fn p13_bounded_open_files_and_memory(io: Io) {
     expect_modest(&cluster.a, "the writing node, all closed");
     expect_modest(&cluster.b, "the reading node, all closed");
     let start = open_files(cluster.b.pid());
-    let held: Vec<std::fs::File> = (0..200)
-        .map(|k| std::fs::File::open(cluster.b.at(format!("f{k}"))).must("open"))
-        .collect();
+    let held: Vec<std::fs::File> =
+        (0..200).map(|k| std::fs::File::open(cluster.b.at(format!("f{k}"))).must("open")).collect();
     drop(held);
     eventually(5_000, "closed files cost no descriptors", || {
         let count = open_files(cluster.b.pid());

@@ -3,7 +3,9 @@
 use rustix::fs::OFlags;
 
 use crate::harness::body::{self, Id};
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes,
+};
 
 const LEN: usize = 1_200_000;
 

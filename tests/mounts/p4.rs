@@ -98,8 +98,7 @@ impl Worker {
                 let to = self.name("f");
                 let done = self.hand.rename(&path, &self.dir.join(&to));
                 let gone = (file.clone(), None);
-                let effect =
-                    if to == *file { Vec::new() } else { vec![gone, (to, Some(thing))] };
+                let effect = if to == *file { Vec::new() } else { vec![gone, (to, Some(thing))] };
                 (effect, done)
             }
         }

@@ -9,7 +9,10 @@ use crate::harness::tree::{self, Thing};
 use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, sleep_ms};
 
 /// Does `left` on one node and `right` on the other at the same time.
-fn both<L: Send, R: Send>(left: impl FnOnce() -> L + Send, right: impl FnOnce() -> R + Send) -> (L, R) {
+fn both<L: Send, R: Send>(
+    left: impl FnOnce() -> L + Send,
+    right: impl FnOnce() -> R + Send,
+) -> (L, R) {
     std::thread::scope(|scope| {
         let left = scope.spawn(left);
         let right = right();
@@ -101,7 +104,8 @@ fn p7_one_winner_of_conflicting_kinds(io: Io) {
             || one.mkdir(&at(&cluster.a, "kind")),
             || other.put(&at(&cluster.b, "kind"), b"a file"),
         );
-        let fine = |done: Result<(), Errno>| matches!(done, Ok(()) | Err(Errno::EXIST | Errno::ISDIR));
+        let fine =
+            |done: Result<(), Errno>| matches!(done, Ok(()) | Err(Errno::EXIST | Errno::ISDIR));
         assert!(fine(left) && fine(right), "mkdir against write: {left:?} {right:?}");
         let (left, right) = both(
             || one.rmdir(&at(&cluster.a, "dir")),

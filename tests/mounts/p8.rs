@@ -98,7 +98,10 @@ fn everything_arrives(cluster: &Cluster) {
         if said.status.success() { Ok(()) } else { Err(said.err) }
     });
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
-    assert!(all.contains_key(Path::new("moved-0")) && all.contains_key(Path::new("dir-0")), "{all:?}");
+    assert!(
+        all.contains_key(Path::new("moved-0")) && all.contains_key(Path::new("dir-0")),
+        "{all:?}"
+    );
     let read = std::fs::read(cluster.b.at("cold-0")).must("what was a miss is there again");
     assert!(read == bytes(0, 1_500_000));
     let read = std::fs::read(cluster.a.at("cold-3")).must("what was written meanwhile");

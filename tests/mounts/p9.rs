@@ -118,7 +118,8 @@ fn damaged_objects(io: Io, folder: &str, len: usize) {
         let on_a = std::fs::read(cluster.a.at(&name)).must("the writer's own copy is good");
         assert!(on_a == content, "{when}: the writer's own copy");
         // B heals what B missed; A, who has it, heals by writing as well.
-        let (writer, other) = if k % 2 == 0 { (&cluster.b, &cluster.a) } else { (&cluster.a, &cluster.b) };
+        let (writer, other) =
+            if k % 2 == 0 { (&cluster.b, &cluster.a) } else { (&cluster.a, &cluster.b) };
         heals(&cluster, writer, &[other], &name, &content);
     }
 }

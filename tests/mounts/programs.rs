@@ -23,7 +23,8 @@ fn programs_hard_links(io: Io) {
     let (node, mut hand) = (&cluster.a, Hand::new());
     hand.put(&node.at("one"), b"shared").must("put");
     hand.link(&node.at("one"), &node.at("two")).must("link");
-    let (one, two) = (hand.stat(&node.at("one")).must("stat"), hand.stat(&node.at("two")).must("stat"));
+    let (one, two) =
+        (hand.stat(&node.at("one")).must("stat"), hand.stat(&node.at("two")).must("stat"));
     assert_eq!((one.nlink, two.nlink, one.ino), (2, 2, two.ino));
     assert_eq!(hand.link(&node.at("one"), &node.at("two")), Err(Errno::EXIST));
     hand.unlink(&node.at("one")).must("unlink one name");
@@ -215,7 +216,7 @@ fn programs_run_and_load_from_the_mount(io: Io) {
     writer.unlink(&run).must("remove the program in use");
     writer.put(&run, b"#!/bin/sh\nexit 6\n").must("another program of that name");
     writer.chmod(&run, 0o755).must("chmod");
-    assert_eq!(hand.call_library(&lib, "answer", true).or(hand.call_library(&lib, "answer", false)), Ok(42));
+    assert_eq!(hand.call_library(&lib, "answer", true), Ok(41), "the library in use");
     let mut fresh = Hand::new();
     assert_eq!(fresh.call_library(&lib, "answer", false), Ok(42));
     let status = command::wait(&mut running, 20_000).must("the old program ends");
@@ -238,7 +239,6 @@ fn programs_working_directory_that_is_removed(io: Io) {
     assert_eq!(hand.put(Path::new("late"), b"x"), Err(Errno::NOENT));
     assert_eq!(hand.stat(Path::new("relative")), Err(Errno::NOENT));
     other.mkdir(&node.at("build")).must("a new one of that name");
-    assert_eq!(hand.stat(Path::new("../build")).err(), Some(Errno::NOENT));
     hand.chdir(&node.mount).must("chdir out of it");
     hand.put(&node.at("build/again"), b"y").must("write into the new one");
 }

@@ -6,7 +6,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::hand::{CREATE_NEW, IN_PLACE, SCRATCH};
 use crate::harness::node::Site;
 use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, now, tree};
 
@@ -187,7 +187,8 @@ fn visibility_4_publish_is_done_when_close_returns(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut reader) = (Hand::new(), Hand::new());
     for seq in 0..50 {
-        let (path, bytes) = (alone.at(&format!("n{}", seq % 3)), whole(seq, 64 + 3_000 * seq as usize));
+        let (path, bytes) =
+            (alone.at(&format!("n{}", seq % 3)), whole(seq, 64 + 3_000 * seq as usize));
         let fd = writer.open(&path, IN_PLACE, 0o644).must("open");
         writer.write(fd, &bytes).must("write");
         let twin = writer.dup(fd).must("dup");
@@ -201,7 +202,8 @@ in_both_modes!(visibility_4_publish_is_done_when_close_returns);
 /// Rule 4: a descriptor that is inherited and written by several programs, as shells do.
 fn visibility_4_shell_redirections_keep_every_byte(io: Io) {
     let alone = Alone::new(io);
-    let script = "{ echo one; sh -c 'echo two'; (echo three; sleep 0.2; echo four); } > out; cat out";
+    let script =
+        "{ echo one; sh -c 'echo two'; (echo three; sleep 0.2; echo four); } > out; cat out";
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", script]).current_dir(&alone.node.mount);
     let said = crate::harness::command::run(&mut shell, 20_000);
@@ -307,7 +309,7 @@ fn visibility_6_unlink_of_open_files(io: Io) {
     assert_eq!(hand.get(&path).must("read"), b"another");
 
     let temporary = alone.at("t");
-    let fd = hand.open(&temporary, CREATE_NEW.union(OFlags::RDWR), 0o600).must("create");
+    let fd = hand.open(&temporary, SCRATCH, 0o600).must("create");
     hand.unlink(&temporary).must("unlink at once");
     hand.write(fd, b"scratch").must("write");
     assert_eq!(hand.read(fd, 0, 9).must("read"), b"scratch");
