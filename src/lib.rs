@@ -11,3 +11,4 @@ pub mod stamp;
 pub mod task;
 
 pub mod namespace;
+pub mod remote;
