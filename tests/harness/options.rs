@@ -61,8 +61,8 @@ impl Options {
         Self { io, keys: Vec::new(), args: Vec::new(), env: Vec::new(), wrapper: Vec::new() }
     }
 
-    fn key(mut self, section: &'static str, key: &'static str, value: impl ToString) -> Self {
-        self.keys.push((section, key, value.to_string()));
+    fn key(mut self, section: &'static str, key: &'static str, value: &str) -> Self {
+        self.keys.push((section, key, value.to_owned()));
         self
     }
 

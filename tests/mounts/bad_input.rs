@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::harness::body::{self, Id};
 use crate::harness::command::{Said, need, run};
 use crate::harness::node::{Site, is_mounted};
+use crate::harness::store::Trouble;
 use crate::harness::time::wall;
 use crate::harness::tree::{self, Tree};
 use crate::harness::{
@@ -248,6 +249,26 @@ fn bad_input_remotes_of_another_format() {
     std::fs::write(&head, good).must("write");
     node.up();
     assert_eq!(std::fs::read(node.at("entry")).must("read"), b"x");
+}
+
+#[test]
+fn bad_input_credentials_and_buckets() {
+    let desk = Desk::new();
+    let store = Store::s3(&desk.site);
+    let mount = |desk: &Desk, url: &str, secret: Option<&str>| {
+        let mut command = desk.site.hearthfs();
+        command.args(["mount", &desk.mount, "--cache-dir", &desk.cache, "--remote", url]);
+        command.envs(store.env());
+        if let Some(secret) = secret {
+            command.env("AWS_SECRET_ACCESS_KEY", secret);
+        }
+        run(&mut command, LIMIT_MS)
+    };
+    let url = store.url();
+    desk.refuses(|desk| mount(desk, &url, Some("wrong")), &[&url]);
+    desk.refuses(|desk| mount(desk, "s3://no-such-bucket/x", None), &["no-such-bucket"]);
+    store.trouble(Trouble::Forbidden);
+    desk.refuses(|desk| mount(desk, &url, None), &[&url]);
 }
 
 /// Every name that a disk takes, the mount takes; what a disk refuses, it refuses in the same way.

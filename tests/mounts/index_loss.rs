@@ -54,7 +54,7 @@ fn index_loss_under_load(io: Io) {
             // Once with nothing at all, once with rubbish in its place.
             drop(std::fs::remove_dir_all(&index));
             std::fs::create_dir_all(&index).must("make a false index");
-            std::fs::write(index.join("db"), [0x5a; 70_000]).must("fill it with rubbish");
+            std::fs::write(index.join("db"), vec![0x5a; 70_000]).must("fill it with rubbish");
             std::fs::write(index.join("conf"), b"rubbish").must("fill it with rubbish");
         }
         cluster.a.up();

@@ -5,6 +5,8 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../stores/mod.rs"]
+mod stores;
 
 mod bad_input;
 mod clients;
@@ -24,4 +26,5 @@ mod p8;
 mod p9;
 mod posix_suites;
 mod programs;
+mod s3;
 mod visibility;

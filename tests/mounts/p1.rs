@@ -1,7 +1,7 @@
 //! P1 whole-or-nothing: no reader on any node ever gets bytes that no writer closed.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ struct Report {
 }
 
 /// Writes and reads the four names until the time is over, from a process of its own.
-fn mix(mount: PathBuf, writer: u32) -> Report {
+fn mix(mount: &Path, writer: u32) -> Report {
     let mut hand = Hand::new();
     let mut dice = Dice::new(u64::from(writer));
     let mut report = Report::default();
@@ -66,7 +66,7 @@ fn mix(mount: PathBuf, writer: u32) -> Report {
 }
 
 /// Returns whose bodies a node shows under the four names.
-fn shown(mount: &std::path::Path) -> Result<Vec<Id>, String> {
+fn shown(mount: &Path) -> Result<Vec<Id>, String> {
     let read = |name: &&str| {
         let bytes = std::fs::read(mount.join(name)).map_err(|error| format!("{name}: {error}"))?;
         body::check(&bytes)
@@ -80,7 +80,7 @@ fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
     let workers: Vec<_> = mounts
         .into_iter()
         .zip(1..)
-        .map(|(mount, writer)| thread(move || mix(mount, writer)))
+        .map(|(mount, writer)| thread(move || mix(&mount, writer)))
         .collect();
     let reports: Vec<Report> =
         workers.into_iter().map(|worker| worker.join().must("a worker's report")).collect();

@@ -109,7 +109,7 @@ fn p12_clean_directories_and_a_clean_store() {
     let cluster = Cluster::two(Io::best());
     let mut hand = Hand::new();
     cluster.settle();
-    let before = tree::files_below(cluster.store.objects()).len();
+    let before = tree::files_below(&cluster.store.objects()).len();
     for k in 0..100 {
         let probe = cluster.a.at(format!("probe{k}"));
         let fd = hand.open(&probe, CREATE_NEW, 0o600).must("create");
@@ -117,7 +117,7 @@ fn p12_clean_directories_and_a_clean_store() {
         hand.close(fd).must("close");
     }
     cluster.a.drain();
-    let after = tree::files_below(cluster.store.objects()).len();
+    let after = tree::files_below(&cluster.store.objects()).len();
     assert!(after <= before + 2, "probes made {} objects", after - before);
     assert!(tree::texts(&cluster.b.mount).is_empty());
 }

@@ -128,7 +128,7 @@ fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
     Hand::new().put(&path, &body::make(old, 100_000)).must("write the old version");
     let mut writer = Hand::new();
     let fd = writer.open(&path, IN_PLACE, 0o644).must("open");
-    writer.write(fd, &[7; 50_000]).must("write");
+    writer.write(fd, &vec![7; 50_000]).must("write");
     let start = crate::harness::now();
     let read = std::fs::read(&path).must("read while it is written");
     assert_eq!(body::check(&read), Ok(old));
@@ -188,7 +188,7 @@ fn p2_killed_writer_before_its_rename(io: Io) {
     let (temporary, name) = (cluster.a.at("entry.tmp"), cluster.a.at("entry"));
     let mut hand = Hand::new();
     let fd = hand.open(&temporary, CREATE_NEW, 0o600).must("create a temporary");
-    hand.write(fd, &[1; 100_000]).must("write");
+    hand.write(fd, &vec![1; 100_000]).must("write");
     hand.rename(&temporary, &name).must("rename while it is open");
     hand.kill(Signal::KILL);
     expect_absent(&cluster, "entry", "renamed while open, then killed");

@@ -25,7 +25,7 @@ impl Holder {
     fn new(path: &std::path::Path, seq: u64) -> Self {
         let mut hand = Hand::new();
         let fd = hand.open(path, OFlags::RDONLY, 0).must("open");
-        let map = hand.map(fd, LEN, false, seq % 2 == 0).must("map");
+        let map = hand.map(fd, LEN, false, seq.is_multiple_of(2)).must("map");
         Self { hand, fd, map, version: version(seq) }
     }
 

@@ -253,9 +253,9 @@ fn p4_local_durable_means_nothing_half(io: Io) {
     Hand::new().put(&cluster.a.at("f"), &old).must("put");
     let mut writing = Hand::new();
     let fd = writing.open(&cluster.a.at("f"), IN_PLACE, 0o644).must("open");
-    writing.write(fd, &[1; 60_000]).must("write");
+    writing.write(fd, &vec![1; 60_000]).must("write");
     let fresh = writing.open(&cluster.a.at("g"), IN_PLACE, 0o644).must("open");
-    writing.write(fresh, &[2; 60_000]).must("write");
+    writing.write(fresh, &vec![2; 60_000]).must("write");
     cluster.a.kill_only();
     assert!(writing.close(fd).is_err(), "a close after the daemon's death succeeds");
     cluster.a.up();

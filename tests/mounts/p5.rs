@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::body::{self, Dice, Id};
+use crate::harness::store::Trouble;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, tree};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, tree,
+};
 
 const FILES: u64 = 600;
 
@@ -70,7 +73,21 @@ fn observe(mount: &Path, dice: &mut Dice) -> u64 {
 }
 
 fn p5_in_order_as_seen_by_the_other_node(io: Io) {
-    let cluster = Cluster::two(io);
+    in_order(&Cluster::two(io));
+}
+in_both_modes!(p5_in_order_as_seen_by_the_other_node);
+
+/// The same when every request takes long, and some fail.
+#[test]
+fn p5_in_order_with_a_slow_and_failing_store() {
+    for trouble in [Trouble::Slow(120), Trouble::Errors(25)] {
+        let cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
+        cluster.store.trouble(trouble);
+        in_order(&cluster);
+    }
+}
+
+fn in_order(cluster: &Cluster) {
     let stop = Arc::new(AtomicBool::new(false));
     let writer = {
         let (mount, stop) = (cluster.a.mount.clone(), Arc::clone(&stop));
@@ -84,7 +101,7 @@ fn p5_in_order_as_seen_by_the_other_node(io: Io) {
     }
     let written = writer.join().must("the writer");
     cluster.a.drain();
-    eventually(10_000, "node B has seen all", || {
+    eventually(30_000, "node B has seen all", || {
         let last = observe(&cluster.b.mount, &mut dice);
         if last + 1 == written { Ok(()) } else { Err(format!("{last} of {written}")) }
     });
@@ -92,7 +109,6 @@ fn p5_in_order_as_seen_by_the_other_node(io: Io) {
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     assert_eq!(all.len() as u64, FILES + 3);
 }
-in_both_modes!(p5_in_order_as_seen_by_the_other_node);
 
 /// The order holds over sudden ends and starts of the writing node.
 #[test]

@@ -32,7 +32,7 @@ fn settled(cluster: &Cluster) -> tree::Tree {
 fn p7_one_winner_of_writes_in_place(io: Io) {
     let cluster = Cluster::two(io);
     let (mut one, mut other) = (Hand::new(), Hand::new());
-    let len = |k: u64| if k % 5 == 0 { 1_300_000 } else { 20_000 + 1_000 * k as usize };
+    let len = |k: u64| if k.is_multiple_of(5) { 1_300_000 } else { 20_000 + 1_000 * k as usize };
     for k in 0..20 {
         let name = format!("f{k}");
         let (mine, theirs) = (

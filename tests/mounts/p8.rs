@@ -6,6 +6,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
+use crate::harness::store::Trouble;
 use crate::harness::time::thread;
 use crate::harness::{
     Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, tree,
@@ -179,4 +180,60 @@ fn p8_never_in_the_way_of_a_store_that_flaps() {
     });
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
     assert_eq!(all.len(), 40);
+}
+
+/// Each way in which a server can fail, one after the other, on the same mounts.
+fn p8_never_in_the_way_of_a_failing_server(io: Io) {
+    let cluster = Cluster::with(Store::s3, &options(io));
+    prepare(&cluster);
+    let troubles = [
+        Trouble::Down,
+        Trouble::Hang,
+        Trouble::Forbidden,
+        Trouble::Errors(100),
+        Trouble::Errors(40),
+        Trouble::Slow(600),
+    ];
+    for (round, trouble) in troubles.into_iter().enumerate() {
+        crate::harness::say(format_args!("the store: {trouble:?}"));
+        cluster.store.trouble(trouble);
+        use_without_a_store(&cluster.b, round as u64);
+        cluster.store.heal();
+        // For the next round everything is as at first, but for what that round made.
+        let mut hand = Hand::new();
+        hand.put(&cluster.a.at("cold-3"), &bytes(3, 1_500_000)).must("put");
+        cluster.settle();
+    }
+    for k in 0..3 {
+        let read = eventually(10_000, "what was a miss is there again", || {
+            std::fs::read(cluster.b.at(format!("cold-{k}"))).map_err(|error| error.to_string())
+        });
+        assert!(read == bytes(k, 1_500_000));
+    }
+    let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    for round in 0..troubles.len() {
+        let moved = format!("moved-{round}");
+        assert!(all.contains_key(Path::new(&moved)), "{moved} is not there: {all:?}");
+    }
+}
+in_both_modes!(p8_never_in_the_way_of_a_failing_server);
+
+/// A node that starts while the store does not answer serves what it has.
+#[test]
+fn p8_never_in_the_way_of_a_start() {
+    let mut cluster = Cluster::with(Store::s3, &options(Io::best()));
+    prepare(&cluster);
+    for trouble in [Trouble::Down, Trouble::Hang, Trouble::Errors(100)] {
+        cluster.b.kill_only();
+        cluster.store.trouble(trouble);
+        let start = now();
+        cluster.b.up();
+        let took_ms = start.elapsed().as_millis();
+        assert!(took_ms < 10_000, "{trouble:?}: a start without its store took {took_ms} ms");
+        let read = timed("a hit", || std::fs::read(cluster.b.at("hit-1"))).must("a hit");
+        assert!(read == bytes(1, 50_000), "{trouble:?}");
+        cluster.store.heal();
+    }
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
 }

@@ -104,8 +104,9 @@ fn programs_append_by_two_processes(io: Io) {
     one.close(first).must("close");
     other.close(second).must("close");
     let text = std::fs::read_to_string(&path).must("read");
-    let expected: String =
+    let lines: Vec<String> =
         (0..100).map(|round| format!("one {round:03}\ntwo {round:03}\n")).collect();
+    let expected = lines.concat();
     assert_eq!(text, expected);
     // Closed, opened again, and extended: how generated code is written in two steps.
     other.put_with(&path, OFlags::WRONLY | OFlags::APPEND, 4096, 0, b"last\n").must("extend");
