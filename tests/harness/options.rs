@@ -76,9 +76,9 @@ impl Options {
         self.key("remote", "freshness", time)
     }
 
-    /// Sets the deadline of every operation on the mount.
+    /// Sets the deadline of every operation on the mount, waits for other writers included.
     pub(crate) fn deadline(self, time: &str) -> Self {
-        self.key("remote", "deadline", time)
+        self.key("remote", "deadline", time).open_wait(time)
     }
 
     /// Sets how long a reader waits for the first version of what is being written.

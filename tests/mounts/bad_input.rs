@@ -116,7 +116,7 @@ fn bad_input_configuration() {
         ("[mount]\nread_only = \"perhaps\"\n", &["read_only", "perhaps"]),
         ("[log]\nlevel = \"loud\"\n", &["level", "loud"]),
         ("[mount\n", &["c.toml"]),
-        ("[mount]\nio = \"auto\"\nio = \"auto\"\n", &["io"]),
+        ("[mount]\nio = \"auto\"\nio = \"auto\"\n", &["c.toml:3", "duplicate"]),
     ] {
         std::fs::write(&file, toml).must("write");
         let config = text(&file);

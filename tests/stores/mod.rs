@@ -1,7 +1,6 @@
 //! Object stores for tests: s3s-fs in this process with faults on command, and moto as a process.
 //!
 //! Owns starting and stopping them. Must never be needed by the library.
-#![expect(clippy::allow_attributes, reason = "expecting would fail where all is used")]
 #![allow(dead_code, reason = "each test program uses another part")]
 
 use std::collections::hash_map::DefaultHasher;
