@@ -54,9 +54,31 @@ fn command(cluster: &Cluster, program: &Path, name: &str, args: &[&str]) -> Comm
     command
 }
 
+/// Returns a command that sees `node` at a path which is the same for all nodes, and that path.
+///
+/// Several clients put absolute paths into their entries or keys, so all nodes of a cluster must be
+/// mounted at one path. On one machine each process gets a mount namespace of its own for that; who
+/// is not root goes without, where the client can be told to leave paths out.
+fn at_one_path(cluster: &Cluster, node: &Node, program: &Path) -> (Command, PathBuf) {
+    if !is_root() || !is_there("unshare") {
+        return (command(cluster, program, "", &[]), node.mount.clone());
+    }
+    let common = cluster.site.dir("common");
+    let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+    let words = ["-m", "sh", "-c", script, "sh"];
+    let mut command = command(cluster, Path::new("unshare"), "", &words);
+    command.args([&node.mount, &common]).arg(program);
+    (command, common)
+}
+
 fn jax(cluster: &Cluster, python: &Path, node: &Node, dir: &str, args: &[&str]) -> Command {
-    let mut command = command(cluster, python, "jax_program.py", args);
-    command.env("JAX_COMPILATION_CACHE_DIR", node.at(dir));
+    let (mut command, mount) = at_one_path(cluster, node, python);
+    command.arg(script("jax_program.py")).args(args);
+    command.env("JAX_COMPILATION_CACHE_DIR", mount.join(dir));
+    if mount == node.mount {
+        // By default the directory's own path goes into each key.
+        command.env("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none");
+    }
     command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
     command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1");
     command.env("JAX_PLATFORMS", "cpu");
@@ -185,8 +207,6 @@ fn clients_numba(io: Io) {
 }
 in_both_modes!(clients_numba);
 
-/// Triton writes absolute paths into its entries: both nodes must be mounted at one path, so each
-/// process gets a mount namespace of its own in which they are.
 #[test]
 fn clients_triton_without_a_gpu() {
     const NAME: &str = "clients_triton_without_a_gpu";
@@ -196,14 +216,10 @@ fn clients_triton_without_a_gpu() {
         return;
     }
     let cluster = Cluster::two(Io::best());
-    let common = cluster.site.dir("common");
     let triton = |node: &Node| {
         std::fs::create_dir_all(node.at("triton")).must("mkdir");
-        let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
-        let mut command =
-            command(&cluster, Path::new("unshare"), "", &["-m", "sh", "-c", script, "sh"]);
-        command.args([&node.mount, &common]).arg(&python).arg(self::script("triton_kernel.py"));
-        command.env("TRITON_CACHE_DIR", common.join("triton"));
+        let (mut command, mount) = at_one_path(&cluster, node, &python);
+        command.arg(script("triton_kernel.py")).env("TRITON_CACHE_DIR", mount.join("triton"));
         json(run(&mut command, LIMIT_MS))
     };
     let cold = triton(&cluster.a);
