@@ -12,3 +12,4 @@ pub mod task;
 
 pub mod local;
 pub mod namespace;
+pub mod remote;
