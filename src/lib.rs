@@ -13,3 +13,4 @@ pub mod task;
 pub mod local;
 pub mod namespace;
 pub mod remote;
+pub mod sync;
