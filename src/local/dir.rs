@@ -173,27 +173,33 @@ fn check_place(root: &Path) -> Result<()> {
         let why = format!("{} is not a directory; choose another path", place.display());
         return Err(refuse(Kind::Invalid, root, &why));
     }
-    for dir in [place.to_owned(), root.join("v1")] {
-        let may = rustix::fs::access(&dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK);
-        match may {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(rustix::io::Errno::NOTDIR) => {
-                let why = format!("{} is not a directory; remove it", dir.display());
-                return Err(refuse(Kind::Invalid, root, &why));
-            }
-            Err(e) => {
-                let what = format!(
-                    "{} is not writable; change its owner or choose another cache directory",
-                    dir.display()
-                );
-                return Err(Error::with(
-                    Kind::Denied,
-                    format!("cache directory {}: {what}", root.display()),
-                    io::Error::from(e),
-                ));
-            }
+    check_writable(root, place)?;
+    let v1 = root.join("v1");
+    match fs::symlink_metadata(&v1) {
+        Ok(found) if !found.is_dir() => {
+            let why = format!("{} is not a directory; remove it", v1.display());
+            return Err(refuse(Kind::Invalid, root, &why));
         }
+        Ok(_) => check_writable(root, &v1)?,
+        Err(_) => {}
     }
+    check_space(root, place)
+}
+
+fn check_writable(root: &Path, dir: &Path) -> Result<()> {
+    let may = rustix::fs::access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK);
+    may.map_err(|e| {
+        let what = format!(
+            "cache directory {}: {} is not writable; change its owner or choose another cache \
+             directory",
+            root.display(),
+            dir.display()
+        );
+        Error::with(Kind::Denied, what, io::Error::from(e))
+    })
+}
+
+fn check_space(root: &Path, place: &Path) -> Result<()> {
     let disk = rustix::fs::statvfs(place)
         .map_err(|e| refused(root, "the disk cannot be asked for its free space", e.into()))?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);

@@ -35,7 +35,7 @@ const SEGMENT_BYTES: u64 = 8 << 20;
 /// A smaller active segment stays in use although all of it is acknowledged.
 const REUSE_BYTES: u64 = 1 << 20;
 /// The largest record, in bytes; a rename of a directory with some hundred thousand entries fits.
-pub const RECORD_MAX_BYTES: usize = 128 << 20;
+const RECORD_MAX_BYTES: usize = 128 << 20;
 
 /// The number of a record; later records have greater ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize)]
@@ -62,6 +62,8 @@ pub struct Journal {
     path: PathBuf,
     ack: AckFile,
     state: Mutex<State>,
+    /// A segment that has grown to this many bytes gets no further record.
+    segment_bytes: u64,
     /// Held by whoever compacts, so that there is one at a time.
     compacting: Mutex<()>,
     /// Held by whoever syncs.
@@ -94,6 +96,10 @@ impl Journal {
     /// Refuses a journal of a newer format. Damaged records are left out and their segment is kept
     /// aside in `journal/damaged`.
     pub fn open(dir: &CacheDir) -> Result<(Self, Vec<Record>)> {
+        Self::open_sized(dir, SEGMENT_BYTES)
+    }
+
+    fn open_sized(dir: &CacheDir, segment_bytes: u64) -> Result<(Self, Vec<Record>)> {
         let path = dir.path().join("journal");
         let ack = AckFile::open(&path).map_err(|e| failed("open the journal", &path, e))?;
         let acked = ack.value();
@@ -108,7 +114,8 @@ impl Journal {
             dir_unsynced: false,
         };
         let (compacting, syncing) = (Mutex::new(()), Mutex::new(()));
-        let journal = Self { path, ack, state: Mutex::new(state), compacting, syncing };
+        let journal =
+            Self { path, ack, state: Mutex::new(state), segment_bytes, compacting, syncing };
         Ok((journal, replayed.records))
     }
 
@@ -141,7 +148,7 @@ impl Journal {
             return Err(failed("append to the journal", &self.path, e));
         }
         active.end += bytes.len() as u64;
-        let full = active.end >= SEGMENT_BYTES;
+        let full = active.end >= self.segment_bytes;
         state.next += 1;
         let segment = state.segments.back_mut().expect("the active segment is the last");
         segment.add(seq, bytes.len() as u64, changes.len() as u64);
@@ -210,7 +217,8 @@ impl Journal {
 
     /// Counts the records that are not acknowledged, and their bytes on disk.
     ///
-    /// The bytes of a segment that is acknowledged in part are an estimate.
+    /// Of a segment that is acknowledged in part, the bytes are an estimate, and so are the records
+    /// if some were damaged: rather too many than too few.
     pub fn backlog(&self) -> (u64, u64) {
         let state = self.state.lock();
         let parts = state.segments.iter().map(|segment| segment.after(state.acked));

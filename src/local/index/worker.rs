@@ -1,0 +1,322 @@
+//! The thread of the index: takes orders from a bounded queue, and begins the index again when it
+//! fails.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::facts::{Batch, Loaded};
+use super::{Store, Trouble};
+use crate::clock::Clock;
+
+/// Operations that may wait for the index thread; then a save waits.
+const QUEUE_OPS: usize = 100_000;
+/// How long a save waits for room in the queue before the index is given up.
+const SAVE_WAIT: Duration = Duration::from_secs(10);
+/// How long what was saved may stay in memory only, while nothing else is saved.
+const FLUSH_AFTER: Duration = Duration::from_secs(2);
+/// Operations after which it is flushed in any case.
+const FLUSH_OPS: usize = 50_000;
+/// How long an index that cannot be begun again stays off before another attempt.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// How often the store is tried while a former one still holds it ...
+const OPEN_TRIES: u32 = 200;
+/// ... and how long it is waited in between, at most.
+const OPEN_PAUSE: Duration = Duration::from_millis(20);
+
+/// What the callers and the thread share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Moves when the index was begun again.
+    pub(super) generation: AtomicU64,
+}
+
+impl Shared {
+    /// Ends the thread once it has done what is in the queue.
+    pub(super) fn stop(&self) {
+        self.queue.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Puts an order at the end of the queue; waits while it is full.
+    pub(super) fn send(&self, order: Order) {
+        let mut queue = self.queue.lock();
+        while queue.ops > QUEUE_OPS && !queue.stopped {
+            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > QUEUE_OPS {
+                // A disk that takes this long would hold up programs next. The facts are elsewhere.
+                queue.given_up = true;
+                queue.orders.retain(|order| !matches!(order, Order::Save(_)));
+                queue.ops = queue.orders.len();
+            }
+        }
+        if !queue.stopped {
+            queue.ops += order.ops();
+            queue.orders.push_back(order);
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    orders: VecDeque<Order>,
+    ops: usize,
+    stopped: bool,
+    /// Set by a save that could not wait any longer.
+    given_up: bool,
+}
+
+/// What the thread is asked to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    Save(Batch),
+    Load(SyncSender<Loaded>),
+    Flush(SyncSender<()>),
+    /// The owner of the facts has saved all of them since this generation began.
+    Refilled(u64),
+}
+
+impl Order {
+    /// What it counts for in the queue.
+    fn ops(&self) -> usize {
+        match self {
+            Self::Save(batch) => batch.len(),
+            _ => 1,
+        }
+    }
+}
+
+/// What runs on the index thread.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    store: Option<Store>,
+    path: PathBuf,
+    era: u64,
+    unflushed: usize,
+    /// When the index could not be begun again.
+    off_since: Duration,
+    /// When it failed last.
+    lost_at: Option<Duration>,
+    clock: Clock,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, path: PathBuf, era: u64) -> Self {
+        let (off_since, lost_at, clock) = (Duration::ZERO, None, Clock::system());
+        Self { shared, store: None, path, era, unflushed: 0, off_since, lost_at, clock }
+    }
+
+    /// Obeys until the queue is stopped and empty.
+    pub(super) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        if let Err(why) = guarded(|| {
+            self.work();
+            Ok(())
+        }) {
+            tracing::warn!(%why, "the thread of the index ended");
+        }
+        shared.stop();
+        // Whoever waits for an answer learns that there will be none.
+        shared.queue.lock().orders.clear();
+    }
+
+    fn work(&mut self) {
+        match guarded(|| self.open()) {
+            Ok(store) => self.store = Some(store),
+            Err(why) => {
+                tracing::info!(%why, "the index cannot be used and is rebuilt");
+                self.begin_again(true);
+            }
+        }
+        while let Some(order) = self.next() {
+            self.obey(order);
+        }
+        if let Err(why) = self.flush() {
+            tracing::debug!(%why, "the index was not flushed at the end");
+        }
+        self.drop_store();
+    }
+
+    /// Opens the store. sled lets go of its lock some time after it was dropped, so this waits for
+    /// a former one of this process; the cache directory is ours, so there is no other.
+    fn open(&self) -> Result<Store, Trouble> {
+        let mut tries = 0;
+        loop {
+            match Store::open(&self.path, self.era) {
+                Err(why) if tries < OPEN_TRIES && why.contains("acquire lock") => tries += 1,
+                opened => return opened,
+            }
+            let mut queue = self.shared.queue.lock();
+            self.shared.changed.wait_for(&mut queue, OPEN_PAUSE);
+        }
+    }
+
+    /// Waits for the next order; flushes meanwhile. `None` when it is time to stop.
+    fn next(&mut self) -> Option<Order> {
+        loop {
+            let shared = Arc::clone(&self.shared);
+            let mut queue = shared.queue.lock();
+            if std::mem::take(&mut queue.given_up) {
+                drop(queue);
+                self.lose("the disk is too slow for it");
+                continue;
+            }
+            if let Some(order) = queue.orders.pop_front() {
+                queue.ops -= order.ops();
+                shared.changed.notify_all();
+                return Some(order);
+            }
+            if queue.stopped {
+                return None;
+            }
+            if self.unflushed == 0 {
+                shared.changed.wait(&mut queue);
+            } else if shared.changed.wait_for(&mut queue, FLUSH_AFTER).timed_out() {
+                drop(queue);
+                if let Err(why) = self.flush() {
+                    self.lose(&why);
+                }
+            }
+        }
+    }
+
+    /// Obeys one order. Whoever waits for an answer gets it when a failure has been dealt with.
+    fn obey(&mut self, order: Order) {
+        let done = match order {
+            Order::Save(batch) => self.save(batch),
+            Order::Load(reply) => {
+                let (loaded, done) = match self.with(Store::load) {
+                    Ok(loaded) => (loaded.unwrap_or_default(), Ok(())),
+                    Err(why) => (Loaded::default(), Err(why)),
+                };
+                self.lose_if(done);
+                if reply.send(loaded).is_err() {
+                    tracing::debug!("what the index remembered came too late");
+                }
+                Ok(())
+            }
+            Order::Flush(reply) => {
+                let done = self.flush();
+                self.lose_if(done);
+                // Whoever gave up waiting does not mind.
+                reply.send(()).or(Ok(()))
+            }
+            Order::Refilled(generation) => {
+                let now = self.shared.generation.load(Ordering::Acquire);
+                if generation == now { self.with(Store::set_whole).map(drop) } else { Ok(()) }
+            }
+        };
+        self.lose_if(done);
+    }
+
+    fn save(&mut self, batch: Batch) -> Result<(), Trouble> {
+        if self.store.is_none() && self.clock.mono() >= self.off_since + RETRY_AFTER {
+            self.begin_again(false);
+        }
+        self.unflushed += batch.len();
+        self.with(|store| store.save(batch))?;
+        if self.unflushed >= FLUSH_OPS { self.flush() } else { Ok(()) }
+    }
+
+    fn lose_if(&mut self, done: Result<(), Trouble>) {
+        if let Err(why) = done {
+            self.lose(&why);
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Trouble> {
+        self.unflushed = 0;
+        self.with(Store::flush).map(drop)
+    }
+
+    /// Works on the store if there is one. A panic inside sled is an error like any other.
+    fn with<T>(
+        &mut self,
+        work: impl FnOnce(&Store) -> Result<T, Trouble>,
+    ) -> Result<Option<T>, Trouble> {
+        match &self.store {
+            Some(store) => guarded(|| work(store)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives the index up and begins it again, empty.
+    fn lose(&mut self, why: &str) {
+        tracing::info!(why, "the index failed and is rebuilt");
+        self.drop_store();
+        let now = self.clock.mono();
+        let lost = self.lost_at.replace(now);
+        if lost.is_some_and(|lost| now < lost + RETRY_AFTER) {
+            // Whatever ails it would ail it again at once.
+            self.off_since = now;
+            self.shared.generation.fetch_add(1, Ordering::Release);
+        } else {
+            self.begin_again(false);
+        }
+    }
+
+    fn begin_again(&mut self, whole: bool) {
+        let opened = guarded(|| {
+            move_aside(&self.path).map_err(|e| e.to_string())?;
+            let store = self.open()?;
+            if !whole {
+                store.unset_whole()?;
+            }
+            Ok(store)
+        });
+        self.unflushed = 0;
+        match opened {
+            Ok(store) => self.store = Some(store),
+            Err(why) => {
+                tracing::warn!(%why, "the index is off; the next start takes longer");
+                self.off_since = self.clock.mono();
+            }
+        }
+        if !whole {
+            self.shared.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn drop_store(&mut self) {
+        if let Some(store) = self.store.take()
+            && let Err(why) = guarded(|| {
+                drop(store);
+                Ok(())
+            })
+        {
+            tracing::debug!(%why, "the index was not closed well");
+        }
+    }
+}
+
+/// Runs work that may panic.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason");
+        Err(format!("panic: {text}"))
+    })
+}
+
+/// Keeps what is at `path` beside it, in place of what was kept there before, and makes it anew.
+fn move_aside(path: &Path) -> io::Result<()> {
+    let aside = path.with_extension("broken");
+    for result in [fs::remove_dir_all(&aside), fs::rename(path, &aside)] {
+        match result {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    fs::create_dir_all(path)
+}
