@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::call::{Call, Failure};
 use super::frame::{WINDOW_LOG_MAX, ZSTD_LEVEL};
 use super::meter::Verb;
-use super::store::Remote;
+use super::store::{Remote, UPLOAD_MIB_MAX};
 use super::trouble::Trouble;
 use crate::clock;
 use crate::digest::{Digest, Hasher};
@@ -33,6 +33,8 @@ const PARTS_MAX: u64 = 9_000;
 const PARTS_IN_FLIGHT_MAX: usize = 2;
 /// Bytes that are read or written at once.
 const CHUNK_BYTES: usize = 256 * 1024;
+/// How far the store's time may be off what we think it is.
+const CLOCK_NOISE_MS: u64 = 2000;
 /// Pieces of a download that wait to be written.
 const CHUNKS_QUEUED_MAX: usize = 4;
 
@@ -63,7 +65,8 @@ impl Remote {
     /// nothing appears in the store and the error is `Corrupt`.
     pub async fn put_blob(&self, digest: &Digest, file: File, size: u64) -> Result<()> {
         self.ready_to_write().await?;
-        let _turn = self.inner.uploads.acquire().await.expect("the semaphore is never closed");
+        let memory = self.inner.uploads.acquire_many(upload_mib(size)).await;
+        let _memory = memory.expect("the semaphore is never closed");
         let digest = *digest;
         let (pieces, arriving) = mpsc::channel(1);
         // If sending ends early, the channel closes and the compressor stops at its next piece.
@@ -85,9 +88,10 @@ impl Remote {
         };
         let call = self.call(Verb::Put, format!("begin {key}"));
         let at = &key;
+        let begun_ms = self.now_ms();
         let begun =
             self.inner.caller.call(call, |store| async move { Ok(store.put_multipart(at).await?) });
-        let mut upload = Upload { parts: Some(begun.await?), remote: self.clone() };
+        let mut upload = Upload { parts: Some(begun.await?), begun_ms, remote: self.clone() };
         let sent = self.send_parts(&key, &mut upload, first, pieces).await;
         match sent {
             Ok(()) => upload.defuse(),
@@ -108,7 +112,13 @@ impl Remote {
         let mut total = first_size as u64;
         flying.push(self.send_part(key, upload.part(first), first_size));
         loop {
-            let (bytes, last) = match next(&mut pieces).await? {
+            let piece = loop {
+                tokio::select! {
+                    piece = next(&mut pieces), if flying.len() < PARTS_IN_FLIGHT_MAX => break piece?,
+                    Some(sent) = flying.next() => sent?,
+                }
+            };
+            let (bytes, last) = match piece {
                 Piece::Part(bytes) => (bytes, false),
                 Piece::Last(bytes) => (bytes, true),
             };
@@ -117,12 +127,10 @@ impl Remote {
                 let size = bytes.len();
                 flying.push(self.send_part(key, upload.part(bytes), size));
             }
-            while flying.len() >= PARTS_IN_FLIGHT_MAX || (last && !flying.is_empty()) {
-                if let Some(sent) = flying.next().await {
+            if last {
+                while let Some(sent) = flying.next().await {
                     sent?;
                 }
-            }
-            if last {
                 return self.complete(key, upload, total).await;
             }
         }
@@ -148,8 +156,9 @@ impl Remote {
             ..self.call(Verb::Put, format!("complete {key}"))
         };
         let parts = upload.parts.as_mut().expect("it is neither aborted nor done");
-        let Err(error) =
-            caller.call(call, |_| async move { Ok(drop(parts.complete().await?)) }).await
+        let Err(error) = caller
+            .call(call, |_| async move { parts.complete().await.map_err(Failure::from) })
+            .await
         else {
             return Ok(());
         };
@@ -157,8 +166,14 @@ impl Remote {
             lane: super::health::Lane::Background,
             ..self.call(Verb::Head, format!("look for {key}"))
         };
+        // An older object may be the damaged one that this upload was to replace.
+        let oldest_ms = upload.begun_ms.saturating_sub(CLOCK_NOISE_MS) as i64;
         match caller.call(call, |store| async move { Ok(store.head(key).await?) }).await {
-            Ok(meta) if meta.size == total => Ok(()),
+            Ok(meta)
+                if meta.size == total && meta.last_modified.timestamp_millis() >= oldest_ms =>
+            {
+                Ok(())
+            }
             _ => Err(error),
         }
     }
@@ -184,7 +199,7 @@ impl Remote {
                 }
                 caller.meter.down(got.meta.size);
                 let sink = Sink { file, hasher: Hasher::new(), written: 0, size };
-                receive(got.payload, sink, digest, caller.deadline).await
+                receive(got.payload, got.meta.size, sink, digest, caller.deadline).await
             })
             .await
     }
@@ -193,6 +208,7 @@ impl Remote {
 /// Moves a body into the sink and verifies it.
 async fn receive(
     body: GetResultPayload,
+    size: u64,
     mut sink: Sink,
     digest: Digest,
     deadline: Duration,
@@ -210,14 +226,21 @@ async fn receive(
     let (chunks, arriving) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let writing = task::blocking(move || write_stream(sink, &digest, arriving));
     let reading = async move {
+        let mut arrived = 0;
         loop {
             let next = clock::within(deadline, stream.next()).await;
-            let Some(chunk) = next.ok_or_else(|| Trouble::timed_out("it stopped".into()))? else {
-                return Ok::<_, Failure>(());
-            };
-            // The writer has an error of its own when it listens no more.
-            if chunks.send(chunk?).await.is_err() {
-                return Ok(());
+            match next.ok_or_else(|| Trouble::timed_out("it stopped".into()))? {
+                Some(chunk) => {
+                    let chunk = chunk?;
+                    arrived += chunk.len() as u64;
+                    // The writer has an error of its own when it listens no more.
+                    if chunks.send(chunk).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                // Says nothing of the object: it was the connection.
+                None if arrived < size => return Err(Trouble::cut_short(arrived, size).into()),
+                None => return Ok::<_, Failure>(()),
             }
         }
     };
@@ -237,6 +260,8 @@ async fn next(pieces: &mut mpsc::Receiver<Result<Piece>>) -> Result<Piece> {
 #[derive(Debug)]
 struct Upload {
     parts: Option<Box<dyn MultipartUpload>>,
+    /// When it was begun, by the store's clock.
+    begun_ms: u64,
     remote: Remote,
 }
 
@@ -333,6 +358,14 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 
 fn part_bytes(size: u64) -> usize {
     PART_BYTES.max((compressed_bytes_max(size) / PARTS_MAX) as usize)
+}
+
+/// Returns the memory for one upload: the parts in flight, the one that waits, the one that is made
+/// and the one in hand; or the whole blob, if it is small.
+fn upload_mib(size: u64) -> u32 {
+    let parts = part_bytes(size) as u64 * (PARTS_IN_FLIGHT_MAX as u64 + 3);
+    let bytes = parts.min(compressed_bytes_max(size) * 2);
+    ((bytes >> 20) + 1).min(u64::from(UPLOAD_MIB_MAX)) as u32
 }
 
 /// The most that our way of compressing makes of so many bytes.

@@ -113,7 +113,7 @@ impl Caller {
                 done => done,
             }
         };
-        let trouble = match clock::within(call.limit, guarded).await {
+        let mut trouble = match clock::within(call.limit, guarded).await {
             Some(Ok(value)) => {
                 ticket.answered();
                 return Ok(value);
@@ -121,6 +121,11 @@ impl Caller {
             Some(Err(Failure(trouble))) => trouble,
             None => Trouble::timed_out(format!("no answer within {:?}", call.limit)),
         };
+        if trouble.kind == Kind::Exists && call.guarded {
+            // Nothing but the format object is made under a condition. A conflict elsewhere is two
+            // writers of the same bytes at the same moment.
+            trouble.kind = Kind::Unavailable;
+        }
         // Credentials that only may read are no outage for those who read.
         let may_not_write =
             trouble.kind == Kind::Denied && matches!(call.verb, Verb::Put | Verb::Delete);

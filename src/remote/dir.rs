@@ -15,7 +15,7 @@ use super::keys;
 use crate::error::{Error, Kind, Result};
 
 /// Age from which a temporary belongs to a writer that died. Uploads end within minutes.
-const LITTER_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+const LITTER_AGE: Duration = Duration::from_hours(24);
 /// How many directory entries one sweep looks at.
 const SWEEP_ENTRIES_MAX: usize = 200_000;
 

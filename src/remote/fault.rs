@@ -130,13 +130,20 @@ impl Faults {
 
     /// Takes the faults from [`FAULTS_VARIABLE`]; `None` when it is not set.
     pub(super) fn from_process_env() -> Result<Option<Arc<Self>>> {
-        let Ok(text) = std::env::var(FAULTS_VARIABLE) else { return Ok(None) };
+        match std::env::var(FAULTS_VARIABLE) {
+            Ok(text) => Ok(Some(Arc::new(Self::from_setting(&text)?))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Takes the faults from a value of [`FAULTS_VARIABLE`].
+    pub fn from_setting(text: &str) -> Result<Self> {
         let mut faults = Self::default();
         match text.strip_prefix('@') {
             Some(path) => faults.file = Some((PathBuf::from(path), Mutex::new(None))),
-            None => *faults.plan.lock() = Plan::parse(&text)?,
+            None => *faults.plan.lock() = Plan::parse(text)?,
         }
-        Ok(Some(Arc::new(faults)))
+        Ok(faults)
     }
 
     pub(super) fn around(self: &Arc<Self>, inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
@@ -171,7 +178,7 @@ impl Faults {
     }
 
     /// Hides that a write has succeeded, or not.
-    fn after<T>(&self, plan: &Plan, done: T) -> object_store::Result<T> {
+    fn after<T>(plan: &Plan, done: T) -> object_store::Result<T> {
         if Self::hits(plan.lost_replies_percent) { Err(reset()) } else { Ok(done) }
     }
 
@@ -282,7 +289,7 @@ impl ObjectStore for FaultStore {
         let plan = self.faults.before().await?;
         let done = self.inner.put_opts(at, payload, options).await?;
         self.faults.note_written(at, &plan);
-        self.faults.after(&plan, done)
+        Faults::after(&plan, done)
     }
 
     async fn put_multipart_opts(
@@ -421,7 +428,7 @@ impl MultipartUpload for FaultUpload {
         let plan = self.faults.before().await?;
         let done = self.inner.complete().await?;
         self.faults.note_written(&self.at, &plan);
-        self.faults.after(&plan, done)
+        Faults::after(&plan, done)
     }
 
     async fn abort(&mut self) -> object_store::Result<()> {

@@ -18,7 +18,8 @@ pub(super) const FORMAT_BYTES_MAX: u64 = 64 * 1024;
 /// be ignored gets a new format number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Format {
-    format: u64,
+    #[serde(rename = "format")]
+    version: u64,
     created_ms: u64,
     expiry: Option<serde_json::Value>,
     trusted_keys: Vec<String>,
@@ -26,7 +27,7 @@ pub(super) struct Format {
 
 impl Format {
     pub(super) fn new(created_ms: u64) -> Self {
-        Self { format: FORMAT_VERSION, created_ms, expiry: None, trusted_keys: Vec::new() }
+        Self { version: FORMAT_VERSION, created_ms, expiry: None, trusted_keys: Vec::new() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -16,7 +16,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(500);
 /// How long they are kept away at most.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// At most one WARN in this time, however often the state changes.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+const WARN_EVERY: Duration = Duration::from_mins(1);
 /// A request that its caller gave up counts as one without an answer when it took this long.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 
@@ -256,5 +256,42 @@ mod tests {
         clock.advance(GIVEN_UP_AFTER);
         drop(ticket);
         assert!(gate.enter(Lane::Foreground).is_err());
+    }
+
+    /// Takes what a subscriber writes.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_outage_is_said_once_and_flapping_once_a_minute() {
+        let (clock, gate) = gate();
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..5 {
+                for _ in 0..10 {
+                    gate.enter(Lane::Background).expect("goes through").unanswered("refused");
+                }
+                gate.enter(Lane::Background).expect("goes through").answered();
+            }
+            clock.advance(WARN_EVERY);
+            gate.enter(Lane::Background).expect("goes through").unanswered("refused");
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).expect("text");
+        assert_eq!(text.matches("WARN").count(), 2, "{text}");
+        assert!(text.contains("unsaid=4"), "{text}");
     }
 }

@@ -5,6 +5,7 @@
 
 mod blobs;
 mod call;
+mod check;
 mod codec;
 mod connect;
 mod credentials;

@@ -1,7 +1,6 @@
 //! The remote, as the rest of hearthfs sees it.
 //!
-//! Owns the handle, the check of the format, and the operations on commits and packs. Must never
-//! write to a store whose format it has not checked, and never interpret what it moves.
+//! Owns the handle, and the operations on commits and packs. Must never interpret what it moves.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -11,9 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use object_store::path::Path;
-use object_store::{
-    GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
-};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPayload};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -21,7 +18,6 @@ use super::call::{Call, Caller, Failure};
 use super::codec::COMMIT_BYTES_MAX;
 use super::connect::{self, Environment, RemoteOptions};
 use super::dir::SharedDir;
-use super::format::{self, Format};
 use super::health::{Gate, Health, Lane};
 use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
@@ -31,21 +27,15 @@ use super::url::RemoteUrl;
 use crate::clock::{self, Clock};
 use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
-use crate::task;
 
 /// The most commits that one list returns; whoever gets so many asks again after the last.
 pub const LOG_ITEMS_MAX: usize = 500_000;
-/// Large blobs that are uploaded at once; each takes a few parts of memory.
-pub(super) const BLOB_UPLOADS_MAX: usize = 4;
+/// Memory that uploads of blobs take together, in MiB.
+pub(super) const UPLOAD_MIB_MAX: u32 = 128;
 /// How long a whole list may take, however many pages it has.
-const LIST_TIME_MAX: Duration = Duration::from_secs(120);
+const LIST_TIME_MAX: Duration = Duration::from_mins(2);
 /// Keys on one page of a list, for counting pages where the store has none.
 const PAGE_ITEMS: usize = 1000;
-/// Differences of the clocks below this are noise: stores tell time in whole seconds.
-const OFFSET_NOISE_MS: i64 = 2000;
-/// How long a refusal of the store's format is remembered before the store is asked again.
-const REFUSAL_KEPT: Duration = Duration::from_secs(10);
-
 /// One object of the log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogItem {
@@ -61,22 +51,23 @@ pub struct LogItem {
 #[derive(Debug, Clone)]
 pub struct Remote {
     pub(super) inner: Arc<Inner>,
-    lane: Lane,
+    pub(super) lane: Lane,
 }
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    url: RemoteUrl,
+    pub(super) url: RemoteUrl,
     pub(super) keys: Keys,
     pub(super) caller: Caller,
-    clock: Clock,
-    node: NodeId,
+    pub(super) clock: Clock,
+    pub(super) node: NodeId,
+    /// One permit for each MiB that an upload may hold.
     pub(super) uploads: Semaphore,
-    read_only: AtomicBool,
-    checked: AtomicBool,
-    checking: tokio::sync::Mutex<()>,
-    refused: Mutex<Option<(Duration, Kind, String)>>,
-    offset_ms: AtomicI64,
+    pub(super) read_only: AtomicBool,
+    pub(super) checked: AtomicBool,
+    pub(super) checking: tokio::sync::Mutex<()>,
+    pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
+    pub(super) offset_ms: AtomicI64,
 }
 
 /// Where the objects are.
@@ -114,7 +105,14 @@ impl Backend {
 
     /// Reports whether its client moves the counters of requests.
     pub(super) fn counts_itself(&self) -> bool {
-        matches!(self, Self::S3(_))
+        match self {
+            Self::S3(_) => true,
+            Self::Dir(_) => false,
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Given(_) => false,
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Faulty(inner, _) => inner.counts_itself(),
+        }
     }
 }
 
@@ -166,7 +164,7 @@ impl Remote {
             caller: Caller::new(backend, gate, meter, options.deadline),
             clock,
             node,
-            uploads: Semaphore::new(BLOB_UPLOADS_MAX),
+            uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
             read_only: AtomicBool::new(false),
             checked: AtomicBool::new(false),
             checking: tokio::sync::Mutex::new(()),
@@ -221,19 +219,6 @@ impl Remote {
     pub fn now_ms(&self) -> u64 {
         let offset = self.inner.offset_ms.load(Ordering::Relaxed);
         self.inner.clock.wall_ms().saturating_add_signed(offset)
-    }
-
-    /// Checks that the store is there, lets us in and has our format, making it ours if it is empty;
-    /// learns its time. Every other operation does the first part by itself before it goes to a store
-    /// that has not been checked, so a store that is down now may be checked later or never.
-    pub async fn check(&self) -> Result<()> {
-        let _one = self.inner.checking.lock().await;
-        self.check_format(Lane::Background).await?;
-        if !self.inner.read_only.load(Ordering::Relaxed) {
-            self.learn_time().await?;
-            self.sweep();
-        }
-        Ok(())
     }
 
     /// Lists the commits whose names come after `after`, in order of their names: all of them, or
@@ -320,214 +305,13 @@ impl Remote {
         Call { verb, lane, op: op.into(), limit, guarded: true }
     }
 
-    /// Waits until the store has been checked, before a read.
-    pub(super) async fn ready_to_read(&self) -> Result<()> {
-        self.ready(self.lane).await
-    }
-
-    /// Waits until the store has been checked, before a write.
-    pub(super) async fn ready_to_write(&self) -> Result<()> {
-        if self.inner.read_only.load(Ordering::Relaxed) {
-            let op = format!("{} is mounted read-only", self.inner.url);
-            return Err(Error::new(Kind::Denied, op));
-        }
-        self.ready(Lane::Background).await
-    }
-
-    async fn ready(&self, lane: Lane) -> Result<()> {
-        let inner = &self.inner;
-        if inner.checked.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let down = || Error::new(Kind::Unavailable, format!("{} has not answered yet", inner.url));
-        let _one = match inner.checking.try_lock() {
-            Ok(one) => one,
-            Err(_) if lane == Lane::Background => inner.checking.lock().await,
-            // Somebody asks already, and it may take its whole deadline.
-            Err(_) if self.health() != Health::Up => return Err(down()),
-            Err(_) => clock::within(inner.caller.deadline, inner.checking.lock())
-                .await
-                .ok_or_else(down)?,
-        };
-        if inner.checked.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let now = inner.clock.mono();
-        if let Some((at, kind, text)) = &*inner.refused.lock()
-            && now < *at + REFUSAL_KEPT
-        {
-            return Err(Error::new(*kind, text.clone()));
-        }
-        self.check_format(lane).await
-    }
-
-    async fn check_format(&self, lane: Lane) -> Result<()> {
-        let inner = &self.inner;
-        let write = !inner.read_only.load(Ordering::Relaxed);
-        let checked = match self.open_dir(write).await {
-            Ok(()) => self.agree_on_format(lane, write).await,
-            Err(error) => Err(error),
-        };
-        match &checked {
-            Ok(()) => {
-                inner.checked.store(true, Ordering::Release);
-                *inner.refused.lock() = None;
-            }
-            Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {}
-            Err(error) => {
-                *inner.refused.lock() = Some((inner.clock.mono(), error.kind(), error.chain()));
-            }
-        }
-        checked
-    }
-
-    async fn open_dir(&self, make: bool) -> Result<()> {
-        let Some(dir) = self.inner.caller.backend.dir() else { return Ok(()) };
-        let shared = dir.clone();
-        clock::within(self.inner.caller.deadline, task::blocking(move || shared.open(make)))
-            .await
-            .unwrap_or_else(|| {
-                let op = format!("{} does not answer: is its file server up?", self.inner.url);
-                Err(Error::new(Kind::TimedOut, op))
-            })
-    }
-
-    async fn agree_on_format(&self, lane: Lane, write: bool) -> Result<()> {
-        let key = self.inner.keys.format();
-        // Twice: when two nodes make it at once, the slower one reads what the faster one wrote.
-        for _ in 0..2 {
-            let call = Call {
-                lane,
-                guarded: false,
-                ..self.call(Verb::Get, self.asking("read the format of"))
-            };
-            match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
-                Ok(bytes) => return format::check(&bytes, &self.inner.url),
-                Err(error) if error.kind() == Kind::NotFound && !write => {
-                    let op = format!(
-                        "{} holds no {}; mount it once without read-only, or correct the address",
-                        self.inner.url,
-                        keys::FORMAT
-                    );
-                    return Err(Error::new(Kind::NotFound, op));
-                }
-                Err(error) if error.kind() == Kind::NotFound => {}
-                Err(error) => return Err(self.with_remedy(error)),
-            }
-            match self.make_format(lane, &key).await {
-                Ok(()) => {}
-                Err(error) if error.kind() == Kind::Exists => {}
-                Err(error) => return Err(self.with_remedy(error)),
-            }
-        }
-        let op = format!("{} forgets what is written to it", self.inner.url);
-        Err(Error::new(Kind::Unavailable, op))
-    }
-
-    /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
-    /// the same but for the time.
-    async fn make_format(&self, lane: Lane, key: &Path) -> Result<()> {
-        let text = Bytes::from(Format::new(self.inner.clock.wall_ms()).encode());
-        self.inner.caller.meter.up(text.len() as u64);
-        let op = self.asking("write the format of");
-        let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
-        self.inner
-            .caller
-            .call(call, |store| async move {
-                let create = PutOptions::from(PutMode::Create);
-                match store.put_opts(key, text.clone().into(), create).await {
-                    Err(object_store::Error::NotImplemented { .. }) => {
-                        store.put(key, text.into()).await?;
-                    }
-                    done => drop(done?),
-                }
-                Ok(())
-            })
-            .await
-    }
-
-    fn asking(&self, what: &str) -> String {
-        format!("{what} {}", self.inner.url)
-    }
-
-    /// Adds to an error of the check what a person can do about it.
-    fn with_remedy(&self, error: Error) -> Error {
-        let missing = std::error::Error::source(&error)
-            .and_then(|source| source.downcast_ref::<Trouble>())
-            .is_some_and(Trouble::is_missing_bucket);
-        let dir = self.inner.caller.backend.dir().is_some();
-        let (kind, remedy) = match error.kind() {
-            _ if missing => {
-                (Kind::NotFound, "the bucket does not exist: make it or correct the name")
-            }
-            Kind::Denied if dir => {
-                (Kind::Denied, "we may not read and write there: correct the permissions")
-            }
-            Kind::Denied => (
-                Kind::Denied,
-                "the credentials are refused: check AWS_ACCESS_KEY_ID, AWS_PROFILE and the policy, \
-                 which has to allow GetObject, PutObject and ListBucket",
-            ),
-            Kind::Invalid => (Kind::Invalid, "check endpoint and region"),
-            kind if dir => (kind, "check that the file system is mounted and its server up"),
-            kind @ Kind::TimedOut => (kind, "no answer in time: check endpoint and network"),
-            kind @ Kind::Unavailable => (kind, "it cannot be reached: check endpoint and network"),
-            kind => (kind, "check the store"),
-        };
-        let op = format!("{error}: {remedy}");
-        Error::with(kind, op, error)
-    }
-
-    /// Writes a small object, reads back when the store thinks that was, and removes it.
-    async fn learn_time(&self) -> Result<()> {
-        let key = self.inner.keys.probe(self.inner.node);
-        let clock = &self.inner.clock;
-        let before_ms = clock.wall_ms();
-        let text = Bytes::from_static(b"probe\n");
-        self.write(key.clone(), text, 64).await.map_err(|error| self.with_remedy(error))?;
-        let after_ms = clock.wall_ms();
-        let head =
-            Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
-        let at = &key;
-        let meta =
-            self.inner.caller.call(head, |store| async move { Ok(store.head(at).await?) }).await;
-        let stored_ms =
-            meta.map_err(|error| self.with_remedy(error))?.last_modified.timestamp_millis();
-        let offset = offset_between(before_ms as i64, after_ms as i64, stored_ms);
-        self.inner.offset_ms.store(offset, Ordering::Relaxed);
-        if offset != 0 {
-            tracing::warn!(remote = %self.inner.url, offset_ms = offset, "clock differs from the remote's");
-        }
-        // What is left where we may not delete is one small object per node, for the expiry.
-        let call = self.call(Verb::Delete, format!("delete {key}"));
-        let deleted =
-            self.inner.caller.call(call, |store| async move { Ok(store.delete(at).await?) }).await;
-        if let Err(error) = deleted {
-            tracing::debug!(error = %error.chain(), "probe object is left");
-        }
-        Ok(())
-    }
-
-    /// Removes what writers that died have left in a shared directory, beside other work.
-    fn sweep(&self) {
-        let Some(dir) = self.inner.caller.backend.dir().cloned() else { return };
-        let now_ms = self.now_ms();
-        let runtime = tokio::runtime::Handle::current();
-        drop(task::spawn(&runtime, "sweep", async move {
-            let removed = task::blocking(move || dir.sweep(now_ms)).await;
-            if removed > 0 {
-                tracing::info!(removed, "temporaries of dead writers removed from the remote");
-            }
-        }));
-    }
-
     async fn read(&self, key: Path, range: Option<(u64, u64)>, most: u64) -> Result<Bytes> {
         self.ready(self.lane).await?;
         let call = self.call(Verb::Get, format!("read {key}"));
         self.read_with(call, key, range, most).await
     }
 
-    async fn read_with(
+    pub(super) async fn read_with(
         &self,
         call: Call,
         key: Path,
@@ -596,15 +380,6 @@ fn log_item(meta: &object_store::ObjectMeta, after: Option<&str>) -> Option<LogI
     }
     let stored_ms = meta.last_modified.timestamp_millis().max(0) as u64;
     Some(LogItem { name: name.to_owned(), size: meta.size, stored_ms })
-}
-
-/// Returns what to add to our clock to get the store's, given the time before and after a write and
-/// what the store says of it; 0 when the difference may be one of rounding or of a slow request.
-fn offset_between(before_ms: i64, after_ms: i64, stored_ms: i64) -> i64 {
-    let middle = before_ms + (after_ms - before_ms) / 2;
-    let noise = OFFSET_NOISE_MS + (after_ms - before_ms).abs() / 2;
-    let offset = stored_ms - middle;
-    if offset.abs() < noise { 0 } else { offset }
 }
 
 #[cfg(test)]

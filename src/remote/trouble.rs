@@ -100,8 +100,6 @@ fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>) -> Kind 
     }
     match error {
         StoreError::NotFound { .. } => Kind::NotFound,
-        // We ask for conditions only when making the format object, where Exists is meant; a
-        // conflict anywhere else is two writers of the same bytes, and passes.
         StoreError::AlreadyExists { .. } => Kind::Exists,
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => Kind::Denied,
         StoreError::JoinError { .. } => Kind::Internal,

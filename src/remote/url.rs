@@ -229,4 +229,16 @@ mod tests {
             assert!(!error.contains("secret") && !error.contains("AKIA"), "{error}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_parses_prints_to_itself(
+            text in "(s3|file|gs)://[a-z/.@:%# A-Z\\x00\\x7f\u{e4}-]{0,40}",
+        ) {
+            if let Ok(url) = text.parse::<RemoteUrl>() {
+                let again: RemoteUrl = url.to_string().parse().expect("its own print");
+                proptest::prop_assert_eq!(again, url);
+            }
+        }
+    }
 }
