@@ -15,6 +15,9 @@ pub mod task;
 pub mod local;
 pub mod namespace;
 pub mod remote;
+pub mod sync;
+
+pub mod fs;
 
 pub mod cli;
 pub mod control;

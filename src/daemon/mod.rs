@@ -1,27 +1,13 @@
-//! The daemon: builds everything that a mount needs, and takes it down again.
+//! The daemon: builds every room, serves one mount, and takes it down again.
+//!
+//! Owns the order of starting and stopping. Must never hold logic of its own: what it does is to join.
+//!
+//! Starting, what can refuse comes before what changes anything: settings, mount point, cache directory,
+//! remote. Stopping, what promises comes before what forgets: no new writers, drain, unmount, index, the
+//! mark of a clean stop.
 
-use std::path::PathBuf;
+mod build;
+mod node;
+mod serve;
 
-use crate::config::Settings;
-use crate::control::DrainReport;
-use crate::error::{Error, Kind, Result};
-
-/// How a mount ended.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct ExitReport {
-    /// What became of the backlog.
-    pub drain: DrainReport,
-}
-
-/// Mounts at `mount_point` (absolute, resolved, checked), calls `ready` once a stat through the mount
-/// works, and returns when it is unmounted: after SIGTERM, SIGINT, or a request over the control socket.
-///
-/// An error before `ready` is a refusal to start, and nothing stays mounted.
-#[expect(clippy::needless_pass_by_value, reason = "the daemon keeps both")]
-pub fn serve(
-    _settings: Settings,
-    mount_point: PathBuf,
-    _ready: impl FnOnce(),
-) -> Result<ExitReport> {
-    Err(Error::new(Kind::Internal, format!("mount {}: not built yet", mount_point.display())))
-}
+pub use serve::{ExitReport, serve};

@@ -8,12 +8,10 @@ use async_trait::async_trait;
 use hearthfs_mount::Session;
 use tokio::sync::{Mutex, watch};
 
-use super::build::Rooms;
+use super::build::{Rooms, add_counts, health_of};
 use crate::clock::within;
 use crate::config::Settings;
-use crate::control::{
-    Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status,
-};
+use crate::control::{Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status};
 use crate::error::{Error, Kind, Result};
 
 /// How long an unmount may take to be noticed by the serving threads.
@@ -85,8 +83,7 @@ impl MountedNode {
         }
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
         self.rooms.fs.close_to_writers();
-        let report =
-            self.drain_for(limit.unwrap_or(self.settings.writeback.drain_deadline)).await;
+        let report = self.drain_for(limit.unwrap_or(self.settings.writeback.drain_deadline)).await;
         if let Err(error) = self.session.unmount(lazy) {
             self.rooms.fs.open_to_writers();
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
@@ -105,10 +102,7 @@ impl MountedNode {
 
     async fn drain_for(&self, limit: Duration) -> DrainReport {
         let begun = self.rooms.clock.mono();
-        let complete = match &self.rooms.publisher {
-            Some(publisher) => publisher.drain(limit).await.complete,
-            None => true,
-        };
+        let complete = self.rooms.engine.drain(limit, |_| {}).await.complete;
         let left = if complete { Backlog::default() } else { self.backlog() };
         let elapsed = self.rooms.clock.mono().saturating_sub(begun);
         let trouble = self.health().filter(|health| !health.up).and_then(|h| h.last_error);
@@ -116,7 +110,7 @@ impl MountedNode {
     }
 
     fn health(&self) -> Option<Health> {
-        self.rooms.remote.as_ref().map(super::build::health_of)
+        self.rooms.remote.as_ref().map(|remote| health_of(remote, &self.rooms.clock))
     }
 
     /// Puts everything away: index, and the mark of a clean stop.
@@ -131,7 +125,7 @@ impl Node for MountedNode {
         let abilities = self.session.abilities();
         let usage = self.rooms.blobs.usage();
         let mut counters = self.rooms.metrics.snapshot();
-        super::build::add_requests(&mut counters, self.rooms.remote.as_ref());
+        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs);
         let mode = if abilities.passthrough { "passthrough" } else { "ordinary" };
         let phase = if self.phase.load(Ordering::Relaxed) == Phase::Ending as u8 {
             Phase::Ending
@@ -154,7 +148,7 @@ impl Node for MountedNode {
             },
             read_only: self.settings.mount.read_only,
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
-            entries: self.rooms.ledger.read(|fold| fold.len()) as u64,
+            entries: self.rooms.engine.ledger().read(|fold| fold.len()) as u64,
             health: self.health(),
             local: LocalUsage {
                 bytes: usage.bytes,
@@ -168,12 +162,8 @@ impl Node for MountedNode {
     }
 
     fn backlog(&self) -> Backlog {
-        let pending = self.rooms.ledger.pending();
-        Backlog {
-            records: pending.records,
-            bytes: pending.bytes,
-            oldest_ms: pending.oldest.as_millis() as u64,
-        }
+        let pending = self.rooms.engine.ledger().pending();
+        Backlog { records: pending.records, bytes: pending.bytes, oldest_ms: pending.oldest_ms }
     }
 
     async fn drain(&self, limit: Duration) -> DrainReport {

@@ -65,9 +65,10 @@ fn serve_on(
     let session = mount(runtime, settings, mount_point, &rooms)?;
     rooms.fs.set_invalidator(session.notifier());
     let node = Arc::new(MountedNode::new(settings.clone(), rooms, Arc::clone(&session)));
-    let around = crate::config::Surroundings::process();
+    let around = crate::config::Surroundings::of_process();
     let place = control::Place::new(&control::runtime_dir(&around), session.mount_point());
-    let server = Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
+    let server =
+        Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
     let sweeping = {
         let fs = node.rooms().fs.clone();
         task::spawn(runtime.handle(), "sweep", async move {
@@ -82,7 +83,8 @@ fn serve_on(
     ready();
     let drain = runtime.block_on(run(&node, &session));
     sweeping.abort();
-    runtime.block_on(server.stop());
+    runtime.block_on(server.close());
+    runtime.block_on(node.rooms().engine.stop());
     node.finish();
     tracing::info!(left = drain.left.records, "unmounted");
     Ok(ExitReport { drain })
@@ -133,10 +135,8 @@ fn mount(
 /// is found and not waited for.
 fn look_through(runtime: &Runtime, mount_point: &Path) -> Result<()> {
     let at = mount_point.to_owned();
-    let looked = runtime.block_on(clock::within(
-        READY_DEADLINE,
-        task::blocking(move || std::fs::metadata(&at)),
-    ));
+    let looked = runtime
+        .block_on(clock::within(READY_DEADLINE, task::blocking(move || std::fs::metadata(&at))));
     match looked {
         Some(Ok(_)) => Ok(()),
         Some(Err(error)) => Err(Error::io("look through the new mount", error)),
@@ -155,6 +155,7 @@ async fn run(node: &Arc<MountedNode>, session: &Session) -> DrainReport {
     tokio::select! {
         _ = term.recv() => node.end_by_signal().await,
         _ = int.recv() => node.end_by_signal().await,
+        () = node.ended() => node.end_by_signal().await,
         () = session.ended() => node.end_after_unmount().await,
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use hearthfs_mount::{
-    Answer, Attr, Caller, Errno, FileType, Handle, Ino, OpenFlags, Reply, SetAttr, SetTime, Timespec,
+    Answer, Attr, Caller, Errno, FileType, Handle, Ino, OpenFlags, Reply, SetAttr, SetTime,
+    Timespec,
 };
 
 use super::filesystem::Filesystem;
@@ -98,9 +99,9 @@ impl Filesystem {
         changed_ms: u64,
     ) -> (Attr, bool) {
         let place = state.inodes.get(&ino).and_then(|inode| inode.place().cloned());
-        let current = place.and_then(|spot| state.path_of(&spot)).and_then(|path| {
-            self.0.rooms.ledger.read(|fold| seen_in(fold, &path))
-        });
+        let current = place
+            .and_then(|spot| state.path_of(&spot))
+            .and_then(|path| self.0.rooms.ledger.read(|fold| seen_in(fold, &path)));
         match current.filter(|seen| same_content(&seen.entry, entry)) {
             Some(seen) => {
                 let nlink = self.names_of(&seen.entry).unwrap_or(1);
@@ -119,9 +120,11 @@ impl Filesystem {
             let gone = super::lookup::implied_directory().entry;
             return attr_from(ino, &gone, Time::default(), 0);
         };
-        let (seen, moved, subdirectories) = self.0.rooms.ledger.read(|fold| {
-            (seen_in(fold, &path), fold.moved(&path), fold.subdirectories(&path))
-        });
+        let (seen, moved, subdirectories) = self
+            .0
+            .rooms
+            .ledger
+            .read(|fold| (seen_in(fold, &path), fold.moved(&path), fold.subdirectories(&path)));
         let (mut entry, changed_ms) = match seen {
             Some(seen) if seen.stamp.is_some() => (seen.entry, seen.changed_ms),
             _ => (self.0.rules.root.clone(), 0),
@@ -145,14 +148,14 @@ impl Filesystem {
             }
             matches!(state.inodes.get(&ino).map(|inode| &inode.node), Some(Node::Directory))
         };
-        if !is_directory || self.0.rooms.follower.ready() {
+        if !is_directory || self.0.rooms.freshness.ready() {
             return self.attr_of(&self.0.state.lock(), ino).into();
         }
         // Somebody may stand in this directory and only ever ask for it: it must not grow stale.
-        self.0.rooms.follower.note_activity();
+        self.0.rooms.freshness.note_activity();
         let this = self.clone();
         Answer::later(async move {
-            this.0.rooms.follower.wait_fresh(this.0.rules.deadline).await;
+            this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
             let state = this.0.state.lock();
             this.attr_of(&state, ino)
         })
@@ -286,7 +289,9 @@ impl Filesystem {
         let paths: Vec<TreePath> = places.iter().filter_map(|spot| state.path_of(spot)).collect();
         if paths.is_empty() {
             // An open file without a name: nobody else can ever see it.
-            if let Some(Node::Version { entry, .. }) = state.inodes.get_mut(&ino).map(|i| &mut i.node) {
+            if let Some(Node::Version { entry, .. }) =
+                state.inodes.get_mut(&ino).map(|i| &mut i.node)
+            {
                 apply(&mut entry.attrs, set, now);
             }
             return Ok(());

@@ -87,7 +87,7 @@ impl Filesystem {
         mode: u32,
         flags: OpenFlags,
     ) -> Answer<Created> {
-        self.0.rooms.follower.note_activity();
+        self.0.rooms.freshness.note_activity();
         let name = name.as_bytes();
         if let Err(error) = check_name(name) {
             return Err(super::errno::of_path(error)).into();
@@ -182,7 +182,14 @@ impl Filesystem {
         }
         let gid = if dir.perm & 0o2000 == 0 { caller.gid } else { dir.gid };
         let now = self.now();
-        Ok(Attrs { mode: mode & 0o7777, uid: caller.uid, gid, mtime: now, atime: now, xattrs: None })
+        Ok(Attrs {
+            mode: mode & 0o7777,
+            uid: caller.uid,
+            gid,
+            mtime: now,
+            atime: now,
+            xattrs: None,
+        })
     }
 
     /// Returns what a name that is to be created leads to already.
@@ -239,7 +246,9 @@ impl Filesystem {
             return Err(state.why_no_path(&spot));
         }
         match self.plan_write_at(&state, spot.clone(), who, flags)? {
-            Writing::Join(_) if requested.is_none() && flags.exclusive => return Err(Errno::EEXIST),
+            Writing::Join(_) if requested.is_none() && flags.exclusive => {
+                return Err(Errno::EEXIST);
+            }
             Writing::Join(id) => {
                 let ino = state.generations.get(&id).ok_or(Errno::ESTALE)?.ino;
                 let opened = self.join(&mut state, requested.unwrap_or(ino), id, who, flags)?;
@@ -260,7 +269,13 @@ impl Filesystem {
                 }
             }
         }
-        self.insert(&mut state, Beginning { spot, base, who, flags, requested, attrs }, file, staged, clean)
+        self.insert(
+            &mut state,
+            Beginning { spot, base, who, flags, requested, attrs },
+            file,
+            staged,
+            clean,
+        )
     }
 
     fn insert(
@@ -318,7 +333,7 @@ impl Filesystem {
             if base.is_none()
                 && let Some(dir) = state.directory_path(spot.0)
             {
-                self.0.rooms.ledger.touch_directory(&dir, self.now());
+                self.0.rooms.ledger.touch_directory(&dir);
             }
         }
         state.generations.insert(id, generation);
@@ -346,11 +361,12 @@ impl Filesystem {
         };
         let path = self.0.state.lock().path_of(&spot).ok_or(Errno::ESTALE)?;
         let base = self.seen(&path).map(|seen| seen.entry).ok_or(Errno::ESTALE)?;
-        let asked =
-            Beginning { spot, base: Some(base), who, flags, requested: None, attrs: None };
+        let asked = Beginning { spot, base: Some(base), who, flags, requested: None, attrs: None };
         let begun = self.begin_when_possible(asked).await?;
         let mut state = self.0.state.lock();
-        let Some(file) = state.files.remove(&begun.opened.handle) else { return Err(Errno::ESTALE) };
+        let Some(file) = state.files.remove(&begun.opened.handle) else {
+            return Err(Errno::ESTALE);
+        };
         if let Some(inode) = state.inodes.get_mut(&file.ino) {
             inode.opens -= 1;
         }
@@ -386,7 +402,8 @@ pub(super) fn copy_bytes(from: &File, to: &File, size: u64) -> std::io::Result<(
     while at < size {
         let (mut read_at, mut write_at) = (at, at);
         let want = usize::try_from(size - at).unwrap_or(usize::MAX);
-        let done = rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), want)?;
+        let done =
+            rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), want)?;
         if done == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }

@@ -18,7 +18,7 @@ use crate::local::{Blobs, Staging};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Time};
-use crate::sync::{Fetcher, Follower, Ledger};
+use crate::sync::{Fetcher, Freshness, Ledger};
 
 /// How long a generation may stand that an open asked for and then never came back to.
 const UNCLAIMED_GENERATION: Duration = Duration::from_secs(10);
@@ -27,11 +27,11 @@ const UNCLAIMED_GENERATION: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Rooms {
     /// The namespace and its journal.
-    pub ledger: Arc<Ledger>,
-    /// What other nodes do.
-    pub follower: Arc<Follower>,
+    pub ledger: Ledger,
+    /// Whether what is known of other nodes is fresh.
+    pub freshness: Freshness,
     /// The way to bytes that are not here.
-    pub fetcher: Arc<Fetcher>,
+    pub fetcher: Fetcher,
     /// The bytes that are here.
     pub blobs: Blobs,
     /// Where new bytes are written.

@@ -97,7 +97,13 @@ impl Filesystem {
         }))
     }
 
-    pub(super) fn allocate(&self, handle: Handle, offset: u64, length: u64, mode: i32) -> Reply<()> {
+    pub(super) fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Reply<()> {
         let (source, _) = self.writable(handle)?;
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::EOPNOTSUPP)?;
         rustix::fs::fallocate(source.backing.file(), flags, offset, length).map_err(errno_of)

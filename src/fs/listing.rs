@@ -19,14 +19,14 @@ const DOTS: u64 = 2;
 
 impl Filesystem {
     pub(super) fn open_directory(&self, caller: &Caller, ino: Ino) -> Answer<Handle> {
-        self.0.rooms.follower.note_activity();
+        self.0.rooms.freshness.note_activity();
         let who = self.0.callers.who(caller);
-        if self.0.rooms.follower.ready() {
+        if self.0.rooms.freshness.ready() {
             return self.attach_directory(ino, who).into();
         }
         let this = self.clone();
         Answer::later(async move {
-            this.0.rooms.follower.wait_fresh(this.0.rules.deadline).await;
+            this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
             this.attach_directory(ino, who)
         })
     }
@@ -64,7 +64,11 @@ impl Filesystem {
         let (names, who) = self.names_for(ino, handle, offset)?;
         let parent = {
             let state = self.0.state.lock();
-            state.inodes.get(&ino).and_then(|inode| inode.place()).map_or(Ino::ROOT, |(dir, _)| *dir)
+            state
+                .inodes
+                .get(&ino)
+                .and_then(|inode| inode.place())
+                .map_or(Ino::ROOT, |(dir, _)| *dir)
         };
         for (at, name, dot) in [(0, ".", ino), (1, "..", parent)] {
             let entry = DirEntry {
@@ -159,7 +163,8 @@ impl Filesystem {
             let spot: Spot = (ino, name);
             let known = state.slots.get(&spot).and_then(|slot| slot.published);
             let number = known.unwrap_or_else(|| {
-                path.join(&spot.1).map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))
+                path.join(&spot.1)
+                    .map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))
             });
             let file_type = entry.map_or(FileType::Directory, |entry| type_of(&entry.kind));
             names.push(Listed { name: spot.1, file_type, ino: number });

@@ -64,7 +64,8 @@ impl Filesystem {
     /// Returns who asks, if that can make a difference for this name: finding out costs a look into
     /// `/proc`.
     pub(super) fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
-        let contested = self.0.state.lock().slots.get(spot).is_some_and(|s| !s.generations.is_empty());
+        let contested =
+            self.0.state.lock().slots.get(spot).is_some_and(|s| !s.generations.is_empty());
         contested.then(|| self.0.callers.who(caller))
     }
 
@@ -74,16 +75,16 @@ impl Filesystem {
             return Err(super::errno::of_path(error)).into();
         }
         let spot: Spot = (parent, name.into());
-        self.0.rooms.follower.note_activity();
+        self.0.rooms.freshness.note_activity();
         let who = self.who_for(caller, &spot);
-        if self.0.rooms.follower.ready()
+        if self.0.rooms.freshness.ready()
             || who.is_some_and(|who| self.0.state.lock().own_generation(&spot, who).is_some())
         {
             return self.look_up_now(&spot, who).into();
         }
         let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
-            this.0.rooms.follower.wait_fresh(this.0.rules.deadline).await;
+            this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
             let who = this.who_for(&caller, &spot);
             this.look_up_now(&spot, who)
         })
@@ -127,12 +128,7 @@ impl Filesystem {
     }
 
     /// Tells the kernel of an inode, and counts that it was told.
-    pub(super) fn found(
-        &self,
-        state: &mut State,
-        ino: Ino,
-        spot: Option<&Spot>,
-    ) -> Reply<Found> {
+    pub(super) fn found(&self, state: &mut State, ino: Ino, spot: Option<&Spot>) -> Reply<Found> {
         let (attr, attr_ttl) = self.attr_of(state, ino)?;
         state.count_lookup(ino);
         let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
@@ -155,7 +151,7 @@ impl Filesystem {
 
     /// Returns how long an answer that is given now may be taken for granted.
     pub(super) fn ttl(&self) -> Duration {
-        self.0.rooms.follower.ttl().min(TTL_MAX)
+        self.0.rooms.freshness.ttl().min(TTL_MAX)
     }
 }
 

@@ -26,7 +26,7 @@ impl Filesystem {
         if self.0.rules.read_only {
             return Err(Errno::EROFS);
         }
-        self.0.rooms.follower.note_activity();
+        self.0.rooms.freshness.note_activity();
         Ok((parent, name.as_bytes().into()))
     }
 
@@ -138,7 +138,7 @@ impl Filesystem {
             ops.extend(self.ops_on_further_names(&path, &seen.entry));
             self.commit(ops)?;
         } else if let Some(dir) = path.parent() {
-            self.0.rooms.ledger.touch_directory(&dir, self.now());
+            self.0.rooms.ledger.touch_directory(&dir);
         }
         state.retire(&spot);
         Ok(())
@@ -146,7 +146,11 @@ impl Filesystem {
 
     /// Returns the changes by which the further names of a file show that it lost one: POSIX moves its
     /// `ctime`.
-    pub(super) fn ops_on_further_names(&self, path: &TreePath, entry: &Entry) -> Vec<(TreePath, Op)> {
+    pub(super) fn ops_on_further_names(
+        &self,
+        path: &TreePath,
+        entry: &Entry,
+    ) -> Vec<(TreePath, Op)> {
         let Some(group) = entry.link else { return Vec::new() };
         self.0.rooms.ledger.read(|fold| {
             let names = fold.links(group).filter(|name| *name != path);
@@ -231,7 +235,8 @@ impl Filesystem {
             },
         };
         let old_path = state.path_of(&old).ok_or(Errno::ENOENT)?;
-        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, &old_path)).ok_or(Errno::ENOENT)?;
+        let seen =
+            self.0.rooms.ledger.read(|fold| seen_in(fold, &old_path)).ok_or(Errno::ENOENT)?;
         let mut entry = seen.entry;
         let mut ops = Vec::new();
         if entry.link.is_none() {
@@ -278,9 +283,8 @@ impl State {
         {
             // Another hard link may go on being its place.
             let inode = self.inodes.get(&ino);
-            generation.place = inode
-                .and_then(|inode| inode.places.iter().find(|place| *place != spot))
-                .cloned();
+            generation.place =
+                inode.and_then(|inode| inode.places.iter().find(|place| *place != spot)).cloned();
             generation.hold = None;
         }
         self.unbind(spot);

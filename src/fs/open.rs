@@ -38,15 +38,12 @@ pub(super) enum Writing {
     /// It shares this generation.
     Join(GenId),
     /// It begins one of its own under this name, from this content.
-    Begin {
-        spot: Spot,
-        base: Option<Entry>,
-    },
+    Begin { spot: Spot, base: Option<Entry> },
 }
 
 impl Filesystem {
     pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
-        self.0.rooms.follower.note_activity();
+        self.0.rooms.freshness.note_activity();
         let who = self.0.callers.who(caller);
         if flags.write || flags.truncate {
             if self.0.rules.read_only {
@@ -86,13 +83,7 @@ impl Filesystem {
     }
 
     /// Decides what an open for reading comes to. Counts the open when it is `Done` or `Blob`.
-    fn plan_read(
-        &self,
-        state: &mut State,
-        ino: Ino,
-        who: Who,
-        flags: OpenFlags,
-    ) -> Reply<Reading> {
+    fn plan_read(&self, state: &mut State, ino: Ino, who: Who, flags: OpenFlags) -> Reply<Reading> {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => Err(Errno::EISDIR),
@@ -114,11 +105,20 @@ impl Filesystem {
                 let generation = state.generations.get(&id).ok_or(Errno::ESTALE)?;
                 let source = Arc::clone(&generation.source);
                 if generation.members.contains(&who) {
-                    return Ok(Reading::Done(self.attach(state, ino, who, flags, source, Some(id))));
+                    return Ok(Reading::Done(self.attach(
+                        state,
+                        ino,
+                        who,
+                        flags,
+                        source,
+                        Some(id),
+                    )));
                 }
                 match generation.stage {
                     Stage::Dropped => Err(Errno::ESTALE),
-                    Stage::Published if generation.published.as_ref().is_some_and(|p| p.mark.size == 0) => {
+                    Stage::Published
+                        if generation.published.as_ref().is_some_and(|p| p.mark.size == 0) =>
+                    {
                         // Empty for whoever did not write it, even while a writer fills it again.
                         Ok(Reading::Done(self.attach_empty(state, ino, who)))
                     }
@@ -299,7 +299,9 @@ impl Filesystem {
             return self.begin_now(asked).map(|begun| begun.opened).into();
         }
         let this = self.clone();
-        Answer::later(async move { this.begin_when_possible(asked).await.map(|begun| begun.opened) })
+        Answer::later(
+            async move { this.begin_when_possible(asked).await.map(|begun| begun.opened) },
+        )
     }
 
     /// Decides what an open for writing of an inode comes to.

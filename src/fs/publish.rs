@@ -66,13 +66,7 @@ impl Filesystem {
         }
     }
 
-    fn plan_flush(
-        &self,
-        state: &mut State,
-        handle: Handle,
-        who: Who,
-        dying: bool,
-    ) -> Reply<Flush> {
+    fn plan_flush(&self, state: &mut State, handle: Handle, who: Who, dying: bool) -> Reply<Flush> {
         let file = state.files.get_mut(&handle).ok_or(Errno::EBADF)?;
         let Some(id) = file.generation.filter(|_| file.write) else { return Ok(Flush::Nothing) };
         let opener = file.who == who || file.who == Who::Unseen || who == Who::Unseen;
@@ -81,10 +75,9 @@ impl Filesystem {
             // close, and nothing of it is published; an inherited descriptor says nothing either way.
             if opener {
                 file.closed = true;
-                let lost = state
-                    .generations
-                    .get(&id)
-                    .is_some_and(|g| g.published.is_none() && (g.fresh || g.wrote()) || g.unpublished_bytes());
+                let lost = state.generations.get(&id).is_some_and(|g| {
+                    g.published.is_none() && (g.fresh || g.wrote()) || g.unpublished_bytes()
+                });
                 if lost {
                     return Ok(Flush::Lost(self.lose(state, id)));
                 }
@@ -97,8 +90,10 @@ impl Filesystem {
             // A child gave back what it inherited; the opener still has it.
             return Ok(Flush::Nothing);
         }
-        let open_elsewhere =
-            state.files.values().any(|other| other.generation == Some(id) && other.write && !other.closed);
+        let open_elsewhere = state
+            .files
+            .values()
+            .any(|other| other.generation == Some(id) && other.write && !other.closed);
         let Some(generation) = state.generations.get(&id) else { return Ok(Flush::Nothing) };
         if open_elsewhere || generation.stage == Stage::Dropped || generation.place.is_none() {
             return Ok(Flush::Nothing);
@@ -111,7 +106,7 @@ impl Filesystem {
         self.0.rooms.metrics.dropped_generations.add(1);
         let name = state.drop_generation(id)?;
         if let Some(dir) = state.directory_path(name.0) {
-            self.0.rooms.ledger.touch_directory(&dir, self.now());
+            self.0.rooms.ledger.touch_directory(&dir);
         }
         Some(name)
     }
@@ -127,7 +122,8 @@ impl Filesystem {
             let mut state = self.0.state.lock();
             let Some(generation) = state.generations.get_mut(&id) else { return Ok(()) };
             let now = Mark::of(generation.file())?;
-            let known = generation.published.as_ref().is_some_and(|published| published.mark == now);
+            let known =
+                generation.published.as_ref().is_some_and(|published| published.mark == now);
             if (known && !generation.attrs_moved)
                 || generation.stage == Stage::Dropped
                 || generation.place.is_none()
@@ -177,14 +173,18 @@ impl Filesystem {
             None => {
                 // Its bytes were known under another file's name; this one's name is gone.
                 let (fresh, path) = self.0.rooms.staging.create()?;
-                copy_bytes(file, &fresh, mark.size).map_err(|e| Error::io("copy a closed file", e))?;
+                copy_bytes(file, &fresh, mark.size)
+                    .map_err(|e| Error::io("copy a closed file", e))?;
                 copy = fresh;
                 (path, &copy)
             }
         };
         let blobs = &self.0.rooms.blobs;
         if !blobs.make_room(mark.size) {
-            return Err(Error::new(Kind::NoSpace, "no room for a closed file below the limit of the cache"));
+            return Err(Error::new(
+                Kind::NoSpace,
+                "no room for a closed file below the limit of the cache",
+            ));
         }
         let keep = if self.0.rules.shared { Keep::Unsaved } else { Keep::Saved };
         let adopted = blobs.adopt_unsealed(path, bytes, digest, mark.size, keep)?;

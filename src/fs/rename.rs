@@ -45,7 +45,9 @@ impl Filesystem {
         if !from.is_there() {
             return Err(Errno::ENOENT);
         }
-        if to.path.is_below(&from.path) || (mode == RenameMode::Exchange && from.path.is_below(&to.path)) {
+        if to.path.is_below(&from.path)
+            || (mode == RenameMode::Exchange && from.path.is_below(&to.path))
+        {
             return Err(Errno::EINVAL);
         }
         // Other processes go on finding the version that stays until the file is closed.
@@ -118,9 +120,8 @@ impl Filesystem {
         }
         state.slots.entry(to.spot.clone()).or_default().generations.extend(ids);
         state.sweep_slot(&from.spot);
-        let now = self.now();
         for dir in [from.path.parent(), to.path.parent()].into_iter().flatten() {
-            self.0.rooms.ledger.touch_directory(&dir, now);
+            self.0.rooms.ledger.touch_directory(&dir);
         }
     }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use hearthfs_mount::{
-    Abilities, Answer, Attr, Caller, Created, DirSink, Found, Handle, Ino, Lookup, OpenFlags, Opened,
-    RenameMode, Reply, SetAttr, StatFs, Vfs, XattrMode,
+    Abilities, Answer, Attr, Caller, Created, DirSink, Found, Handle, Ino, Lookup, OpenFlags,
+    Opened, RenameMode, Reply, SetAttr, StatFs, Vfs, XattrMode,
 };
 
 use super::filesystem::Filesystem;
@@ -48,7 +48,14 @@ impl Vfs for Filesystem {
         self.read_link(ino).into()
     }
 
-    fn mknod(&self, caller: &Caller, parent: Ino, name: &OsStr, mode: u32, rdev: u32) -> Answer<Found> {
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &OsStr,
+        mode: u32,
+        rdev: u32,
+    ) -> Answer<Found> {
         self.count(Operation::MkNod);
         self.make_node(caller, parent, name, mode, rdev).into()
     }

@@ -12,7 +12,13 @@ use crate::namespace::{XATTR_TOTAL_BYTES_MAX, Xattrs};
 const PREFIX: &[u8] = b"user.";
 
 impl Filesystem {
-    pub(super) fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Reply<()> {
+    pub(super) fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Reply<()> {
         if !name.starts_with(PREFIX) {
             return Err(Errno::EOPNOTSUPP);
         }

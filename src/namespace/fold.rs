@@ -66,6 +66,18 @@ pub struct Fold {
     /// How many directories each directory holds that were made as such.
     subdirectories: HashMap<TreePath, u32>,
     live: usize,
+    /// How many files point to each content, by the first bytes of its digest.
+    uses: HashMap<u64, u32>,
+}
+
+/// Returns what stands for a digest where a rare confusion of two is harmless.
+fn short(digest: &Digest) -> u64 {
+    u64::from_le_bytes(digest.as_bytes()[..8].try_into().expect("eight of 32 bytes"))
+}
+
+fn content_of(register: Option<&Register>) -> Option<u64> {
+    let (digest, _) = register?.entry.as_ref()?.content()?;
+    Some(short(&digest))
 }
 
 impl Fold {
@@ -148,16 +160,34 @@ impl Fold {
     fn replace(&mut self, path: &TreePath, register: Register) {
         let link = register.entry.as_ref().and_then(|entry| entry.link);
         self.live += usize::from(register.entry.is_some());
-        let is_directory =
-            |register: &Register| register.entry.as_ref().is_some_and(Entry::is_directory);
-        let now_directory = is_directory(&register);
+        if let Some(content) = content_of(Some(&register)) {
+            *self.uses.entry(content).or_default() += 1;
+        }
+        if register.entry.as_ref().is_some_and(Entry::is_directory) {
+            self.count_subdirectory(path, true);
+        }
         let old = self.registers.insert(path.clone(), register);
-        let was_directory = old.as_ref().is_some_and(is_directory);
-        if now_directory != was_directory {
-            self.count_subdirectory(path, now_directory);
+        self.let_go(path, old);
+        if let Some(group) = link {
+            self.links.entry(group).or_default().insert(path.clone());
+        }
+    }
+
+    /// Keeps the counts and link groups true after a register went out of place.
+    fn let_go(&mut self, path: &TreePath, old: Option<Register>) {
+        if let Some(content) = content_of(old.as_ref())
+            && let Some(uses) = self.uses.get_mut(&content)
+        {
+            *uses -= 1;
+            if *uses == 0 {
+                self.uses.remove(&content);
+            }
         }
         if let Some(old) = old.and_then(|old| old.entry) {
             self.live -= 1;
+            if old.is_directory() {
+                self.count_subdirectory(path, false);
+            }
             if let Some(group) = old.link
                 && let Some(names) = self.links.get_mut(&group)
             {
@@ -167,8 +197,17 @@ impl Fold {
                 }
             }
         }
-        if let Some(group) = link {
-            self.links.entry(group).or_default().insert(path.clone());
+    }
+
+    /// Puts a register back as it was before changes that nobody else will ever see; `None` for a
+    /// path of which nothing was known.
+    pub fn reset(&mut self, path: &TreePath, register: Option<Register>) {
+        match register {
+            Some(register) => self.replace(path, register),
+            None => {
+                let old = self.registers.remove(path);
+                self.let_go(path, old);
+            }
         }
     }
 
@@ -187,6 +226,16 @@ impl Fold {
     /// Counts the directories in a directory that were made as such.
     pub fn subdirectories(&self, dir: &TreePath) -> u32 {
         self.subdirectories.get(dir).copied().unwrap_or(0)
+    }
+
+    /// Reports whether any change of a path is known, be it one that waits for its content.
+    pub fn knows(&self, path: &TreePath) -> bool {
+        self.registers.contains_key(path) || self.early_attrs.contains_key(path)
+    }
+
+    /// Reports whether a file points to this content; rarely true although none does.
+    pub fn uses(&self, digest: &Digest) -> bool {
+        self.uses.contains_key(&short(digest))
     }
 
     /// Puts back a register that an index kept; the newer one stays if there is one.

@@ -93,6 +93,20 @@ fn link_groups_follow_their_names() {
     assert_eq!(fold.links(stamp(1, 0)).collect::<Vec<_>>(), [&path("b")]);
 }
 
+#[test]
+fn a_reset_leaves_no_trace() {
+    let mut fold = folded(&[put("a", 1, "x"), put("b", 2, "x")]);
+    let before = fold.register(&path("c")).cloned();
+    fold.apply(&put("c", 3, "y"), Time::default());
+    assert!(fold.uses(&Digest::of(b"y")));
+    fold.reset(&path("c"), before);
+    assert!(!fold.knows(&path("c")) && !fold.uses(&Digest::of(b"y")));
+    assert_eq!(fold.len(), 2);
+    fold.reset(&path("a"), None);
+    assert!(fold.uses(&Digest::of(b"x")), "another file points to it");
+    assert_eq!(fold.len(), 1);
+}
+
 fn any_change() -> impl Strategy<Value = Change> {
     let at = prop::sample::select(vec!["a", "b", "a/c", "a/d", "a/c/e"]);
     (at, 0u64..12, 0u64..3, 0u8..4, 0u64..12).prop_map(|(at, ms, node, what, of)| {

@@ -1,0 +1,149 @@
+//! Batches: what goes into one commit, and what need not go at all.
+//!
+//! Owns coalescing. Must never leave out what another node needs to come to our result.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::digest::Digest;
+use crate::local::Seq;
+use crate::name::TreePath;
+use crate::namespace::{Change, Op};
+
+/// Consecutive records that become one commit.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// The last record in it.
+    pub(super) upto: Seq,
+    /// How many records it holds.
+    pub(super) records: u64,
+    /// Bytes of content that its records put.
+    pub(super) bytes: u64,
+    /// What is to be sent.
+    pub(super) changes: Vec<Change>,
+    /// Contents that its records put and that are not to be sent: overwritten or removed since.
+    pub(super) dropped: Vec<Digest>,
+    /// How many changes of each path its records held, sent or not.
+    pub(super) paths: HashMap<TreePath, u32>,
+}
+
+impl Batch {
+    /// Returns the contents that its changes put, each once.
+    pub(super) fn contents(&self) -> Vec<(Digest, u64)> {
+        contents_of(&self.changes)
+    }
+}
+
+/// Returns the contents that changes put, each once, without the empty one.
+pub(super) fn contents_of(changes: &[Change]) -> Vec<(Digest, u64)> {
+    let mut known = HashSet::new();
+    let puts = changes.iter().filter_map(|change| match &change.op {
+        Op::Put(entry) => entry.content(),
+        _ => None,
+    });
+    puts.filter(|(digest, _)| !digest.is_empty_content() && known.insert(*digest)).collect()
+}
+
+/// The changes of one path that survive, by their place.
+#[derive(Default, Clone, Copy)]
+struct Last {
+    content: Option<usize>,
+    attrs: Option<usize>,
+}
+
+/// Leaves of each path the winning content and the winning attributes, in the order given.
+///
+/// The fold of what is left is the fold of all.
+pub(super) fn coalesce(changes: Vec<Change>) -> Vec<Change> {
+    let mut last: HashMap<&TreePath, Last> = HashMap::new();
+    for (at, change) in changes.iter().enumerate() {
+        let last = last.entry(&change.path).or_default();
+        match &change.op {
+            Op::Put(_) | Op::Remove => {
+                if last.content.is_none_or(|old| changes[old].stamp <= change.stamp) {
+                    last.content = Some(at);
+                }
+            }
+            Op::Attrs { of, .. } => {
+                let key = (*of, change.stamp);
+                let newer = last.attrs.is_none_or(|old| match &changes[old].op {
+                    Op::Attrs { of, .. } => (*of, changes[old].stamp) <= key,
+                    _ => true,
+                });
+                if newer {
+                    last.attrs = Some(at);
+                }
+            }
+        }
+    }
+    let mut keep = vec![false; changes.len()];
+    for last in last.values() {
+        if let Some(at) = last.content {
+            keep[at] = true;
+        }
+        let useful = last.attrs.filter(|at| match (&changes[*at].op, last.content) {
+            (Op::Attrs { of, .. }, Some(content)) => *of >= changes[content].stamp,
+            _ => true,
+        });
+        if let Some(at) = useful {
+            keep[at] = true;
+        }
+    }
+    let mut keep = keep.into_iter();
+    changes.into_iter().filter(|_| keep.next().unwrap_or(true)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::namespace::{Attrs, Entry, Fold, Kind, Time};
+    use crate::stamp::{NodeId, Stamp};
+
+    fn stamp(ms: u64) -> Stamp {
+        Stamp { ms, counter: 0, node: NodeId(1) }
+    }
+
+    fn any_change() -> impl Strategy<Value = Change> {
+        (0u8..4, 0u8..4, 0u64..30, 0u64..30).prop_map(|(path, what, ms, of)| {
+            let op = match what {
+                0 => Op::Remove,
+                1 => {
+                    let attrs = Attrs { mode: ms as u32, ..Attrs::default() };
+                    Op::Attrs { of: stamp(of), attrs }
+                }
+                _ => {
+                    let digest = Digest::of(&ms.to_le_bytes());
+                    let kind = Kind::File { digest, size: 8 };
+                    Op::Put(Entry { kind, attrs: Attrs::default(), link: None })
+                }
+            };
+            let path = TreePath::root().join(&[b'a' + path]).expect("a name");
+            Change { path, stamp: stamp(ms), op }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_folds_to_the_same(
+            changes in prop::collection::vec(any_change(), 0..30),
+            before in prop::collection::vec(any_change(), 0..6),
+        ) {
+            let mut seen = std::collections::HashSet::new();
+            let mut unique = |changes: Vec<Change>| -> Vec<Change> {
+                changes.into_iter().filter(|c| seen.insert((c.path.clone(), c.stamp))).collect()
+            };
+            let (before, changes) = (unique(before), unique(changes));
+            let fold = |some: &[Change]| {
+                let mut fold = Fold::new();
+                for change in before.iter().chain(some) {
+                    fold.apply(change, Time::default());
+                }
+                fold
+            };
+            let left = coalesce(changes.clone());
+            prop_assert!(left.len() <= 8, "two per path at most");
+            prop_assert!(fold(&left).registers().eq(fold(&changes).registers()));
+        }
+    }
+}

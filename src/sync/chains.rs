@@ -1,0 +1,111 @@
+//! Chains: which commits of each run of each node were folded, so that a missing one is noticed.
+//!
+//! Owns the expected sequence numbers (P5). Must never hold a commit back for ever: one that is not
+//! there when the log is listed again has expired or is lost.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::namespace::Commit;
+use crate::stamp::NodeId;
+
+/// Runs of nodes that are remembered; the one that was heard of longest ago is forgotten first, and
+/// costs one list of the log when it is heard of again.
+const CHAINS_MAX: usize = 1024;
+
+/// One run of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+struct Run {
+    node: NodeId,
+    incarnation: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Link {
+    /// The sequence number that comes next.
+    next: u64,
+    /// When the last commit was made.
+    ms: u64,
+}
+
+/// The expected sequence numbers.
+#[derive(Debug, Default)]
+pub(super) struct Chains(HashMap<Run, Link>);
+
+impl Chains {
+    /// Reports whether a commit comes directly after what was folded, or is older.
+    pub(super) fn follows(&self, commit: &Commit) -> bool {
+        let run = Run { node: commit.node, incarnation: commit.incarnation };
+        commit.sequence <= self.0.get(&run).map_or(0, |link| link.next)
+    }
+
+    /// Notes that a commit was folded.
+    pub(super) fn note(&mut self, commit: &Commit) {
+        let run = Run { node: commit.node, incarnation: commit.incarnation };
+        let link = self.0.entry(run).or_insert(Link { next: 0, ms: 0 });
+        link.next = link.next.max(commit.sequence.saturating_add(1));
+        link.ms = link.ms.max(commit.stamp.ms);
+        if self.0.len() > CHAINS_MAX
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, link)| link.ms).map(|(run, _)| *run)
+        {
+            self.0.remove(&oldest);
+        }
+    }
+
+    /// Encodes what is known, for the index.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let all: Vec<(Run, Link)> = self.0.iter().map(|(run, link)| (*run, *link)).collect();
+        postcard::to_stdvec(&all).expect("numbers always encode")
+    }
+
+    /// Reads what `encode` wrote; nothing if it is anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        let all: Vec<(Run, Link)> = postcard::from_bytes(bytes).unwrap_or_default();
+        Self(all.into_iter().take(CHAINS_MAX).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::stamp::Stamp;
+
+    fn commit(node: u64, sequence: u64) -> Commit {
+        let node = NodeId(node);
+        Commit {
+            stamp: Stamp { ms: sequence, counter: 0, node },
+            node,
+            incarnation: 1,
+            sequence,
+            packs: Vec::new(),
+            blobs: Vec::new(),
+            changes: Vec::new(),
+            extensions: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_gap_is_noticed_and_can_be_passed() {
+        let mut chains = Chains::default();
+        assert!(!chains.follows(&commit(1, 3)), "its beginning is missing");
+        chains.note(&commit(1, 3));
+        assert!(chains.follows(&commit(1, 4)) && chains.follows(&commit(1, 2)));
+        assert!(!chains.follows(&commit(1, 5)));
+        let again = Chains::decode(&chains.encode());
+        assert!(again.follows(&commit(1, 4)) && !again.follows(&commit(1, 5)));
+        assert!(Chains::decode(b"\xff\xff").follows(&commit(1, 0)));
+    }
+
+    #[test]
+    fn the_number_of_chains_is_bounded() {
+        let mut chains = Chains::default();
+        for node in 0..CHAINS_MAX as u64 + 10 {
+            chains.note(&commit(node, node));
+        }
+        assert_eq!(chains.0.len(), CHAINS_MAX);
+        assert!(!chains.follows(&commit(0, 1)), "the oldest was forgotten");
+    }
+}

@@ -1,0 +1,150 @@
+//! The engine: everything of this room, put together and running.
+//!
+//! Owns the tasks. Must never lose what was published when it stops, however it stops.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::fetcher::Fetcher;
+use super::follower::Follower;
+use super::freshness::Freshness;
+use super::ledger::{Ledger, LedgerParts, Pending};
+use super::publisher::{DrainReport, Publisher};
+use crate::clock;
+use crate::error::Result;
+use crate::task;
+
+/// How often what moved is saved to the index.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+/// What can be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long changes are collected for one commit at most.
+    pub delay: Duration,
+    /// Bytes for packs that make a commit before that; also the size of a pack.
+    pub pack_bytes: u64,
+    /// How old an answer about the remote may be; zero asks each time.
+    pub freshness: Duration,
+    /// Nothing is ever written to the remote.
+    pub read_only: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            delay: Duration::from_millis(200),
+            pack_bytes: 8 << 20,
+            freshness: Duration::from_secs(1),
+            read_only: false,
+        }
+    }
+}
+
+/// What the engine is made of.
+pub type Parts = LedgerParts;
+
+/// The running synchronisation of one node.
+#[derive(Debug)]
+pub struct Engine {
+    ledger: Ledger,
+    freshness: Freshness,
+    fetcher: Fetcher,
+    follower: Option<Follower>,
+    publisher: Option<Publisher>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    runtime: Handle,
+}
+
+impl Engine {
+    /// Opens the ledger and makes the rest, without starting anything or asking the store.
+    pub fn open(parts: Parts, settings: Settings, runtime: Handle) -> Result<Self> {
+        let ledger = Ledger::open(parts)?;
+        let remote = ledger.remote().cloned();
+        let clock = ledger.clock().clone();
+        let freshness = Freshness::new(clock, settings.freshness, remote.clone());
+        let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
+        let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
+            Publisher::new(ledger.clone(), remote, settings.delay, settings.pack_bytes)
+        });
+        let follower =
+            remote.map(|remote| Follower::new(ledger.clone(), remote, freshness.clone()));
+        let tasks = Mutex::new(Vec::new());
+        Ok(Self { ledger, freshness, fetcher, follower, publisher, tasks, runtime })
+    }
+
+    /// Starts publishing, following and saving.
+    pub fn start(&self) {
+        let mut tasks = self.tasks.lock();
+        if let Some(follower) = &self.follower {
+            tasks.push(follower.start(&self.runtime));
+        }
+        if let Some(publisher) = &self.publisher {
+            tasks.extend(publisher.start(&self.runtime));
+        }
+        let ledger = self.ledger.clone();
+        tasks.push(task::spawn(&self.runtime, "save", async move {
+            loop {
+                clock::sleep(SAVE_EVERY).await;
+                save(&ledger).await;
+            }
+        }));
+    }
+
+    /// Returns when everything that was published before the call is remote, or after `limit`;
+    /// calls `progress` now and then. Without a publisher there is nothing to wait for.
+    pub async fn drain(&self, limit: Duration, progress: impl FnMut(Pending)) -> DrainReport {
+        match &self.publisher {
+            Some(publisher) => publisher.drain(limit, progress).await,
+            None => DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 },
+        }
+    }
+
+    /// Stops all tasks and saves. What is not remote stays in the journal for the next start.
+    pub async fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in &tasks {
+            task.abort();
+        }
+        for task in tasks {
+            // Aborted, or it has ended by a panic that was reported when it happened.
+            drop(task.await);
+        }
+        save(&self.ledger).await;
+    }
+
+    /// Returns the namespace and the journal.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Returns the gate that says whether an answer is fresh.
+    pub fn freshness(&self) -> &Freshness {
+        &self.freshness
+    }
+
+    /// Returns what makes contents local.
+    pub fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    /// Returns what brings in other nodes' changes; `None` without a remote.
+    pub fn follower(&self) -> Option<&Follower> {
+        self.follower.as_ref()
+    }
+
+    /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.
+    pub fn publisher(&self) -> Option<&Publisher> {
+        self.publisher.as_ref()
+    }
+}
+
+async fn save(ledger: &Ledger) {
+    let ledger = ledger.clone();
+    if let Err(error) = task::blocking(move || ledger.save()).await {
+        tracing::warn!(error = %error.chain(), "the state could not be saved; the next start takes longer");
+    }
+}

@@ -1,0 +1,228 @@
+//! The fetcher: makes contents local that other nodes have published.
+//!
+//! Owns the way from a location to a verified local blob. Must never let a byte in that is not what
+//! its digest says, and never call a blob bad because the store does not answer.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use super::flight::Flights;
+use super::ledger::Ledger;
+use crate::clock;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::local::State;
+use crate::namespace::{Location, Place, Site};
+use crate::remote::{PackReader, Remote, decode_commit, decode_frame};
+use crate::task;
+
+/// Fetches under way at once; the store has a limit of its own below.
+const FETCHES_AT_ONCE: usize = 16;
+/// Contents that are being fetched or wait for it.
+const FLIGHTS_MAX: usize = 10_000;
+/// Packs up to this size are fetched whole at the first miss in them.
+const WHOLE_PACK_BYTES: u64 = 8 << 20;
+/// How often a blob is fetched that is not what it should be: what was read may have been stale.
+const TRIES: u32 = 2;
+/// How long is waited between these.
+const TRY_WAIT: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Makes contents local; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Fetcher(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Ledger,
+    remote: Option<Remote>,
+    runtime: Handle,
+    blobs: Flights<Digest>,
+    packs: Flights<Arc<str>>,
+    places: Semaphore,
+}
+
+impl Fetcher {
+    /// Makes a fetcher whose work runs on `runtime`.
+    pub fn new(ledger: Ledger, runtime: Handle) -> Self {
+        let remote = ledger.remote().cloned();
+        let (blobs, packs) = (Flights::new(), Flights::new());
+        let places = Semaphore::new(FETCHES_AT_ONCE);
+        Self(Arc::new(Inner { ledger, remote, runtime, blobs, packs, places }))
+    }
+
+    /// Makes a content local. Wait as long as you like: when the future is dropped, the work goes on.
+    ///
+    /// `NotFound` when no location is known, or what is there is not the content (it is hidden then);
+    /// `Unavailable` or `TimedOut` when the store does not answer; `NoSpace` when there is no room.
+    pub async fn fetch(&self, digest: Digest, size: u64) -> Result<()> {
+        if self.0.ledger.blobs().contains(&digest) {
+            return Ok(());
+        }
+        let inner = Arc::clone(&self.0);
+        let work = async move { inner.fetch(digest, size).await };
+        self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await
+    }
+}
+
+impl Inner {
+    async fn fetch(self: &Arc<Self>, digest: Digest, size: u64) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            if self.ledger.blobs().contains(&digest) {
+                return Ok(());
+            }
+            let unknown =
+                || Error::new(Kind::NotFound, format!("no place of blob {digest} is known"));
+            let location = self.ledger.location(&digest).ok_or_else(unknown)?;
+            let remote = self.remote.as_ref().ok_or_else(unknown)?;
+            if location.size != size {
+                let op = format!("blob {digest} has {} bytes and not {size}", location.size);
+                return Err(Error::new(Kind::NotFound, op));
+            }
+            let fetched = match &location.site {
+                Site::Pack { pack, .. } => self.fetch_packed(remote, digest, &location, pack).await,
+                Site::Object => self.fetch_object(remote, digest, size).await,
+                Site::Inline { commit } => self.fetch_inline(remote, digest, commit).await,
+            };
+            let error = match fetched {
+                Ok(()) => return Ok(()),
+                Err(error) if !is_proof(error.kind()) => return Err(error),
+                Err(error) => error,
+            };
+            tries += 1;
+            if tries >= TRIES {
+                self.ledger.mark_bad(&digest, &location);
+                return Err(Error::with(Kind::NotFound, format!("blob {digest} is bad"), error));
+            }
+            clock::sleep(TRY_WAIT).await;
+        }
+    }
+
+    async fn fetch_packed(
+        self: &Arc<Self>,
+        remote: &Remote,
+        digest: Digest,
+        location: &Location,
+        pack: &Arc<str>,
+    ) -> Result<()> {
+        if self.ledger.pack_end(pack) <= WHOLE_PACK_BYTES {
+            let (inner, name) = (Arc::clone(self), Arc::clone(pack));
+            let work = async move { inner.fetch_pack(&name).await };
+            let whole = self.packs.join(&self.runtime, Arc::clone(pack), FLIGHTS_MAX, work).await;
+            if self.ledger.blobs().contains(&digest) {
+                return Ok(());
+            }
+            // With a damaged pack, or one damaged frame in it, the range decides. The others failed
+            // for a reason that it would fail for too.
+            if let Err(error) = whole
+                && !is_proof(error.kind())
+            {
+                return Err(error);
+            }
+        }
+        let Site::Pack { offset, length, .. } = location.site else {
+            return Err(Error::new(Kind::Internal, "a blob in a pack has another site"));
+        };
+        let size = location.size;
+        let _place = self.place().await;
+        let frame = remote.get_pack_range(pack, offset, u64::from(length)).await?;
+        let ledger = self.ledger.clone();
+        task::blocking(move || {
+            let bytes = decode_frame(&frame, &digest, size)?;
+            keep(&ledger, digest, &bytes)
+        })
+        .await
+    }
+
+    /// Fetches a whole pack and keeps what files use of it.
+    async fn fetch_pack(&self, pack: &Arc<str>) -> Result<()> {
+        let remote = self.remote.as_ref().ok_or_else(|| Error::new(Kind::NotFound, "no remote"))?;
+        let bytes = {
+            let _place = self.place().await;
+            remote.get_pack(pack).await?
+        };
+        let (ledger, pack) = (self.ledger.clone(), Arc::clone(pack));
+        task::blocking(move || {
+            let reader = PackReader::open(&bytes)?;
+            let wanted: Vec<_> = ledger.read(|fold| {
+                let all = reader.members().iter();
+                all.filter(|m| fold.uses(&m.digest) && lies_in(fold.location(&m.digest), &pack))
+                    .copied()
+                    .collect()
+            });
+            let mut damaged = 0_u64;
+            for member in wanted {
+                if ledger.blobs().contains(&member.digest) {
+                    continue;
+                }
+                match reader.read(&member) {
+                    Ok(bytes) => keep(&ledger, member.digest, &bytes)?,
+                    Err(_) => damaged += 1,
+                }
+            }
+            if damaged > 0 {
+                tracing::debug!(%pack, damaged, "some blobs of a pack are damaged");
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn fetch_object(&self, remote: &Remote, digest: Digest, size: u64) -> Result<()> {
+        let _place = self.place().await;
+        if !self.ledger.blobs().make_room(size) {
+            return Err(Error::new(Kind::NoSpace, format!("no room for blob {digest}")));
+        }
+        let (file, staged) = self.ledger.staging().create()?;
+        staged.note_bytes(size);
+        let sink = file.try_clone().map_err(|e| Error::io("open a staging file once more", e))?;
+        remote.get_blob(&digest, size, sink).await?;
+        let blobs = self.ledger.blobs().clone();
+        task::blocking(move || blobs.adopt(staged, &file, digest, size, State::Saved)).await?;
+        Ok(())
+    }
+
+    async fn fetch_inline(&self, remote: &Remote, digest: Digest, commit: &str) -> Result<()> {
+        let bytes = {
+            let _place = self.place().await;
+            remote.get_commit(commit).await?
+        };
+        let ledger = self.ledger.clone();
+        task::blocking(move || {
+            let commit = decode_commit(&bytes)?;
+            let found = commit.blobs.iter().find_map(|blob| match &blob.place {
+                Place::Inline(bytes) if blob.digest == digest => Some(bytes),
+                _ => None,
+            });
+            match found {
+                // Decoding has compared the bytes with the digest.
+                Some(bytes) => keep(&ledger, digest, bytes),
+                None => Err(Error::new(Kind::Corrupt, "the commit does not hold the blob")),
+            }
+        })
+        .await
+    }
+
+    async fn place(&self) -> tokio::sync::SemaphorePermit<'_> {
+        self.places.acquire().await.expect("the semaphore is never closed")
+    }
+}
+
+fn keep(ledger: &Ledger, digest: Digest, bytes: &[u8]) -> Result<()> {
+    if !ledger.blobs().make_room(bytes.len() as u64) {
+        return Err(Error::new(Kind::NoSpace, format!("no room for blob {digest}")));
+    }
+    ledger.keep(digest, bytes)
+}
+
+fn lies_in(location: Option<&Location>, name: &str) -> bool {
+    location.is_some_and(|l| matches!(&l.site, Site::Pack { pack, .. } if **pack == *name))
+}
+
+/// Reports whether an error says that the bytes are not where they should be, or not what they
+/// should be; everything else says only that they cannot be had now.
+fn is_proof(kind: Kind) -> bool {
+    matches!(kind, Kind::NotFound | Kind::Corrupt)
+}

@@ -1,0 +1,80 @@
+//! Flights: work that several callers want is done once, and goes on when they give up.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::error::{Error, Kind, Result};
+use crate::task;
+
+/// What a flight came to, for each who waits.
+type Outcome = Option<std::result::Result<(), (Kind, String)>>;
+
+/// Work in progress, by what it is for.
+#[derive(Debug)]
+pub(super) struct Flights<K>(Arc<Mutex<HashMap<K, watch::Receiver<Outcome>>>>);
+
+impl<K> Clone for Flights<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
+    pub(super) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Joins the flight for `key`, or starts `work` for it if there is none.
+    pub(super) async fn join(
+        &self,
+        runtime: &Handle,
+        key: K,
+        most: usize,
+        work: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Result<()> {
+        let mut outcome = {
+            let mut flying = self.0.lock();
+            match flying.get(&key) {
+                Some(outcome) => outcome.clone(),
+                None if flying.len() >= most => {
+                    return Err(Error::new(Kind::Busy, "too much is being fetched"));
+                }
+                None => {
+                    let (sender, receiver) = watch::channel(None);
+                    flying.insert(key.clone(), receiver.clone());
+                    let landing = Landing { flights: self.clone(), key };
+                    drop(task::spawn(runtime, "fetch", async move {
+                        let done = work.await;
+                        // First out of the way, so that whoever comes now starts anew.
+                        drop(landing);
+                        sender.send_replace(Some(done.map_err(|e| (e.kind(), e.chain()))));
+                    }));
+                    receiver
+                }
+            }
+        };
+        let landed = outcome.wait_for(Option::is_some).await;
+        match landed.as_deref() {
+            Ok(Some(Ok(()))) => Ok(()),
+            Ok(Some(Err((kind, text)))) => Err(Error::new(*kind, text.clone())),
+            _ => Err(Error::new(Kind::Closed, "a fetch was stopped")),
+        }
+    }
+}
+
+/// Takes a flight off the list when its work has ended, however it did.
+struct Landing<K: Eq + Hash> {
+    flights: Flights<K>,
+    key: K,
+}
+
+impl<K: Eq + Hash> Drop for Landing<K> {
+    fn drop(&mut self) {
+        self.flights.0.lock().remove(&self.key);
+    }
+}

@@ -1,0 +1,302 @@
+//! The follower: brings in what other nodes have published (P5, P10).
+//!
+//! Owns the reading of the log. Must never apply a commit before the commits of the same node that
+//! come before it, as long as these can be had, and never miss one for ever.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::backoff::Backoff;
+use super::freshness::Freshness;
+use super::ledger::Ledger;
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::namespace::Commit;
+use crate::remote::{LOG_ITEMS_MAX, Remote, decode_commit, keys};
+use crate::stamp::{NodeId, Stamp};
+use crate::task;
+
+/// How far a list goes back behind what was listed before: a commit becomes visible at most 20 s
+/// after its stamp, and clocks differ a little.
+const LOOK_BACK_MS: u64 = 60_000;
+/// How often the whole log is listed while the node is active.
+const WHOLE_EVERY: Duration = Duration::from_secs(600);
+/// Commits that are read at once.
+const FETCHES_AT_ONCE: usize = 8;
+/// How often a commit is read that does not arrive whole.
+const READ_TRIES: u32 = 3;
+/// How long is waited between these.
+const READ_WAIT: Duration = Duration::from_millis(50);
+/// The longest and the shortest time between two polls.
+const POLL_MIN: Duration = Duration::from_millis(100);
+const POLL_MAX: Duration = Duration::from_secs(30);
+/// The time between polls when each lookup asks anyway.
+const POLL_ALWAYS_ASKED: Duration = Duration::from_secs(1);
+/// The shortest and the longest wait after a poll that failed.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// Commits that cannot be used and are remembered; what is forgotten is read in vain once more.
+const UNUSABLE_MAX: usize = 10_000;
+
+/// Brings in the changes of other nodes; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Follower(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Ledger,
+    remote: Remote,
+    freshness: Freshness,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Everything in the log with a smaller time than this was listed, but for late comers.
+    watermark_ms: u64,
+    /// When the whole log was listed last, by the monotonic clock.
+    whole: Option<Duration>,
+    unusable: HashMap<Stamp, Unusable>,
+}
+
+/// Why a commit cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unusable {
+    /// It may have been a bad read; it is read again when the whole log is listed.
+    Damaged,
+    /// It has a format that this version does not know.
+    Unknown,
+}
+
+/// What came of reading a commit.
+enum Got {
+    Commit(Box<Commit>),
+    /// It is not there any more.
+    Gone,
+    /// It cannot be had now.
+    Later,
+    Unusable(Unusable, Error),
+}
+
+/// What came of folding what was listed.
+#[derive(PartialEq, Eq, Debug)]
+enum Folded {
+    All,
+    /// Some commits could not be had.
+    Partly,
+    /// A commit is missing before one that is there.
+    Gap,
+}
+
+impl Follower {
+    /// Makes a follower that does nothing until it is started or polled.
+    pub fn new(ledger: Ledger, remote: Remote, freshness: Freshness) -> Self {
+        let state = Mutex::default();
+        Self(Arc::new(Inner { ledger, remote, freshness, state }))
+    }
+
+    /// Starts polling: at once, and then as long as programs ask. Aborting it loses nothing.
+    pub fn start(&self, runtime: &Handle) -> JoinHandle<()> {
+        let follower = self.clone();
+        task::spawn(runtime, "follow", async move { follower.run().await })
+    }
+
+    async fn run(&self) {
+        let freshness = &self.0.freshness;
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        let limit = freshness.limit();
+        let interval =
+            if limit.is_zero() { POLL_ALWAYS_ASKED } else { (limit / 2).clamp(POLL_MIN, POLL_MAX) };
+        loop {
+            if self.poll().await {
+                backoff.reset();
+                freshness.asked(interval).await;
+                freshness.woken().await;
+            } else {
+                freshness.asked(backoff.wait()).await;
+                // The first list is wanted even if nobody asks: it says what this node can serve.
+                if self.0.state.lock().whole.is_some() {
+                    freshness.woken().await;
+                }
+            }
+        }
+    }
+
+    /// Lists the log once and folds what is new; returns whether all of it was folded.
+    pub async fn poll(&self) -> bool {
+        let list = self.0.freshness.begin();
+        // Whoever gives up a poll half-way must not leave others waiting for it.
+        let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };
+        let outcome = self.list_and_fold().await;
+        let good = matches!(outcome, Ok(true));
+        if let Err(error) = outcome {
+            tracing::debug!(error = %error.chain(), "the log cannot be listed");
+        }
+        ending.end(good);
+        good
+    }
+
+    async fn list_and_fold(&self) -> Result<bool> {
+        let began = self.0.ledger.clock().mono();
+        let began_ms = self.0.ledger.now_ms();
+        let (mut whole, watermark_ms) = {
+            let state = self.0.state.lock();
+            (state.whole.is_none_or(|at| began >= at + WHOLE_EVERY), state.watermark_ms)
+        };
+        let mut listed_again = false;
+        loop {
+            let after = (!whole).then(|| watermark_ms.saturating_sub(LOOK_BACK_MS));
+            let names = self.list(after).await?;
+            if whole {
+                self.0.state.lock().unusable.retain(|_, why| *why == Unusable::Unknown);
+            }
+            let latest_ms = names.last().map_or(0, |stamp| stamp.ms);
+            match self.fold(self.unfolded(&names), listed_again).await {
+                Folded::Gap => (listed_again, whole) = (true, true),
+                Folded::Partly => return Ok(false),
+                Folded::All => {
+                    let mut state = self.0.state.lock();
+                    // Not beyond our own time: a node whose clock is ahead must not make us miss
+                    // what the others write meanwhile.
+                    state.watermark_ms = state.watermark_ms.max(latest_ms.min(began_ms));
+                    if whole {
+                        state.whole = Some(began);
+                        let all: HashSet<Stamp> = names.into_iter().collect();
+                        let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
+                        self.0.ledger.forget_unlisted(&all, settled_ms);
+                    }
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Lists the log, from a time on or whole, in order.
+    async fn list(&self, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
+        let first = Stamp { ms: from_ms.unwrap_or(0), counter: 0, node: NodeId(0) };
+        let mut after = from_ms.map(|_| keys::commit_name(&first));
+        // A program waits for most lists; when the store is down, this is what finds it up again.
+        let down = self.0.freshness.is_down();
+        let remote = if down { self.0.remote.background() } else { self.0.remote.clone() };
+        let mut names = Vec::new();
+        loop {
+            let items = remote.list_log(after.as_deref()).await?;
+            let full = items.len() >= LOG_ITEMS_MAX;
+            names.extend(items.iter().filter_map(|item| keys::commit_stamp(&item.name)));
+            if !full {
+                return Ok(names);
+            }
+            after = items.into_iter().next_back().map(|item| item.name);
+        }
+    }
+
+    /// Returns what of the log is to be read.
+    fn unfolded(&self, names: &[Stamp]) -> Vec<Stamp> {
+        let state = self.0.state.lock();
+        let usable = names.iter().filter(|stamp| !state.unusable.contains_key(stamp));
+        self.0.ledger.unseen(usable.copied())
+    }
+
+    /// Reads and applies commits, in the order of their stamps.
+    async fn fold(&self, stamps: Vec<Stamp>, listed_again: bool) -> Folded {
+        let mut reading =
+            stream::iter(stamps).map(|stamp| self.read(stamp)).buffered(FETCHES_AT_ONCE);
+        let mut waiting: HashSet<NodeId> = HashSet::new();
+        while let Some((stamp, got)) = reading.next().await {
+            // What follows a commit that cannot be had now is not applied before it.
+            if waiting.contains(&stamp.node) {
+                continue;
+            }
+            match got {
+                Got::Commit(commit) => {
+                    if !listed_again && !self.0.ledger.follows(&commit) {
+                        return Folded::Gap;
+                    }
+                    let ledger = self.0.ledger.clone();
+                    let name = keys::commit_name(&stamp);
+                    task::blocking(move || drop(ledger.apply_remote(&name, &commit))).await;
+                }
+                Got::Gone => {}
+                Got::Later => drop(waiting.insert(stamp.node)),
+                Got::Unusable(why, error) => self.give_up(stamp, why, &error),
+            }
+        }
+        if waiting.is_empty() { Folded::All } else { Folded::Partly }
+    }
+
+    fn give_up(&self, stamp: Stamp, why: Unusable, error: &Error) {
+        let name = keys::commit_name(&stamp);
+        match why {
+            Unusable::Damaged => tracing::warn!(
+                %name, error = %error.chain(), "a commit is damaged and left out"
+            ),
+            Unusable::Unknown => tracing::warn!(
+                %name, error = %error.chain(),
+                "a commit was written by a newer hearthfs and is left out; bring this node up to date"
+            ),
+        }
+        let mut state = self.0.state.lock();
+        if state.unusable.len() < UNUSABLE_MAX {
+            state.unusable.insert(stamp, why);
+        }
+    }
+
+    /// Reads one commit.
+    async fn read(&self, stamp: Stamp) -> (Stamp, Got) {
+        let name = keys::commit_name(&stamp);
+        let mut got = Got::Later;
+        for attempt in 0..READ_TRIES {
+            if attempt > 0 {
+                clock::sleep(READ_WAIT).await;
+            }
+            let read = match self.0.remote.get_commit(&name).await {
+                Ok(bytes) => task::blocking(move || decode_commit(&bytes)).await,
+                Err(error) => Err(error),
+            };
+            got = match read {
+                Ok(commit) if commit.stamp == stamp => {
+                    return (stamp, Got::Commit(Box::new(commit)));
+                }
+                Ok(_) => {
+                    let error = Error::new(Kind::Corrupt, "a commit has the name of another");
+                    Got::Unusable(Unusable::Damaged, error)
+                }
+                Err(error) => match error.kind() {
+                    Kind::NotFound => return (stamp, Got::Gone),
+                    Kind::Invalid => return (stamp, Got::Unusable(Unusable::Unknown, error)),
+                    Kind::Corrupt => Got::Unusable(Unusable::Damaged, error),
+                    _ if self.0.freshness.is_down() => return (stamp, Got::Later),
+                    _ => Got::Later,
+                },
+            };
+        }
+        (stamp, got)
+    }
+}
+
+/// Ends a list also when the poll is dropped.
+struct Ending<'a> {
+    freshness: &'a Freshness,
+    list: Option<super::freshness::List>,
+}
+
+impl Ending<'_> {
+    fn end(&mut self, good: bool) {
+        if let Some(list) = self.list.take() {
+            self.freshness.end(list, good);
+        }
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}

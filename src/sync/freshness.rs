@@ -1,0 +1,218 @@
+//! Freshness: how old what we know of the remote may be (P10).
+//!
+//! Owns the question whether a list of the log is needed, and the wait for it. Must never make a
+//! program wait for a store that is known not to answer, nor start two lists where one will do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use crate::clock::{self, Clock};
+use crate::remote::{Health, Remote};
+
+/// How long answers hold when there is no remote that could contradict them.
+pub const FRESH_FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long after a program's last question the log is still polled.
+const ACTIVE_FOR: Duration = Duration::from_secs(10);
+/// A list that failed is not repeated for a waiting program within this time.
+const FAILED_FOR: Duration = Duration::from_millis(500);
+
+/// Tells whether what we know is fresh enough, and waits until it is; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Freshness(Arc<Gate>);
+
+#[derive(Debug)]
+struct Gate {
+    clock: Clock,
+    /// How old a list may be; zero asks each time.
+    limit: Duration,
+    remote: Option<Remote>,
+    state: Mutex<State>,
+    /// Counts the lists that have ended.
+    ended: watch::Sender<u64>,
+    /// Wakes the follower.
+    wake: Notify,
+    /// When a program asked last, in milliseconds of the monotonic clock.
+    active_ms: AtomicU64,
+    /// The follower sleeps until a program asks.
+    asleep: AtomicBool,
+}
+
+/// One list of the log.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List {
+    number: u64,
+    start: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    begun: u64,
+    running: Option<List>,
+    /// The last list that was folded completely.
+    good: Option<List>,
+    /// The last list that was not.
+    bad: Option<List>,
+    /// A program waits for a list that has not begun.
+    asked: bool,
+}
+
+impl Freshness {
+    pub(super) fn new(clock: Clock, limit: Duration, remote: Option<Remote>) -> Self {
+        let ended = watch::Sender::new(0);
+        let (state, wake) = (Mutex::default(), Notify::new());
+        let (active_ms, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self(Arc::new(Gate { clock, limit, remote, state, ended, wake, active_ms, asleep }))
+    }
+
+    /// Reports whether an answer may be given without asking the store: a list that began within the
+    /// last `freshness` was folded. Never when `freshness` is zero; always without a remote.
+    pub fn ready(&self) -> bool {
+        if self.0.remote.is_none() {
+            return true;
+        }
+        !self.left().is_zero()
+    }
+
+    /// Waits until what we know is fresh, for at most `limit`; returns whether it is.
+    ///
+    /// Joins a list that is under way if it began within the window, and asks for one otherwise, one
+    /// for all who wait. Returns at once when the store is known not to answer.
+    pub async fn wait_fresh(&self, limit: Duration) -> bool {
+        if self.0.remote.is_none() {
+            return true;
+        }
+        self.note_activity();
+        if self.is_down() {
+            return self.ready();
+        }
+        let now = self.0.clock.mono();
+        let mut ended = self.0.ended.subscribe();
+        let need = self.0.state.lock().begun + 1;
+        let wait = async {
+            loop {
+                if let Some(fresh) = self.settle(now, need) {
+                    return fresh;
+                }
+                if ended.changed().await.is_err() {
+                    return false;
+                }
+            }
+        };
+        clock::within(limit, wait).await.unwrap_or(false)
+    }
+
+    /// Returns whether the wait that began at `since` is over and how; asks for a list if need be.
+    fn settle(&self, since: Duration, need: u64) -> Option<bool> {
+        let limit = self.0.limit;
+        let will_do =
+            |list: &List| list.number >= need || (!limit.is_zero() && list.start + limit >= since);
+        let mut state = self.0.state.lock();
+        if state.good.as_ref().is_some_and(will_do) {
+            return Some(true);
+        }
+        let failed = state
+            .bad
+            .as_ref()
+            .is_some_and(|list| list.number >= need || list.start + FAILED_FOR.min(limit) > since);
+        if failed && state.running.is_none() {
+            return Some(false);
+        }
+        if !state.running.as_ref().is_some_and(will_do) && !state.asked {
+            state.asked = true;
+            self.0.wake.notify_one();
+        }
+        None
+    }
+
+    /// Returns how long an answer that is given now stays within the promise.
+    pub fn ttl(&self) -> Duration {
+        if self.0.remote.is_none() { FRESH_FOR_EVER } else { self.left() }
+    }
+
+    /// Notes that a program asked something: the log is polled for some time after.
+    pub fn note_activity(&self) {
+        self.0.active_ms.store(self.now_ms(), Ordering::Relaxed);
+        if self.0.asleep.load(Ordering::Relaxed) && self.0.asleep.swap(false, Ordering::Relaxed) {
+            self.0.wake.notify_one();
+        }
+    }
+
+    fn left(&self) -> Duration {
+        let good = self.0.state.lock().good;
+        let until = good.map_or(Duration::ZERO, |list| list.start + self.0.limit);
+        until.saturating_sub(self.0.clock.mono())
+    }
+
+    /// A time of the monotonic clock, never 0.
+    fn now_ms(&self) -> u64 {
+        self.0.clock.mono().as_millis() as u64 + 1
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.0.remote.as_ref().is_some_and(|remote| remote.health() != Health::Up)
+    }
+
+    /// Reports whether a program asked something lately.
+    pub(super) fn is_active(&self) -> bool {
+        let last = self.0.active_ms.load(Ordering::Relaxed);
+        last > 0 && self.now_ms().saturating_sub(last) < ACTIVE_FOR.as_millis() as u64
+    }
+
+    /// Returns how old a list may be.
+    pub(super) fn limit(&self) -> Duration {
+        self.0.limit
+    }
+
+    /// Begins a list, which answers everybody who waits for one that has not begun.
+    pub(super) fn begin(&self) -> List {
+        let mut state = self.0.state.lock();
+        state.begun += 1;
+        state.asked = false;
+        let list = List { number: state.begun, start: self.0.clock.mono() };
+        state.running = Some(list);
+        list
+    }
+
+    /// Ends a list; `good` when everything it showed was folded.
+    pub(super) fn end(&self, list: List, good: bool) {
+        {
+            let mut state = self.0.state.lock();
+            state.running = None;
+            if good {
+                state.good = Some(list);
+            } else {
+                state.bad = Some(list);
+            }
+        }
+        self.0.ended.send_modify(|count| *count += 1);
+    }
+
+    /// Returns when a program waits for a list, or after `limit`.
+    pub(super) async fn asked(&self, limit: Duration) {
+        let asked = async {
+            while !self.0.state.lock().asked {
+                self.0.wake.notified().await;
+            }
+        };
+        clock::within(limit, asked).await;
+    }
+
+    /// Returns when a program asks something again.
+    pub(super) async fn woken(&self) {
+        loop {
+            self.0.asleep.store(true, Ordering::Relaxed);
+            if self.is_active() || self.0.state.lock().asked {
+                self.0.asleep.store(false, Ordering::Relaxed);
+                return;
+            }
+            self.0.wake.notified().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

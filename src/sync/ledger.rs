@@ -1,0 +1,417 @@
+//! The ledger: this node's namespace together with its journal.
+//!
+//! Owns the only door by which a change enters: what a program does here is in the journal before the
+//! namespace shows it, and what another node did is seen whole or not at all. Must never wait for the
+//! store, and never show a file whose bytes cannot be had.
+//!
+//! Two locks, in this order: *order* is held by whoever brings changes in, so that stamps, journal,
+//! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
+
+mod apply;
+mod hold;
+mod open;
+mod queue;
+mod save;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, watch};
+
+pub use self::hold::{HOLD_MAX, HoldToken};
+pub use self::open::LedgerParts;
+use self::queue::{Hold, Queue, Weight};
+pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
+use self::save::Dirty;
+use super::batch::Batch;
+use super::chains::Chains;
+use crate::clock::{self, Clock};
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::local::{Blobs, Index, Journal, Seq, Staging};
+use crate::name::TreePath;
+use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
+use crate::remote::Remote;
+use crate::stamp::{NodeId, Stamp, StampClock};
+
+/// Records that may wait for the store before new writers are asked to wait.
+pub const PENDING_RECORDS_MAX: u64 = 200_000;
+/// Bytes of content that may wait for the store before new writers are asked to wait; the size of
+/// the local tier is a limit of its own, and usually the smaller one.
+pub const PENDING_BYTES_MAX: u64 = 1 << 40;
+/// The most changes in one record; one commit holds them all.
+pub const RECORD_CHANGES_MAX: usize = 50_000;
+/// The most bytes that the changes of one record may take, roughly.
+const RECORD_META_BYTES_MAX: u64 = 32 << 20;
+
+/// Called with the paths that another node's commit moved.
+type Subscriber = Box<dyn Fn(&[TreePath]) + Send + Sync>;
+
+/// The namespace and the journal of one node; cheap to clone.
+#[derive(Clone)]
+pub struct Ledger(Arc<Inner>);
+
+struct Inner {
+    clock: Clock,
+    incarnation: u64,
+    stamps: StampClock,
+    remote: Option<Remote>,
+    journal: Journal,
+    blobs: Blobs,
+    staging: Staging,
+    index: Index,
+    fold: RwLock<Fold>,
+    order: Mutex<Order>,
+    /// Held by whoever saves.
+    saving: Mutex<u64>,
+    /// Paths whose tombstones must stay although there is no remote: an earlier one may know them.
+    kept: HashSet<TreePath>,
+    subscribers: RwLock<Vec<Subscriber>>,
+    /// Moves when something was queued or released, or is wanted soon.
+    queued: Notify,
+    /// The last record that is remote.
+    remote_upto: watch::Sender<Seq>,
+    /// What waits, for those who ask without the lock.
+    records: AtomicU64,
+    bytes: AtomicU64,
+    warned_ahead: AtomicBool,
+}
+
+/// What is guarded by the order lock.
+struct Order {
+    queue: Queue,
+    dirty: Dirty,
+    /// Objects of the log that were folded.
+    seen: HashSet<Stamp>,
+    chains: Chains,
+    /// Names of packs, one allocation each, with the end of the last frame that is known in each.
+    packs: HashMap<Arc<str>, u64>,
+    /// Locations that proved bad.
+    bad: HashMap<Digest, Location>,
+}
+
+/// What is published here and not yet remote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Pending {
+    /// Records, each one atomic group of changes.
+    pub records: u64,
+    /// Bytes of content that they put.
+    pub bytes: u64,
+    /// How long the oldest has waited, in milliseconds.
+    pub oldest_ms: u64,
+}
+
+/// Makes stamps for changes that are about to be published.
+#[derive(Debug)]
+pub struct Stamper<'a> {
+    stamps: &'a StampClock,
+    now_ms: u64,
+}
+
+impl Stamper<'_> {
+    /// Makes the next stamp, greater than every stamp in the namespace.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> Stamp {
+        self.stamps.next(self.now_ms)
+    }
+}
+
+impl Ledger {
+    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::hidden`] and
+    /// [`Ledger::obtainable`].
+    pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
+        look(&self.0.fold.read())
+    }
+
+    /// Publishes one atomic group of changes; returns their stamps.
+    ///
+    /// Once this has returned, they survive SIGKILL, and are on their way to the remote. Never waits
+    /// for the network. On an error nothing was published: `NoSpace` when the disk is full, `Invalid`
+    /// when there are more than [`RECORD_CHANGES_MAX`] changes.
+    pub fn publish(&self, ops: Vec<(TreePath, Op)>) -> Result<Vec<Stamp>> {
+        self.publish_with::<Error>(|_, stamper| {
+            let stamped = |(path, op)| Change { path, stamp: stamper.next(), op };
+            Ok(ops.into_iter().map(stamped).collect())
+        })
+    }
+
+    /// As [`Ledger::publish`], with changes that `make` derives from the namespace: nothing moves
+    /// between what it sees and what it publishes. `make` must not call the ledger; with no changes
+    /// nothing is published, and an error of its is passed on.
+    pub fn publish_with<E: From<Error>>(
+        &self,
+        make: impl FnOnce(&Fold, &mut Stamper<'_>) -> std::result::Result<Vec<Change>, E>,
+    ) -> std::result::Result<Vec<Stamp>, E> {
+        let mut order = self.0.order.lock();
+        let mut stamper = Stamper { stamps: &self.0.stamps, now_ms: self.now_ms() };
+        let changes = make(&self.0.fold.read(), &mut stamper)?;
+        Ok(self.enter(&mut order, changes, None)?)
+    }
+
+    /// Makes a stamp for [`Ledger::publish_stamped`].
+    pub fn next_stamp(&self) -> Stamp {
+        self.0.stamps.next(self.now_ms())
+    }
+
+    /// As [`Ledger::publish`], with stamps that the caller got from [`Ledger::next_stamp`]. A change
+    /// of the same path that was published since then has a greater stamp and wins.
+    pub fn publish_stamped(&self, changes: Vec<Change>) -> Result<Vec<Stamp>> {
+        let mut order = self.0.order.lock();
+        self.enter(&mut order, changes, None)
+    }
+
+    /// As [`Ledger::publish`], but keeps the record, and all that follows it, from the remote until
+    /// the token is released or dropped, for at most [`HOLD_MAX`].
+    pub fn publish_held(&self, ops: Vec<(TreePath, Op)>) -> Result<(Vec<Stamp>, HoldToken)> {
+        let hold = Hold::new();
+        let token = HoldToken::new(self.clone(), hold.clone());
+        let mut order = self.0.order.lock();
+        let now_ms = self.now_ms();
+        let stamped = |(path, op)| Change { path, stamp: self.0.stamps.next(now_ms), op };
+        let changes = ops.into_iter().map(stamped).collect();
+        let stamps = self.enter(&mut order, changes, Some(hold))?;
+        Ok((stamps, token))
+    }
+
+    /// Brings changes of this node in: journal, then namespace, then queue.
+    fn enter(
+        &self,
+        order: &mut Order,
+        changes: Vec<Change>,
+        hold: Option<Hold>,
+    ) -> Result<Vec<Stamp>> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let meta = Weight::of(&changes).meta;
+        if changes.len() > RECORD_CHANGES_MAX || meta > RECORD_META_BYTES_MAX {
+            let op = format!("publish {} changes of {meta} bytes at once", changes.len());
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        let seq = self.0.journal.append(&changes)?;
+        let stamps = changes.iter().map(|change| change.stamp).collect();
+        let now = Time::from_wall(self.0.clock.wall());
+        {
+            let mut fold = self.0.fold.write();
+            for change in &changes {
+                if self.0.remote.is_some() {
+                    order.queue.track(change, &fold);
+                }
+                fold.apply(change, now);
+                match &self.0.remote {
+                    Some(_) => self.keep_unsaved(&fold, &change.op),
+                    None => self.forget_alone(&mut fold, change),
+                }
+            }
+        }
+        if self.0.remote.is_some() {
+            order.queue.push(seq, changes, self.0.clock.mono(), hold);
+            self.note_totals(order);
+            self.0.queued.notify_waiters();
+        }
+        Ok(stamps)
+    }
+
+    /// Keeps a blob that is not remote from eviction: it may have been let go since it was adopted.
+    fn keep_unsaved(&self, fold: &Fold, op: &Op) {
+        if let Op::Put(entry) = op
+            && let Some((digest, _)) = entry.content()
+            && fold.location(&digest).is_none()
+        {
+            self.0.blobs.mark_unsaved(&digest);
+        }
+    }
+
+    /// Reports whether a later change of the path is known.
+    pub(super) fn is_superseded(&self, change: &Change) -> bool {
+        self.read(|fold| fold.register(&change.path).is_some_and(|r| r.stamp > change.stamp))
+    }
+
+    /// Forgets a tombstone that nobody else can need: without a remote there is no other node.
+    fn forget_alone(&self, fold: &mut Fold, change: &Change) {
+        let last = fold.register(&change.path);
+        if change.op == Op::Remove
+            && last.is_some_and(|register| register.stamp == change.stamp)
+            && !self.0.kept.contains(&change.path)
+        {
+            fold.reset(&change.path, None);
+        }
+    }
+
+    /// Notes that the content of a directory moved in a way that is not a change.
+    pub fn touch_directory(&self, dir: &TreePath) {
+        let now = Time::from_wall(self.0.clock.wall());
+        self.0.fold.write().touch_directory(dir, now);
+    }
+
+    /// Makes everything that was published before survive a power loss, file contents excepted.
+    pub fn sync(&self) -> Result<()> {
+        self.0.journal.sync()
+    }
+
+    /// Reports whether an entry must not be shown: its bytes are neither here nor anywhere known.
+    pub fn hidden(&self, entry: &Entry) -> bool {
+        entry.content().is_some_and(|(digest, _)| !self.obtainable(&digest))
+    }
+
+    /// Reports whether a content is here, or is known to be in the remote.
+    pub fn obtainable(&self, digest: &Digest) -> bool {
+        digest.is_empty_content()
+            || (self.0.remote.is_some() && self.location(digest).is_some())
+            || self.0.blobs.contains(digest)
+    }
+
+    /// Returns where the remote keeps a content, as far as it has not proved bad.
+    pub fn location(&self, digest: &Digest) -> Option<Location> {
+        // Recursive, because it is asked from within `read`.
+        self.0.fold.read_recursive().location(digest).cloned()
+    }
+
+    /// Notes that a content is not where it should be. It stays hidden until another location is
+    /// known or it is here again, and is uploaded again when it is published again.
+    pub fn mark_bad(&self, digest: &Digest, wrong: &Location) {
+        {
+            let mut order = self.0.order.lock();
+            if order.bad.len() < BAD_MAX {
+                order.bad.insert(*digest, wrong.clone());
+            }
+            self.0.fold.write().unlocate(digest, wrong);
+            order.dirty.locations.insert(*digest);
+        }
+        tracing::warn!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged; it is a miss until rewritten");
+    }
+
+    /// Calls `told` with the paths that moved, after each commit of another node, on the thread that
+    /// applied it and without any lock. It must not block.
+    pub fn subscribe(&self, told: Subscriber) {
+        self.0.subscribers.write().push(told);
+    }
+
+    /// Reports what is not yet remote.
+    pub fn pending(&self) -> Pending {
+        let (records, bytes, oldest) = self.0.order.lock().queue.totals();
+        let waited = oldest.map_or(Duration::ZERO, |at| self.0.clock.mono().saturating_sub(at));
+        Pending { records, bytes, oldest_ms: waited.as_millis() as u64 }
+    }
+
+    /// Reports whether another writer may begin: less waits for the store than
+    /// [`PENDING_RECORDS_MAX`] and [`PENDING_BYTES_MAX`].
+    pub fn has_room(&self) -> bool {
+        self.0.records.load(Ordering::Relaxed) < PENDING_RECORDS_MAX
+            && self.0.bytes.load(Ordering::Relaxed) < PENDING_BYTES_MAX
+    }
+
+    /// Waits until [`Ledger::has_room`], for at most `limit`; false when there is none then.
+    pub async fn wait_for_room(&self, limit: Duration) -> bool {
+        if self.has_room() {
+            return true;
+        }
+        let mut remote_upto = self.0.remote_upto.subscribe();
+        let room = async {
+            while !self.has_room() {
+                if remote_upto.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        clock::within(limit, room).await;
+        self.has_room()
+    }
+
+    /// Returns the node.
+    pub fn node(&self) -> NodeId {
+        self.0.stamps.node()
+    }
+
+    /// Returns the remote, if there is one.
+    pub fn remote(&self) -> Option<&Remote> {
+        self.0.remote.as_ref()
+    }
+
+    /// Returns the local blobs.
+    pub fn blobs(&self) -> &Blobs {
+        &self.0.blobs
+    }
+
+    /// Returns the staging files.
+    pub fn staging(&self) -> &Staging {
+        &self.0.staging
+    }
+
+    /// Returns the clock.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// Returns the wall time in milliseconds since the Unix epoch, as the store sees it if it is known.
+    pub fn now_ms(&self) -> u64 {
+        self.0.remote.as_ref().map_or_else(|| self.0.clock.wall_ms(), Remote::now_ms)
+    }
+
+    /// Returns the number of the last record that was published.
+    pub(super) fn last(&self) -> Seq {
+        let _order = self.0.order.lock();
+        self.0.journal.last()
+    }
+
+    /// Counts the records that are not yet remote.
+    pub(super) fn records(&self) -> u64 {
+        self.0.records.load(Ordering::Relaxed)
+    }
+
+    /// Returns the random number of this run.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.0.incarnation
+    }
+
+    /// Tells when the queue has moved.
+    pub(super) fn queued(&self) -> &Notify {
+        &self.0.queued
+    }
+
+    /// Tells up to which record everything is remote.
+    pub(super) fn remote_upto(&self) -> watch::Receiver<Seq> {
+        self.0.remote_upto.subscribe()
+    }
+
+    /// Says whether there is a batch to take; `enough` bytes for packs make one.
+    pub(super) fn outlook(&self, enough: u64) -> Outlook {
+        let order = self.0.order.lock();
+        order.queue.outlook(self.0.clock.mono(), enough, HOLD_MAX)
+    }
+
+    /// Takes the next batch.
+    pub(super) fn take(&self) -> Option<Batch> {
+        let mut order = self.0.order.lock();
+        let mut fold = self.0.fold.write();
+        order.queue.take(self.0.clock.mono(), HOLD_MAX, &mut fold)
+    }
+
+    /// Lets go of everything that is held.
+    pub(super) fn release_all(&self) {
+        self.0.order.lock().queue.release_all();
+        self.0.queued.notify_waiters();
+    }
+
+    fn note_totals(&self, order: &Order) {
+        let (records, bytes, _) = order.queue.totals();
+        self.0.records.store(records, Ordering::Relaxed);
+        self.0.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Locations that proved bad and are remembered; what is forgotten may be found bad once more.
+const BAD_MAX: usize = 10_000;
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("node", &self.node()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

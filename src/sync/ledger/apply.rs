@@ -1,0 +1,227 @@
+//! Bringing commits in: those of other nodes, and our own once they are remote.
+
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Ledger, Order};
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::local::State;
+use crate::name::TreePath;
+use crate::namespace::{Applied, BlobAt, Change, Commit, Fold, Location, Op, Place, Site, Time};
+use crate::remote::keys;
+use crate::stamp::Stamp;
+use crate::sync::batch::Batch;
+
+impl Ledger {
+    /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
+    /// applied before.
+    ///
+    /// Blocks on the local disk. Readers see the whole commit or nothing of it, and its inline blobs
+    /// are here before they do.
+    pub fn apply_remote(&self, name: &str, commit: &Commit) -> Vec<TreePath> {
+        let Some(stamp) = keys::commit_stamp(name) else { return Vec::new() };
+        if self.is_seen(&stamp) {
+            return Vec::new();
+        }
+        self.keep_inline(commit);
+        let mut moved = Vec::new();
+        {
+            let mut order = self.0.order.lock();
+            if !order.seen.insert(stamp) {
+                return Vec::new();
+            }
+            order.chains.note(commit);
+            order.dirty.seen.push(stamp);
+            let now_ms = self.now_ms();
+            self.observe(commit.stamp, now_ms);
+            let now = Time::from_wall(self.0.clock.wall());
+            let mut fold = self.0.fold.write();
+            for blob in &commit.blobs {
+                if let Some(location) = location_of(&mut order, name, commit, blob) {
+                    learn(&mut order, &mut fold, blob.digest, location);
+                }
+            }
+            for change in &commit.changes {
+                self.observe(change.stamp, now_ms);
+                order.queue.touch(&change.path);
+                order.dirty.paths.insert(change.path.clone());
+                if fold.apply(change, now) != Applied::Nothing {
+                    moved.push(change.path.clone());
+                }
+            }
+        }
+        if !moved.is_empty() {
+            for told in self.0.subscribers.read().iter() {
+                told(&moved);
+            }
+        }
+        moved
+    }
+
+    /// Reports whether an object of the log was folded.
+    pub(in crate::sync) fn is_seen(&self, stamp: &Stamp) -> bool {
+        self.0.order.lock().seen.contains(stamp)
+    }
+
+    /// Returns those of the log's objects that were not folded, in the order given.
+    pub(in crate::sync) fn unseen(&self, all: impl Iterator<Item = Stamp>) -> Vec<Stamp> {
+        let order = self.0.order.lock();
+        all.filter(|stamp| !order.seen.contains(stamp)).collect()
+    }
+
+    /// Forgets objects that the log does not have any more. `all` is the whole log, as listed by a
+    /// list that began at `began_ms`; what is younger by its name may have come since.
+    pub(in crate::sync) fn forget_unlisted(&self, all: &HashSet<Stamp>, began_ms: u64) {
+        let mut order = self.0.order.lock();
+        let gone: Vec<Stamp> = order
+            .seen
+            .iter()
+            .filter(|stamp| stamp.ms < began_ms && !all.contains(stamp))
+            .copied()
+            .collect();
+        for stamp in gone {
+            order.seen.remove(&stamp);
+            order.dirty.unseen.push(stamp);
+        }
+    }
+
+    /// Reports whether a commit comes directly after what was folded of its run.
+    pub(in crate::sync) fn follows(&self, commit: &Commit) -> bool {
+        self.0.order.lock().chains.follows(commit)
+    }
+
+    /// Notes that a batch is remote, under any of `names`.
+    ///
+    /// The journal lets go of its records later, when the index has what they stand for.
+    pub(in crate::sync) fn committed(
+        &self,
+        batch: &Batch,
+        stored: Vec<(Digest, Location)>,
+        names: &[Stamp],
+    ) {
+        let contents = batch.contents();
+        {
+            let mut order = self.0.order.lock();
+            let mut fold = self.0.fold.write();
+            for (digest, mut location) in stored {
+                intern(&mut order, &mut location);
+                learn(&mut order, &mut fold, digest, location);
+            }
+            drop(fold);
+            order.seen.extend(names);
+            order.dirty.seen.extend(names);
+            for change in &batch.changes {
+                order.dirty.paths.insert(change.path.clone());
+            }
+            order.queue.done(batch);
+            order.dirty.ack = Some(batch.upto);
+            self.note_totals(&order);
+            // What nobody points to any more need not be kept. Under the lock, so that whoever
+            // publishes it again keeps it again.
+            let fold = self.0.fold.read();
+            for digest in batch.dropped.iter().filter(|digest| !fold.uses(digest)) {
+                self.0.blobs.mark_saved(digest);
+            }
+        }
+        for (digest, _) in contents {
+            if self.location(&digest).is_some() {
+                self.0.blobs.mark_saved(&digest);
+            }
+        }
+        self.0.remote_upto.send_replace(batch.upto);
+    }
+
+    /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
+    pub(in crate::sync) fn pack_end(&self, pack: &str) -> u64 {
+        self.0.order.lock().packs.get(pack).copied().unwrap_or(0)
+    }
+
+    /// Puts inline blobs into the local tier, where files use them and they are not there yet. What
+    /// fails is fetched when it is wanted.
+    fn keep_inline(&self, commit: &Commit) {
+        let wanted: HashSet<Digest> = {
+            let fold = self.0.fold.read();
+            let wins = |change: &&Change| {
+                fold.register(&change.path).is_none_or(|register| register.stamp < change.stamp)
+            };
+            let puts = commit.changes.iter().filter(wins).filter_map(|change| match &change.op {
+                Op::Put(entry) => entry.content().map(|(digest, _)| digest),
+                _ => None,
+            });
+            puts.collect()
+        };
+        for blob in &commit.blobs {
+            let Place::Inline(bytes) = &blob.place else { continue };
+            if !wanted.contains(&blob.digest) || self.0.blobs.contains(&blob.digest) {
+                continue;
+            }
+            if let Err(error) = self.keep(blob.digest, bytes) {
+                tracing::debug!(digest = %blob.digest, error = %error.chain(), "inline blob not kept");
+            }
+        }
+    }
+
+    /// Puts a verified blob that the remote has into the local tier.
+    pub(in crate::sync) fn keep(&self, digest: Digest, bytes: &[u8]) -> Result<()> {
+        let (mut file, staged) = self.0.staging.create()?;
+        file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
+        self.0.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Saved)?;
+        Ok(())
+    }
+
+    pub(super) fn observe(&self, stamp: Stamp, now_ms: u64) {
+        if !self.0.stamps.observe(stamp, now_ms)
+            && !self.0.warned_ahead.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                node = %stamp.node,
+                ahead_ms = stamp.ms.saturating_sub(now_ms),
+                "a node's clock is far ahead; what it writes cannot be replaced until then"
+            );
+        }
+    }
+}
+
+/// Says where a blob of a commit lies.
+fn location_of(order: &mut Order, name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
+    let site = match &blob.place {
+        Place::Inline(_) => Site::Inline { commit: Arc::from(name) },
+        Place::Object => Site::Object,
+        Place::Pack { pack, offset, length } => {
+            let pack = Arc::from(commit.packs.get(*pack as usize)?.as_str());
+            Site::Pack { pack, offset: *offset, length: *length }
+        }
+    };
+    let mut location = Location { site, size: blob.size, stored_ms: blob.stored_ms };
+    intern(order, &mut location);
+    Some(location)
+}
+
+/// Shares the names of packs, and notes how long they are.
+pub(super) fn intern(order: &mut Order, location: &mut Location) {
+    let Site::Pack { pack, offset, length } = &mut location.site else { return };
+    let end = *offset + u64::from(*length);
+    match order.packs.get_key_value(pack) {
+        Some((known, known_end)) => {
+            let longer = end > *known_end;
+            *pack = Arc::clone(known);
+            if longer {
+                order.packs.insert(Arc::clone(pack), end);
+            }
+        }
+        None => drop(order.packs.insert(Arc::clone(pack), end)),
+    }
+}
+
+fn learn(order: &mut Order, fold: &mut Fold, digest: Digest, location: Location) {
+    if order.bad.get(&digest) == Some(&location) {
+        return;
+    }
+    if fold.locate(digest, location) {
+        order.bad.remove(&digest);
+        order.dirty.locations.insert(digest);
+    }
+}

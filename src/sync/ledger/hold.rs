@@ -1,0 +1,33 @@
+//! Holding a record back from the remote for a moment.
+
+use std::time::Duration;
+
+use super::Ledger;
+use super::queue::Hold;
+
+/// How long a record is held back at most.
+pub const HOLD_MAX: Duration = Duration::from_secs(1);
+
+/// Keeps a record, and all that follows it, from the remote until it is released or dropped, for at
+/// most [`HOLD_MAX`].
+#[derive(Debug)]
+pub struct HoldToken {
+    ledger: Ledger,
+    hold: Hold,
+}
+
+impl HoldToken {
+    pub(super) fn new(ledger: Ledger, hold: Hold) -> Self {
+        Self { ledger, hold }
+    }
+
+    /// Lets the record go.
+    pub fn release(self) {}
+}
+
+impl Drop for HoldToken {
+    fn drop(&mut self) {
+        self.hold.release();
+        self.ledger.queued().notify_waiters();
+    }
+}

@@ -1,0 +1,310 @@
+//! The queue: records that are in the journal and not yet remote, oldest first.
+//!
+//! Owns what is known of every path with changes in the queue, which decides what need not be sent at
+//! all. Must never reorder or split a record.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::local::Seq;
+use crate::name::TreePath;
+use crate::namespace::{Change, Entry, Fold, Kind, Op, Register};
+use crate::sync::batch::{Batch, coalesce, contents_of};
+
+/// The most changes that a batch collects; a single record may have more.
+const BATCH_CHANGES_MAX: usize = 4096;
+/// The most bytes of content that a batch collects; a single record may put more.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
+/// The most bytes that the changes of a batch may take in a commit, roughly.
+const BATCH_META_BYTES_MAX: u64 = 16 << 20;
+/// Smaller contents go into packs.
+pub(in crate::sync) const PACKED_BELOW_BYTES: u64 = 1 << 20;
+
+/// What a record weighs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Weight {
+    changes: usize,
+    /// Content of all files.
+    bytes: u64,
+    /// Content of the files that go into packs.
+    packed: u64,
+    /// The changes themselves.
+    pub(super) meta: u64,
+}
+
+impl Weight {
+    pub(super) fn of(changes: &[Change]) -> Self {
+        let mut weight = Self { changes: changes.len(), ..Self::default() };
+        for change in changes {
+            weight.meta += 64 + change.path.as_bytes().len() as u64;
+            match &change.op {
+                Op::Put(entry) => {
+                    weight.meta += 128 + entry_bytes(entry);
+                    let size = entry.content().map_or(0, |(_, size)| size);
+                    weight.bytes += size;
+                    weight.packed += if size < PACKED_BELOW_BYTES { size } else { 0 };
+                }
+                Op::Attrs { attrs, .. } => weight.meta += 64 + xattr_bytes(attrs),
+                Op::Remove => {}
+            }
+        }
+        weight
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            changes: self.changes + other.changes,
+            bytes: self.bytes + other.bytes,
+            packed: self.packed + other.packed,
+            meta: self.meta + other.meta,
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self {
+            changes: self.changes - other.changes,
+            bytes: self.bytes - other.bytes,
+            packed: self.packed - other.packed,
+            meta: self.meta - other.meta,
+        }
+    }
+
+    fn is_full(self) -> bool {
+        self.changes >= BATCH_CHANGES_MAX
+            || self.bytes >= BATCH_BYTES_MAX
+            || self.meta >= BATCH_META_BYTES_MAX
+    }
+
+    fn is_over(self) -> bool {
+        self.changes > BATCH_CHANGES_MAX
+            || self.bytes > BATCH_BYTES_MAX
+            || self.meta > BATCH_META_BYTES_MAX
+    }
+}
+
+fn entry_bytes(entry: &Entry) -> u64 {
+    let target = match &entry.kind {
+        Kind::Symlink { target } => target.len() as u64,
+        _ => 0,
+    };
+    target + xattr_bytes(&entry.attrs)
+}
+
+fn xattr_bytes(attrs: &crate::namespace::Attrs) -> u64 {
+    attrs.xattrs.iter().flat_map(|all| all.iter()).map(|(k, v)| (k.len() + v.len()) as u64).sum()
+}
+
+/// Whether a held record may go.
+#[derive(Debug, Clone)]
+pub(super) struct Hold(Arc<AtomicBool>);
+
+impl Hold {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    pub(super) fn release(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    fn holds(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    seq: Seq,
+    changes: Vec<Change>,
+    weight: Weight,
+    /// When it was published, by the monotonic clock.
+    at: Duration,
+    hold: Option<Hold>,
+}
+
+/// What is known of a path with changes in the queue.
+#[derive(Debug, Default)]
+struct Trail {
+    /// Changes of it in the queue or on their way.
+    changes: u32,
+    /// Others know something of it, or are about to: nothing of it may be kept from them.
+    known: bool,
+    /// The tombstone that was there before the first of the changes.
+    before: Option<Register>,
+}
+
+/// What the queue holds for the publisher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sync) enum Outlook {
+    /// Nothing can be taken.
+    Nothing,
+    /// Nothing can be taken for this long, or until a release.
+    Held(Duration),
+    /// Something can be taken, and more may come.
+    Open,
+    /// There is enough for a batch.
+    Full,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<Waiting>,
+    weight: Weight,
+    paths: HashMap<TreePath, Trail>,
+    /// Records and bytes of batches that were taken and are not yet remote, with the time of the
+    /// oldest record in each.
+    flying: VecDeque<(u64, u64, Duration)>,
+}
+
+impl Queue {
+    /// Notes that a change is about to be applied to `fold` and queued.
+    pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
+        let trail = self.paths.entry(change.path.clone()).or_insert_with(|| {
+            let register = fold.register(&change.path);
+            let known = match register {
+                Some(register) => register.entry.is_some(),
+                None => fold.knows(&change.path),
+            };
+            Trail { changes: 0, known, before: register.filter(|_| !known).cloned() }
+        });
+        trail.changes += 1;
+    }
+
+    /// Notes that others know something of a path. Returns whether it has changes in the queue.
+    pub(super) fn touch(&mut self, path: &TreePath) -> bool {
+        self.paths.get_mut(path).is_some_and(|trail| {
+            trail.known = true;
+            true
+        })
+    }
+
+    /// Reports whether a path has changes in the queue that others need not ever hear of.
+    pub(super) fn is_private(&self, path: &TreePath) -> bool {
+        self.paths.get(path).is_some_and(|trail| !trail.known)
+    }
+
+    /// Reports whether a path has changes in the queue.
+    pub(super) fn has(&self, path: &TreePath) -> bool {
+        self.paths.contains_key(path)
+    }
+
+    pub(super) fn push(
+        &mut self,
+        seq: Seq,
+        changes: Vec<Change>,
+        at: Duration,
+        hold: Option<Hold>,
+    ) {
+        let weight = Weight::of(&changes);
+        self.weight = self.weight.plus(weight);
+        self.waiting.push_back(Waiting { seq, changes, weight, at, hold });
+    }
+
+    /// Says whether there is something to take. `enough` are the bytes for packs that make a batch.
+    pub(super) fn outlook(&self, now: Duration, enough: u64, hold_max: Duration) -> Outlook {
+        let Some(first) = self.waiting.front() else { return Outlook::Nothing };
+        if let Some(left) = first.held(now, hold_max) {
+            return Outlook::Held(left);
+        }
+        if self.weight.is_full() || self.weight.packed >= enough {
+            return Outlook::Full;
+        }
+        Outlook::Open
+    }
+
+    /// Takes the next batch, and takes back from the fold what nobody will hear of.
+    pub(super) fn take(
+        &mut self,
+        now: Duration,
+        hold_max: Duration,
+        fold: &mut Fold,
+    ) -> Option<Batch> {
+        let (mut sum, mut records, mut upto) = (Weight::default(), 0, None);
+        let mut changes = Vec::new();
+        let oldest = self.waiting.front()?.at;
+        while let Some(next) = self.waiting.front() {
+            let with = sum.plus(next.weight);
+            if next.held(now, hold_max).is_some() || (records > 0 && with.is_over()) {
+                break;
+            }
+            let next = self.waiting.pop_front().expect("it was looked at");
+            self.weight = self.weight.minus(next.weight);
+            (sum, upto, records) = (with, Some(next.seq), records + 1);
+            changes.extend(next.changes);
+        }
+        let upto = upto?;
+        let mut paths: HashMap<TreePath, u32> = HashMap::new();
+        for change in &changes {
+            match paths.get_mut(&change.path) {
+                Some(count) => *count += 1,
+                None => drop(paths.insert(change.path.clone(), 1)),
+            }
+        }
+        let all = contents_of(&changes);
+        let mut changes = coalesce(changes);
+        let private: HashMap<TreePath, crate::stamp::Stamp> = changes
+            .iter()
+            .filter(|change| change.op == Op::Remove && self.is_private(&change.path))
+            .map(|change| (change.path.clone(), change.stamp))
+            .collect();
+        changes.retain(|change| !private.contains_key(&change.path));
+        for (path, removed) in &private {
+            let Some(trail) = self.paths.get_mut(path) else { continue };
+            trail.changes -= paths.remove(path).unwrap_or(0);
+            // A later change in the queue stands; what was there before is then still to come back.
+            if fold.register(path).is_some_and(|register| register.stamp == *removed) {
+                fold.reset(path, trail.before.clone());
+            }
+            if trail.changes == 0 {
+                self.paths.remove(path);
+            }
+        }
+        for path in paths.keys() {
+            self.touch(path);
+        }
+        self.flying.push_back((records, sum.bytes, oldest));
+        let sent: HashSet<_> = contents_of(&changes).into_iter().collect();
+        let dropped = all.into_iter().filter(|one| !sent.contains(one)).map(|one| one.0).collect();
+        Some(Batch { upto, records, bytes: sum.bytes, changes, dropped, paths })
+    }
+
+    /// Notes that the oldest batch that was taken is remote.
+    pub(super) fn done(&mut self, batch: &Batch) {
+        self.flying.pop_front();
+        for (path, count) in &batch.paths {
+            if let Some(trail) = self.paths.get_mut(path) {
+                trail.changes = trail.changes.saturating_sub(*count);
+                if trail.changes == 0 {
+                    self.paths.remove(path);
+                }
+            }
+        }
+    }
+
+    /// Returns records, bytes, and the time of the oldest record.
+    pub(super) fn totals(&self) -> (u64, u64, Option<Duration>) {
+        let flying = self.flying.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let oldest = self.flying.front().map(|one| one.2).or(self.waiting.front().map(|w| w.at));
+        (flying.0 + self.waiting.len() as u64, flying.1 + self.weight.bytes, oldest)
+    }
+
+    /// Lets everything go that is held.
+    pub(super) fn release_all(&mut self) {
+        self.waiting.iter().filter_map(|waiting| waiting.hold.as_ref()).for_each(Hold::release);
+    }
+}
+
+impl Waiting {
+    /// Returns how much longer it is held, if it is.
+    fn held(&self, now: Duration, hold_max: Duration) -> Option<Duration> {
+        let hold = self.hold.as_ref().filter(|hold| hold.holds())?;
+        let left = (self.at + hold_max).saturating_sub(now);
+        if left.is_zero() {
+            hold.release();
+            return None;
+        }
+        Some(left)
+    }
+}

@@ -1,0 +1,30 @@
+//! Synchronisation: what this node publishes goes out in order, what others publish comes in whole.
+//!
+//! Owns the ledger (namespace and journal together), publisher, follower and fetcher. Must never make
+//! a program wait for the store beyond its deadline, and never let the namespace show what no commit
+//! and no journal record says.
+
+mod backoff;
+mod batch;
+mod chains;
+mod engine;
+mod fetcher;
+mod flight;
+mod follower;
+mod freshness;
+mod ledger;
+mod publisher;
+mod upload;
+
+pub use engine::{Engine, Parts, Settings};
+pub use fetcher::Fetcher;
+pub use follower::Follower;
+pub use freshness::{FRESH_FOR_EVER, Freshness};
+pub use ledger::{
+    HOLD_MAX, HoldToken, Ledger, LedgerParts, PENDING_BYTES_MAX, PENDING_RECORDS_MAX, Pending,
+    RECORD_CHANGES_MAX, Stamper,
+};
+pub use publisher::{DrainReport, Publisher};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! The publisher: brings what was published here to the remote, in order, in atomic batches (P5).
+//!
+//! Owns the sequence numbers of this run's commits. Must never write a commit before the blobs that
+//! it names, nor before the commit that comes before it, and never give up.
+//!
+//! Two tasks make a pipeline: one collects batches and uploads their blobs, the other writes their
+//! commits, one after the other. So the blobs of a batch are uploaded while the commit of the one
+//! before is on its way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::backoff::Backoff;
+use super::ledger::{Ledger, Outlook, Pending};
+use super::upload::{Uploaded, Uploader};
+use crate::clock;
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::namespace::{Commit, Location, Place, Site};
+use crate::remote::{Remote, encode_commit, keys};
+use crate::stamp::Stamp;
+use crate::task;
+
+/// Batches whose blobs are uploaded and whose commits wait for their turn.
+const UPLOADED_MAX: usize = 1;
+/// A commit that took longer than this from its stamp to the store's answer is written again under a
+/// new stamp: followers look back only so far.
+const RESTAMP_AFTER: Duration = Duration::from_secs(20);
+/// How often a commit is written again for that; later the listing of the whole log finds it.
+const RESTAMPS_MAX: u32 = 3;
+/// The shortest and the longest wait before a commit is tried again.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(15);
+/// How often it is looked whether there is enough for a batch, as a part of the delay.
+const TICKS_PER_DELAY: u32 = 20;
+/// After this long without a commit, the first one goes as soon as nothing more comes.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// How often a drain tells how it gets on.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// What a drain came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct DrainReport {
+    /// Everything that was published before the drain is remote.
+    pub complete: bool,
+    /// What is not yet remote, published before or since.
+    pub left: Pending,
+    /// How long it took, in milliseconds.
+    pub elapsed_ms: u64,
+}
+
+/// Brings changes to the remote; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Publisher(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Ledger,
+    remote: Remote,
+    uploader: Arc<Uploader>,
+    delay: Duration,
+    pack_bytes: u64,
+    /// The sequence number of the next commit.
+    sequence: Mutex<u64>,
+    /// When the last commit was written, by the monotonic clock.
+    last: Mutex<Option<Duration>>,
+    /// Drains under way; nothing is collected for long meanwhile.
+    hurried: AtomicUsize,
+}
+
+impl Publisher {
+    /// Makes a publisher that does nothing until it is started. Collects for up to `delay`, or until
+    /// there are `pack_bytes` bytes for packs.
+    pub fn new(ledger: Ledger, remote: &Remote, delay: Duration, pack_bytes: u64) -> Self {
+        let remote = remote.background();
+        let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
+        let sequence = Mutex::new(0);
+        let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
+        let inner = Inner { ledger, remote, uploader, delay, pack_bytes, sequence, last, hurried };
+        Self(Arc::new(inner))
+    }
+
+    /// Starts its tasks. Aborting them at any point loses nothing.
+    pub fn start(&self, runtime: &Handle) -> Vec<JoinHandle<()>> {
+        let (sender, mut uploaded) = mpsc::channel(UPLOADED_MAX);
+        let (one, two) = (self.clone(), self.clone());
+        let collect = task::spawn(runtime, "collect", async move {
+            loop {
+                one.ripe().await;
+                let Some(next) = one.upload_next().await else { continue };
+                if sender.send(next).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let commit = task::spawn(runtime, "commit", async move {
+            while let Some(next) = uploaded.recv().await {
+                two.commit(next).await;
+            }
+        });
+        vec![collect, commit]
+    }
+
+    /// Returns when everything that was published before the call is remote, or after `limit`.
+    /// Calls `progress` now and then.
+    pub async fn drain(&self, limit: Duration, mut progress: impl FnMut(Pending)) -> DrainReport {
+        let ledger = &self.0.ledger;
+        let (target, began) = (ledger.last(), ledger.clock().mono());
+        let _hurry = Hurry::new(&self.0);
+        ledger.release_all();
+        let mut upto = ledger.remote_upto();
+        let wait = async {
+            while *upto.borrow_and_update() < target {
+                if let Some(Err(_)) = clock::within(PROGRESS_EVERY, upto.changed()).await {
+                    return;
+                }
+                progress(ledger.pending());
+            }
+        };
+        clock::within(limit, wait).await;
+        let complete = *upto.borrow() >= target;
+        // So that the next start finds nothing to do. What fails here is done again then.
+        let saving = ledger.clone();
+        if let Err(error) = task::blocking(move || saving.save()).await {
+            tracing::warn!(error = %error.chain(), "what was drained could not be noted");
+        }
+        let elapsed = ledger.clock().mono().saturating_sub(began);
+        DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
+    }
+
+    /// Waits until there is a batch worth taking.
+    async fn ripe(&self) {
+        let inner = &self.0;
+        loop {
+            let moved = inner.ledger.queued().notified();
+            match inner.ledger.outlook(inner.pack_bytes) {
+                Outlook::Nothing => moved.await,
+                Outlook::Held(_) if inner.is_hurried() => inner.ledger.release_all(),
+                Outlook::Held(left) => drop(clock::within(left, moved).await),
+                Outlook::Full => return,
+                Outlook::Open => break,
+            }
+        }
+        let idle = inner
+            .last
+            .lock()
+            .is_none_or(|last| inner.ledger.clock().mono().saturating_sub(last) >= IDLE_AFTER);
+        let tick = inner.delay / TICKS_PER_DELAY;
+        let enough_quiet = if idle { TICKS_PER_DELAY / 4 } else { TICKS_PER_DELAY };
+        let (mut quiet, mut records) = (0, inner.ledger.records());
+        for _ in 0..TICKS_PER_DELAY {
+            if inner.is_hurried()
+                || quiet >= enough_quiet
+                || inner.ledger.outlook(inner.pack_bytes) == Outlook::Full
+            {
+                return;
+            }
+            clock::sleep(tick).await;
+            let now = inner.ledger.records();
+            quiet = if now == records { quiet + 1 } else { 0 };
+            records = now;
+        }
+    }
+
+    /// Takes the next batch, if there is one, and uploads its blobs.
+    pub(super) async fn upload_next(&self) -> Option<Uploaded> {
+        let batch = self.0.ledger.take()?;
+        Some(self.0.uploader.upload(batch).await)
+    }
+
+    /// Writes the commit of a batch. Must be called in the order in which the batches were taken.
+    pub(super) async fn commit(&self, uploaded: Uploaded) {
+        let began = self.0.ledger.clock().mono();
+        let Uploaded { batch, packs, blobs, mut locations } = uploaded;
+        if batch.changes.is_empty() {
+            self.0.ledger.committed(&batch, locations, &[]);
+            return;
+        }
+        let stamp = self.0.ledger.next_stamp();
+        let mut commit = Commit {
+            stamp,
+            node: stamp.node,
+            incarnation: self.0.ledger.incarnation(),
+            sequence: *self.0.sequence.lock(),
+            packs,
+            blobs,
+            changes: batch.changes.clone(),
+            extensions: BTreeMap::new(),
+        };
+        let Some(names) = self.put(&mut commit).await else {
+            self.0.ledger.committed(&batch, locations, &[]);
+            return;
+        };
+        *self.0.sequence.lock() += 1;
+        *self.0.last.lock() = Some(self.0.ledger.clock().mono());
+        locations.extend(inline_locations(&commit));
+        self.0.ledger.committed(&batch, locations, &names);
+        tracing::debug!(
+            name = %keys::commit_name(&commit.stamp),
+            changes = commit.changes.len(),
+            blobs = commit.blobs.len(),
+            bytes = batch.bytes,
+            records = batch.records,
+            elapsed_ms = self.0.ledger.clock().mono().saturating_sub(began).as_millis() as u64,
+            "published"
+        );
+    }
+
+    /// Puts a commit into the log; returns every name under which it may be there, the last one for
+    /// certain. `None` when no reader would accept it, which is a fault of ours.
+    async fn put(&self, commit: &mut Commit) -> Option<Vec<Stamp>> {
+        let clock = self.0.ledger.clock();
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        let (mut names, mut again) = (Vec::new(), 0);
+        loop {
+            let stamped = clock.mono();
+            if !names.is_empty() {
+                commit.stamp = self.0.ledger.next_stamp();
+            }
+            names.push(commit.stamp);
+            let bytes = encode(commit).await?;
+            let name = keys::commit_name(&commit.stamp);
+            loop {
+                let put = self.0.remote.put_commit(&name, bytes.clone()).await;
+                let late = clock.mono().saturating_sub(stamped) > RESTAMP_AFTER;
+                match put {
+                    Ok(()) if late && again < RESTAMPS_MAX => {
+                        again += 1;
+                        break;
+                    }
+                    Ok(()) => return Some(names),
+                    Err(error) => self.0.uploader.again(&error, &mut backoff).await,
+                }
+                // Nobody need know this name: it would come too late for those who list now.
+                if clock.mono().saturating_sub(stamped) > RESTAMP_AFTER {
+                    break;
+                }
+            }
+            if names.len() > NAMES_MAX {
+                names.remove(0);
+            }
+        }
+    }
+}
+
+/// Names of one commit that are remembered as ours; others are read back, which is harmless.
+const NAMES_MAX: usize = 64;
+
+impl Inner {
+    fn is_hurried(&self) -> bool {
+        self.hurried.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Makes the publisher hurry as long as it lives.
+struct Hurry<'a>(&'a Inner);
+
+impl<'a> Hurry<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        inner.hurried.fetch_add(1, Ordering::Relaxed);
+        Self(inner)
+    }
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.hurried.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Encodes a commit. Changes that no reader would accept are left out, loudly: they would hold up
+/// everything behind them for ever.
+async fn encode(commit: &mut Commit) -> Option<Bytes> {
+    let try_once = async |commit: &Commit| -> Result<Bytes> {
+        let copy = commit.clone();
+        task::blocking(move || encode_commit(&copy)).await.map(Bytes::from)
+    };
+    let error: Error = match try_once(commit).await {
+        Ok(bytes) => return Some(bytes),
+        Err(error) => error,
+    };
+    let alone = |change: &crate::namespace::Change| {
+        let mut one = Commit { changes: vec![change.clone()], ..commit.clone() };
+        one.blobs.clear();
+        one.packs.clear();
+        encode_commit(&one).is_ok()
+    };
+    let good: Vec<_> = commit.changes.iter().filter(|change| alone(change)).cloned().collect();
+    let refused = commit.changes.len() - good.len();
+    tracing::error!(error = %error.chain(), refused, "changes cannot be shared with other nodes");
+    commit.changes = good;
+    match try_once(commit).await {
+        Ok(bytes) => Some(bytes),
+        Err(error) => {
+            let changes = commit.changes.len();
+            tracing::error!(error = %error.chain(), changes, "a batch cannot be shared");
+            None
+        }
+    }
+}
+
+/// Returns where the blobs lie that are in the commit itself.
+fn inline_locations(commit: &Commit) -> Vec<(Digest, Location)> {
+    let name: Arc<str> = Arc::from(keys::commit_name(&commit.stamp));
+    let inline = commit.blobs.iter().filter(|blob| matches!(blob.place, Place::Inline(_)));
+    inline
+        .map(|blob| {
+            let site = Site::Inline { commit: Arc::clone(&name) };
+            (blob.digest, Location { site, size: blob.size, stored_ms: blob.stored_ms })
+        })
+        .collect()
+}

@@ -1,0 +1,395 @@
+//! Uploading what a batch needs before its commit can be written: blobs first, pointer after.
+//!
+//! Owns where a blob goes: into the commit, a pack, or an object of its own. Must never upload bytes
+//! that are not those of their digest.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream;
+
+use super::backoff::Backoff;
+use super::batch::Batch;
+use super::ledger::{Ledger, PACKED_BELOW_BYTES};
+use crate::clock;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::local::OpenBlob;
+use crate::namespace::{BlobAt, Change, Location, Op, Place, Site};
+use crate::remote::{PackBuilder, Remote, keys};
+use crate::task;
+
+/// Blobs up to this size go into the commit itself ...
+const INLINE_MAX_BYTES: u64 = 4 << 10;
+/// ... as long as they are not more than this together.
+const INLINE_TOTAL_BYTES: u64 = 128 << 10;
+/// The largest setting for the size of a pack, far below what a pack can hold.
+const PACK_BYTES_SET_MAX: u64 = 32 << 20;
+/// Packs that are built and uploaded at once.
+const PACKS_AT_ONCE: usize = 2;
+/// Blobs that are uploaded at once as objects of their own.
+const OBJECTS_AT_ONCE: usize = 8;
+/// Packs of earlier commits that one commit refers to; what lies in others was announced before.
+const OLD_PACKS_MAX: usize = 256;
+/// The shortest and the longest wait before an upload is tried again.
+const RETRY_MIN: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often a blob that cannot be read is tried again: its writer may be about to replace it.
+const LOCAL_TRIES: u32 = 5;
+/// How long is waited between these.
+const LOCAL_WAIT: Duration = Duration::from_millis(200);
+/// At most one WARN in this time about failing uploads.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// A batch whose blobs are in the store.
+#[derive(Debug)]
+pub(super) struct Uploaded {
+    pub(super) batch: Batch,
+    /// Names of the packs that `blobs` refer to.
+    pub(super) packs: Vec<String>,
+    pub(super) blobs: Vec<BlobAt>,
+    /// Where the new blobs lie; those in the commit are not among them.
+    pub(super) locations: Vec<(Digest, Location)>,
+}
+
+/// Uploads blobs, for ever if need be.
+#[derive(Debug)]
+pub(super) struct Uploader {
+    ledger: Ledger,
+    remote: Remote,
+    pack_bytes: u64,
+    warned: parking_lot::Mutex<Option<Duration>>,
+}
+
+/// What is to be uploaded, and how.
+#[derive(Default)]
+struct Plan {
+    inline: Vec<(Digest, u64)>,
+    packs: Vec<Vec<(Digest, u64)>>,
+    objects: Vec<(Digest, u64)>,
+    known: Vec<(Digest, Location)>,
+}
+
+/// What came of one pack or object.
+enum Stored {
+    Pack { name: String, stored_ms: u64, members: Vec<(Digest, u64, u64, u32)> },
+    Object { digest: Digest, size: u64, stored_ms: u64 },
+    Nothing,
+}
+
+impl Uploader {
+    pub(super) fn new(ledger: Ledger, remote: Remote, pack_bytes: u64) -> Self {
+        let pack_bytes = pack_bytes.min(PACK_BYTES_SET_MAX);
+        Self { ledger, remote, pack_bytes, warned: parking_lot::Mutex::default() }
+    }
+
+    /// Uploads what the batch needs. Returns only when all of it is in the store, or lost here.
+    pub(super) async fn upload(self: &Arc<Self>, mut batch: Batch) -> Uploaded {
+        let plan = self.plan(&batch);
+        let lost = parking_lot::Mutex::new(Vec::new());
+        let batch_ref = &batch;
+        let packs = stream::iter(plan.packs)
+            .map(|some| self.store_pack(some, batch_ref, &lost))
+            .buffer_unordered(PACKS_AT_ONCE);
+        let objects = stream::iter(plan.objects)
+            .map(|one| self.store_object(one, batch_ref, &lost))
+            .buffer_unordered(OBJECTS_AT_ONCE);
+        let inline = self.read_all(plan.inline, batch_ref, &lost);
+        let (packs, objects, inline): (Vec<Stored>, Vec<Stored>, _) =
+            futures::join!(packs.collect(), objects.collect(), inline);
+        let mut uploaded =
+            Announcement { packs: Vec::new(), blobs: Vec::new(), locations: Vec::new() };
+        for stored in packs.into_iter().chain(objects) {
+            uploaded.add_stored(stored);
+        }
+        let stored_ms = self.remote.now_ms();
+        for (digest, bytes) in inline {
+            let size = bytes.len() as u64;
+            uploaded.blobs.push(BlobAt { digest, size, place: Place::Inline(bytes), stored_ms });
+        }
+        uploaded.add_known(plan.known);
+        let lost = lost.into_inner();
+        if !lost.is_empty() {
+            self.leave_out(&mut batch, &lost);
+        }
+        let Announcement { packs, blobs, locations } = uploaded;
+        Uploaded { batch, packs, blobs, locations }
+    }
+
+    fn plan(&self, batch: &Batch) -> Plan {
+        let mut plan = Plan::default();
+        let (mut inline, mut packed) = (0, 0);
+        for (digest, size) in batch.contents() {
+            match self.ledger.location(&digest) {
+                // Where it was announced before, nodes that lost it from there can still have it.
+                Some(Location { site: Site::Inline { .. }, .. })
+                    if !self.ledger.blobs().contains(&digest) =>
+                {
+                    continue;
+                }
+                Some(location) if !matches!(location.site, Site::Inline { .. }) => {
+                    plan.known.push((digest, location));
+                    continue;
+                }
+                _ => {}
+            }
+            if size <= INLINE_MAX_BYTES && inline + size <= INLINE_TOTAL_BYTES {
+                inline += size;
+                plan.inline.push((digest, size));
+            } else if size < PACKED_BELOW_BYTES {
+                if plan.packs.is_empty() || packed + size > self.pack_bytes {
+                    plan.packs.push(Vec::new());
+                    packed = 0;
+                }
+                packed += size;
+                let pack = plan.packs.last_mut().expect("one was begun if there was none");
+                pack.push((digest, size));
+            } else {
+                plan.objects.push((digest, size));
+            }
+        }
+        plan
+    }
+
+    /// Builds a pack and uploads it.
+    async fn store_pack(
+        &self,
+        some: Vec<(Digest, u64)>,
+        batch: &Batch,
+        lost: &parking_lot::Mutex<Vec<Digest>>,
+    ) -> Stored {
+        let read = self.read_all(some, batch, lost).await;
+        if read.is_empty() {
+            return Stored::Nothing;
+        }
+        let (bytes, members) = task::blocking(move || build(&read)).await;
+        let bytes = bytes::Bytes::from(bytes);
+        let name = keys::pack_name(&self.ledger.next_stamp());
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        loop {
+            let stored_ms = self.remote.now_ms();
+            match self.remote.put_pack(&name, bytes.clone()).await {
+                Ok(()) => return Stored::Pack { name, stored_ms, members },
+                Err(error) => self.again(&error, &mut backoff).await,
+            }
+        }
+    }
+
+    /// Uploads one blob as an object of its own.
+    async fn store_object(
+        &self,
+        (digest, size): (Digest, u64),
+        batch: &Batch,
+        lost: &parking_lot::Mutex<Vec<Digest>>,
+    ) -> Stored {
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        let mut tries = 0;
+        loop {
+            let stored_ms = self.remote.now_ms();
+            let outcome = match self.open(digest, size).await {
+                Some(open) => match open.file.try_clone() {
+                    Ok(file) => self.remote.put_blob(&digest, file, size).await,
+                    Err(error) => Err(Error::io("open a blob once more", error)),
+                },
+                None => Err(Error::new(Kind::Corrupt, format!("blob {digest} is gone"))),
+            };
+            match outcome {
+                Ok(()) => return Stored::Object { digest, size, stored_ms },
+                // Our own disk, and not the store.
+                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Internal) => {
+                    tries += 1;
+                    if tries >= LOCAL_TRIES || self.is_unwanted(&digest, batch) {
+                        lost.lock().push(digest);
+                        return Stored::Nothing;
+                    }
+                    clock::sleep(LOCAL_WAIT).await;
+                }
+                Err(error) => self.again(&error, &mut backoff).await,
+            }
+        }
+    }
+
+    async fn open(&self, digest: Digest, size: u64) -> Option<OpenBlob> {
+        let blobs = self.ledger.blobs().clone();
+        let opened = task::blocking(move || blobs.open_blob(&digest, size)).await;
+        opened.unwrap_or_else(|error| {
+            tracing::debug!(%digest, error = %error.chain(), "blob cannot be opened for upload");
+            None
+        })
+    }
+
+    /// Reads blobs and checks them against their digests; those that stay unreadable are lost.
+    async fn read_all(
+        &self,
+        some: Vec<(Digest, u64)>,
+        batch: &Batch,
+        lost: &parking_lot::Mutex<Vec<Digest>>,
+    ) -> Vec<(Digest, Vec<u8>)> {
+        let mut all = Vec::with_capacity(some.len());
+        let mut left = some;
+        for attempt in 1.. {
+            let blobs = self.ledger.blobs().clone();
+            let (read, failed) = task::blocking(move || {
+                let (mut read, mut failed) = (Vec::new(), Vec::new());
+                for (digest, size) in left {
+                    match read_blob(&blobs, &digest, size) {
+                        Ok(Some(bytes)) => read.push((digest, bytes)),
+                        _ => failed.push((digest, size)),
+                    }
+                }
+                (read, failed)
+            })
+            .await;
+            all.extend(read);
+            left = failed;
+            left.retain(|(digest, _)| {
+                let give_up = attempt >= LOCAL_TRIES || self.is_unwanted(digest, batch);
+                if give_up {
+                    lost.lock().push(*digest);
+                }
+                !give_up
+            });
+            if left.is_empty() {
+                break;
+            }
+            clock::sleep(LOCAL_WAIT).await;
+        }
+        all
+    }
+
+    /// Reports whether all files that the batch makes of a content were replaced since.
+    fn is_unwanted(&self, digest: &Digest, batch: &Batch) -> bool {
+        batch.changes.iter().filter(|c| puts(c, digest)).all(|c| self.ledger.is_superseded(c))
+    }
+
+    /// Leaves out the changes whose content is lost and that were replaced since. The others are
+    /// sent without a content: every node hides them, as this one does, until somebody writes them
+    /// again. To keep them from the others would leave the nodes with different namespaces.
+    fn leave_out(&self, batch: &mut Batch, lost: &[Digest]) {
+        let mut hidden = 0_u64;
+        batch.changes.retain(|change| {
+            if !lost.iter().any(|digest| puts(change, digest)) {
+                return true;
+            }
+            let replaced = self.ledger.is_superseded(change);
+            hidden += u64::from(!replaced);
+            !replaced
+        });
+        if hidden > 0 {
+            tracing::warn!(
+                files = hidden,
+                digest = %lost[0],
+                "content was lost before it was remote; its files are misses until rewritten"
+            );
+        }
+    }
+
+    /// Waits before a request to the store is made again.
+    pub(super) async fn again(&self, error: &Error, backoff: &mut Backoff) {
+        let wait = backoff.wait();
+        let wait_ms = wait.as_millis() as u64;
+        // The remote itself reports outages.
+        let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut);
+        if !outage && self.may_warn() {
+            tracing::warn!(error = %error.chain(), wait_ms, "upload failed; it is tried again");
+        } else {
+            tracing::debug!(error = %error.chain(), wait_ms, "upload failed");
+        }
+        clock::sleep(wait).await;
+    }
+
+    fn may_warn(&self) -> bool {
+        let now = self.ledger.clock().mono();
+        let mut warned = self.warned.lock();
+        let due = warned.is_none_or(|last| now >= last + WARN_EVERY);
+        if due {
+            *warned = Some(now);
+        }
+        due
+    }
+}
+
+/// Collects what a commit says of blobs.
+struct Announcement {
+    packs: Vec<String>,
+    blobs: Vec<BlobAt>,
+    locations: Vec<(Digest, Location)>,
+}
+
+impl Announcement {
+    fn add_stored(&mut self, stored: Stored) {
+        match stored {
+            Stored::Pack { name, stored_ms, members } => {
+                let pack = self.packs.len() as u32;
+                let shared: Arc<str> = Arc::from(name.as_str());
+                self.packs.push(name);
+                for (digest, size, offset, length) in members {
+                    let place = Place::Pack { pack, offset, length };
+                    self.blobs.push(BlobAt { digest, size, place, stored_ms });
+                    let site = Site::Pack { pack: Arc::clone(&shared), offset, length };
+                    self.locations.push((digest, Location { site, size, stored_ms }));
+                }
+            }
+            Stored::Object { digest, size, stored_ms } => {
+                self.blobs.push(BlobAt { digest, size, place: Place::Object, stored_ms });
+                self.locations.push((digest, Location { site: Site::Object, size, stored_ms }));
+            }
+            Stored::Nothing => {}
+        }
+    }
+
+    /// Says again where known blobs lie, for nodes that did not see it said.
+    fn add_known(&mut self, known: Vec<(Digest, Location)>) {
+        let new = self.packs.len();
+        let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
+        for (digest, Location { site, size, stored_ms }) in known {
+            let place = match site {
+                Site::Object => Place::Object,
+                Site::Pack { pack, offset, length } => {
+                    let number = match numbers.get(&pack) {
+                        Some(number) => *number,
+                        None if self.packs.len() - new >= OLD_PACKS_MAX => continue,
+                        None => {
+                            let number = self.packs.len() as u32;
+                            self.packs.push(pack.to_string());
+                            numbers.insert(pack, number);
+                            number
+                        }
+                    };
+                    Place::Pack { pack: number, offset, length }
+                }
+                Site::Inline { .. } => continue,
+            };
+            self.blobs.push(BlobAt { digest, size, place, stored_ms });
+        }
+    }
+}
+
+fn puts(change: &Change, digest: &Digest) -> bool {
+    matches!(&change.op, Op::Put(entry) if entry.content().is_some_and(|(d, _)| d == *digest))
+}
+
+/// Builds a pack; returns it with digest, size, offset and length of each member.
+fn build(read: &[(Digest, Vec<u8>)]) -> (Vec<u8>, Vec<(Digest, u64, u64, u32)>) {
+    let mut pack = PackBuilder::new();
+    let mut members = Vec::with_capacity(read.len());
+    for (digest, bytes) in read {
+        let (offset, length) =
+            pack.add(digest, bytes).expect("the plan keeps a pack far below its limits");
+        members.push((*digest, bytes.len() as u64, offset, length));
+    }
+    (pack.finish(), members)
+}
+
+/// Reads a whole blob; `None` when it is not there or not what its name says.
+fn read_blob(blobs: &crate::local::Blobs, digest: &Digest, size: u64) -> Result<Option<Vec<u8>>> {
+    use std::os::unix::fs::FileExt as _;
+    let Some(open) = blobs.open_blob(digest, size)? else { return Ok(None) };
+    let mut bytes = vec![0; size as usize];
+    open.file
+        .read_exact_at(&mut bytes, 0)
+        .map_err(|e| Error::io(format!("read blob {digest}"), e))?;
+    Ok((Digest::of(&bytes) == *digest).then_some(bytes))
+}
