@@ -4,10 +4,18 @@
 //! holds the code to it.
 
 pub mod clock;
+pub mod config;
 pub mod digest;
 pub mod error;
+pub mod metrics;
 pub mod name;
 pub mod stamp;
 pub mod task;
 
+pub mod local;
 pub mod namespace;
+pub mod remote;
+
+pub mod cli;
+pub mod control;
+pub mod daemon;

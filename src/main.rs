@@ -1,1 +1,7 @@
-fn main() {}
+//! The `hearthfs` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hearthfs::cli::main()
+}

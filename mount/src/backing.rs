@@ -1,7 +1,8 @@
 //! Backing files of passthrough handles.
 
 use std::fs::File;
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A file that the kernel may read and write in our place, and its registration with the session.
 ///
@@ -10,13 +11,25 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Backing {
     file: File,
-    id: Mutex<Option<fuser::BackingId>>,
+    registration: Mutex<Registration>,
+}
+
+/// What became of offering the file to the kernel.
+#[derive(Debug)]
+pub(crate) enum Registration {
+    /// Nobody has tried.
+    Untried,
+    /// The kernel knows it by this id.
+    Registered(fuser::BackingId),
+    /// The kernel would not have it. Never tried again: the handles that were then opened without it
+    /// must not be joined by one with it.
+    Refused,
 }
 
 impl Backing {
     /// Offers a file. It is registered when it is first handed to the kernel.
     pub fn new(file: File) -> Self {
-        Self { file, id: Mutex::new(None) }
+        Self { file, registration: Mutex::new(Registration::Untried) }
     }
 
     /// Returns the file itself.
@@ -24,7 +37,21 @@ impl Backing {
         &self.file
     }
 
-    pub(crate) fn id(&self) -> std::sync::MutexGuard<'_, Option<fuser::BackingId>> {
-        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Registers the file if nobody has yet. Whoever holds the guard may hand out the id.
+    pub(crate) fn registered(
+        &self,
+        register: impl FnOnce(&File) -> io::Result<fuser::BackingId>,
+    ) -> MutexGuard<'_, Registration> {
+        let mut registration = self.registration.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*registration, Registration::Untried) {
+            *registration = match register(&self.file) {
+                Ok(id) => Registration::Registered(id),
+                Err(error) => {
+                    tracing::debug!(%error, "backing file refused");
+                    Registration::Refused
+                }
+            };
+        }
+        registration
     }
 }

@@ -2,8 +2,20 @@
 //!
 //! Owns everything that names fuser, libc or `unsafe`. Must never know what a cache is.
 
+mod adapter;
 mod backing;
+mod caller;
+mod invalidator;
+mod mounting;
+pub mod mounts;
+pub mod process;
+mod session;
+mod signal;
 mod vfs;
 
 pub use backing::Backing;
+pub use caller::Tasks;
+pub use invalidator::Invalidator;
+pub use session::{MountOptions, Session};
+pub use signal::die_of;
 pub use vfs::*;

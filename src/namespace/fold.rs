@@ -63,6 +63,8 @@ pub struct Fold {
     /// When the content of a directory last moved on this node. Never shared: CPython's importer
     /// needs the move itself, not the same value everywhere.
     moved: HashMap<TreePath, Time>,
+    /// How many directories each directory holds that were made as such.
+    subdirectories: HashMap<TreePath, u32>,
     live: usize,
 }
 
@@ -146,7 +148,14 @@ impl Fold {
     fn replace(&mut self, path: &TreePath, register: Register) {
         let link = register.entry.as_ref().and_then(|entry| entry.link);
         self.live += usize::from(register.entry.is_some());
+        let is_directory =
+            |register: &Register| register.entry.as_ref().is_some_and(Entry::is_directory);
+        let now_directory = is_directory(&register);
         let old = self.registers.insert(path.clone(), register);
+        let was_directory = old.as_ref().is_some_and(is_directory);
+        if now_directory != was_directory {
+            self.count_subdirectory(path, now_directory);
+        }
         if let Some(old) = old.and_then(|old| old.entry) {
             self.live -= 1;
             if let Some(group) = old.link
@@ -161,6 +170,23 @@ impl Fold {
         if let Some(group) = link {
             self.links.entry(group).or_default().insert(path.clone());
         }
+    }
+
+    fn count_subdirectory(&mut self, path: &TreePath, more: bool) {
+        let Some(parent) = path.parent() else { return };
+        if more {
+            *self.subdirectories.entry(parent).or_default() += 1;
+        } else if let Some(count) = self.subdirectories.get_mut(&parent) {
+            *count -= 1;
+            if *count == 0 {
+                self.subdirectories.remove(&parent);
+            }
+        }
+    }
+
+    /// Counts the directories in a directory that were made as such.
+    pub fn subdirectories(&self, dir: &TreePath) -> u32 {
+        self.subdirectories.get(dir).copied().unwrap_or(0)
     }
 
     /// Puts back a register that an index kept; the newer one stays if there is one.

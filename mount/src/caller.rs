@@ -1,0 +1,197 @@
+//! Facts about the tasks that call us.
+//!
+//! Owns every look into `/proc` for a task. A task whose request is unanswered cannot go away, so what
+//! is read here during a request is about the task that made it. Must never be believed after the reply.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::process;
+
+/// Task flag: a signal is killing it.
+const PF_SIGNALED: u64 = 0x400;
+/// The part of an exit status that names a signal.
+const EXIT_SIGNAL_MASK: i64 = 0x7f;
+/// Remembered thread-to-process pairs, direct mapped; each is checked before it is believed.
+const PAIRS_MAX: usize = 256;
+
+/// What can be told about callers on this machine.
+#[derive(Debug)]
+pub struct Tasks {
+    refusal: Option<&'static str>,
+    /// Thread id in the high half, process id in the low one; 0 is nothing.
+    pairs: Box<[AtomicU64]>,
+}
+
+impl Tasks {
+    /// Finds out whether `/proc` shows the PID namespace in which the kernel names callers.
+    pub fn detect() -> Self {
+        let refusal = match fs::read_link("/proc/self") {
+            Err(_) => Some("/proc is not mounted"),
+            Ok(own) if own != Path::new(&process::own_id().to_string()) => {
+                Some("/proc belongs to another PID namespace")
+            }
+            Ok(_) if Stat::read(process::own_id()).is_err() => {
+                Some("/proc does not show the state of tasks")
+            }
+            Ok(_) => None,
+        };
+        Self::with(refusal)
+    }
+
+    fn with(refusal: Option<&'static str>) -> Self {
+        Self { refusal, pairs: (0..PAIRS_MAX).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Returns why no caller can be seen, if so. Then every caller counts as unseen.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal
+    }
+
+    /// Returns the process that a calling thread belongs to; `None` for one that cannot be seen.
+    pub fn process_of(&self, thread: u32) -> Option<u32> {
+        if thread == 0 || self.refusal.is_some() {
+            return None;
+        }
+        // Most callers are the first thread of their process, and this is one cheap call.
+        if process::is_thread_of(thread, thread) {
+            return Some(thread);
+        }
+        let slot = &self.pairs[thread as usize % PAIRS_MAX];
+        let pair = slot.load(Ordering::Relaxed);
+        // The low half is the process.
+        let (known, process) = ((pair >> 32) as u32, pair as u32);
+        if known == thread && process::is_thread_of(thread, process) {
+            return Some(process);
+        }
+        let process = thread_group(thread)?;
+        slot.store(u64::from(thread) << 32 | u64::from(process), Ordering::Relaxed);
+        Some(process)
+    }
+
+    /// Tells whether a calling task is being killed by a signal. `false` for one that exits by itself,
+    /// however many threads it has, and for one that cannot be seen.
+    pub fn is_dying(&self, thread: u32) -> bool {
+        if thread == 0 || self.refusal.is_some() {
+            return false;
+        }
+        let Ok(stat) = Stat::read(thread) else { return false };
+        if stat.flags & PF_SIGNALED == 0 {
+            return false;
+        }
+        // When one thread exits for all, the kernel kills the others, which marks them too; what the
+        // process dies of tells the two apart. Who may not see that is shown 0, and then the mark alone
+        // must do: taking a clean exit for a kill loses an unclosed file, the reverse publishes one.
+        stat.exit_code & EXIT_SIGNAL_MASK != 0 || !may_inspect(thread)
+    }
+}
+
+/// Tells whether the kernel shows us all about a task (fields of `stat` read 0 otherwise).
+fn may_inspect(thread: u32) -> bool {
+    match fs::read_link(format!("/proc/{thread}/exe")) {
+        Ok(_) => true,
+        // A task that has given up its memory has no program any more.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn thread_group(thread: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+    status
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"Tgid:"))
+        .and_then(|value| std::str::from_utf8(value).ok())
+        .and_then(|value| value.trim().parse().ok())
+}
+
+/// The fields of `/proc/<tid>/stat` that matter here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stat {
+    flags: u64,
+    exit_code: i64,
+}
+
+impl Stat {
+    fn read(thread: u32) -> io::Result<Self> {
+        let line = fs::read(format!("/proc/{thread}/stat"))?;
+        Self::parse(&line).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The name of a task may hold spaces, parentheses and line ends, so the fields are counted from
+    /// the last closing one.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let name_end = line.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(&line[name_end + 1..]).ok()?;
+        // The first of these is field 3; flags are field 9, the exit status is field 52.
+        let mut fields = rest.split_ascii_whitespace();
+        let flags = fields.nth(9 - 3)?.parse().ok()?;
+        let exit_code = fields.nth(52 - 10)?.parse().ok()?;
+        Some(Self { flags, exit_code })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_of_a_task_with_an_ugly_name() {
+        let mut line = b"7 (a) b (c\n9) S 1 2 3 4 5 4195328".to_vec();
+        for field in 10..52 {
+            line.extend_from_slice(format!(" {field}").as_bytes());
+        }
+        line.extend_from_slice(b" 15\n");
+        assert_eq!(Stat::parse(&line), Some(Stat { flags: 4_195_328, exit_code: 15 }));
+        assert_eq!(4_195_328 & PF_SIGNALED, PF_SIGNALED);
+        assert_eq!(Stat::parse(b"7 (x"), None);
+        assert_eq!(Stat::parse(b"7 (x) S 1"), None);
+    }
+
+    #[test]
+    fn threads_lead_to_their_process() {
+        let tasks = Tasks::detect();
+        assert_eq!(tasks.refusal(), None);
+        for _ in 0..3 {
+            let found = std::thread::scope(|scope| {
+                let work = scope.spawn(|| {
+                    // SAFETY: takes nothing, cannot fail.
+                    let thread = u32::try_from(unsafe { libc::gettid() }).unwrap();
+                    assert_ne!(thread, process::own_id());
+                    (tasks.process_of(thread), tasks.process_of(thread))
+                });
+                work.join().unwrap()
+            });
+            assert_eq!(found, (Some(process::own_id()), Some(process::own_id())));
+        }
+        assert_eq!(tasks.process_of(process::own_id()), Some(process::own_id()));
+        assert!(!tasks.is_dying(process::own_id()));
+    }
+
+    #[test]
+    fn a_stale_pair_is_not_believed() {
+        let tasks = Tasks::detect();
+        let other = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    // SAFETY: takes nothing, cannot fail.
+                    let thread = u32::try_from(unsafe { libc::gettid() }).unwrap();
+                    let slot = &tasks.pairs[thread as usize % PAIRS_MAX];
+                    slot.store(u64::from(thread) << 32 | 1, Ordering::Relaxed);
+                    tasks.process_of(thread)
+                })
+                .join()
+                .unwrap()
+        });
+        assert_eq!(other, Some(process::own_id()));
+    }
+
+    #[test]
+    fn without_a_usable_proc_everyone_is_unseen() {
+        let tasks = Tasks::with(Some("for the test"));
+        assert_eq!(tasks.process_of(process::own_id()), None);
+        assert!(!tasks.is_dying(process::own_id()));
+        assert_eq!(Tasks::detect().process_of(0), None);
+    }
+}

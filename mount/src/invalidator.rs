@@ -1,0 +1,77 @@
+//! Tells the kernel that names have changed elsewhere.
+//!
+//! Owns one thread and its queue. Must never be driven from inside a request, hold a lock while it
+//! calls the kernel, or invalidate an inode: the kernel takes the lock of the directory for it, and
+//! waits for requests in that directory that may be waiting for us.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use crate::vfs::Ino;
+
+/// Most names that wait to be invalidated. What does not fit is dropped: it costs freshness up to the
+/// lifetime that the kernel was given with the name, never correctness.
+const QUEUE_MAX: usize = 16 * 1024;
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// A handle by which names are invalidated; cheap to clone, never blocks.
+#[derive(Clone, Debug)]
+pub struct Invalidator {
+    queue: SyncSender<(Ino, OsString)>,
+    counts: Arc<Counts>,
+}
+
+impl Invalidator {
+    pub(crate) fn start(notifier: fuser::Notifier) -> io::Result<Self> {
+        let (queue, names) = sync_channel(QUEUE_MAX);
+        let counts = Arc::new(Counts::default());
+        let shared = Arc::clone(&counts);
+        let thread = std::thread::Builder::new().name("hearthfs-inval".to_owned());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the crate is a leaf; the thread ends with the last handle"
+        )]
+        drop(thread.spawn(move || drain(&names, &notifier, &shared))?);
+        Ok(Self { queue, counts })
+    }
+
+    /// Asks that the kernel looks this name up again before it believes in it, present or missing.
+    pub fn inval_entry(&self, parent: Ino, name: &OsStr) {
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            self.queue.try_send((parent, name.to_owned()))
+        {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many names the kernel was told of.
+    pub fn sent(&self) -> u64 {
+        self.counts.sent.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many names were dropped because the queue was full or the kernel refused.
+    pub fn dropped(&self) -> u64 {
+        self.counts.dropped.load(Ordering::Relaxed)
+    }
+}
+
+fn drain(names: &Receiver<(Ino, OsString)>, notifier: &fuser::Notifier, counts: &Counts) {
+    for (parent, name) in names {
+        // fuser takes ENOENT, which says that the kernel did not know the name, for success.
+        match notifier.inval_entry(fuser::INodeNo(parent.0), &name) {
+            Ok(()) => counts.sent.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                tracing::debug!(%error, parent = parent.0, "invalidation refused");
+                counts.dropped.fetch_add(1, Ordering::Relaxed)
+            }
+        };
+    }
+}

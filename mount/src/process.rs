@@ -1,0 +1,107 @@
+//! The few facts and acts about processes that would otherwise need libc elsewhere.
+//!
+//! Must never keep state.
+
+use std::io;
+
+/// A signal to pass on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// `SIGHUP`.
+    Hangup,
+    /// `SIGINT`.
+    Interrupt,
+    /// `SIGQUIT`.
+    Quit,
+    /// `SIGTERM`.
+    Terminate,
+    /// `SIGKILL`.
+    Kill,
+    /// `SIGUSR1`.
+    User1,
+    /// `SIGUSR2`.
+    User2,
+}
+
+impl Signal {
+    /// Returns the number of the signal.
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Hangup => libc::SIGHUP,
+            Self::Interrupt => libc::SIGINT,
+            Self::Quit => libc::SIGQUIT,
+            Self::Terminate => libc::SIGTERM,
+            Self::Kill => libc::SIGKILL,
+            Self::User1 => libc::SIGUSR1,
+            Self::User2 => libc::SIGUSR2,
+        }
+    }
+}
+
+/// Returns the effective user id of this process.
+pub fn effective_user() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Returns the effective group id of this process.
+pub fn effective_group() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::getegid() }
+}
+
+/// Returns the id of this process.
+pub fn own_id() -> u32 {
+    std::process::id()
+}
+
+/// Sends a signal to one process. The caller must know that the process has not been waited for, or
+/// another process may have its id. `ESRCH`: it is gone.
+pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
+    // 0 and negative numbers would mean process groups.
+    let Some(process) = i32::try_from(process).ok().filter(|process| *process > 0) else {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    };
+    // SAFETY: plain numbers.
+    match unsafe { libc::kill(process, signal.number()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Tells whether `thread` is a thread of `process`, both in our PID namespace, without opening a file.
+pub(crate) fn is_thread_of(thread: u32, process: u32) -> bool {
+    let (Ok(process), Ok(thread)) = (i32::try_from(process), i32::try_from(thread)) else {
+        return false;
+    };
+    if process <= 0 || thread <= 0 {
+        return false;
+    }
+    // Signal 0 sends nothing. EPERM comes after the pair was found to exist.
+    // SAFETY: plain numbers.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_not_signalled() {
+        for process in [0, u32::MAX] {
+            let refused = send_signal(process, Signal::Terminate).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ESRCH));
+        }
+    }
+
+    #[test]
+    fn threads_are_told_from_strangers() {
+        // SAFETY: takes nothing, cannot fail.
+        let here = u32::try_from(unsafe { libc::gettid() }).unwrap();
+        assert!(is_thread_of(here, own_id()));
+        assert!(!is_thread_of(here, 1));
+        assert!(!is_thread_of(0, own_id()));
+        assert!(is_thread_of(1, 1));
+    }
+}

@@ -1,0 +1,213 @@
+//! A mounted session, from mount to unmount.
+//!
+//! Owns the FUSE threads and the mount point. Must never unmount anything but what it mounted.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::watch;
+
+use crate::adapter::{Adapter, Shared};
+use crate::invalidator::Invalidator;
+use crate::mounting::{self, Look};
+use crate::mounts::{self, MountEntry};
+use crate::vfs::{Abilities, Vfs};
+
+/// How to mount.
+#[derive(Debug)]
+pub struct MountOptions {
+    /// An existing directory.
+    pub mount_point: PathBuf,
+    /// What the mount table shows as the source, for instance the remote URL without credentials.
+    pub fs_name: String,
+    /// Whether all writing is refused by the kernel.
+    pub read_only: bool,
+    /// Whether other users may use the mount, within the permissions of its files.
+    pub allow_other: bool,
+    /// Threads that take requests; at least one.
+    pub threads: usize,
+    /// Whether to ask for passthrough.
+    pub want_passthrough: bool,
+    /// A regular file in the cache directory, open for reading, by which it is found out whether the
+    /// kernel passes through to that file system. None: no passthrough.
+    pub probe_file: Option<File>,
+}
+
+/// A mounted file system. Dropping it unmounts lazily and does not wait.
+#[derive(Debug)]
+pub struct Session {
+    entry: MountEntry,
+    abilities: Abilities,
+    invalidator: Invalidator,
+    shared: Arc<Shared>,
+    ended: watch::Receiver<bool>,
+    server: Mutex<Option<JoinHandle<io::Result<()>>>>,
+}
+
+impl Session {
+    /// Mounts `vfs`, tells it what the session can do, and serves it from threads of its own. Answers
+    /// that have to wait run on `runtime`.
+    pub fn mount(
+        vfs: Arc<dyn Vfs>,
+        options: MountOptions,
+        runtime: tokio::runtime::Handle,
+    ) -> io::Result<Self> {
+        let mount_point = mounts::resolve(&options.mount_point)?;
+        let look = Look {
+            source: &options.fs_name,
+            read_only: options.read_only,
+            allow_other: options.allow_other,
+        };
+        let device = mounting::mount(&mount_point, &look)?;
+        // Nobody serves the mount before `serve`, so nothing may touch what lies below it.
+        let entry = own_entry(&mount_point)?;
+        Self::serve(vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
+            drop(unmount_if_ours(&entry, true));
+        })
+    }
+
+    fn serve(
+        vfs: Arc<dyn Vfs>,
+        options: &MountOptions,
+        runtime: tokio::runtime::Handle,
+        device: std::os::fd::OwnedFd,
+        entry: MountEntry,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let want_passthrough = options.want_passthrough && options.probe_file.is_some();
+        let adapter = Adapter {
+            vfs: Arc::clone(&vfs),
+            runtime,
+            want_passthrough,
+            shared: Arc::clone(&shared),
+        };
+        let mut config = fuser::Config::default();
+        config.n_threads = Some(options.threads.max(1));
+        config.clone_fd = false;
+        // Who may come in at all is the kernel's decision (`allow_other`). A second check per request
+        // would refuse the close of a file that was handed to a process of another user.
+        let acl = fuser::SessionACL::All;
+        let session = fuser::Session::from_fd(adapter, device, acl, config)?;
+        let abilities = abilities(&session, options, &shared);
+        vfs.start(abilities);
+        let invalidator = Invalidator::start(session.notifier())?;
+        let (ending, ended) = watch::channel(false);
+        let thread = std::thread::Builder::new().name("hearthfs-fuse".to_owned());
+        #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; joined by `wait`")]
+        let server = thread.spawn(move || {
+            let result = session.run();
+            if let Err(error) = &result {
+                tracing::error!(%error, "fuse session failed");
+            }
+            ending.send_replace(true);
+            result
+        })?;
+        Ok(Self { entry, abilities, invalidator, shared, ended, server: Mutex::new(Some(server)) })
+    }
+
+    /// Returns what the session can do.
+    pub fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    /// Returns where it is mounted, free of links.
+    pub fn mount_point(&self) -> &Path {
+        &self.entry.mount_point
+    }
+
+    /// Returns the way to tell the kernel of changed names.
+    pub fn notifier(&self) -> Invalidator {
+        self.invalidator.clone()
+    }
+
+    /// Returns how many calls of the [`Vfs`] have panicked. Each was answered with EIO.
+    pub fn panics(&self) -> u64 {
+        self.shared.panics.load(Ordering::Relaxed)
+    }
+
+    /// Unmounts. `lazy`: even if it is in use; its users keep what they have open, and the session goes
+    /// on serving them. `EBUSY`: in use. Success if it is not mounted any more.
+    pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        unmount_if_ours(&self.entry, lazy)
+    }
+
+    /// Waits until nobody uses the mount any more, whoever unmounted it. Blocks the thread.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        match server.take() {
+            Some(server) => {
+                server.join().unwrap_or_else(|_| Err(io::Error::other("fuse session panicked")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits as [`Session::wait`] does, without blocking a thread.
+    pub async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        // An error says that the thread is gone, which is the same.
+        drop(ended.wait_for(|ended| *ended).await);
+    }
+
+    /// Tells whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.has_ended()
+            && let Err(error) = self.unmount(true)
+        {
+            tracing::warn!(%error, mount_point = %self.entry.mount_point.display(), "unmount failed");
+        }
+    }
+}
+
+/// Finds the mount that was just made.
+fn own_entry(mount_point: &Path) -> io::Result<MountEntry> {
+    let found = mounts::all()?
+        .into_iter()
+        .rfind(|entry| entry.mount_point == mount_point && entry.is_hearthfs());
+    found.ok_or_else(|| io::Error::other("the mount does not show in /proc/self/mountinfo"))
+}
+
+/// Unmounts if the topmost mount there is still this one.
+fn unmount_if_ours(entry: &MountEntry, lazy: bool) -> io::Result<()> {
+    let top = mounts::all()?.into_iter().rfind(|other| other.mount_point == entry.mount_point);
+    match top {
+        Some(top) if top.device == entry.device && top.is_hearthfs() => {
+            mounts::unmount_entry(&top, lazy)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn abilities<F: fuser::Filesystem>(
+    session: &fuser::Session<F>,
+    options: &MountOptions,
+    shared: &Shared,
+) -> Abilities {
+    let refusal = match &options.probe_file {
+        _ if !options.want_passthrough => Some("switched off"),
+        None => Some("no file to try it with"),
+        Some(_) if !shared.passthrough_offered.load(Ordering::Acquire) => {
+            Some("this kernel has no FUSE passthrough (Linux 6.9 or later has)")
+        }
+        Some(file) => mounting::try_backing(session, file).err().map(|error| refusal_of(&error)),
+    };
+    Abilities { passthrough: refusal.is_none(), passthrough_refusal: refusal }
+}
+
+fn refusal_of(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => "it needs CAP_SYS_ADMIN",
+        Some(libc::ELOOP) => "the cache directory lies on a stacked file system (overlay, FUSE)",
+        _ => "the kernel refused a file of the cache directory",
+    }
+}

@@ -1,0 +1,171 @@
+//! The programs that cache into a directory, and how each is told which.
+//!
+//! Owns the table of their environment variables. Must never override what the user has set.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// One variable of one client.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Who reads it.
+    name: &'static str,
+    /// The variable.
+    variable: &'static str,
+    /// The directory of the client below the mount. Variables that share one are one setting: if the
+    /// user has set any of them, none is touched.
+    dir: &'static str,
+    /// What stands before the path in the value.
+    prefix: &'static str,
+    /// Whether the client fails, or caches nothing, if the directory is not there.
+    needs_dir: bool,
+    /// Another variable that, if it holds this word, says the same in another way.
+    unless: Option<(&'static str, &'static str)>,
+}
+
+const fn client(name: &'static str, variable: &'static str, dir: &'static str) -> Client {
+    Client { name, variable, dir, prefix: "", needs_dir: false, unless: None }
+}
+
+/// All clients. What each does in its directory is known from reading its source or watching it run.
+///
+/// Not in here, on purpose: Bazel takes `--disk_cache` only as a flag; CUDA's ComputeCache is one index
+/// file without locks, which is better kept on the node; XLA's side caches lie below JAX's directory.
+static CLIENTS: &[Client] = &[
+    client("OLYMPUS", "OLYMPUS_COMPILATION_CACHE_DIR", "jax"),
+    client("JAX", "JAX_COMPILATION_CACHE_DIR", "jax"),
+    // It opens files in the directory and never makes it.
+    Client { needs_dir: true, ..client("PyTorch/XLA", "XLA_PERSISTENT_CACHE_PATH", "torch_xla") },
+    client("TorchInductor", "TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    client("Triton", "TRITON_CACHE_DIR", "triton"),
+    // It asks for a directory that is there and writable, or gives up.
+    Client { needs_dir: true, ..client("triton-dejavu", "TRITON_DEJAVU_STORAGE", "triton-dejavu") },
+    client("vLLM", "VLLM_CACHE_ROOT", "vllm"),
+    client("PyTorch extensions", "TORCH_EXTENSIONS_DIR", "torch_extensions"),
+    client("numba", "NUMBA_CACHE_DIR", "numba"),
+    Client {
+        unless: Some(("NEURON_CC_FLAGS", "--cache_dir")),
+        ..client("AWS Neuron", "NEURON_COMPILE_CACHE_URL", "neuron")
+    },
+    // The second level, not CCACHE_DIR: the first level stays on the node's own disk with its statistics
+    // and locks, which are written at every call and mean nothing elsewhere.
+    Client {
+        prefix: "file:",
+        needs_dir: true,
+        ..client("ccache", "CCACHE_REMOTE_STORAGE", "ccache")
+    },
+    // The same under its name before version 4.7.
+    Client {
+        prefix: "file:",
+        needs_dir: true,
+        ..client("ccache", "CCACHE_SECONDARY_STORAGE", "ccache")
+    },
+    client("sccache", "SCCACHE_DIR", "sccache"),
+    client("Go", "GOCACHE", "go-build"),
+];
+
+/// What is to be set for a command that runs on a mount.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Plan {
+    /// Variables and their values.
+    pub(super) variables: Vec<(&'static str, OsString)>,
+    /// Directories that have to be there, relative to the mount.
+    pub(super) dirs: Vec<&'static str>,
+}
+
+/// Decides what to set for a command on the mount at `point`, given what the user has set.
+pub(super) fn plan(point: &Path, set: &BTreeMap<OsString, OsString>) -> Plan {
+    let is_set = |variable: &str| set.contains_key(OsStr::new(variable));
+    let mut plan = Plan::default();
+    for client in CLIENTS {
+        let mut same = CLIENTS.iter().filter(|other| other.dir == client.dir);
+        if same.any(|other| is_set(other.variable)) || said_otherwise(client, set) {
+            continue;
+        }
+        let mut value = OsString::from(client.prefix);
+        value.push(point.join(client.dir));
+        plan.variables.push((client.variable, value));
+        if client.needs_dir && !plan.dirs.contains(&client.dir) {
+            plan.dirs.push(client.dir);
+        }
+    }
+    plan.variables.push(("HEARTHFS_MOUNT", point.as_os_str().to_owned()));
+    plan
+}
+
+fn said_otherwise(client: &Client, set: &BTreeMap<OsString, OsString>) -> bool {
+    client.unless.is_some_and(|(variable, word)| {
+        set.get(OsStr::new(variable)).is_some_and(|value| value.to_string_lossy().contains(word))
+    })
+}
+
+/// Writes the table for the help text.
+pub(super) fn help() -> String {
+    let row = |client: &Client| {
+        let value = format!("{}DIR/{}", client.prefix, client.dir);
+        format!("  {:<30} {:<26} {}\n", client.variable, value, client.name)
+    };
+    CLIENTS.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(set: &[(&str, &str)]) -> BTreeMap<&'static str, String> {
+        let set = set.iter().map(|(k, v)| (k.into(), v.into())).collect();
+        let plan = plan(Path::new("/m"), &set);
+        plan.variables.into_iter().map(|(k, v)| (k, v.into_string().expect("text"))).collect()
+    }
+
+    #[test]
+    fn every_client_gets_a_directory() {
+        let all = planned(&[]);
+        for (variable, value) in [
+            ("OLYMPUS_COMPILATION_CACHE_DIR", "/m/jax"),
+            ("JAX_COMPILATION_CACHE_DIR", "/m/jax"),
+            ("TRITON_CACHE_DIR", "/m/triton"),
+            ("TORCHINDUCTOR_CACHE_DIR", "/m/inductor"),
+            ("NUMBA_CACHE_DIR", "/m/numba"),
+            ("NEURON_COMPILE_CACHE_URL", "/m/neuron"),
+            ("XLA_PERSISTENT_CACHE_PATH", "/m/torch_xla"),
+            ("TRITON_DEJAVU_STORAGE", "/m/triton-dejavu"),
+            ("VLLM_CACHE_ROOT", "/m/vllm"),
+            ("TORCH_EXTENSIONS_DIR", "/m/torch_extensions"),
+            ("CCACHE_REMOTE_STORAGE", "file:/m/ccache"),
+            ("SCCACHE_DIR", "/m/sccache"),
+            ("GOCACHE", "/m/go-build"),
+            ("HEARTHFS_MOUNT", "/m"),
+        ] {
+            assert_eq!(all.get(variable).map(String::as_str), Some(value), "{variable}");
+        }
+        assert_eq!(all.len(), CLIENTS.len() + 1);
+    }
+
+    #[test]
+    fn what_the_user_has_set_stays() {
+        let all = planned(&[
+            ("TRITON_CACHE_DIR", "/mine"),
+            ("JAX_COMPILATION_CACHE_DIR", ""),
+            ("NEURON_CC_FLAGS", "-O1 --cache_dir=/mine"),
+        ]);
+        for untouched in [
+            "TRITON_CACHE_DIR",
+            "JAX_COMPILATION_CACHE_DIR",
+            "OLYMPUS_COMPILATION_CACHE_DIR",
+            "NEURON_COMPILE_CACHE_URL",
+        ] {
+            assert!(!all.contains_key(untouched), "{untouched}");
+        }
+        assert!(all.contains_key("NUMBA_CACHE_DIR"));
+    }
+
+    #[test]
+    fn directories_of_clients_that_make_none() {
+        let dirs = plan(Path::new("/m"), &BTreeMap::new()).dirs;
+        assert_eq!(dirs, ["torch_xla", "triton-dejavu", "ccache"]);
+        let mine = BTreeMap::from([("TRITON_DEJAVU_STORAGE".into(), "/mine".into())]);
+        assert!(!plan(Path::new("/m"), &mine).dirs.contains(&"triton-dejavu"));
+    }
+}

@@ -1,0 +1,110 @@
+//! `hearthfs config show` and `hearthfs config check`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::failure::{Failure, Outcome};
+use super::options::MountOptions;
+use super::output::{data, note};
+use super::{dirs, point};
+use crate::config::{self, KEYS, Loaded, Surroundings};
+
+/// The commands under `hearthfs config`.
+#[derive(Subcommand, Clone, Debug)]
+pub(super) enum Config {
+    /// Print the values in effect as a configuration file, each with where it came from
+    Show(Show),
+    /// Refuse what a mount would refuse, and change nothing
+    Check(Check),
+}
+
+/// Options of `hearthfs config show`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Show {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of `hearthfs config check`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Check {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What both take.
+#[derive(Args, Clone, Debug)]
+struct Common {
+    /// The mount point that it is for
+    dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: MountOptions,
+}
+
+impl Common {
+    fn load(&self, around: &Surroundings) -> Outcome<(Option<PathBuf>, Loaded)> {
+        let point = self.dir.as_ref().map(|dir| point::absolute(around, dir));
+        let loaded = config::load(&self.options.flags(), around, point.as_deref())?;
+        for warning in &loaded.warnings {
+            note(&format!("warning: {warning}"));
+        }
+        Ok((point, loaded))
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Config) -> Outcome<()> {
+    let around = Surroundings::of_process();
+    match command {
+        Config::Show(show) => {
+            let (_, loaded) = show.common.load(&around)?;
+            data(&if show.json { json(&loaded)? } else { file(&around, &loaded) })
+        }
+        Config::Check(check) => {
+            let (point, loaded) = check.common.load(&around)?;
+            if let Some(point) = point {
+                dirs::check(&loaded.settings, &point)?;
+            }
+            match &loaded.file {
+                Some(file) => note(&format!("{} is in order", file.display())),
+                None => note("the configuration is in order; there is no file"),
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Writes the effective values as a file that would set them.
+fn file(around: &Surroundings, loaded: &Loaded) -> String {
+    let (mut text, mut section) = (String::new(), "");
+    for (key, entry) in KEYS.iter().zip(&loaded.effective) {
+        // Writing to a string does not fail.
+        if key.section() != section {
+            let gap = if section.is_empty() { "" } else { "\n" };
+            section = key.section();
+            writeln!(text, "{gap}[{section}]").ok();
+        }
+        let line = format!("{} = {}", key.short(), key.literal(&entry.value));
+        write!(text, "{line:<40} # {}", entry.origin).ok();
+        if key.name == "local.cache_dir" && entry.value.is_empty() {
+            let base = config::cache_base(around);
+            write!(text, ": {}/<name of the mount>", base.display()).ok();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn json(loaded: &Loaded) -> Outcome<String> {
+    let mut text = serde_json::to_string_pretty(&loaded.effective)
+        .map_err(|error| Failure::failed(format!("write the configuration as JSON: {error}")))?;
+    text.push('\n');
+    Ok(text)
+}

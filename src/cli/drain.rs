@@ -1,0 +1,44 @@
+//! `hearthfs drain`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::failure::{Failure, Outcome};
+use super::output::{Progress, left, note};
+use super::{point, status, wait};
+use crate::config::{Surroundings, parse_duration};
+
+/// Options of `hearthfs drain`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Drain {
+    /// The mount point, or any path on the mount
+    dir: PathBuf,
+
+    /// Give up after so long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Drain) -> Outcome<()> {
+    let around = Surroundings::of_process();
+    let point = point::absolute(&around, &command.dir);
+    wait(async {
+        let (mut client, status) = status::find(&around, &point).await?;
+        if status.remote.is_none() {
+            note("there is no remote to drain to: this mount is a local cache only");
+            return Ok(());
+        }
+        let mut progress = Progress::new();
+        let report = client.drain(command.timeout, |backlog| progress.show(backlog)).await?;
+        drop(progress);
+        if report.complete {
+            return Ok(());
+        }
+        let mut failure = Failure::failed(left(&report.left));
+        failure.messages.extend(report.trouble);
+        Err(failure.hint("it is safe in the cache directory, and the mount goes on uploading"))
+    })
+}

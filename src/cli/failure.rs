@@ -1,0 +1,101 @@
+//! How a command ends when it does not succeed.
+//!
+//! Owns the exit statuses, which scripts rely on, and the form of messages. Must never print data.
+
+use std::fmt::Write as _;
+
+use crate::config::Refusal;
+use crate::error::{Error, Kind};
+
+/// The exit status of a command that did not succeed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Exit {
+    /// It was tried and failed.
+    Failed = 1,
+    /// It was not tried: usage, configuration, environment.
+    Refused = 2,
+    /// There is no mount to do it with.
+    NotMounted = 3,
+    /// `run`: the command is there and cannot be executed.
+    NotExecutable = 126,
+    /// `run`: there is no such command.
+    NoCommand = 127,
+}
+
+/// Why a command did not succeed, and what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    pub(super) exit: Exit,
+    pub(super) messages: Vec<String>,
+    pub(super) hints: Vec<String>,
+}
+
+/// The result of a command.
+pub(super) type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    pub(super) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, messages: vec![message.into()], hints: Vec::new() }
+    }
+
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self::new(Exit::Refused, message)
+    }
+
+    pub(super) fn not_mounted(message: impl Into<String>) -> Self {
+        Self::new(Exit::NotMounted, message)
+    }
+
+    #[must_use]
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Makes a failure of an error that came up before anything was changed: what the user can put
+    /// right is a refusal.
+    pub(super) fn at_start(error: &Error) -> Self {
+        let exit = match error.kind() {
+            Kind::NotFound
+            | Kind::Exists
+            | Kind::Busy
+            | Kind::NoSpace
+            | Kind::Denied
+            | Kind::Invalid => Exit::Refused,
+            Kind::Corrupt | Kind::Unavailable | Kind::TimedOut | Kind::Closed | Kind::Internal => {
+                Exit::Failed
+            }
+        };
+        Self::new(exit, error.chain())
+    }
+
+    /// Returns the lines for stderr.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        for (label, lines) in [("error", &self.messages), ("hint", &self.hints)] {
+            for line in lines {
+                // Writing to a string does not fail.
+                writeln!(text, "{label}: {line}").ok();
+            }
+        }
+        text
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::failed(error.chain())
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let messages = refusal.0.iter().map(ToString::to_string).collect();
+        let hint = "`hearthfs config show` prints the values in effect and where they come from";
+        Self { exit: Exit::Refused, messages, hints: vec![hint.to_owned()] }
+    }
+}

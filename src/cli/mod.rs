@@ -1,0 +1,226 @@
+//! The command line.
+//!
+//! Owns words, exit statuses and messages. Must never do what the daemon does: it starts one, or asks
+//! one over the control socket.
+
+mod background;
+mod child;
+mod clients;
+mod configuration;
+mod dirs;
+mod drain;
+mod failure;
+mod logging;
+mod mount;
+mod notify;
+mod options;
+mod output;
+mod point;
+mod run;
+mod share;
+mod status;
+mod unmount;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use failure::{Failure, Outcome};
+
+/// One compile cache for a whole cluster, behind an ordinary directory
+#[derive(Parser, Debug)]
+#[command(name = "hearthfs", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Mount the cache at a directory and serve it until it is unmounted
+    Mount(mount::Mount),
+    /// Run a command with every compile cache on the mount
+    Run(run::Run),
+    /// Upload what is not yet remote, unmount, and wait for the end
+    Unmount(unmount::Unmount),
+    /// Show what is mounted, how it does, and what is not yet remote
+    Status(status::Show),
+    /// Wait until all that was published before is remote
+    Drain(drain::Drain),
+    /// Show or check the configuration
+    #[command(subcommand)]
+    Config(configuration::Config),
+}
+
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done
+  1  tried and failed
+  2  refused: usage, configuration or environment; nothing was changed
+  3  not mounted";
+
+const ADDRESSES: &str = "\
+Remotes:
+  s3://BUCKET[/PREFIX]   any S3 store; credentials, region and endpoint by the AWS variables,
+                         the files in ~/.aws, or the instance
+  file:///DIRECTORY      a directory that all nodes share
+  (none)                 a cache on this node only";
+
+const EXAMPLES: &str = "\
+Examples:
+  hearthfs run --remote s3://bucket/cache -- python train.py
+  hearthfs mount /mnt/cache --remote s3://bucket/cache --background
+  hearthfs status /mnt/cache
+  hearthfs unmount /mnt/cache";
+
+const MOUNT_EXAMPLES: &str = "\
+Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0. The
+mount point must be an empty directory; what a dead daemon left mounted there is taken away first.
+
+Examples:
+  hearthfs mount /mnt/cache --remote s3://bucket/cache
+  hearthfs mount /mnt/cache --remote file:///nfs/cache --cache-dir /scratch/cache --cache-size 200GiB
+  hearthfs mount /mnt/cache --remote s3://bucket --set remote.endpoint=http://localhost:9000";
+
+const STATUS_NOTES: &str = "\
+Examples:
+  hearthfs status
+  hearthfs status /mnt/cache --json | jq .backlog.records";
+
+const DRAIN_NOTES: &str = "\
+Exits 1 when the time is over first; nothing is lost then, and the mount goes on uploading.
+
+Example:
+  hearthfs drain /mnt/cache --timeout 5m && shutdown -h now";
+
+const UNMOUNT_NOTES: &str = "\
+Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and the
+next mount with that directory goes on.
+
+Examples:
+  hearthfs unmount /mnt/cache
+  hearthfs unmount /mnt/cache --now";
+
+const RUN_NOTES: &str = "\
+Mounts at DIR if nothing is mounted there, or else joins that mount; several runs share it, and the last
+one unmounts what a run has mounted. Signals and the exit status are the command's; a command that cannot
+be found exits 127, one that cannot be executed 126. At the end it waits until all is remote (at most
+writeback.drain_deadline) and prints one line of figures to stderr.
+
+Some clients store absolute paths in their entries: DIR should be the same on all nodes.
+
+Variables that are set for the command, unless you have set them:
+";
+
+/// Parses the arguments, runs the command, and returns its exit status.
+pub fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match dispatch(&cli.command) {
+        Ok(status) => status,
+        Err(failure) => {
+            // When stderr is gone there is nobody left to tell.
+            std::io::stderr().lock().write_all(failure.text().as_bytes()).ok();
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+fn dispatch(command: &Command) -> Outcome<ExitCode> {
+    match command {
+        Command::Mount(command) => mount::run(command),
+        Command::Run(command) => return run::run(command),
+        Command::Unmount(command) => unmount::run(command),
+        Command::Status(command) => status::run(command),
+        Command::Drain(command) => drain::run(command),
+        Command::Config(command) => configuration::run(command),
+    }
+    .map(|()| ExitCode::SUCCESS)
+}
+
+/// Returns the tree of commands with its help texts.
+fn command() -> clap::Command {
+    let run_notes = format!(
+        "{RUN_NOTES}{}\nccache keeps its first level where it is (CCACHE_DIR) and gets the mount as its \
+         second.\nHEARTHFS_MOUNT is set to DIR, so that a run inside the command joins the same mount.\n\n\
+         Examples:\n  hearthfs run -- make -j8\n  hearthfs run --mount /mnt/cache -- python train.py",
+        clients::help()
+    );
+    let variables = variables();
+    Cli::command()
+        .after_help(format!("{EXAMPLES}\n\n{EXIT_STATUS}"))
+        .after_long_help(format!("{EXAMPLES}\n\n{ADDRESSES}\n\n{variables}\n{EXIT_STATUS}"))
+        .mut_subcommand("mount", |c| c.after_help(format!("{MOUNT_EXAMPLES}\n\n{ADDRESSES}")))
+        .mut_subcommand("run", |c| c.after_help(run_notes))
+        .mut_subcommand("status", |c| c.after_help(STATUS_NOTES))
+        .mut_subcommand("drain", |c| c.after_help(DRAIN_NOTES))
+        .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
+}
+
+/// Writes the table of environment variables for the help text.
+fn variables() -> String {
+    let mut text =
+        "Environment (a flag goes before it, the configuration file after it):\n".to_owned();
+    let mut row = |name: &str, about: &str| {
+        text.extend([format!("  {name:<24} {about}\n")]);
+    };
+    for key in crate::config::KEYS {
+        if let Some(variable) = key.variable {
+            row(variable, key.name);
+        }
+    }
+    row("HEARTHFS_CONFIG", "the configuration file");
+    row("HEARTHFS_MOUNT", "where `run` mounts");
+    row("HEARTHFS_RUNTIME_DIR", "where the control sockets lie");
+    text
+}
+
+/// Runs the asynchronous part of a command.
+fn wait<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("start the runtime: {error}")))?;
+    runtime.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn help_says_what_there_is() {
+        let help = command().render_long_help().to_string();
+        for word in [
+            "mount",
+            "run",
+            "unmount",
+            "status",
+            "drain",
+            "config",
+            "s3://BUCKET",
+            "Exit status",
+            "HEARTHFS_REMOTE",
+            "HEARTHFS_RUNTIME_DIR",
+            "Examples",
+        ] {
+            assert!(help.contains(word), "`{word}` is not in:\n{help}");
+        }
+        let mut tree = command();
+        let run = tree.find_subcommand_mut("run").expect("there").render_long_help().to_string();
+        for word in
+            ["TRITON_CACHE_DIR", "CCACHE_REMOTE_STORAGE", "HEARTHFS_MOUNT", "127", "--cache-size"]
+        {
+            assert!(run.contains(word), "`{word}` is not in:\n{run}");
+        }
+        let mount =
+            tree.find_subcommand_mut("mount").expect("there").render_long_help().to_string();
+        assert!(mount.contains("--background") && !mount.contains("--detached"), "{mount}");
+    }
+}

@@ -1,0 +1,128 @@
+//! `hearthfs mount`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::failure::{Exit, Failure, Outcome};
+use super::options::MountOptions;
+use super::output::{left, note};
+use super::point::{self, State};
+use super::{background, dirs, logging, notify, wait};
+use crate::config::{self, Loaded, Settings, Surroundings};
+use crate::daemon;
+
+/// Options of `hearthfs mount`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Mount {
+    /// The mount point: an empty directory
+    dir: PathBuf,
+
+    /// Return once the mount works, and leave it running
+    #[arg(long)]
+    background: bool,
+
+    #[command(flatten)]
+    options: MountOptions,
+
+    /// Says that this process was started by `--background`
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detached: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Mount) -> Outcome<()> {
+    let around = Surroundings::of_process();
+    if command.detached {
+        let result = background::detach().and_then(|()| serve(&around, command));
+        return result.inspect_err(background::say_failure);
+    }
+    if !command.background {
+        return serve(&around, command);
+    }
+    let (point, loaded) = wait(prepare(&around, &command.dir, &command.options))?;
+    for warning in &loaded.warnings {
+        note(&format!("warning: {warning}"));
+    }
+    let log = wait(background::launch(&around, &point, &command.options))?;
+    note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
+    Ok(())
+}
+
+/// Checks all that can be checked before anything is changed; then takes away what a dead daemon left.
+async fn prepare(
+    around: &Surroundings,
+    dir: &Path,
+    options: &MountOptions,
+) -> Outcome<(PathBuf, Loaded)> {
+    let point = point::absolute(around, dir);
+    let loaded = config::load(&options.flags(), around, Some(&point))?;
+    let state = point::inspect(around, &point).await?;
+    let shown = point.display();
+    match state {
+        State::Free | State::Stale => {}
+        State::Live(found) => {
+            let pid = found.1.pid;
+            let message =
+                format!("{shown} is mounted already, by the daemon with process id {pid}");
+            return Err(Failure::refused(message).hint(format!(
+                "`hearthfs status {shown}` shows it, `hearthfs unmount {shown}` ends it"
+            )));
+        }
+        State::Foreign => {
+            return Err(Failure::refused(format!("{shown} is mounted already, by another user")));
+        }
+    }
+    check_before_mount(around, &loaded.settings, &point)?;
+    if matches!(state, State::Stale) {
+        clear(around, &point).await?;
+    }
+    Ok((point, loaded))
+}
+
+/// Checks this machine and the directories that the mount at `point` needs.
+pub(super) fn check_before_mount(
+    around: &Surroundings,
+    settings: &Settings,
+    point: &Path,
+) -> Outcome<()> {
+    point::check_fuse(around)?;
+    dirs::check(settings, point)
+}
+
+/// Takes away a stale mount, and looks at what it hid.
+pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
+    point::clear_stale(around, point)?;
+    note(&format!("took away the mount that a dead daemon left at {}", point.display()));
+    match point::inspect(around, point).await? {
+        State::Free => Ok(()),
+        _ => Err(Failure::refused(format!("{} was mounted by somebody else", point.display()))),
+    }
+}
+
+fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
+    let (point, loaded) = wait(prepare(around, &command.dir, &command.options))?;
+    logging::start(&loaded.settings.log);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let ready = std::cell::Cell::new(false);
+    let detached = command.detached;
+    let report = daemon::serve(loaded.settings, point, || {
+        ready.set(true);
+        notify::tell(around, "READY=1");
+        if detached {
+            background::say_ready();
+        }
+    });
+    match report {
+        Ok(report) => {
+            if !report.drain.complete && !report.drain.left.is_empty() {
+                note(&format!("unmounted; {}, kept for the next mount", left(&report.drain.left)));
+            }
+            Ok(())
+        }
+        Err(error) if ready.get() => Err(Failure::new(Exit::Failed, error.chain())),
+        Err(error) => Err(Failure::at_start(&error)),
+    }
+}

@@ -1,0 +1,107 @@
+//! The options that mounting and looking at the configuration share.
+//!
+//! Owns which keys have a flag of their own. Must never check a value: the configuration does.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::{FlagValue, Flags};
+
+/// Options that set keys of the configuration.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Mount options")]
+pub(super) struct MountOptions {
+    /// The store that all nodes share: s3://BUCKET[/PREFIX] or file:///DIRECTORY; none is a local
+    /// cache only [env: HEARTHFS_REMOTE]
+    #[arg(long, value_name = "URL")]
+    remote: Option<String>,
+
+    /// The cache directory of this node; one mount each [env: HEARTHFS_CACHE_DIR]
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<String>,
+
+    /// The most that the cache directory may hold, such as 50GiB [env: HEARTHFS_CACHE_SIZE]
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<String>,
+
+    /// The configuration file [env: HEARTHFS_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Serve what is there, refuse writers with EROFS
+    #[arg(long)]
+    read_only: bool,
+
+    /// How reads and writes travel: auto, passthrough or ordinary
+    #[arg(long, value_name = "MODE")]
+    io: Option<String>,
+
+    /// What to log: off, error, warn, info, debug, trace, or pairs such as info,hearthfs::sync=debug
+    /// [env: HEARTHFS_LOG]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+
+    /// The form of log lines: text or json
+    #[arg(long, value_name = "FORM")]
+    log: Option<String>,
+
+    /// Set any key of the configuration, such as --set remote.freshness=0s; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    set: Vec<(String, String)>,
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE, such as remote.freshness=0s".to_owned()),
+    }
+}
+
+impl MountOptions {
+    /// Returns what the options say about settings. A flag of its own goes before `--set`.
+    pub(super) fn flags(&self) -> Flags {
+        let mut values = Vec::new();
+        let mut add = |key: &str, flag: &str, value: &str| {
+            values.push(FlagValue {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                flag: flag.to_owned(),
+            });
+        };
+        for (key, value) in &self.set {
+            add(key, "--set", value);
+        }
+        let own = [
+            ("remote.url", "--remote", &self.remote),
+            ("local.cache_dir", "--cache-dir", &self.cache_dir),
+            ("local.cache_size", "--cache-size", &self.cache_size),
+            ("mount.io", "--io", &self.io),
+            ("log.level", "--log-level", &self.log_level),
+            ("log.format", "--log", &self.log),
+        ];
+        for (key, flag, value) in own {
+            if let Some(value) = value {
+                add(key, flag, value);
+            }
+        }
+        if self.read_only {
+            add("mount.read_only", "--read-only", "true");
+        }
+        Flags { file: self.config.clone(), values }
+    }
+
+    /// Returns arguments that say the same to another `hearthfs mount`.
+    pub(super) fn to_args(&self) -> Vec<OsString> {
+        let mut args = Vec::new();
+        let flags = self.flags();
+        if let Some(file) = flags.file {
+            args.extend(["--config".into(), file.into_os_string()]);
+        }
+        for FlagValue { key, value, .. } in flags.values {
+            args.extend(["--set".into(), format!("{key}={value}").into()]);
+        }
+        args
+    }
+}

@@ -1,0 +1,96 @@
+//! Data goes to stdout, everything else to stderr.
+//!
+//! Owns both streams. Must never mix them.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use super::failure::{Failure, Outcome};
+use crate::config::ByteSize;
+use crate::control::Backlog;
+
+/// Prints data. A reader that has seen enough (`| head`) is no failure.
+pub(super) fn data(text: &str) -> Outcome<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a line for people. When stderr is gone there is nobody left to tell.
+pub(super) fn note(line: &str) {
+    writeln!(std::io::stderr().lock(), "{line}").ok();
+}
+
+/// A line on the terminal that is rewritten as a drain goes on; silent elsewhere.
+#[derive(Debug)]
+pub(super) struct Progress {
+    on: bool,
+    shown: bool,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self { on: std::io::stderr().is_terminal(), shown: false }
+    }
+
+    pub(super) fn show(&mut self, backlog: &Backlog) {
+        if self.on {
+            self.shown = true;
+            let text = left(backlog);
+            write!(std::io::stderr().lock(), "\r\x1b[Kdraining: {text}").ok();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            write!(std::io::stderr().lock(), "\r\x1b[K").ok();
+        }
+    }
+}
+
+/// Says what is not yet remote.
+pub(super) fn left(backlog: &Backlog) -> String {
+    let size = ByteSize(backlog.bytes).human();
+    format!("{} ({size}) not yet remote", count(backlog.records, "change", "changes"))
+}
+
+/// Says how many there are.
+pub(super) fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Says a time roughly: `0.4 s`, `3m20s`, `5h12m`.
+pub(super) fn time(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..10 => format!("{:.1} s", ms as f64 / 1000.0),
+        10..60 => format!("{seconds} s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_for_people() {
+        for (ms, text) in [
+            (0, "0.0 s"),
+            (440, "0.4 s"),
+            (59_999, "59 s"),
+            (200_000, "3m20s"),
+            (18_720_000, "5h12m"),
+            (90_000_000, "1d1h"),
+        ] {
+            assert_eq!(time(ms), text);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What is at a mount point, before anything is done with it.
+//!
+//! Owns the checks of a mount point, and taking away what a dead daemon left there. Must never wait
+//! for a mount that does not answer.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::fs::Access;
+use rustix::mount::UnmountFlags;
+
+use super::failure::{Failure, Outcome};
+use crate::config::{Surroundings, resolve};
+use crate::control::{self, Client, Mounted, Mounts, Status};
+use crate::error::Kind;
+use crate::task;
+
+/// How long a mount may take to answer one stat.
+const STAT_LIMIT: Duration = Duration::from_secs(10);
+/// The most mounts that are taken away from one place: crashes may have piled some up.
+const PILE_MAX: usize = 16;
+
+/// What is at a mount point.
+#[derive(Debug)]
+pub(super) enum State {
+    /// An empty directory.
+    Free,
+    /// One of our mounts, at work.
+    Live(Box<(Client, Status)>),
+    /// One of our mounts that belongs to another user.
+    Foreign,
+    /// What a dead daemon left.
+    Stale,
+}
+
+/// Returns the absolute, resolved form of a mount point as typed.
+pub(super) fn absolute(around: &Surroundings, dir: &Path) -> PathBuf {
+    resolve(&around.absolute(dir))
+}
+
+/// Finds out what is at `point` (resolved); refuses what can never be mounted on.
+pub(super) async fn inspect(around: &Surroundings, point: &Path) -> Outcome<State> {
+    match Mounts::read()?.at(point) {
+        None => check_directory(around, point).map(|()| State::Free),
+        Some(mounted) if mounted.is_ours() => ours(around, mounted).await,
+        Some(other) => Err(Failure::refused(format!(
+            "{} is a mount point already: {} of type {}",
+            point.display(),
+            other.source,
+            other.fs_type
+        ))
+        .hint("choose an empty directory")),
+    }
+}
+
+async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
+    let point = &mounted.point;
+    let error = match control::find(around, point, mounted.owner).await {
+        Ok(found) => return Ok(State::Live(Box::new(found))),
+        Err(error) => error,
+    };
+    match (error.kind(), stat_within(point, STAT_LIMIT)) {
+        (_, Some(Err(error))) if is_dead(&error) => Ok(State::Stale),
+        (Kind::NotFound | Kind::Denied, Some(_)) if mounted.owner != Some(around.uid) => {
+            Ok(State::Foreign)
+        }
+        (Kind::NotFound, Some(_)) => Err(Failure::failed(format!(
+            "{} is mounted, but the control socket of its daemon is not where it should be",
+            point.display()
+        ))
+        .hint("was it mounted with another HEARTHFS_RUNTIME_DIR or XDG_RUNTIME_DIR?")),
+        (_, Some(_)) => Err(Failure::from(error)),
+        (_, None) => Err(Failure::failed(format!(
+            "{} is mounted, but does not answer: {}",
+            point.display(),
+            error.chain()
+        ))
+        .hint(format!("end its daemon, then `hearthfs unmount {}`", point.display()))),
+    }
+}
+
+/// What the kernel says of a mount whose daemon is gone.
+fn is_dead(error: &std::io::Error) -> bool {
+    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(code, Some(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
+}
+
+/// Stats a path; `None` when that takes longer than `limit`. The thread that hangs is left behind:
+/// nothing can end it.
+pub(super) fn stat_within(path: &Path, limit: Duration) -> Option<std::io::Result<()>> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let path = path.to_owned();
+    let started = task::thread("stat", move || {
+        // The receiver is gone only if the limit has passed.
+        tell.send(std::fs::metadata(path).map(drop)).ok();
+    });
+    match started {
+        Ok(_) => told.recv_timeout(limit).ok(),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+fn check_directory(around: &Surroundings, point: &Path) -> Outcome<()> {
+    let shown = point.display();
+    if point.parent().is_none() {
+        return Err(Failure::refused("the root directory cannot be the mount point"));
+    }
+    let about = match std::fs::symlink_metadata(point) {
+        Ok(about) => about,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let missing = Failure::refused(format!("the mount point {shown} does not exist"));
+            return Err(missing.hint(format!("mkdir -p {shown}")));
+        }
+        Err(error) => return Err(Failure::refused(format!("the mount point {shown}: {error}"))),
+    };
+    if !about.is_dir() {
+        return Err(Failure::refused(format!("the mount point {shown} is not a directory")));
+    }
+    match std::fs::read_dir(point).map(|mut entries| entries.next().is_some()) {
+        Ok(false) => {}
+        Ok(true) => {
+            return Err(Failure::refused(format!("the mount point {shown} is not empty"))
+                .hint("choose an empty directory: what is in it would be hidden by the mount"));
+        }
+        Err(error) => return Err(Failure::refused(format!("the mount point {shown}: {error}"))),
+    }
+    if around.uid != 0 && rustix::fs::access(point, Access::WRITE_OK).is_err() {
+        return Err(Failure::refused(format!("the mount point {shown} is not yours to write")));
+    }
+    Ok(())
+}
+
+/// Checks that this machine can mount at all.
+pub(super) fn check_fuse(around: &Surroundings) -> Outcome<()> {
+    if !Path::new("/dev/fuse").exists() {
+        return Err(Failure::refused("there is no /dev/fuse").hint(
+            "load the module with `modprobe fuse`; in a container, start it with --device /dev/fuse",
+        ));
+    }
+    if around.uid != 0 && helper(around).is_none() {
+        return Err(Failure::refused("fusermount3 is not in PATH")
+            .hint("install the package fuse3, or mount as root"));
+    }
+    Ok(())
+}
+
+/// Finds the program with which a user who is not root mounts.
+fn helper(around: &Surroundings) -> Option<PathBuf> {
+    let path = around.variable("PATH").map(OsStr::to_owned).unwrap_or_default();
+    let dirs: Vec<_> = std::env::split_paths(&path).collect();
+    ["fusermount3", "fusermount"]
+        .iter()
+        .flat_map(|name| dirs.iter().map(move |dir| dir.join(name)))
+        .find(|file| file.is_file())
+}
+
+/// Takes away what dead daemons left at `point`.
+pub(super) fn clear_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
+    for _ in 0..PILE_MAX {
+        if !Mounts::read()?.at(point).is_some_and(Mounted::is_ours) {
+            return Ok(());
+        }
+        // Something may have been mounted on top just now; only what is dead may go.
+        match stat_within(point, STAT_LIMIT) {
+            Some(Err(error)) if is_dead(&error) => detach(around, point)?,
+            _ => return Ok(()),
+        }
+    }
+    Err(Failure::failed(format!("more than {PILE_MAX} mounts are piled up at {}", point.display())))
+}
+
+fn detach(around: &Surroundings, point: &Path) -> Outcome<()> {
+    let failed = |why: String| {
+        Failure::failed(format!("cannot take away the stale mount at {}: {why}", point.display()))
+    };
+    if around.uid == 0 {
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        return rustix::mount::unmount(point, flags).map_err(|error| failed(error.to_string()));
+    }
+    let helper = helper(around).ok_or_else(|| failed("fusermount3 is not in PATH".to_owned()))?;
+    let run = Command::new(helper).args(["-u", "-z", "--"]).arg(point).output();
+    match run {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(point: &Path) -> String {
+        let around = Surroundings::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let state = runtime.expect("runtime").block_on(inspect(&around, point));
+        let failure = state.expect_err("refused");
+        assert_eq!(failure.exit, super::super::failure::Exit::Refused);
+        failure.text()
+    }
+
+    #[test]
+    fn what_cannot_be_a_mount_point() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let base = dir.path().canonicalize().expect("exists");
+        std::fs::create_dir(base.join("full")).expect("mkdir");
+        std::fs::write(base.join("full/file"), "x").expect("write");
+        let missing = refusal(&base.join("missing"));
+        assert!(missing.contains("does not exist") && missing.contains("mkdir -p"), "{missing}");
+        assert!(refusal(&base.join("full/file")).contains("not a directory"));
+        assert!(refusal(&base.join("full")).contains("not empty"));
+        assert!(refusal(Path::new("/proc")).contains("mount point already: proc"));
+        assert!(check_directory(&Surroundings::default(), Path::new("/")).is_err());
+        std::fs::create_dir(base.join("empty")).expect("mkdir");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let around = Surroundings::default();
+        let state = runtime.expect("runtime").block_on(inspect(&around, &base.join("empty")));
+        assert!(matches!(state, Ok(State::Free)));
+    }
+}

@@ -1,0 +1,318 @@
+//! `hearthfs run`.
+
+use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::background;
+use super::child::{Running, Signals, end_like};
+use super::clients::{Plan, plan};
+use super::failure::{Failure, Outcome};
+use super::mount::{check_before_mount, clear};
+use super::options::MountOptions;
+use super::output::{Progress, count, left, note, time};
+use super::point::{self, State};
+use super::share::Share;
+use super::unmount::shut_down;
+use crate::clock::Clock;
+use crate::config::{self, ByteSize, Loaded, Origin, Surroundings};
+use crate::control::{self, Backlog, Status};
+use crate::metrics::Snapshot;
+
+/// Options of `hearthfs run`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Run {
+    /// The mount point; should be the same on all nodes, because some clients store paths
+    /// [default: $HEARTHFS_MOUNT, else ~/.hearthfs]
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: MountOptions,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// The mount that the command runs on.
+struct Joined {
+    share: Share,
+    /// The status when the command started; `None` for the mount of another user.
+    before: Option<Status>,
+}
+
+/// Runs the command; returns as it did.
+pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
+    let around = Surroundings::of_process();
+    let (point, named) = mount_point(&around, command)?;
+    let loaded = config::load(&command.options.flags(), &around, Some(&point))?;
+    for warning in &loaded.warnings {
+        note(&format!("warning: {warning}"));
+    }
+    if !named {
+        make_default(&point)?;
+    }
+    let status = super::wait(async {
+        let mut signals = Signals::listen()?;
+        let joined = tokio::select! {
+            joined = join(&around, &point, command, &loaded) => joined?,
+            which = signals.next_end() => hearthfs_mount::die_of(which.as_raw()),
+        };
+        let result = execute(&around, &point, command, &mut signals).await;
+        if !result.as_ref().is_ok_and(ExitStatus::success) {
+            signals.forget().await;
+        }
+        finish(&around, &point, joined, &loaded, &mut signals).await;
+        result
+    })?;
+    Ok(end_like(status))
+}
+
+/// Returns the mount point, and whether somebody named it.
+fn mount_point(around: &Surroundings, command: &Run) -> Outcome<(PathBuf, bool)> {
+    let named = command.mount.clone().or_else(|| around.directory("HEARTHFS_MOUNT"));
+    if let Some(dir) = named {
+        return Ok((point::absolute(around, &dir), true));
+    }
+    match around.directory("HOME") {
+        Some(home) => Ok((point::absolute(around, &home.join(".hearthfs")), false)),
+        None => {
+            Err(Failure::refused("there is no HOME to mount in").hint("name a place with --mount"))
+        }
+    }
+}
+
+fn make_default(point: &Path) -> Outcome<()> {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(point);
+    match made {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Failure::refused(format!("make the mount point {}: {error}", point.display()))
+                .hint("name another with --mount"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Joins the mount that is there, or makes it.
+async fn join(
+    around: &Surroundings,
+    point: &Path,
+    command: &Run,
+    loaded: &Loaded,
+) -> Outcome<Joined> {
+    let (share, setup) = Share::enter(around, point).await?;
+    let before = match point::inspect(around, point).await? {
+        State::Live(found) => {
+            same_mount(&found.1, loaded)?;
+            Some(found.1)
+        }
+        State::Foreign => None,
+        state @ (State::Free | State::Stale) => {
+            check_before_mount(around, &loaded.settings, point)?;
+            if matches!(state, State::Stale) {
+                clear(around, point).await?;
+            }
+            background::launch(around, point, &command.options).await?;
+            let (_, status) = control::find(around, point, Some(around.uid)).await?;
+            share.own(&status)?;
+            Some(status)
+        }
+    };
+    setup.done();
+    Ok(Joined { share, before })
+}
+
+/// Refuses to join a mount that is not the one that was asked for.
+fn same_mount(status: &Status, loaded: &Loaded) -> Outcome<()> {
+    let asked = |key: &str| !matches!(loaded.origin(key), Origin::Default | Origin::File { .. });
+    let url = loaded.settings.remote.url.as_ref().map(ToString::to_string);
+    let differs = |what: &str, there: &str, here: &str| {
+        let message =
+            format!("{} is mounted with the {what} {there}, not {here}", status.mount_point);
+        Failure::refused(message)
+            .hint("leave the option out to use that mount, or name another with --mount")
+    };
+    if asked("remote.url") && url != status.remote {
+        let shown = |url: &Option<String>| url.clone().unwrap_or_else(|| "none".to_owned());
+        return Err(differs("remote", &shown(&status.remote), &shown(&url)));
+    }
+    let cache = loaded.settings.local.cache_dir.display().to_string();
+    if asked("local.cache_dir") && cache != status.cache_dir {
+        return Err(differs("cache directory", &status.cache_dir, &cache));
+    }
+    Ok(())
+}
+
+async fn execute(
+    around: &Surroundings,
+    point: &Path,
+    command: &Run,
+    signals: &mut Signals,
+) -> Outcome<ExitStatus> {
+    let Plan { variables, dirs } = plan(point, &around.variables);
+    for dir in dirs {
+        // Read-only, or made by another node just now: the client finds out itself.
+        if let Err(error) = std::fs::DirBuilder::new().recursive(true).create(point.join(dir)) {
+            note(&format!("warning: make {}: {error}", point.join(dir).display()));
+        }
+    }
+    let mut process = Command::new(&command.command[0]);
+    process.args(&command.command[1..]).envs(variables);
+    Running::start(process)?.finish(signals).await
+}
+
+/// Drains, says what happened, and unmounts if nobody else needs the mount. What goes wrong here is
+/// told and does not change how the command ended; a signal cuts it short.
+async fn finish(
+    around: &Surroundings,
+    point: &Path,
+    joined: Joined,
+    loaded: &Loaded,
+    signals: &mut Signals,
+) {
+    let Some(before) = joined.before else {
+        note("hearthfs: this mount belongs to another user, so there are no figures");
+        return;
+    };
+    let limit = loaded.settings.writeback.drain_deadline;
+    let drained = tokio::select! {
+        drained = drain(around, point, limit) => drained,
+        _ = signals.next_end() => Err(Failure::failed("interrupted while draining")
+            .hint("what is not yet remote is kept in the cache directory")),
+    };
+    // What was not in time is not tried twice.
+    let mut again = Some(Duration::ZERO);
+    match drained {
+        Ok(drained) => {
+            note(&summary(&before, &drained));
+            if drained.complete {
+                again = None;
+            }
+        }
+        Err(failure) => note(failure.text().trim_end()),
+    }
+    let left = tokio::select! {
+        left = leave(around, point, joined.share, &before, again) => left,
+        _ = signals.next_end() => Err(Failure::failed("interrupted while unmounting")),
+    };
+    if let Err(failure) = left {
+        note(failure.text().trim_end());
+        note(&format!("hint: `hearthfs unmount {}` when it is no longer in use", point.display()));
+    }
+}
+
+async fn leave(
+    around: &Surroundings,
+    point: &Path,
+    share: Share,
+    before: &Status,
+    limit: Option<Duration>,
+) -> Outcome<()> {
+    let Some(setup) = share.leave(before).await? else { return Ok(()) };
+    let (client, _) = control::find(around, point, Some(around.uid)).await?;
+    let ended = shut_down(client, point, limit).await;
+    setup.done();
+    ended.map(drop)
+}
+
+/// How the drain after a command went.
+struct Drained {
+    complete: bool,
+    left: Backlog,
+    elapsed_ms: u64,
+    status: Status,
+}
+
+async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<Drained> {
+    let (mut client, status) = control::find(around, point, Some(around.uid)).await?;
+    if status.remote.is_none() {
+        let left = Backlog::default();
+        return Ok(Drained { complete: true, left, elapsed_ms: 0, status });
+    }
+    let clock = Clock::system();
+    let mut progress = Progress::new();
+    let report = client.drain(limit, |backlog| progress.show(backlog)).await?;
+    drop(progress);
+    let elapsed_ms = clock.mono().as_millis() as u64;
+    let status = client.status().await?;
+    Ok(Drained { complete: report.complete, left: report.left, elapsed_ms, status })
+}
+
+/// The one line at the end. The counters are the mount's: what other commands did there in the
+/// meantime is in them too.
+fn summary(before: &Status, drained: &Drained) -> String {
+    let same_daemon = before.started_ms == drained.status.started_ms;
+    let start = if same_daemon { before.counters.clone() } else { Snapshot::default() };
+    let grown = drained.status.counters.since(&start);
+    let mut line = format!(
+        "hearthfs: {}, {}, {} published ({}), ",
+        count(grown.hits, "hit", "hits"),
+        count(grown.misses, "miss", "misses"),
+        grown.published,
+        ByteSize(grown.published_bytes).human(),
+    );
+    if drained.status.remote.is_none() {
+        line.push_str("kept on this node");
+    } else {
+        line.extend(["drained in ", &time(drained.elapsed_ms)]);
+    }
+    if !drained.complete {
+        line.extend(["; ", &left(&drained.left)]);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(started_ms: u64, hits: u64) -> Status {
+        let counters =
+            Snapshot { hits, published: 1, published_bytes: 1024, ..Snapshot::default() };
+        let remote = Some("s3://bucket".to_owned());
+        Status { remote, started_ms, counters, ..Status::default() }
+    }
+
+    fn drained(status: Status) -> Drained {
+        Drained { complete: true, left: Backlog::default(), elapsed_ms: 420, status }
+    }
+
+    #[test]
+    fn the_summary_is_the_difference() {
+        let line = summary(&status(1, 10), &drained(status(1, 13)));
+        assert_eq!(line, "hearthfs: 3 hits, 0 misses, 0 published (0 B), drained in 0.4 s");
+        let restarted = summary(&status(1, 10), &drained(status(2, 13)));
+        assert!(restarted.starts_with("hearthfs: 13 hits"), "{restarted}");
+        let mut late = drained(status(1, 10));
+        late.complete = false;
+        late.left = Backlog { records: 2, bytes: 3 << 20, oldest_ms: 0 };
+        let line = summary(&status(1, 10), &late);
+        assert!(line.ends_with("; 2 changes (3.0 MiB) not yet remote"), "{line}");
+        let mut local = drained(status(1, 10));
+        local.status.remote = None;
+        assert!(summary(&status(1, 10), &local).ends_with("kept on this node"));
+    }
+
+    #[test]
+    fn another_mount_than_the_one_asked_for_is_refused() {
+        let around = |variables: &[(&str, &str)]| Surroundings {
+            variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            uid: 1000,
+            current_dir: "/".into(),
+        };
+        let load = |variables: &[(&str, &str)]| {
+            config::load(&config::Flags::default(), &around(variables), None).expect("good")
+        };
+        let there = status(1, 0);
+        assert_eq!(same_mount(&there, &load(&[])), Ok(()));
+        assert_eq!(same_mount(&there, &load(&[("HEARTHFS_REMOTE", "s3://bucket/")])), Ok(()));
+        let other = same_mount(&there, &load(&[("HEARTHFS_REMOTE", "s3://elsewhere")]));
+        assert!(other.expect_err("refused").text().contains("s3://bucket, not s3://elsewhere"));
+        assert!(same_mount(&there, &load(&[("HEARTHFS_CACHE_DIR", "/c")])).is_err());
+    }
+}

@@ -1,0 +1,214 @@
+//! `hearthfs status`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::failure::{Failure, Outcome};
+use super::output::{count, data, note, time};
+use super::point::{self, State};
+use super::{unmount, wait};
+use crate::config::{ByteSize, Surroundings};
+use crate::control::{self, Client, Health, Mounts, Phase, Status};
+
+/// Options of `hearthfs status`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Show {
+    /// The mount point, or any path on the mount; none shows all mounts of this user
+    dir: Option<PathBuf>,
+
+    /// Print JSON: one object for a DIR, a list without one
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Show) -> Outcome<()> {
+    let around = Surroundings::of_process();
+    if let Some(dir) = &command.dir {
+        let point = point::absolute(&around, dir);
+        let (_, status) = wait(find(&around, &point))?;
+        return data(&if command.json { json(&status)? } else { table(&status) });
+    }
+    let (all, troubles) = wait(async { Ok(control::list(&around).await) })?;
+    for error in &troubles {
+        note(&format!("warning: {}", error.chain()));
+    }
+    if command.json {
+        return data(&json(&all)?);
+    }
+    for stray in Mounts::read()?.ours() {
+        let known = |status: &Status| Path::new(&status.mount_point) == stray.point;
+        if !all.iter().any(known) {
+            note(&format!("{} is mounted too; nobody answers for it here", stray.point.display()));
+        }
+    }
+    if all.is_empty() {
+        note("nothing is mounted");
+    }
+    let tables: Vec<_> = all.iter().map(table).collect();
+    data(&tables.join("\n"))
+}
+
+/// Connects to the daemon of the mount that `path` (resolved) lies on.
+pub(super) async fn find(around: &Surroundings, path: &Path) -> Outcome<(Client, Status)> {
+    let mounts = Mounts::read()?;
+    let mounted = mounts.holding(path).ok_or_else(|| unmount::not_mounted(path))?;
+    let point = &mounted.point;
+    match point::inspect(around, point).await? {
+        State::Live(found) => Ok(*found),
+        State::Foreign => Err(unmount::foreign(point)),
+        State::Stale => {
+            Err(Failure::not_mounted(format!("the daemon of {} is dead", point.display()))
+                .hint("mount again: what was not yet remote is kept in the cache directory"))
+        }
+        State::Free => Err(unmount::not_mounted(point)),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Outcome<String> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::failed(format!("write the status as JSON: {error}")))?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Writes a status for people.
+fn table(status: &Status) -> String {
+    let phase = match status.phase {
+        Phase::Starting => "starting",
+        Phase::Serving => "serving",
+        Phase::Ending => "draining before it ends",
+    };
+    let mut text = format!("{}\n", status.mount_point);
+    // Writing to a string does not fail.
+    let mut row = |name: &str, value: String| {
+        writeln!(text, "  {name:<9} {value}").ok();
+    };
+    let uptime = time(status.uptime_ms);
+    row("daemon", format!("{phase} for {uptime}, version {}, pid {}", status.version, status.pid));
+    row("remote", remote(status));
+    row("cache", cache(status));
+    let backlog = &status.backlog;
+    row(
+        "backlog",
+        match backlog.records {
+            0 => "all is remote".to_owned(),
+            _ if status.remote.is_none() => "kept locally".to_owned(),
+            records => format!(
+                "{}, {}, oldest {}",
+                count(records, "change", "changes"),
+                ByteSize(backlog.bytes).human(),
+                time(backlog.oldest_ms)
+            ),
+        },
+    );
+    let mut io = status.io.mode.clone();
+    if let Some(reason) = &status.io.reason {
+        io = format!("{io} ({reason})");
+    }
+    if status.read_only {
+        io.push_str(", read-only");
+    }
+    row("i/o", io);
+    if let Some(note) = &status.pid_namespace {
+        row("note", note.clone());
+    }
+    let c = &status.counters;
+    let human = |bytes| ByteSize(bytes).human();
+    row("entries", status.entries.to_string());
+    row(
+        "lookups",
+        format!("{}, {}", count(c.hits, "hit", "hits"), count(c.misses, "miss", "misses")),
+    );
+    row(
+        "fetched",
+        format!("{} ({}), {} failed", c.fetched, human(c.fetched_bytes), c.fetch_failures),
+    );
+    row(
+        "published",
+        format!(
+            "{} ({}), {} of known content, {} dropped",
+            c.published,
+            human(c.published_bytes),
+            c.deduplicated,
+            c.dropped_generations
+        ),
+    );
+    row("uploaded", format!("{} ({})", c.uploaded, human(c.uploaded_bytes)));
+    row("evicted", format!("{} ({})", c.evicted, human(c.evicted_bytes)));
+    if c.damaged > 0 {
+        row("damaged", format!("{}; see the log", c.damaged));
+    }
+    row("requests", numbers(&c.requests));
+    row("calls", numbers(&c.operations));
+    text
+}
+
+fn remote(status: &Status) -> String {
+    let Some(url) = &status.remote else { return "none: a local cache only".to_owned() };
+    match &status.health {
+        None => url.clone(),
+        Some(Health { up: true, since_ms, .. }) => format!("{url}, up for {}", time(*since_ms)),
+        Some(Health { up: false, since_ms, last_error }) => {
+            let why = last_error.as_deref().unwrap_or("no answer");
+            format!("{url}, DOWN for {}: {why}", time(*since_ms))
+        }
+    }
+}
+
+fn cache(status: &Status) -> String {
+    let local = &status.local;
+    let mut text = format!(
+        "{}, {} of {} in {}",
+        status.cache_dir,
+        ByteSize(local.bytes).human(),
+        ByteSize(local.limit_bytes).human(),
+        count(local.blobs, "blob", "blobs")
+    );
+    if local.unsaved_bytes > 0 {
+        write!(text, ", {} only here", ByteSize(local.unsaved_bytes).human()).ok();
+    }
+    text
+}
+
+fn numbers(all: &BTreeMap<String, u64>) -> String {
+    if all.is_empty() {
+        return "none".to_owned();
+    }
+    let parts: Vec<_> = all.iter().map(|(name, number)| format!("{name} {number}")).collect();
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Backlog, IoReport};
+
+    #[test]
+    fn a_table_says_what_matters() {
+        let mut status = Status {
+            mount_point: "/mnt/cache".into(),
+            remote: Some("s3://bucket".into()),
+            health: Some(Health { up: false, since_ms: 61_000, last_error: Some("503".into()) }),
+            backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
+            io: IoReport { mode: "ordinary".into(), reason: Some("not root".into()) },
+            ..Status::default()
+        };
+        let text = table(&status);
+        for part in [
+            "/mnt/cache\n",
+            "s3://bucket, DOWN for 1m1s: 503",
+            "1 change, 2.0 KiB, oldest 0.4 s",
+            "ordinary (not root)",
+            "0 hits, 0 misses",
+        ] {
+            assert!(text.contains(part), "`{part}` is not in:\n{text}");
+        }
+        assert!(!text.contains("damaged"));
+        status.counters.damaged = 2;
+        assert!(table(&status).contains("damaged   2"));
+    }
+}

@@ -1,0 +1,112 @@
+//! `hearthfs unmount`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::failure::{Failure, Outcome};
+use super::output::{Progress, left, note};
+use super::point::{self, State};
+use super::wait;
+use crate::config::{Surroundings, parse_duration};
+use crate::control::{Client, DrainReport, Mounted, Mounts};
+use crate::error::Kind;
+
+/// How long the daemon may take to end after it has unmounted.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+/// Options of `hearthfs unmount`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Unmount {
+    /// The mount point
+    dir: PathBuf,
+
+    /// Do not wait for uploads; what is not yet remote is kept for the next mount
+    #[arg(long, conflicts_with = "timeout")]
+    now: bool,
+
+    /// Wait for uploads at most so long [default: writeback.drain_deadline of the mount]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Unmount) -> Outcome<()> {
+    let around = Surroundings::of_process();
+    let point = point::absolute(&around, &command.dir);
+    if !Mounts::read()?.at(&point).is_some_and(Mounted::is_ours) {
+        return Err(not_mounted(&point));
+    }
+    let (client, _) = match wait(point::inspect(&around, &point))? {
+        State::Live(found) => *found,
+        State::Free => return Err(not_mounted(&point)),
+        State::Foreign => return Err(foreign(&point)),
+        State::Stale => {
+            point::clear_stale(&around, &point)?;
+            note("its daemon was dead; what it left is taken away");
+            return Ok(());
+        }
+    };
+    let limit = if command.now { Some(Duration::ZERO) } else { command.timeout };
+    let report = wait(shut_down(client, &point, limit))?;
+    if report.complete || report.left.is_empty() {
+        return Ok(());
+    }
+    let message = left(&report.left);
+    if command.now {
+        note(&format!("{message}; kept for the next mount"));
+        return Ok(());
+    }
+    let mut failure = Failure::failed(format!("unmounted, but {message}"));
+    if let Some(trouble) = report.trouble {
+        failure.messages.push(trouble);
+    }
+    Err(failure.hint("it is kept in the cache directory; mount again to go on"))
+}
+
+/// Says that nothing of ours is there.
+pub(super) fn not_mounted(point: &Path) -> Failure {
+    Failure::not_mounted(format!("{} is not a hearthfs mount", point.display()))
+        .hint("`hearthfs status` lists those that are")
+}
+
+/// Says that it is not ours to ask about.
+pub(super) fn foreign(point: &Path) -> Failure {
+    Failure::refused(format!("{} is the mount of another user", point.display()))
+        .hint("ask as that user or as root")
+}
+
+/// Has the daemon drain, unmount and end, and waits for its end.
+pub(super) async fn shut_down(
+    mut client: Client,
+    point: &Path,
+    limit: Option<Duration>,
+) -> Outcome<DrainReport> {
+    let mut progress = Progress::new();
+    let asked = client.shutdown(limit, |backlog| progress.show(backlog)).await;
+    drop(progress);
+    let report = match asked {
+        Ok(report) => report,
+        Err(error) if error.kind() == Kind::Busy => {
+            let shown = point.display();
+            return Err(Failure::failed(format!("{shown} is in use: {}", error.chain()))
+                .hint(format!("`fuser -vm {shown}` shows by whom")));
+        }
+        // It may have ended before its answer came through; the table of mounts knows.
+        Err(error) if error.kind() == Kind::Closed => DrainReport {
+            complete: false,
+            trouble: Some("the daemon ended without an answer".to_owned()),
+            ..DrainReport::default()
+        },
+        Err(error) => return Err(error.into()),
+    };
+    let gone = client.wait_gone(END_LIMIT).await;
+    if Mounts::read()?.at(point).is_some_and(Mounted::is_ours) {
+        return Err(Failure::failed(format!("{} is still mounted", point.display())));
+    }
+    if !gone {
+        note(&format!("warning: the daemon is still running {END_LIMIT:?} after it unmounted"));
+    }
+    Ok(report)
+}

@@ -1,0 +1,266 @@
+//! The configuration: flag before environment before file before default.
+//!
+//! Owns the keys, their checks, and where each effective value came from. Must never change anything:
+//! it reads, and refuses.
+
+mod keys;
+mod paths;
+mod settings;
+mod source;
+mod suggest;
+mod units;
+mod url;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+pub use keys::{CACHE_SIZE_MIN, KEYS, Key, Shape, THREADS_MAX};
+pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
+pub use settings::{AllowOther, IoMode, Local, Log, LogFormat, Mount, Remote, Settings, Writeback};
+pub use source::{Origin, Problem, Surroundings};
+pub use suggest::nearest;
+pub use units::{ByteSize, format_duration, parse_duration};
+pub use url::{RemoteUrl, without_secrets};
+
+use source::Raw;
+
+/// What the command line says about settings.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// The file of `--config`.
+    pub file: Option<PathBuf>,
+    /// Values of keys.
+    pub values: Vec<FlagValue>,
+}
+
+/// A value of a key, given on the command line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FlagValue {
+    /// The full name of the key.
+    pub key: String,
+    /// The value as typed.
+    pub value: String,
+    /// The flag, as typed.
+    pub flag: String,
+}
+
+/// One effective value, for people.
+#[derive(Clone, Debug, Serialize)]
+pub struct Effective {
+    /// The full name of the key.
+    pub key: &'static str,
+    /// The value as it would be written.
+    pub value: String,
+    /// Where it was set.
+    pub origin: Origin,
+}
+
+/// The settings with what there is to say about them.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// Each key's effective value, in the order of the table.
+    pub effective: Vec<Effective>,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+    /// What is odd but no reason to refuse.
+    pub warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// Returns where a key was set.
+    pub fn origin(&self, key: &str) -> &Origin {
+        self.effective.iter().find(|e| e.key == key).map_or(&Origin::Default, |e| &e.origin)
+    }
+}
+
+/// All that is wrong with a configuration, so that it can be put right in one go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal(pub Vec<Problem>);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Finds the effective settings of the mount at `mount_point`, which must be absolute; without one,
+/// the default of the cache directory stays open (empty).
+pub fn load(
+    flags: &Flags,
+    around: &Surroundings,
+    mount_point: Option<&Path>,
+) -> Result<Loaded, Refusal> {
+    let mut problems = Vec::new();
+    let file = find_file(flags, around);
+    let mut layers = Vec::new();
+    if let Some(path) = &file {
+        let (raws, bad) = source::file(path);
+        layers.push(raws);
+        problems.extend(bad);
+    }
+    let (raws, bad, mut warnings) = source::environment(around);
+    layers.push(raws);
+    problems.extend(bad);
+    layers.push(from_flags(flags, &mut problems));
+
+    let mut chosen: BTreeMap<&'static str, Raw> = BTreeMap::new();
+    // A later layer wins, but what an earlier one holds is checked all the same: a value that is wrong
+    // today would otherwise wait for the day on which the flag is left out.
+    let mut scratch = Settings::default();
+    for raw in layers.into_iter().flatten() {
+        match (raw.key.set)(&mut scratch, &raw.value) {
+            Ok(()) => drop(chosen.insert(raw.key.name, raw)),
+            Err(reason) => problems.push(refused(&raw, reason)),
+        }
+    }
+    let (mut settings, mut effective) = apply(&chosen);
+    settle_cache_dir(&mut settings, &mut effective, around, mount_point);
+    if problems.is_empty() {
+        cross_check(&settings, &effective, &mut problems);
+    }
+    if !problems.is_empty() {
+        return Err(Refusal(problems));
+    }
+    warnings.extend(oddities(&settings));
+    Ok(Loaded { settings, effective, file, warnings })
+}
+
+fn refused(raw: &Raw, reason: String) -> Problem {
+    Problem::new(raw.origin.clone(), raw.key.name, Some(&raw.value), reason)
+}
+
+/// A file that is named must be there; one in the usual places is taken if it is.
+fn find_file(flags: &Flags, around: &Surroundings) -> Option<PathBuf> {
+    let named = flags.file.clone().or_else(|| around.variable("HEARTHFS_CONFIG").map(Into::into));
+    match named {
+        Some(path) => Some(around.absolute(&path)),
+        None => config_files(around).into_iter().find(|path| path.exists()),
+    }
+}
+
+fn from_flags(flags: &Flags, problems: &mut Vec<Problem>) -> Vec<Raw> {
+    let mut raws = Vec::new();
+    for FlagValue { key, value, flag } in &flags.values {
+        let origin = Origin::Flag { flag: flag.clone() };
+        if let Some(key) = keys::find(key) {
+            raws.push(Raw { key, value: value.clone(), origin });
+        } else {
+            let reason = match nearest(key, KEYS.iter().map(|key| key.name)) {
+                Some(meant) => format!("unknown key; did you mean \"{meant}\"?"),
+                None => "unknown key; `hearthfs config show` lists all".to_owned(),
+            };
+            problems.push(Problem::new(origin, key, None, reason));
+        }
+    }
+    raws
+}
+
+fn apply(chosen: &BTreeMap<&'static str, Raw>) -> (Settings, Vec<Effective>) {
+    let mut settings = Settings::default();
+    let mut effective = Vec::new();
+    for key in KEYS {
+        let (value, origin) = match chosen.get(key.name) {
+            Some(raw) => (raw.value.as_str(), raw.origin.clone()),
+            None => (key.default, Origin::Default),
+        };
+        // Chosen values have passed their check, and a test holds every default to it.
+        let passed = (key.set)(&mut settings, value);
+        debug_assert_eq!(passed, Ok(()), "{}", key.name);
+        effective.push(Effective { key: key.name, value: value.to_owned(), origin });
+    }
+    (settings, effective)
+}
+
+fn settle_cache_dir(
+    settings: &mut Settings,
+    effective: &mut [Effective],
+    around: &Surroundings,
+    mount_point: Option<&Path>,
+) {
+    let dir = &mut settings.local.cache_dir;
+    if !dir.as_os_str().is_empty() {
+        *dir = resolve(&around.absolute(dir));
+        return;
+    }
+    let Some(point) = mount_point else { return };
+    *dir = cache_base(around).join(mount_name(point));
+    if let Some(entry) = effective.iter_mut().find(|e| e.key == "local.cache_dir") {
+        entry.value = dir.display().to_string();
+    }
+}
+
+/// Checks what no single key can know.
+fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<Problem>) {
+    let mut refuse = |name: &str, reason: String| {
+        if let Some(entry) = effective.iter().find(|e| e.key == name) {
+            let problem = Problem::new(entry.origin.clone(), name, Some(&entry.value), reason);
+            problems.push(problem);
+        }
+    };
+    let Settings { local, remote, writeback, .. } = settings;
+    if writeback.open_wait > remote.deadline {
+        let limit = format_duration(remote.deadline);
+        refuse("writeback.open_wait", format!("it must not exceed remote.deadline ({limit})"));
+    }
+    if writeback.batch.0 > local.cache_size.0 / 2 {
+        let limit = local.cache_size;
+        refuse("writeback.batch", format!("it must not exceed half of local.cache_size ({limit})"));
+    }
+    if let Some(dir) = remote.url.as_ref().and_then(RemoteUrl::directory) {
+        let (dir, cache) = (resolve(dir), &local.cache_dir);
+        if !cache.as_os_str().is_empty() && (is_inside(&dir, cache) || is_inside(cache, &dir)) {
+            let cache = cache.display();
+            refuse(
+                "remote.url",
+                format!("neither it nor the cache directory ({cache}) may hold the other"),
+            );
+        }
+    }
+}
+
+fn oddities(settings: &Settings) -> Vec<String> {
+    let remote = &settings.remote;
+    let mut odd = Vec::new();
+    let s3 = matches!(remote.url, Some(RemoteUrl::S3 { .. }));
+    for (key, set) in [
+        ("remote.endpoint", remote.endpoint.is_some()),
+        ("remote.region", remote.region.is_some()),
+        ("remote.path_style", remote.path_style.is_some()),
+    ] {
+        if set && !s3 {
+            odd.push(format!("{key} has no effect: the remote is not an s3:// address"));
+        }
+    }
+    if let Some(endpoint) = &remote.endpoint
+        && endpoint.starts_with("http://")
+        && !is_this_machine(endpoint)
+    {
+        odd.push(format!("remote.endpoint = {endpoint:?} is not encrypted"));
+    }
+    odd
+}
+
+fn is_this_machine(endpoint: &str) -> bool {
+    ::url::Url::parse(endpoint).is_ok_and(|url| match url.host() {
+        Some(::url::Host::Domain(name)) => name == "localhost",
+        Some(::url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(::url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

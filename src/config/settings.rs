@@ -1,0 +1,120 @@
+//! The effective values, as the rest of the program takes them.
+//!
+//! Owns plain data, one struct per section of the file. Must never read anything.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::units::ByteSize;
+use super::url::RemoteUrl;
+
+/// All effective values of one mount.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    /// How the kernel reaches us.
+    pub mount: Mount,
+    /// The cache directory of this node.
+    pub local: Local,
+    /// The object store.
+    pub remote: Remote,
+    /// How closed files travel to it.
+    pub writeback: Writeback,
+    /// What is written about it.
+    pub log: Log,
+}
+
+/// Section `[mount]`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Mount {
+    /// Whether reads and writes go straight to the backing files.
+    pub io: IoMode,
+    /// Whether other users may use the mount.
+    pub allow_other: AllowOther,
+    /// Whether writers get EROFS.
+    pub read_only: bool,
+    /// Threads that answer the kernel; `None` chooses by the number of processors.
+    pub threads: Option<usize>,
+}
+
+/// How reads and writes travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IoMode {
+    /// Passthrough where the kernel grants it, ordinary I/O elsewhere.
+    #[default]
+    Auto,
+    /// Passthrough, or refuse to mount.
+    Passthrough,
+    /// Ordinary I/O even where passthrough would be granted.
+    Ordinary,
+}
+
+/// Whether users other than the one who mounts may use the mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AllowOther {
+    /// Yes for root, no for everybody else.
+    #[default]
+    Auto,
+    /// Yes; a user who is not root needs `user_allow_other` in /etc/fuse.conf.
+    Yes,
+    /// No.
+    No,
+}
+
+/// Section `[local]`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Local {
+    /// The cache directory; absolute.
+    pub cache_dir: PathBuf,
+    /// The most that it may hold.
+    pub cache_size: ByteSize,
+}
+
+/// Section `[remote]`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Remote {
+    /// The store; `None` is a local cache only.
+    pub url: Option<RemoteUrl>,
+    /// Address of an S3 server other than Amazon's; `None` leaves it to the AWS variables and files.
+    pub endpoint: Option<String>,
+    /// Region of the bucket; `None` leaves it to the AWS variables and files.
+    pub region: Option<String>,
+    /// Whether the bucket's name stands in the path and not in the host name; `None` means yes exactly
+    /// when an endpoint is named.
+    pub path_style: Option<bool>,
+    /// The longest that an operation on the mount may wait for the store.
+    pub deadline: Duration,
+    /// How old an answer about the store may be; zero asks each time.
+    pub freshness: Duration,
+}
+
+/// Section `[writeback]`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Writeback {
+    /// How long closed files are gathered into one batch.
+    pub delay: Duration,
+    /// How many bytes end a batch earlier.
+    pub batch: ByteSize,
+    /// How long an ending mount goes on uploading.
+    pub drain_deadline: Duration,
+    /// How long a reader waits for the first version of a file that is being written.
+    pub open_wait: Duration,
+}
+
+/// Section `[log]`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Log {
+    /// A level, or `target=level` pairs separated by commas.
+    pub level: String,
+    /// The form of the lines.
+    pub format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// One readable line each.
+    #[default]
+    Text,
+    /// One JSON object each.
+    Json,
+}

@@ -1,0 +1,292 @@
+//! Where values come from: flags, environment, file, defaults.
+//!
+//! Owns reading the file and naming the place of each value. Must never decide what a value means:
+//! the table of keys does.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{self, Key, Shape};
+use super::suggest::nearest;
+use super::url::without_secrets;
+
+/// The largest configuration file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Where an effective value was set.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// In the file.
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Its line, from 1.
+        line: usize,
+    },
+    /// By an environment variable.
+    Environment {
+        /// Which one.
+        variable: String,
+    },
+    /// On the command line.
+    Flag {
+        /// Which flag.
+        flag: String,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment { variable } => write!(f, "environment {variable}"),
+            Self::Flag { flag } => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// A value that cannot be: where it stands, what it is, and what would be allowed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// Where it stands.
+    pub origin: Origin,
+    /// The key, or what stands in its place.
+    pub key: String,
+    /// The value, if there is one.
+    pub value: Option<String>,
+    /// What is wrong with it, and what is allowed.
+    pub reason: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.origin != Origin::Default {
+            write!(f, "{}: ", self.origin)?;
+        }
+        f.write_str(&self.key)?;
+        if let Some(value) = &self.value {
+            write!(f, " = {:?}", without_secrets(value))?;
+        }
+        if !self.key.is_empty() {
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+impl Problem {
+    pub(super) fn new(
+        origin: Origin,
+        key: &str,
+        value: Option<&str>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self { origin, key: key.to_owned(), value: value.map(str::to_owned), reason: reason.into() }
+    }
+}
+
+/// A value as it was written, before its meaning is known.
+#[derive(Clone, Debug)]
+pub(super) struct Raw {
+    pub(super) key: &'static Key,
+    pub(super) value: String,
+    pub(super) origin: Origin,
+}
+
+/// What surrounds the process, as far as settings depend on it; a value, so that a test can make one.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// The environment variables.
+    pub variables: BTreeMap<OsString, OsString>,
+    /// The effective user.
+    pub uid: u32,
+    /// The current directory, which relative paths start from.
+    pub current_dir: PathBuf,
+}
+
+impl Surroundings {
+    /// Reads those of this process.
+    pub fn of_process() -> Self {
+        Self {
+            variables: std::env::vars_os().collect(),
+            uid: rustix::process::geteuid().as_raw(),
+            // Without one (it was removed), relative paths fail by name where they are used.
+            current_dir: std::env::current_dir().unwrap_or_default(),
+        }
+    }
+
+    /// Returns a variable that is set and not empty.
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
+    }
+
+    /// Returns a variable that holds an absolute path; a relative one counts as not set, as the rules
+    /// for base directories say.
+    pub fn directory(&self, name: &str) -> Option<PathBuf> {
+        self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    }
+
+    /// Makes a path absolute.
+    pub fn absolute(&self, path: &Path) -> PathBuf {
+        self.current_dir.join(path)
+    }
+}
+
+/// Reads the variables that set keys; the second list holds names that look like ours but are not.
+pub(super) fn environment(around: &Surroundings) -> (Vec<Raw>, Vec<Problem>, Vec<String>) {
+    let (mut raws, mut problems) = (Vec::new(), Vec::new());
+    for key in keys::KEYS {
+        let Some(variable) = key.variable else { continue };
+        let Some(value) = around.variable(variable) else { continue };
+        let origin = Origin::Environment { variable: variable.to_owned() };
+        match value.to_str() {
+            Some(value) => raws.push(Raw { key, value: value.to_owned(), origin }),
+            None => problems.push(Problem::new(origin, key.name, None, "it is not valid UTF-8")),
+        }
+    }
+    (raws, problems, strange_variables(around))
+}
+
+/// Variables that have a meaning but set no key.
+const OTHER_VARIABLES: [&str; 3] = ["HEARTHFS_CONFIG", "HEARTHFS_MOUNT", "HEARTHFS_RUNTIME_DIR"];
+
+fn strange_variables(around: &Surroundings) -> Vec<String> {
+    let known: Vec<&str> =
+        keys::KEYS.iter().filter_map(|key| key.variable).chain(OTHER_VARIABLES).collect();
+    let names = around.variables.keys().filter_map(|name| name.to_str());
+    names
+        .filter(|name| name.starts_with("HEARTHFS_") && !known.contains(name))
+        .filter_map(|name| {
+            nearest(name, known.iter().copied()).map(|meant| {
+                format!("the environment variable {name} means nothing; did you mean {meant}?")
+            })
+        })
+        .collect()
+}
+
+/// Reads the file.
+pub(super) fn file(path: &Path) -> (Vec<Raw>, Vec<Problem>) {
+    match text_of(path) {
+        Ok(text) => parse(path, &text),
+        Err(reason) => {
+            let reason = format!("cannot read the configuration file {}: {reason}", path.display());
+            (Vec::new(), vec![Problem::new(Origin::Default, "", None, reason)])
+        }
+    }
+}
+
+fn text_of(path: &Path) -> Result<String, String> {
+    let about = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !about.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    if about.len() > FILE_BYTES_MAX {
+        return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
+    }
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|_| "it is not valid UTF-8".to_owned())
+}
+
+/// Reads the text of a file.
+pub(super) fn parse(path: &Path, text: &str) -> (Vec<Raw>, Vec<Problem>) {
+    let at = |offset: usize| Origin::File { path: path.to_owned(), line: line_of(text, offset) };
+    let table = match DeTable::parse(text) {
+        Ok(table) => table.into_inner(),
+        Err(error) => {
+            let origin = at(error.span().map_or(0, |span| span.start));
+            return (Vec::new(), vec![Problem::new(origin, "", None, error.message())]);
+        }
+    };
+    let (mut raws, mut problems) = (Vec::new(), Vec::new());
+    for (section, content) in table {
+        let origin = at(section.span().start);
+        let section = section.into_inner();
+        let DeValue::Table(content) = content.into_inner() else {
+            problems.push(stray_key(origin, &section));
+            continue;
+        };
+        if !keys::sections().contains(&&*section) {
+            problems.push(unknown(origin, "section", &section, &keys::sections()));
+            continue;
+        }
+        for (name, value) in content {
+            let origin = at(name.span().start);
+            let full = format!("{section}.{}", name.get_ref());
+            let Some(key) = keys::find(&full) else {
+                problems.push(unknown_key(origin, &section, name.get_ref()));
+                continue;
+            };
+            match written(key, value.get_ref()) {
+                Ok(value) => raws.push(Raw { key, value, origin }),
+                Err((value, reason)) => {
+                    problems.push(Problem::new(origin, key.name, Some(&value), reason));
+                }
+            }
+        }
+    }
+    // The table is sorted by name; people read a file by line.
+    problems.sort_by_key(|problem| match problem.origin {
+        Origin::File { line, .. } => line,
+        _ => 0,
+    });
+    (raws, problems)
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1
+}
+
+/// A key that stands before any section.
+fn stray_key(origin: Origin, name: &str) -> Problem {
+    let home = keys::KEYS.iter().find(|key| key.short() == name);
+    let reason = match home {
+        Some(key) => format!("it belongs into the section [{}]", key.section()),
+        None => "no key stands outside of a section".to_owned(),
+    };
+    Problem::new(origin, name, None, reason)
+}
+
+fn unknown(origin: Origin, what: &str, name: &str, all: &[&'static str]) -> Problem {
+    let reason = match nearest(name, all.iter().copied()) {
+        Some(meant) => format!("unknown {what}; did you mean \"{meant}\"?"),
+        None => format!("unknown {what}; there are {}", all.join(", ")),
+    };
+    Problem::new(origin, name, None, reason)
+}
+
+fn unknown_key(origin: Origin, section: &str, name: &str) -> Problem {
+    let full = format!("{section}.{name}");
+    if let Some(home) = keys::KEYS.iter().find(|key| key.short() == name) {
+        let reason = format!("unknown key; did you mean \"{}\"?", home.name);
+        return Problem::new(origin, &full, None, reason);
+    }
+    let here: Vec<_> =
+        keys::KEYS.iter().filter(|key| key.section() == section).map(Key::short).collect();
+    Problem { key: full, ..unknown(origin, "key", name, &here) }
+}
+
+/// Returns the value as text, or else how it was written and what is wrong with it.
+fn written(key: &Key, value: &DeValue<'_>) -> Result<String, (String, String)> {
+    match (value, key.shape) {
+        (DeValue::String(text), _) => Ok(text.clone().into_owned()),
+        (DeValue::Boolean(on), Shape::Switch) => Ok(on.to_string()),
+        (DeValue::Integer(count), Shape::Count) => Ok(count.to_string()),
+        (DeValue::Boolean(on), _) => Err((on.to_string(), "expected a string".to_owned())),
+        (DeValue::Integer(count), Shape::Text) => {
+            let reason = "expected a string, with a unit where it is a size or a time".to_owned();
+            Err((count.to_string(), reason))
+        }
+        (DeValue::Integer(count), _) => Err((count.to_string(), "expected true or false".into())),
+        (DeValue::Float(number), _) => Err((number.to_string(), "expected a string".to_owned())),
+        (other, _) => Err((other.type_str().to_owned(), "expected a string".to_owned())),
+    }
+}

@@ -1,0 +1,231 @@
+//! The command line's end of the control socket.
+//!
+//! Owns finding the daemon of a mount point and waiting for its end. Must never wait without a limit.
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+
+use super::message::{Backlog, DrainReport, Request, Response, Status};
+use super::place::{self, Place};
+use super::server::sweep;
+use crate::clock::{sleep, within};
+use crate::config::Surroundings;
+use crate::error::{Error, Kind, Result};
+
+/// The longest line that a daemon may answer, in bytes.
+const RESPONSE_BYTES_MAX: u64 = 1 << 20;
+/// How long a daemon may take to accept, and to send the next line.
+const REPLY_DEADLINE: Duration = Duration::from_secs(10);
+const END_POLL: Duration = Duration::from_millis(10);
+
+/// A connection to the daemon of one mount.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    place: Place,
+    pid: Option<Pid>,
+}
+
+impl Client {
+    /// Connects to the daemon at `place`. `NotFound` when none runs there; a socket that a dead one
+    /// left is removed. `Denied` when it belongs to somebody else.
+    pub async fn connect(place: &Place, uid: u32) -> Result<Self> {
+        let socket = place.socket();
+        let op = || format!("connect to {}", socket.display());
+        let connected = within(REPLY_DEADLINE, UnixStream::connect(&socket)).await;
+        let stream = match connected {
+            None => return Err(Error::new(Kind::TimedOut, op())),
+            Some(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+                sweep(place);
+                return Err(Error::with(Kind::NotFound, op(), error));
+            }
+            Some(Err(error)) => return Err(Error::io(op(), error)),
+            Some(Ok(stream)) => stream,
+        };
+        if !place::is_trusted(&socket, uid) {
+            return Err(Error::new(
+                Kind::Denied,
+                format!("{}: not ours to trust", socket.display()),
+            ));
+        }
+        // As seen from our PID namespace; 0 when the daemon lives where we cannot see it.
+        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(Pid::from_raw);
+        Ok(Self { stream: BufReader::new(stream), place: place.clone(), pid })
+    }
+
+    /// Returns where the daemon has its socket.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Asks for the status.
+    pub async fn status(&mut self) -> Result<Status> {
+        self.send(&Request::Status).await?;
+        match self.receive().await? {
+            Response::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits until all that was published before is remote, for at most `limit`.
+    pub async fn drain(
+        &mut self,
+        limit: Duration,
+        progress: impl FnMut(&Backlog),
+    ) -> Result<DrainReport> {
+        self.send(&Request::Drain { timeout_ms: limit.as_millis() as u64 }).await?;
+        self.follow(progress).await
+    }
+
+    /// Has the daemon drain, unmount and end; `limit` is for the drain: zero leaves the backlog,
+    /// `None` is the daemon's own.
+    pub async fn shutdown(
+        &mut self,
+        limit: Option<Duration>,
+        progress: impl FnMut(&Backlog),
+    ) -> Result<DrainReport> {
+        let timeout_ms = limit.map(|limit| limit.as_millis() as u64);
+        self.send(&Request::Shutdown { timeout_ms }).await?;
+        self.follow(progress).await
+    }
+
+    /// Waits until the daemon's process is gone; false after `limit`. A daemon that we cannot see is
+    /// taken to be gone when it hangs up.
+    pub async fn wait_gone(mut self, limit: Duration) -> bool {
+        let gone = async {
+            let mut rest = [0; 512];
+            while matches!(self.stream.read(&mut rest).await, Ok(1..)) {}
+            let handle = self.pid.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+            // An error means that there is no such process any more.
+            if let Some(Ok(handle)) = handle {
+                while !has_ended(&handle) {
+                    sleep(END_POLL).await;
+                }
+            }
+        };
+        within(limit, gone).await.is_some()
+    }
+
+    async fn follow(&mut self, mut progress: impl FnMut(&Backlog)) -> Result<DrainReport> {
+        loop {
+            match self.receive().await? {
+                Response::Progress(backlog) => progress(&backlog),
+                Response::Drained(report) => return Ok(report),
+                other @ Response::Status(_) => return Err(unexpected(&other)),
+                Response::Error(failure) => {
+                    let kinds = [Kind::Busy, Kind::Denied, Kind::Invalid, Kind::Unavailable];
+                    let kind = kinds.into_iter().find(|kind| failure.is(*kind));
+                    return Err(Error::new(kind.unwrap_or(Kind::Internal), failure.message));
+                }
+            }
+        }
+    }
+
+    async fn send(&mut self, request: &Request) -> Result<()> {
+        let mut line = serde_json::to_vec(request)
+            .map_err(|error| Error::with(Kind::Internal, "write a request", error))?;
+        line.push(b'\n');
+        match within(REPLY_DEADLINE, self.stream.write_all(&line)).await {
+            Some(sent) => sent.map_err(|error| Error::io("send to the daemon", error)),
+            None => Err(Error::new(Kind::TimedOut, "the daemon does not take the request")),
+        }
+    }
+
+    async fn receive(&mut self) -> Result<Response> {
+        let mut line = Vec::new();
+        let mut limited = (&mut self.stream).take(RESPONSE_BYTES_MAX);
+        let read = within(REPLY_DEADLINE, limited.read_until(b'\n', &mut line)).await;
+        match read {
+            None => Err(Error::new(Kind::TimedOut, "the daemon does not answer")),
+            Some(Err(error)) => Err(Error::io("hear from the daemon", error)),
+            Some(Ok(_)) if line.last() != Some(&b'\n') => {
+                Err(Error::new(Kind::Closed, "the daemon hung up"))
+            }
+            Some(Ok(_)) => serde_json::from_slice(&line).map_err(|error| {
+                Error::with(Kind::Corrupt, "the daemon answers what is not understood", error)
+            }),
+        }
+    }
+}
+
+fn unexpected(response: &Response) -> Error {
+    match response {
+        Response::Error(failure) => Error::new(Kind::Internal, failure.message.clone()),
+        _ => Error::new(Kind::Corrupt, "the daemon answers something else"),
+    }
+}
+
+/// Reports whether a process has ended, even if nobody has waited for it yet.
+fn has_ended(handle: &OwnedFd) -> bool {
+    let mut wanted = [PollFd::new(handle, PollFlags::IN)];
+    !matches!(
+        poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })),
+        Ok(0) | Err(Errno::INTR)
+    )
+}
+
+/// Connects to the daemon that serves `mount_point` (absolute, resolved); `owner` is the user of the
+/// mount, if known. `NotFound` when none does.
+pub async fn find(
+    around: &Surroundings,
+    mount_point: &Path,
+    owner: Option<u32>,
+) -> Result<(Client, Status)> {
+    let shown = mount_point.to_string_lossy();
+    let mut trouble = None;
+    for dir in place::search_dirs(around, owner) {
+        let connected = Client::connect(&Place::new(&dir, mount_point), around.uid).await;
+        let asked = match connected {
+            Ok(mut client) => client.status().await.map(|status| (client, status)),
+            Err(error) => Err(error),
+        };
+        match asked {
+            Ok((client, status)) if status.mount_point == shown => return Ok((client, status)),
+            Ok((_, status)) => {
+                let message = format!("the daemon there serves {}", status.mount_point);
+                trouble = Some(Error::new(Kind::Corrupt, message));
+            }
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => trouble = Some(error),
+        }
+    }
+    Err(trouble.unwrap_or_else(|| {
+        Error::new(Kind::NotFound, format!("no daemon serves {}", mount_point.display()))
+    }))
+}
+
+/// Asks all daemons of this user (for root: of the system) for their status. The second list holds
+/// what went wrong with some.
+pub async fn list(around: &Surroundings) -> (Vec<Status>, Vec<Error>) {
+    let (mut found, mut troubles) = (Vec::new(), Vec::new());
+    for dir in place::search_dirs(around, None) {
+        for socket in sockets(&dir) {
+            let Some(place) = Place::of_socket(&socket) else { continue };
+            let asked = match Client::connect(&place, around.uid).await {
+                Ok(mut client) => client.status().await,
+                Err(error) => Err(error),
+            };
+            match asked {
+                Ok(status) => found.push(status),
+                // Of others' mounts one only knows that they are not ours to ask about.
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Denied) => {}
+                Err(error) => troubles.push(error),
+            }
+        }
+    }
+    found.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
+    (found, troubles)
+}
+
+fn sockets(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    entries.filter_map(std::result::Result::ok).map(|entry| entry.path()).collect()
+}

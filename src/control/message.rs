@@ -1,0 +1,184 @@
+//! What is said over the control socket.
+//!
+//! Owns the words, which `status --json` prints and scripts read: fields are added, never renamed.
+//! Must never carry file content or credentials.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Kind;
+use crate::metrics::Snapshot;
+
+/// What a client asks; one line of JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "op", deny_unknown_fields)]
+pub enum Request {
+    /// Asks for a [`Status`].
+    Status,
+    /// Waits until all that was published before is remote.
+    Drain {
+        /// For at most so long.
+        timeout_ms: u64,
+    },
+    /// Drains, unmounts and ends the daemon.
+    Shutdown {
+        /// Drains for at most so long: 0 leaves the backlog, `None` is the daemon's own limit.
+        timeout_ms: Option<u64>,
+    },
+}
+
+/// What the daemon answers; one line of JSON each, any number of `progress` before the last.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// The answer to `status`.
+    Status(Box<Status>),
+    /// How far a drain is.
+    Progress(Backlog),
+    /// The end of a drain, or of a shutdown: then the mount is gone.
+    Drained(DrainReport),
+    /// It did not work.
+    Error(Failure),
+}
+
+/// Why a request did not work.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind of trouble, as a word.
+    pub kind: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Failure {
+    /// Makes a failure of that kind.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind: format!("{kind:?}"), message: message.into() }
+    }
+
+    /// Reports whether it is of that kind.
+    pub fn is(&self, kind: Kind) -> bool {
+        self.kind == format!("{kind:?}")
+    }
+}
+
+/// All that there is to know about a running mount.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process id, in its own PID namespace.
+    pub pid: u32,
+    /// The user it runs as.
+    pub uid: u32,
+    /// Where it is mounted; what is not UTF-8 is replaced.
+    pub mount_point: String,
+    /// The remote's address; `None` is a local cache only.
+    pub remote: Option<String>,
+    /// The cache directory.
+    pub cache_dir: String,
+    /// When the mount began: milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// For how long it has been mounted, in milliseconds.
+    pub uptime_ms: u64,
+    /// What it is doing.
+    pub phase: Phase,
+    /// How reads and writes travel.
+    pub io: IoReport,
+    /// Whether writers get EROFS.
+    pub read_only: bool,
+    /// A note when callers of other PID namespaces are told apart by handle only.
+    pub pid_namespace: Option<String>,
+    /// Paths that lead to something.
+    pub entries: u64,
+    /// How the remote does; `None` without one.
+    pub health: Option<Health>,
+    /// What the cache directory holds.
+    pub local: LocalUsage,
+    /// What is published here and not yet remote.
+    pub backlog: Backlog,
+    /// What was counted since the mount began.
+    pub counters: Snapshot,
+}
+
+/// What a daemon is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Reads what the last run left.
+    Starting,
+    /// Serves.
+    #[default]
+    Serving,
+    /// Takes no more writes, uploads the backlog, and ends.
+    Ending,
+}
+
+/// How reads and writes travel, and why so.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IoReport {
+    /// `passthrough` or `ordinary`.
+    pub mode: String,
+    /// Why not passthrough.
+    pub reason: Option<String>,
+}
+
+/// How the remote does.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Health {
+    /// Whether the last request reached it.
+    pub up: bool,
+    /// For how long that has been so, in milliseconds.
+    pub since_ms: u64,
+    /// The last trouble with it, kept after it came back.
+    pub last_error: Option<String>,
+}
+
+/// What the cache directory holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LocalUsage {
+    /// Bytes of all blobs.
+    pub bytes: u64,
+    /// Of these, bytes that are nowhere else yet.
+    pub unsaved_bytes: u64,
+    /// Number of blobs.
+    pub blobs: u64,
+    /// The most that it may hold, in bytes.
+    pub limit_bytes: u64,
+}
+
+/// What is published on this node and not yet remote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Backlog {
+    /// Journal records.
+    pub records: u64,
+    /// Bytes of the blobs that they need.
+    pub bytes: u64,
+    /// Age of the oldest record, in milliseconds.
+    pub oldest_ms: u64,
+}
+
+impl Backlog {
+    /// Reports whether all is remote.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+}
+
+/// How a drain ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainReport {
+    /// Whether all that was published before the request is remote.
+    pub complete: bool,
+    /// What of it is not.
+    pub left: Backlog,
+    /// How long it took, in milliseconds.
+    pub elapsed_ms: u64,
+    /// What stood in the way, if anything did.
+    pub trouble: Option<String>,
+}

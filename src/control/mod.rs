@@ -1,0 +1,21 @@
+//! The control socket: how the command line talks with a running mount.
+//!
+//! Owns the socket's place, its words, and both of its ends. Must never know how the daemon does what
+//! it is asked: that is behind [`Node`].
+
+mod client;
+mod message;
+mod mounts;
+mod place;
+mod server;
+
+pub use client::{Client, find, list};
+pub use message::{
+    Backlog, DrainReport, Failure, Health, IoReport, LocalUsage, Phase, Request, Response, Status,
+};
+pub use mounts::{FS_NAME, Mounted, Mounts};
+pub use place::{Place, prepare, runtime_dir, search_dirs};
+pub use server::{Node, Server};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Where control sockets lie.
+//!
+//! Owns the rules for the runtime directory and the names in it. Must never trust a directory that
+//! another user could write into: whoever answers on the socket is believed.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::config::Surroundings;
+use crate::error::{Error, Kind, Result};
+
+/// The longest path that a socket address holds, in bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The names that belong to one mount point in the runtime directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    dir: PathBuf,
+    id: String,
+}
+
+impl Place {
+    /// Returns the place of the mount at `mount_point` (absolute, resolved) in a runtime directory.
+    pub fn new(dir: &Path, mount_point: &Path) -> Self {
+        let digest = blake3::hash(mount_point.as_os_str().as_bytes()).to_hex();
+        Self { dir: dir.to_owned(), id: digest[..16].to_owned() }
+    }
+
+    /// Returns the socket.
+    pub fn socket(&self) -> PathBuf {
+        self.file("sock")
+    }
+
+    /// Returns the file whose lock says that a daemon serves the socket.
+    pub fn lock(&self) -> PathBuf {
+        self.file("lock")
+    }
+
+    /// Returns another file of this mount.
+    pub fn file(&self, extension: &str) -> PathBuf {
+        self.dir.join(format!("{}.{extension}", self.id))
+    }
+
+    /// Returns the runtime directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the place that a socket found in a runtime directory belongs to.
+    pub(super) fn of_socket(socket: &Path) -> Option<Self> {
+        if socket.extension()? != "sock" {
+            return None;
+        }
+        let id = socket.file_stem()?.to_str()?.to_owned();
+        Some(Self { dir: socket.parent()?.to_owned(), id })
+    }
+}
+
+/// Returns the runtime directory of this user.
+pub fn runtime_dir(around: &Surroundings) -> PathBuf {
+    if let Some(dir) = around.directory("HEARTHFS_RUNTIME_DIR") {
+        return dir;
+    }
+    // Root looks in one place only, whether it came by login or as a service.
+    if around.uid == 0 {
+        return PathBuf::from(SYSTEM_DIR);
+    }
+    match around.directory("XDG_RUNTIME_DIR") {
+        Some(dir) => dir.join("hearthfs"),
+        None => fallback_dir(around.uid),
+    }
+}
+
+const SYSTEM_DIR: &str = "/run/hearthfs";
+
+fn fallback_dir(uid: u32) -> PathBuf {
+    PathBuf::from(format!("/tmp/hearthfs-{uid}"))
+}
+
+/// Returns the runtime directories in which a mount may be found: this user's own, the system's, and
+/// for root also those of the user whom the mount belongs to.
+pub fn search_dirs(around: &Surroundings, owner: Option<u32>) -> Vec<PathBuf> {
+    let mut dirs = vec![runtime_dir(around)];
+    if around.variable("HEARTHFS_RUNTIME_DIR").is_none() {
+        dirs.push(PathBuf::from(SYSTEM_DIR));
+        if let Some(owner) = owner.filter(|owner| around.uid == 0 && *owner != 0) {
+            dirs.push(PathBuf::from(format!("/run/user/{owner}/hearthfs")));
+            dirs.push(fallback_dir(owner));
+        }
+    }
+    dirs.dedup();
+    dirs
+}
+
+/// Makes the runtime directory if it is missing, and checks that it is ours alone to write.
+pub fn prepare(dir: &Path, uid: u32) -> Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    // A symbolic link to a directory counts as there; the check below refuses it.
+    made.map_err(|error| Error::io(format!("make the directory {}", dir.display()), error))?;
+    let about = std::fs::symlink_metadata(dir)
+        .map_err(|error| Error::io(format!("look at {}", dir.display()), error))?;
+    let refuse = |why: String| {
+        let remedy = "set HEARTHFS_RUNTIME_DIR to a directory of your own";
+        Error::new(Kind::Denied, format!("{} {why}; {remedy}", dir.display()))
+    };
+    if !about.is_dir() {
+        return Err(refuse("is not a directory".to_owned()));
+    }
+    if about.uid() != uid {
+        return Err(refuse(format!("belongs to user {}", about.uid())));
+    }
+    if about.mode() & 0o022 != 0 {
+        return Err(refuse("can be written by others".to_owned()));
+    }
+    Ok(())
+}
+
+/// Reports whether what lies at `socket` could have been put there by `uid` or root alone; a client
+/// asks this before it believes an answer.
+pub(super) fn is_trusted(socket: &Path, uid: u32) -> bool {
+    let Some(dir) = socket.parent() else { return false };
+    let ours = |path: &Path| {
+        std::fs::symlink_metadata(path)
+            .is_ok_and(|about| about.uid() == uid || about.uid() == 0 || uid == 0)
+    };
+    let closed = std::fs::symlink_metadata(dir)
+        .is_ok_and(|about| about.is_dir() && about.mode() & 0o022 == 0);
+    closed && ours(dir) && ours(socket)
+}
+
+/// Refuses a socket path that the kernel could not take.
+pub(super) fn check_length(socket: &Path) -> Result<()> {
+    if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Invalid,
+        format!(
+            "the path of the control socket, {}, is longer than {SOCKET_PATH_BYTES_MAX} bytes; \
+             set HEARTHFS_RUNTIME_DIR to a shorter directory",
+            socket.display()
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn around(uid: u32, variables: &[(&str, &str)]) -> Surroundings {
+        Surroundings {
+            variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            uid,
+            current_dir: "/".into(),
+        }
+    }
+
+    #[test]
+    fn directories_by_user() {
+        let xdg = [("XDG_RUNTIME_DIR", "/run/user/1000")];
+        assert_eq!(runtime_dir(&around(1000, &xdg)), Path::new("/run/user/1000/hearthfs"));
+        assert_eq!(runtime_dir(&around(1000, &[])), Path::new("/tmp/hearthfs-1000"));
+        assert_eq!(runtime_dir(&around(0, &xdg)), Path::new("/run/hearthfs"));
+        let own = [("HEARTHFS_RUNTIME_DIR", "/x"), xdg[0]];
+        assert_eq!(search_dirs(&around(1000, &own), None), [Path::new("/x")]);
+        let wanted = ["/run/hearthfs", "/run/user/7/hearthfs", "/tmp/hearthfs-7"];
+        assert_eq!(search_dirs(&around(0, &[]), Some(7)), wanted.map(PathBuf::from));
+    }
+
+    #[test]
+    fn only_a_private_directory_will_do() {
+        let base = tempfile::tempdir().expect("temporary directory");
+        let uid = rustix::process::geteuid().as_raw();
+        let dir = base.path().join("a/b");
+        prepare(&dir, uid).expect("made");
+        prepare(&dir, uid).expect("found");
+        assert!(prepare(&dir, uid + 1).is_err(), "another user's");
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&dir, open).expect("chmod");
+        assert!(prepare(&dir, uid).is_err(), "open to others");
+        let link = base.path().join("link");
+        std::os::unix::fs::symlink(&dir, &link).expect("symlink");
+        assert!(prepare(&link, uid).is_err(), "a link");
+    }
+
+    #[test]
+    fn places_differ_by_mount_point() {
+        let place = |path: &str| Place::new(Path::new("/run/hearthfs"), Path::new(path));
+        assert_ne!(place("/a").socket(), place("/b").socket());
+        assert_eq!(Place::of_socket(&place("/a").socket()), Some(place("/a")));
+        assert_eq!(Place::of_socket(&place("/a").lock()), None);
+        assert!(check_length(&place("/a").socket()).is_ok());
+        assert!(check_length(Path::new(&format!("/{}", "x".repeat(107)))).is_err());
+    }
+}

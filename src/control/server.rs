@@ -1,0 +1,283 @@
+//! The daemon's end of the control socket.
+//!
+//! Owns the socket file and its lock. Must never let a client hold the daemon up: requests are short,
+//! waits have limits, and whoever is slow is cut off.
+
+use std::fs::File;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::fs::{FlockOperation, flock};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use super::message::{Backlog, DrainReport, Failure, Request, Response, Status};
+use super::place::{self, Place};
+use crate::clock::{sleep, within};
+use crate::error::{Error, Kind, Result};
+use crate::task;
+
+/// The longest request line, in bytes.
+pub(super) const REQUEST_BYTES_MAX: u64 = 4096;
+/// Connections that are served at once; further ones wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 32;
+/// Waits for a drain that are served at once: fewer, so that `status` always finds a free connection.
+const DRAINS_MAX: usize = 16;
+/// How long a client may take to send its request, and to take one line of the answer.
+const LINE_DEADLINE: Duration = Duration::from_secs(5);
+/// How often a waiting client hears how far the drain is.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// The longest drain that can be asked for.
+const DRAIN_LIMIT_MAX: Duration = Duration::from_hours(7 * 24);
+/// How long the end of the server waits for answers that are under way.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
+/// Pause after an accept that failed (out of descriptors), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the socket controls.
+#[async_trait]
+pub trait Node: Send + Sync + 'static {
+    /// Tells all there is to know; must answer at once, whatever the remote does.
+    fn status(&self) -> Status;
+    /// Tells what is not yet remote; must answer at once.
+    fn backlog(&self) -> Backlog;
+    /// Returns when all that was published before the call is remote, or after `limit`. The caller may
+    /// drop the future at any time.
+    async fn drain(&self, limit: Duration) -> DrainReport;
+    /// Drains for at most `limit` (`None` is the daemon's own limit, zero leaves the backlog in the
+    /// journal), unmounts, and lets the daemon end. `Busy` when files are open and the mount stays; a
+    /// call while another is at work waits for that one. It is never dropped half way.
+    async fn shutdown(&self, limit: Option<Duration>) -> Result<DrainReport>;
+}
+
+/// A socket that is being served.
+#[derive(Debug)]
+pub struct Server {
+    place: Place,
+    /// Held locked: whoever holds it owns the socket's name.
+    _lock: File,
+    end: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    connections: Arc<Semaphore>,
+}
+
+impl Server {
+    /// Serves `node` at `place`. A socket that a dead daemon left is replaced; a living one is `Busy`.
+    pub fn start(runtime: &Handle, place: Place, node: Arc<dyn Node>) -> Result<Self> {
+        let socket = place.socket();
+        place::check_length(&socket)?;
+        place::prepare(place.dir(), rustix::process::geteuid().as_raw())?;
+        let lock = lock(&place)?;
+        remove(&socket)?;
+        let failed = |error| Error::io(format!("listen on {}", socket.display()), error);
+        let listener = {
+            let _inside = runtime.enter();
+            UnixListener::bind(&socket).map_err(failed)?
+        };
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&socket, private).map_err(failed)?;
+        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let (end, ended) = watch::channel(false);
+        let work = accept(runtime.clone(), listener, node, Arc::clone(&connections), ended);
+        let accepting = task::spawn(runtime, "control", work);
+        Ok(Self { place, _lock: lock, end, accepting, connections })
+    }
+
+    /// Ends the server: no new connection, answers under way get a moment, the socket is removed.
+    pub async fn close(self) {
+        // Nobody listens any more only if the task is gone already.
+        self.end.send(true).ok();
+        if within(CLOSE_DEADLINE, self.accepting).await.is_some() {
+            let all = CONNECTIONS_MAX as u32;
+            within(CLOSE_DEADLINE, self.connections.acquire_many(all)).await;
+        }
+        if let Err(error) = remove(&self.place.socket()) {
+            tracing::warn!(error = error.chain(), "the control socket stays behind");
+        }
+    }
+}
+
+fn lock(place: &Place) -> Result<File> {
+    let path = place.lock();
+    let failed = |error| Error::io(format!("lock {}", path.display()), error);
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(Error::new(Kind::Busy, "another daemon serves this mount point"))
+        }
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+/// Removes the socket of a daemon that is dead, told by its lock; returns whether one was removed.
+pub(super) fn sweep(place: &Place) -> bool {
+    if let Ok(lock) = lock(place) {
+        let gone = place.socket().exists() && remove(&place.socket()).is_ok();
+        drop(lock);
+        return gone;
+    }
+    false
+}
+
+fn remove(path: &std::path::Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(format!("remove {}", path.display()), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn accept(
+    runtime: Handle,
+    listener: UnixListener,
+    node: Arc<dyn Node>,
+    connections: Arc<Semaphore>,
+    mut ended: watch::Receiver<bool>,
+) {
+    let drains = Arc::new(Semaphore::new(DRAINS_MAX));
+    loop {
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = ended.changed() => return,
+        };
+        match stream {
+            Ok((stream, _)) => {
+                let (node, drains) = (Arc::clone(&node), Arc::clone(&drains));
+                let inner = runtime.clone();
+                task::spawn(&runtime, "control client", async move {
+                    serve(&inner, stream, node, &drains).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "accept on the control socket failed");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves the requests of one client until it goes away or misbehaves.
+async fn serve(runtime: &Handle, stream: UnixStream, node: Arc<dyn Node>, drains: &Semaphore) {
+    let us = rustix::process::geteuid().as_raw();
+    let allowed = stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0);
+    let (read, mut write) = stream.into_split();
+    if !allowed {
+        let failure = Failure::new(Kind::Denied, "only the user of the mount and root may ask");
+        send(&mut write, &Response::Error(failure)).await;
+        return;
+    }
+    let mut lines = BufReader::new(read);
+    loop {
+        let mut line = Vec::new();
+        let mut limited = (&mut lines).take(REQUEST_BYTES_MAX + 1);
+        let read = within(LINE_DEADLINE, limited.read_until(b'\n', &mut line)).await;
+        if !matches!(read, Some(Ok(1..))) {
+            return;
+        }
+        if line.last() != Some(&b'\n') {
+            let failure = Failure::new(Kind::Invalid, "the request is cut off or too long");
+            send(&mut write, &Response::Error(failure)).await;
+            return;
+        }
+        let answered = match serde_json::from_slice(&line) {
+            Ok(request) => answer(runtime, &mut write, request, &node, drains).await,
+            Err(error) => {
+                let failure = Failure::new(Kind::Invalid, format!("not a request: {error}"));
+                send(&mut write, &Response::Error(failure)).await
+            }
+        };
+        if !answered {
+            return;
+        }
+    }
+}
+
+/// Answers one request; false when the client is gone.
+async fn answer(
+    runtime: &Handle,
+    write: &mut OwnedWriteHalf,
+    request: Request,
+    node: &Arc<dyn Node>,
+    drains: &Semaphore,
+) -> bool {
+    if request == Request::Status {
+        return send(write, &Response::Status(Box::new(node.status()))).await;
+    }
+    let Ok(_permit) = drains.try_acquire() else {
+        let failure = Failure::new(Kind::Busy, format!("{DRAINS_MAX} drains are being waited for"));
+        return send(write, &Response::Error(failure)).await;
+    };
+    let capped = |ms| Duration::from_millis(ms).min(DRAIN_LIMIT_MAX);
+    match request {
+        Request::Status => true,
+        Request::Drain { timeout_ms } => {
+            let work = async { Ok(node.drain(capped(timeout_ms)).await) };
+            follow(write, node.as_ref(), work).await
+        }
+        Request::Shutdown { timeout_ms } => {
+            // On a task of its own: it must go on to its end though the client goes away.
+            let worker = Arc::clone(node);
+            let work = async move { worker.shutdown(timeout_ms.map(capped)).await };
+            let work = task::spawn(runtime, "shutdown", work);
+            let work = async {
+                work.await.unwrap_or_else(|e| Err(Error::with(Kind::Internal, "shut down", e)))
+            };
+            follow(write, node.as_ref(), work).await
+        }
+    }
+}
+
+/// Waits for `work` and reports how far it is; false, and `work` dropped, when the client is gone.
+async fn follow(
+    write: &mut OwnedWriteHalf,
+    node: &dyn Node,
+    work: impl Future<Output = Result<DrainReport>>,
+) -> bool {
+    let mut work = std::pin::pin!(work);
+    let result = loop {
+        tokio::select! {
+            biased;
+            result = &mut work => break result,
+            () = sleep(PROGRESS_EVERY) => {
+                if !send(write, &Response::Progress(node.backlog())).await {
+                    return false;
+                }
+            }
+        }
+    };
+    let response = match result {
+        Ok(report) => Response::Drained(report),
+        Err(error) => Response::Error(Failure::new(error.kind(), error.chain())),
+    };
+    send(write, &response).await
+}
+
+/// Sends one line; false when the client did not take it in time.
+async fn send(write: &mut OwnedWriteHalf, response: &Response) -> bool {
+    let mut line = match serde_json::to_vec(response) {
+        Ok(line) => line,
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written as JSON");
+            return false;
+        }
+    };
+    line.push(b'\n');
+    matches!(within(LINE_DEADLINE, write.write_all(&line)).await, Some(Ok(())))
+}

@@ -1,0 +1,280 @@
+//! Both ends of the control socket together, with a node that is easy to steer.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::runtime::{Builder, Runtime};
+
+use super::*;
+use crate::clock::sleep;
+use crate::config::Surroundings;
+use crate::error::{Error, Kind, Result};
+
+#[derive(Default)]
+struct Fake {
+    mount_point: String,
+    left: AtomicU64,
+    busy: AtomicBool,
+    ended: AtomicBool,
+    slow: AtomicBool,
+}
+
+#[async_trait]
+impl Node for Fake {
+    fn status(&self) -> Status {
+        Status { mount_point: self.mount_point.clone(), pid: 7, ..Status::default() }
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog { records: self.left.load(Ordering::SeqCst), ..Backlog::default() }
+    }
+
+    async fn drain(&self, limit: Duration) -> DrainReport {
+        if limit < Duration::from_secs(1) {
+            return DrainReport { complete: false, left: self.backlog(), ..DrainReport::default() };
+        }
+        while self.left.load(Ordering::SeqCst) > 0 {
+            sleep(Duration::from_millis(300)).await;
+            self.left.fetch_sub(1, Ordering::SeqCst);
+        }
+        DrainReport { complete: true, ..DrainReport::default() }
+    }
+
+    async fn shutdown(&self, limit: Option<Duration>) -> Result<DrainReport> {
+        if self.busy.load(Ordering::SeqCst) {
+            return Err(Error::new(Kind::Busy, "files are open"));
+        }
+        if self.slow.load(Ordering::SeqCst) {
+            sleep(Duration::from_millis(600)).await;
+        }
+        self.ended.store(true, Ordering::SeqCst);
+        Ok(DrainReport { complete: limit != Some(Duration::ZERO), ..DrainReport::default() })
+    }
+}
+
+struct Bench {
+    runtime: Runtime,
+    dir: tempfile::TempDir,
+    node: Arc<Fake>,
+    around: Surroundings,
+}
+
+const POINT: &str = "/mnt/fake";
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
+        let around = Surroundings {
+            variables: [variable].into(),
+            uid: rustix::process::geteuid().as_raw(),
+            current_dir: "/".into(),
+        };
+        let node = Arc::new(Fake { mount_point: POINT.to_owned(), ..Fake::default() });
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        Self { runtime: runtime.expect("runtime"), dir, node, around }
+    }
+
+    fn place(&self) -> Place {
+        Place::new(&runtime_dir(&self.around), Path::new(POINT))
+    }
+
+    fn start(&self) -> Server {
+        self.try_start().expect("started")
+    }
+
+    fn try_start(&self) -> Result<Server> {
+        let node: Arc<dyn Node> = Arc::clone(&self.node) as _;
+        Server::start(self.runtime.handle(), self.place(), node)
+    }
+
+    fn find(&self) -> Result<(Client, Status)> {
+        self.runtime.block_on(find(&self.around, Path::new(POINT), None))
+    }
+
+    /// Sends bytes as they are and returns what comes back until the daemon hangs up.
+    fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream =
+            std::os::unix::net::UnixStream::connect(self.place().socket()).expect("up");
+        stream.write_all(bytes).expect("sent");
+        stream.shutdown(std::net::Shutdown::Write).expect("half closed");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        answer
+    }
+}
+
+#[test]
+fn status_over_the_socket() {
+    let bench = Bench::new();
+    let server = bench.start();
+    let mode = std::fs::metadata(bench.place().socket()).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (mut client, status) = bench.find().expect("found");
+    assert_eq!((status.pid, status.mount_point.as_str()), (7, POINT));
+    let again = bench.runtime.block_on(client.status()).expect("one connection, many requests");
+    assert_eq!(again, status);
+    let (all, troubles) = bench.runtime.block_on(list(&bench.around));
+    assert_eq!((all.len(), troubles.len()), (1, 0));
+    drop(client);
+    bench.runtime.block_on(server.close());
+    assert!(!bench.place().socket().exists());
+    assert_eq!(bench.find().expect_err("gone").kind(), Kind::NotFound);
+}
+
+#[test]
+fn drain_reports_progress_and_limit() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    bench.node.left.store(3, Ordering::SeqCst);
+    let (mut client, _) = bench.find().expect("found");
+    let mut seen = Vec::new();
+    let limit = Duration::from_mins(1);
+    let report = bench.runtime.block_on(client.drain(limit, |b| seen.push(b.records)));
+    assert!(report.expect("drained").complete);
+    assert!(seen.len() >= 2 && seen.is_sorted_by(|a, b| a >= b), "{seen:?}");
+    bench.node.left.store(3, Ordering::SeqCst);
+    let report = bench.runtime.block_on(client.drain(Duration::ZERO, |_| ())).expect("answered");
+    assert_eq!((report.complete, report.left.records), (false, 3));
+}
+
+#[test]
+fn shutdown_is_refused_or_done() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    let (mut client, _) = bench.find().expect("found");
+    bench.node.busy.store(true, Ordering::SeqCst);
+    let error = bench.runtime.block_on(client.shutdown(None, |_| ())).expect_err("busy");
+    assert_eq!(error.kind(), Kind::Busy);
+    bench.node.busy.store(false, Ordering::SeqCst);
+    let report = bench.runtime.block_on(client.shutdown(Some(Duration::ZERO), |_| ()));
+    assert!(!report.expect("done").complete);
+    assert!(bench.node.ended.load(Ordering::SeqCst));
+}
+
+#[test]
+fn shutdown_goes_on_when_the_client_goes_away() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    bench.node.slow.store(true, Ordering::SeqCst);
+    let mut stream = std::os::unix::net::UnixStream::connect(bench.place().socket()).expect("up");
+    stream.write_all(b"{\"op\":\"shutdown\",\"timeout_ms\":null}\n").expect("sent");
+    drop(stream);
+    let ended = || bench.node.ended.load(Ordering::SeqCst);
+    bench.runtime.block_on(async {
+        for _ in 0..100 {
+            if !ended() {
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    });
+    assert!(ended());
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    for (bytes, word) in [
+        (&b"hello\n"[..], "not a request"),
+        (b"{\"op\":\"fly\"}\n", "not a request"),
+        (b"{\"op\":\"drain\"}\n", "not a request"),
+        (b"{\"op\":\"drain\",\"timeout_ms\":1,\"extra\":1}\n", "not a request"),
+        (b"{\"op\":\"status\"", "cut off"),
+        (&vec![b' '; 5000], "too long"),
+        (b"\xff\xfe\n", "not a request"),
+    ] {
+        let answer = bench.raw(bytes);
+        assert!(answer.contains(word), "{answer}");
+    }
+    let answer = bench.raw(b"nonsense\n{\"op\":\"status\"}\n");
+    assert_eq!(answer.lines().count(), 2, "the connection survives one bad line: {answer}");
+    assert!(bench.find().is_ok(), "and the server all of them");
+}
+
+#[test]
+fn idle_clients_do_not_keep_others_out() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    let connect = || std::os::unix::net::UnixStream::connect(bench.place().socket()).expect("up");
+    let idle: Vec<_> = (0..40).map(|_| connect()).collect();
+    // All places are taken until the idle ones are cut off, which is sooner than a client gives up.
+    assert!(bench.find().is_ok());
+    drop(idle);
+}
+
+#[test]
+fn sockets_of_the_dead_are_replaced_and_of_the_living_are_not() {
+    let bench = Bench::new();
+    let server = bench.start();
+    assert_eq!(bench.try_start().expect_err("one is there").kind(), Kind::Busy);
+    assert!(bench.find().is_ok(), "the second start left the first alone");
+    // What a killed daemon leaves: a socket that nobody listens on, and no lock.
+    bench.runtime.block_on(server.close());
+    drop(std::os::unix::net::UnixListener::bind(bench.place().socket()).expect("bind"));
+    assert!(bench.place().socket().exists());
+    assert_eq!(bench.find().expect_err("dead").kind(), Kind::NotFound);
+    assert!(!bench.place().socket().exists(), "swept");
+    drop(std::os::unix::net::UnixListener::bind(bench.place().socket()).expect("bind"));
+    let _server = bench.start();
+    assert!(bench.find().is_ok());
+}
+
+#[test]
+fn a_daemon_that_serves_another_mount_is_not_believed() {
+    let mut bench = Bench::new();
+    bench.node = Arc::new(Fake { mount_point: "/mnt/other".to_owned(), ..Fake::default() });
+    let _server = bench.start();
+    assert_eq!(bench.find().expect_err("not it").kind(), Kind::Corrupt);
+}
+
+#[test]
+fn the_runtime_directory_must_be_private() {
+    let bench = Bench::new();
+    let dir = bench.dir.path().join("run");
+    std::fs::create_dir(&dir).expect("mkdir");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    assert_eq!(bench.try_start().expect_err("open to all").kind(), Kind::Denied);
+}
+
+#[test]
+fn waiting_for_an_end_that_does_not_come_is_bounded() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    let (client, _) = bench.find().expect("found");
+    let gone = bench.runtime.block_on(client.wait_gone(Duration::from_millis(100)));
+    assert!(!gone);
+}
+
+#[test]
+fn status_words_are_stable() {
+    let text = serde_json::to_value(Status::default()).expect("serializable");
+    let words: Vec<_> = text.as_object().expect("an object").keys().cloned().collect();
+    let mut wanted = vec![
+        "version",
+        "pid",
+        "uid",
+        "mount_point",
+        "remote",
+        "cache_dir",
+        "started_ms",
+        "uptime_ms",
+        "phase",
+        "io",
+        "read_only",
+        "pid_namespace",
+        "entries",
+        "health",
+        "local",
+        "backlog",
+        "counters",
+    ];
+    wanted.sort_unstable();
+    assert_eq!(words, wanted);
+    assert!(serde_json::from_str::<Status>("{\"new_field\": 1}").is_ok(), "fields may be added");
+}

@@ -1,0 +1,186 @@
+//! The daemon as the control socket sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hearthfs_mount::Session;
+use tokio::sync::{Mutex, watch};
+
+use super::build::Rooms;
+use crate::clock::within;
+use crate::config::Settings;
+use crate::control::{
+    Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status,
+};
+use crate::error::{Error, Kind, Result};
+
+/// How long an unmount may take to be noticed by the serving threads.
+const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A mount that is being served.
+#[derive(Debug)]
+pub(super) struct MountedNode {
+    settings: Settings,
+    rooms: Rooms,
+    session: Arc<Session>,
+    started_ms: u64,
+    started: Duration,
+    phase: AtomicU8,
+    /// Held by whoever ends the mount, so that only one does.
+    ending: Mutex<Option<DrainReport>>,
+    ended: watch::Sender<bool>,
+}
+
+impl MountedNode {
+    pub(super) fn new(settings: Settings, rooms: Rooms, session: Arc<Session>) -> Self {
+        let (started_ms, started) = (rooms.clock.wall_ms(), rooms.clock.mono());
+        let serving = AtomicU8::new(Phase::Serving as u8);
+        let ended = watch::Sender::new(false);
+        Self {
+            settings,
+            rooms,
+            session,
+            started_ms,
+            started,
+            phase: serving,
+            ending: Mutex::new(None),
+            ended,
+        }
+    }
+
+    pub(super) fn rooms(&self) -> &Rooms {
+        &self.rooms
+    }
+
+    /// Ends the mount because a signal said so: whatever is in use stays readable for its users.
+    pub(super) async fn end_by_signal(&self) -> DrainReport {
+        self.end(None, true).await.unwrap_or_default()
+    }
+
+    /// Drains after somebody else unmounted.
+    pub(super) async fn end_after_unmount(&self) -> DrainReport {
+        let mut ending = self.ending.lock().await;
+        if let Some(report) = ending.as_ref() {
+            return report.clone();
+        }
+        self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
+        let report = self.drain_for(self.settings.writeback.drain_deadline).await;
+        *ending = Some(report.clone());
+        report
+    }
+
+    /// Returns when the control socket ended the mount.
+    pub(super) async fn ended(&self) {
+        let mut ended = self.ended.subscribe();
+        // An error says that the sender is gone, which cannot be: it is ours.
+        ended.wait_for(|ended| *ended).await.map(drop).ok();
+    }
+
+    async fn end(&self, limit: Option<Duration>, lazy: bool) -> Result<DrainReport> {
+        let mut ending = self.ending.lock().await;
+        if let Some(report) = ending.as_ref() {
+            return Ok(report.clone());
+        }
+        self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
+        self.rooms.fs.close_to_writers();
+        let report =
+            self.drain_for(limit.unwrap_or(self.settings.writeback.drain_deadline)).await;
+        if let Err(error) = self.session.unmount(lazy) {
+            self.rooms.fs.open_to_writers();
+            self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
+            let kind = if error.kind() == std::io::ErrorKind::ResourceBusy {
+                Kind::Busy
+            } else {
+                Kind::Internal
+            };
+            return Err(Error::with(kind, "the mount is in use and stays", error));
+        }
+        within(UNMOUNT_DEADLINE, self.session.ended()).await;
+        *ending = Some(report.clone());
+        self.ended.send_replace(true);
+        Ok(report)
+    }
+
+    async fn drain_for(&self, limit: Duration) -> DrainReport {
+        let begun = self.rooms.clock.mono();
+        let complete = match &self.rooms.publisher {
+            Some(publisher) => publisher.drain(limit).await.complete,
+            None => true,
+        };
+        let left = if complete { Backlog::default() } else { self.backlog() };
+        let elapsed = self.rooms.clock.mono().saturating_sub(begun);
+        let trouble = self.health().filter(|health| !health.up).and_then(|h| h.last_error);
+        DrainReport { complete, left, elapsed_ms: elapsed.as_millis() as u64, trouble }
+    }
+
+    fn health(&self) -> Option<Health> {
+        self.rooms.remote.as_ref().map(super::build::health_of)
+    }
+
+    /// Puts everything away: index, and the mark of a clean stop.
+    pub(super) fn finish(&self) {
+        self.rooms.finish();
+    }
+}
+
+#[async_trait]
+impl Node for MountedNode {
+    fn status(&self) -> Status {
+        let abilities = self.session.abilities();
+        let usage = self.rooms.blobs.usage();
+        let mut counters = self.rooms.metrics.snapshot();
+        super::build::add_requests(&mut counters, self.rooms.remote.as_ref());
+        let mode = if abilities.passthrough { "passthrough" } else { "ordinary" };
+        let phase = if self.phase.load(Ordering::Relaxed) == Phase::Ending as u8 {
+            Phase::Ending
+        } else {
+            Phase::Serving
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uid: rustix::process::geteuid().as_raw(),
+            mount_point: self.session.mount_point().to_string_lossy().into_owned(),
+            remote: self.settings.remote.url.as_ref().map(ToString::to_string),
+            cache_dir: self.settings.local.cache_dir.to_string_lossy().into_owned(),
+            started_ms: self.started_ms,
+            uptime_ms: self.rooms.clock.mono().saturating_sub(self.started).as_millis() as u64,
+            phase,
+            io: IoReport {
+                mode: mode.to_owned(),
+                reason: abilities.passthrough_refusal.map(ToOwned::to_owned),
+            },
+            read_only: self.settings.mount.read_only,
+            pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
+            entries: self.rooms.ledger.read(|fold| fold.len()) as u64,
+            health: self.health(),
+            local: LocalUsage {
+                bytes: usage.bytes,
+                unsaved_bytes: usage.unsaved_bytes,
+                blobs: usage.blobs,
+                limit_bytes: usage.limit,
+            },
+            backlog: self.backlog(),
+            counters,
+        }
+    }
+
+    fn backlog(&self) -> Backlog {
+        let pending = self.rooms.ledger.pending();
+        Backlog {
+            records: pending.records,
+            bytes: pending.bytes,
+            oldest_ms: pending.oldest.as_millis() as u64,
+        }
+    }
+
+    async fn drain(&self, limit: Duration) -> DrainReport {
+        self.drain_for(limit).await
+    }
+
+    async fn shutdown(&self, limit: Option<Duration>) -> Result<DrainReport> {
+        self.end(limit, false).await
+    }
+}

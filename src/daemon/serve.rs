@@ -1,0 +1,160 @@
+//! One mount, from the first check to the mark of a clean stop.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hearthfs_mount::{MountOptions, Session};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::build::{self, Rooms};
+use super::node::MountedNode;
+use crate::clock;
+use crate::config::{AllowOther, IoMode, Settings};
+use crate::control::{self, DrainReport, Server};
+use crate::error::{Error, Kind, Result};
+use crate::task;
+
+/// Threads for background work: uploads, fetches, following. The programs' requests have their own.
+const WORKER_THREADS: usize = 2;
+/// Most threads for work that blocks: digests, copies, files.
+const BLOCKING_THREADS_MAX: usize = 16;
+/// Threads that take the kernel's requests, where the settings name no number.
+const REQUEST_THREADS: usize = 4;
+/// How often generations that nobody came back to are swept.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How long the first look through the mount may take.
+const READY_DEADLINE: Duration = Duration::from_secs(10);
+/// How long background tasks get to notice that all is over.
+const END_GRACE: Duration = Duration::from_secs(2);
+
+/// How a mount ended.
+#[derive(Debug)]
+pub struct ExitReport {
+    /// How the last drain went.
+    pub drain: DrainReport,
+}
+
+/// Mounts and serves until a signal, the control socket or an unmount ends it. `ready` is called once a
+/// look through the mount has worked.
+///
+/// # Errors
+///
+/// What was refused before anything was changed has kind `Invalid`, `Busy`, `Denied` or `NotFound`.
+pub fn serve(settings: Settings, mount_point: PathBuf, ready: impl FnOnce()) -> Result<ExitReport> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_name("hearthfs-work")
+        .enable_all()
+        .build()
+        .map_err(|error| Error::io("start the runtime", error))?;
+    let done = serve_on(&runtime, &settings, &mount_point, ready);
+    runtime.shutdown_timeout(END_GRACE);
+    done
+}
+
+fn serve_on(
+    runtime: &Runtime,
+    settings: &Settings,
+    mount_point: &Path,
+    ready: impl FnOnce(),
+) -> Result<ExitReport> {
+    let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
+    let session = mount(runtime, settings, mount_point, &rooms)?;
+    rooms.fs.set_invalidator(session.notifier());
+    let node = Arc::new(MountedNode::new(settings.clone(), rooms, Arc::clone(&session)));
+    let around = crate::config::Surroundings::process();
+    let place = control::Place::new(&control::runtime_dir(&around), session.mount_point());
+    let server = Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
+    let sweeping = {
+        let fs = node.rooms().fs.clone();
+        task::spawn(runtime.handle(), "sweep", async move {
+            loop {
+                clock::sleep(SWEEP_EVERY).await;
+                fs.sweep();
+            }
+        })
+    };
+    look_through(runtime, session.mount_point())?;
+    tracing::info!(mount_point = %mount_point.display(), "mounted");
+    ready();
+    let drain = runtime.block_on(run(&node, &session));
+    sweeping.abort();
+    runtime.block_on(server.stop());
+    node.finish();
+    tracing::info!(left = drain.left.records, "unmounted");
+    Ok(ExitReport { drain })
+}
+
+fn mount(
+    runtime: &Runtime,
+    settings: &Settings,
+    mount_point: &Path,
+    rooms: &Rooms,
+) -> Result<Arc<Session>> {
+    let refused = |error: std::io::Error| {
+        let kind = if error.kind() == std::io::ErrorKind::PermissionDenied {
+            Kind::Denied
+        } else {
+            Kind::Invalid
+        };
+        Error::with(kind, format!("mount at {}", mount_point.display()), error)
+    };
+    let root = rustix::process::geteuid().is_root();
+    let options = MountOptions {
+        mount_point: mount_point.to_owned(),
+        fs_name: settings.remote.url.as_ref().map_or("hearthfs".to_owned(), ToString::to_string),
+        read_only: settings.mount.read_only,
+        allow_other: match settings.mount.allow_other {
+            AllowOther::Auto => root,
+            AllowOther::Yes => true,
+            AllowOther::No => false,
+        },
+        threads: settings.mount.threads.unwrap_or(REQUEST_THREADS),
+        want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
+        probe_file: Some(rooms.probe_file()?),
+    };
+    let session = Session::mount(Arc::new(rooms.fs.clone()), options, runtime.handle().clone())
+        .map_err(refused)?;
+    if settings.mount.io == IoMode::Passthrough
+        && let Some(reason) = session.abilities().passthrough_refusal
+    {
+        return Err(Error::new(
+            Kind::Invalid,
+            format!("mount.io = \"passthrough\" cannot be had: {reason}; \"auto\" does without"),
+        ));
+    }
+    Ok(Arc::new(session))
+}
+
+/// Looks at the root through the kernel, from a thread of its own, so that a mount that does not answer
+/// is found and not waited for.
+fn look_through(runtime: &Runtime, mount_point: &Path) -> Result<()> {
+    let at = mount_point.to_owned();
+    let looked = runtime.block_on(clock::within(
+        READY_DEADLINE,
+        task::blocking(move || std::fs::metadata(&at)),
+    ));
+    match looked {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(Error::io("look through the new mount", error)),
+        None => Err(Error::new(Kind::TimedOut, "the new mount does not answer")),
+    }
+}
+
+/// Waits for whatever ends the mount, and ends it.
+async fn run(node: &Arc<MountedNode>, session: &Session) -> DrainReport {
+    let (Ok(mut term), Ok(mut int)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("cannot listen for signals");
+        return node.end_by_signal().await;
+    };
+    tokio::select! {
+        _ = term.recv() => node.end_by_signal().await,
+        _ = int.recv() => node.end_by_signal().await,
+        () = session.ended() => node.end_after_unmount().await,
+    }
+}

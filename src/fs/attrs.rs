@@ -1,0 +1,421 @@
+//! Attributes: what `stat` tells, and `chmod`, `chown`, `utimens`, `truncate`.
+
+use std::time::Duration;
+
+use hearthfs_mount::{
+    Answer, Attr, Caller, Errno, FileType, Handle, Ino, OpenFlags, Reply, SetAttr, SetTime, Timespec,
+};
+
+use super::filesystem::Filesystem;
+use super::handle::type_of;
+use super::inode::{Node, Spot};
+use super::lookup::{TTL_OF_GENERATION, same_content, seen_in};
+use super::state::State;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, Kind, Op, Time};
+
+/// Preferred size of I/O, as ext4 tells it.
+const BLOCK: u32 = 4096;
+
+fn timespec(time: Time) -> Timespec {
+    Timespec { secs: time.secs, nanos: time.nanos }
+}
+
+fn time(spec: Timespec) -> Time {
+    Time { secs: spec.secs, nanos: spec.nanos }
+}
+
+/// Builds what `stat` tells of an entry.
+fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> Attr {
+    let size = match &entry.kind {
+        Kind::File { size, .. } => *size,
+        Kind::Symlink { target } => target.len() as u64,
+        Kind::Directory => u64::from(BLOCK),
+        Kind::Special { .. } => 0,
+    };
+    let rdev = if let Kind::Special { rdev, .. } = entry.kind { rdev } else { 0 };
+    Attr {
+        ino,
+        size,
+        blocks: size.div_ceil(u64::from(BLOCK)) * u64::from(BLOCK / 512),
+        atime: timespec(entry.attrs.atime),
+        mtime: timespec(entry.attrs.mtime),
+        ctime: timespec(changed),
+        file_type: type_of(&entry.kind),
+        perm: (entry.attrs.mode & 0o7777) as u16,
+        nlink,
+        uid: entry.attrs.uid,
+        gid: entry.attrs.gid,
+        rdev,
+        blksize: BLOCK,
+    }
+}
+
+impl Filesystem {
+    /// Returns attributes, and for how long the kernel may take them for granted.
+    pub(super) fn attr_of(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
+        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        match &inode.node {
+            Node::Directory => Ok((self.directory_attr(state, ino), self.ttl())),
+            Node::Version { entry, changed_ms } => {
+                let (attr, now) = self.version_attr(state, ino, entry, *changed_ms);
+                Ok((attr, if now { self.ttl() } else { Duration::ZERO }))
+            }
+            Node::Generation(id) => {
+                let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
+                let (size, mtime) = generation.size_and_mtime()?;
+                let mut attrs = generation.attrs.clone();
+                attrs.mtime = mtime;
+                if attrs.atime == Time::default() {
+                    attrs.atime = mtime;
+                }
+                let entry = Entry {
+                    kind: Kind::File { digest: crate::digest::Digest::empty(), size },
+                    attrs,
+                    link: generation.link,
+                };
+                let nlink = self.names_of(&entry).unwrap_or(u32::from(!inode.places.is_empty()));
+                let changed = generation.published.as_ref().map(|p| Time::from_ms(p.changed_ms));
+                let changed = changed.unwrap_or(mtime).max(mtime);
+                Ok((attr_from(ino, &entry, changed, nlink), self.ttl().min(TTL_OF_GENERATION)))
+            }
+            Node::Gone => Err(Errno::ESTALE),
+        }
+    }
+
+    /// Counts the names of a hard-linked entry; `None` for one that has but its own.
+    fn names_of(&self, entry: &Entry) -> Option<u32> {
+        let group = entry.link?;
+        Some(self.0.rooms.ledger.read(|fold| fold.links(group).count()) as u32)
+    }
+
+    /// Returns the attributes of a version, and whether they are those of a visible path.
+    fn version_attr(
+        &self,
+        state: &State,
+        ino: Ino,
+        entry: &Entry,
+        changed_ms: u64,
+    ) -> (Attr, bool) {
+        let place = state.inodes.get(&ino).and_then(|inode| inode.place().cloned());
+        let current = place.and_then(|spot| state.path_of(&spot)).and_then(|path| {
+            self.0.rooms.ledger.read(|fold| seen_in(fold, &path))
+        });
+        match current.filter(|seen| same_content(&seen.entry, entry)) {
+            Some(seen) => {
+                let nlink = self.names_of(&seen.entry).unwrap_or(1);
+                (attr_from(ino, &seen.entry, Time::from_ms(seen.changed_ms), nlink), true)
+            }
+            None => {
+                let nlink = self.names_of(entry).unwrap_or(0);
+                (attr_from(ino, entry, Time::from_ms(changed_ms), nlink), false)
+            }
+        }
+    }
+
+    /// Returns the attributes of a directory; its times move with its content on every node.
+    fn directory_attr(&self, state: &State, ino: Ino) -> Attr {
+        let Some(path) = state.directory_path(ino) else {
+            let gone = super::lookup::implied_directory().entry;
+            return attr_from(ino, &gone, Time::default(), 0);
+        };
+        let (seen, moved, subdirectories) = self.0.rooms.ledger.read(|fold| {
+            (seen_in(fold, &path), fold.moved(&path), fold.subdirectories(&path))
+        });
+        let (mut entry, changed_ms) = match seen {
+            Some(seen) if seen.stamp.is_some() => (seen.entry, seen.changed_ms),
+            _ => (self.0.rules.root.clone(), 0),
+        };
+        let mut changed = Time::from_ms(changed_ms).max(entry.attrs.mtime);
+        if let Some(moved) = moved {
+            // An explicit mtime holds until the content moves again.
+            if moved > Time::from_ms(changed_ms) {
+                entry.attrs.mtime = moved;
+            }
+            changed = changed.max(moved);
+        }
+        attr_from(ino, &entry, changed, subdirectories.saturating_add(2))
+    }
+
+    pub(super) fn get_attr(&self, ino: Ino, handle: Option<Handle>) -> Answer<(Attr, Duration)> {
+        let is_directory = {
+            let state = self.0.state.lock();
+            if let Some(private) = self.private_attr(&state, ino, handle) {
+                return private.into();
+            }
+            matches!(state.inodes.get(&ino).map(|inode| &inode.node), Some(Node::Directory))
+        };
+        if !is_directory || self.0.rooms.follower.ready() {
+            return self.attr_of(&self.0.state.lock(), ino).into();
+        }
+        // Somebody may stand in this directory and only ever ask for it: it must not grow stale.
+        self.0.rooms.follower.note_activity();
+        let this = self.clone();
+        Answer::later(async move {
+            this.0.rooms.follower.wait_fresh(this.0.rules.deadline).await;
+            let state = this.0.state.lock();
+            this.attr_of(&state, ino)
+        })
+    }
+
+    /// Returns the attributes of a handle that has bytes of its own on somebody else's inode.
+    fn private_attr(
+        &self,
+        state: &State,
+        ino: Ino,
+        handle: Option<Handle>,
+    ) -> Option<Reply<(Attr, Duration)>> {
+        let id = state.files.get(&handle?)?.generation?;
+        let generation = state.generations.get(&id).filter(|g| g.ino != ino)?;
+        Some(generation.size_and_mtime().map_err(Errno::from).and_then(|(size, mtime)| {
+            let (mut attr, _) = self.attr_of(state, ino)?;
+            (attr.size, attr.mtime) = (size, timespec(mtime));
+            attr.blocks = size.div_ceil(512);
+            Ok((attr, Duration::ZERO))
+        }))
+    }
+
+    pub(super) fn set_attr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttr,
+    ) -> Answer<(Attr, Duration)> {
+        if self.0.rules.read_only {
+            return Err(Errno::EROFS).into();
+        }
+        if let Some(size) = set.size
+            && let Some(answer) = self.set_size(caller, ino, set, size)
+        {
+            return answer;
+        }
+        let rest = SetAttr { size: None, handle: None, ..set };
+        if rest != SetAttr::default()
+            && let Err(errno) = self.set_attrs(ino, set)
+        {
+            return Err(errno).into();
+        }
+        self.get_attr(ino, set.handle)
+    }
+
+    /// Truncates; `None` when that is done and the other attributes remain.
+    fn set_size(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttr,
+        size: u64,
+    ) -> Option<Answer<(Attr, Duration)>> {
+        {
+            let mut state = self.0.state.lock();
+            let by_handle = set.handle.and_then(|handle| state.files.get(&handle)?.generation);
+            let id = by_handle.or(match state.inodes.get(&ino).map(|inode| &inode.node) {
+                Some(Node::Generation(id)) => Some(*id),
+                _ => None,
+            });
+            match id.and_then(|id| state.generations.get_mut(&id)) {
+                Some(generation) if set.handle.is_some() || generation.writers > 0 => {
+                    return generation.set_size(size).err().map(|error| Err(error.into()).into());
+                }
+                _ => {}
+            }
+            if let Some(Node::Version { entry, .. }) = state.inodes.get(&ino).map(|i| &i.node)
+                && entry.content().is_some_and(|(_, now)| now == size)
+            {
+                return None;
+            }
+        }
+        Some(self.truncate_path(caller, ino, size))
+    }
+
+    /// Truncates a published file by its path: a whole new version, published at once. The kernel is
+    /// told `ESTALE`, looks the path up again, and finds the new version with the size already right.
+    fn truncate_path(&self, caller: &Caller, ino: Ino, size: u64) -> Answer<(Attr, Duration)> {
+        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+        let (this, who) = (self.clone(), self.0.callers.who(caller));
+        Answer::later(async move {
+            let id = this.begin_detached(ino, who, flags).await?;
+            let work = this.clone();
+            crate::task::blocking(move || {
+                let set = {
+                    let mut state = work.0.state.lock();
+                    let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
+                    generation.fresh = true;
+                    generation.set_size(size)
+                };
+                let done = set.map_err(Errno::from).and_then(|()| work.publish(id, false));
+                let mut state = work.0.state.lock();
+                match done {
+                    Ok(()) => state.end_generation(id),
+                    Err(_) => drop(state.drop_generation(id)),
+                }
+                done
+            })
+            .await?;
+            Err(Errno::ESTALE)
+        })
+    }
+
+    /// Changes attributes other than the size.
+    pub(super) fn set_attrs(&self, ino: Ino, set: SetAttr) -> Reply<()> {
+        let now = self.now();
+        let mut state = self.0.state.lock();
+        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        let (generation, places) = match inode.node {
+            Node::Generation(id) => (Some(id), inode.places.clone()),
+            Node::Gone => return Err(Errno::ESTALE),
+            _ => (None, inode.places.clone()),
+        };
+        let mut private = false;
+        if let Some(generation) = generation.and_then(|id| state.generations.get_mut(&id)) {
+            let mtime = generation.attrs.mtime;
+            apply(&mut generation.attrs, set, now);
+            if generation.attrs.mtime != mtime {
+                let wanted = generation.attrs.mtime;
+                generation.set_mtime(wanted)?;
+            }
+            generation.attrs_moved = true;
+            private = generation.published.is_none();
+        }
+        if private {
+            return Ok(());
+        }
+        if ino == Ino::ROOT {
+            return self.publish_attrs(&mut state, &[TreePath::root()], set, now);
+        }
+        let paths: Vec<TreePath> = places.iter().filter_map(|spot| state.path_of(spot)).collect();
+        if paths.is_empty() {
+            // An open file without a name: nobody else can ever see it.
+            if let Some(Node::Version { entry, .. }) = state.inodes.get_mut(&ino).map(|i| &mut i.node) {
+                apply(&mut entry.attrs, set, now);
+            }
+            return Ok(());
+        }
+        self.publish_attrs(&mut state, &paths, set, now)
+    }
+
+    /// Publishes new attributes of paths, and of every further name of the files there.
+    fn publish_attrs(
+        &self,
+        _state: &mut State,
+        paths: &[TreePath],
+        set: SetAttr,
+        now: Time,
+    ) -> Reply<()> {
+        let root = &self.0.rules.root;
+        let ops = self.0.rooms.ledger.read(|fold| {
+            let mut all: Vec<TreePath> = paths.to_vec();
+            for path in paths {
+                if let Some(group) = fold.entry(path).and_then(|entry| entry.link) {
+                    all.extend(fold.links(group).cloned());
+                }
+            }
+            all.sort();
+            all.dedup();
+            all.into_iter()
+                .filter_map(|path| {
+                    let op = attrs_op(fold, &path, root, set, now)?;
+                    Some((path, op))
+                })
+                .collect::<Vec<_>>()
+        });
+        if ops.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        self.0.rooms.ledger.publish(ops).map_err(|error| super::errno::promised(&error))?;
+        Ok(())
+    }
+
+    /// Changes the extended attributes of whatever an inode is; `edit` gets the attributes as they are.
+    pub(super) fn edit_attrs(
+        &self,
+        ino: Ino,
+        edit: impl FnOnce(&mut Attrs) -> Reply<()>,
+    ) -> Reply<()> {
+        if self.0.rules.read_only {
+            return Err(Errno::EROFS);
+        }
+        let mut state = self.0.state.lock();
+        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        let spot: Option<Spot> = inode.place().cloned();
+        if let Node::Generation(id) = inode.node
+            && let Some(generation) = state.generations.get_mut(&id)
+            && generation.published.is_none()
+        {
+            generation.attrs_moved = true;
+            return edit(&mut generation.attrs);
+        }
+        let path = match spot {
+            Some(spot) => state.path_of(&spot).ok_or(Errno::ENOENT)?,
+            None if ino == Ino::ROOT => TreePath::root(),
+            None => return Err(Errno::ENOENT),
+        };
+        let found = self.0.rooms.ledger.read(|fold| seen_in(fold, &path));
+        let (mut attrs, stamp, entry) = match found {
+            Some(seen) => (seen.entry.attrs.clone(), seen.stamp, seen.entry),
+            None => (self.0.rules.root.attrs.clone(), None, self.0.rules.root.clone()),
+        };
+        edit(&mut attrs)?;
+        let op = match stamp {
+            Some(of) => Op::Attrs { of, attrs },
+            None => Op::Put(Entry { attrs, ..entry }),
+        };
+        self.0
+            .rooms
+            .ledger
+            .publish(vec![(path, op)])
+            .map_err(|error| super::errno::promised(&error))?;
+        Ok(())
+    }
+}
+
+/// Returns the change that gives a path new attributes; `None` if the path leads nowhere.
+fn attrs_op(
+    fold: &crate::namespace::Fold,
+    path: &TreePath,
+    root: &Entry,
+    set: SetAttr,
+    now: Time,
+) -> Option<Op> {
+    let seen = seen_in(fold, path);
+    if seen.is_none() && !path.is_root() {
+        return None;
+    }
+    let moved = fold.moved(path);
+    let (mut entry, stamp) = match seen {
+        Some(seen) => (seen.entry, seen.stamp),
+        None => (root.clone(), None),
+    };
+    if let Some(moved) = moved.filter(|moved| entry.is_directory() && *moved > entry.attrs.mtime) {
+        entry.attrs.mtime = moved;
+    }
+    apply(&mut entry.attrs, set, now);
+    Some(match stamp {
+        Some(of) => Op::Attrs { of, attrs: entry.attrs },
+        None => Op::Put(entry),
+    })
+}
+
+fn apply(attrs: &mut Attrs, set: SetAttr, now: Time) {
+    let chosen = |set: SetTime| match set {
+        SetTime::Now => now,
+        SetTime::At(at) => time(at),
+    };
+    attrs.mode = set.mode.map_or(attrs.mode, |mode| mode & 0o7777);
+    attrs.uid = set.uid.unwrap_or(attrs.uid);
+    attrs.gid = set.gid.unwrap_or(attrs.gid);
+    attrs.atime = set.atime.map_or(attrs.atime, chosen);
+    attrs.mtime = set.mtime.map_or(attrs.mtime, chosen);
+}
+
+/// Returns the file type bits that `mknod` was given, as a type; `None` for one that cannot be made.
+pub(super) fn special_type(format: u32) -> Option<FileType> {
+    use super::handle::{FORMAT_BLOCK, FORMAT_CHAR, FORMAT_FIFO, FORMAT_SOCKET};
+    match format {
+        FORMAT_FIFO => Some(FileType::Fifo),
+        FORMAT_SOCKET => Some(FileType::Socket),
+        FORMAT_CHAR => Some(FileType::CharDevice),
+        FORMAT_BLOCK => Some(FileType::BlockDevice),
+        _ => None,
+    }
+}

@@ -1,0 +1,233 @@
+//! The file system: its state, the rooms it stands on, and the rules it was mounted with.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hearthfs_mount::{Abilities, Ino, Invalidator, Tasks};
+use parking_lot::Mutex;
+
+use super::generation::Stage;
+use super::inode::{GenId, Mode, Node, Spot};
+use super::state::State;
+use super::who::Callers;
+use crate::clock::Clock;
+use crate::local::{Blobs, Staging};
+use crate::metrics::Metrics;
+use crate::name::TreePath;
+use crate::namespace::{Entry, Time};
+use crate::sync::{Fetcher, Follower, Ledger};
+
+/// How long a generation may stand that an open asked for and then never came back to.
+const UNCLAIMED_GENERATION: Duration = Duration::from_secs(10);
+
+/// What the file system stands on.
+#[derive(Debug, Clone)]
+pub struct Rooms {
+    /// The namespace and its journal.
+    pub ledger: Arc<Ledger>,
+    /// What other nodes do.
+    pub follower: Arc<Follower>,
+    /// The way to bytes that are not here.
+    pub fetcher: Arc<Fetcher>,
+    /// The bytes that are here.
+    pub blobs: Blobs,
+    /// Where new bytes are written.
+    pub staging: Staging,
+    /// Time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Who asks.
+    pub tasks: Arc<Tasks>,
+}
+
+/// What the file system was mounted with.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// No operation takes longer than this, whatever the store does.
+    pub deadline: Duration,
+    /// How long a reader waits for the first publish of a name that is being written.
+    pub open_wait: Duration,
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// Whether there is a remote that gets what is published. Without one, blobs may be evicted at once
+    /// and are then gone.
+    pub shared: bool,
+    /// The root directory, until somebody changes it.
+    pub root: Entry,
+    /// The directory whose file system `statfs` speaks of.
+    pub cache_dir: std::path::PathBuf,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) state: Mutex<State>,
+    pub(super) rooms: Rooms,
+    pub(super) rules: Rules,
+    pub(super) callers: Callers,
+    passthrough: AtomicBool,
+    invalidator: Mutex<Option<Invalidator>>,
+    /// Set when the daemon stops: no new writers.
+    pub(super) closing: AtomicBool,
+}
+
+/// The file system; clones share everything.
+#[derive(Debug, Clone)]
+pub struct Filesystem(pub(super) Arc<Inner>);
+
+impl Filesystem {
+    /// Builds a file system over its rooms.
+    pub fn new(rooms: Rooms, rules: Rules) -> Self {
+        let callers = Callers::new(Arc::clone(&rooms.tasks));
+        let fs = Self(Arc::new(Inner {
+            state: Mutex::new(State::new()),
+            rooms,
+            rules,
+            callers,
+            passthrough: AtomicBool::new(false),
+            invalidator: Mutex::new(None),
+            closing: AtomicBool::new(false),
+        }));
+        let weak = Arc::downgrade(&fs.0);
+        fs.0.rooms.ledger.subscribe(Box::new(move |paths: &[TreePath]| {
+            if let Some(inner) = weak.upgrade() {
+                Self(inner).changed_elsewhere(paths);
+            }
+        }));
+        fs
+    }
+
+    /// Learns what the session can do.
+    pub(super) fn learn(&self, abilities: Abilities) {
+        self.0.passthrough.store(abilities.passthrough, Ordering::Relaxed);
+    }
+
+    /// Gives the way to tell the kernel that names moved.
+    pub fn set_invalidator(&self, invalidator: Invalidator) {
+        *self.0.invalidator.lock() = Some(invalidator);
+    }
+
+    /// Refuses new writers from now on; what is open goes on.
+    pub fn close_to_writers(&self) {
+        self.0.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets writers in again, because the mount stays after all.
+    pub fn open_to_writers(&self) {
+        self.0.closing.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns the mode of a first open.
+    pub(super) fn default_mode(&self) -> Mode {
+        if self.0.passthrough.load(Ordering::Relaxed) { Mode::Passthrough } else { Mode::Cached }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::from_wall(self.0.rooms.clock.wall())
+    }
+
+    /// Tells the kernel that names moved on another node.
+    fn changed_elsewhere(&self, paths: &[TreePath]) {
+        let spots: Vec<_> = {
+            let state = self.0.state.lock();
+            paths
+                .iter()
+                .filter_map(|path| state.spot_of(path))
+                .filter(|(parent, _)| state.inodes.contains_key(parent))
+                .collect()
+        };
+        self.invalidate(spots);
+    }
+
+    /// Makes the kernel ask again for names. Call it with no lock held.
+    pub(super) fn invalidate(&self, spots: impl IntoIterator<Item = (Ino, Box<[u8]>)>) {
+        let guard = self.0.invalidator.lock();
+        if let Some(invalidator) = guard.as_ref() {
+            for (parent, name) in spots {
+                invalidator.inval_entry(parent, OsStr::from_bytes(&name));
+            }
+        }
+    }
+
+    /// Drops generations that an open asked for and never came back to. To be called every few seconds.
+    pub fn sweep(&self) {
+        let now = self.0.rooms.clock.mono();
+        let mut state = self.0.state.lock();
+        let unclaimed: Vec<GenId> = state
+            .generations
+            .iter()
+            .filter(|(_, g)| {
+                g.writers == 0
+                    && g.stage == Stage::Private
+                    && now.saturating_sub(g.begun) > UNCLAIMED_GENERATION
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        let names: Vec<Spot> =
+            unclaimed.into_iter().filter_map(|id| state.drop_generation(id)).collect();
+        drop(state);
+        self.invalidate(names);
+    }
+
+    /// Counts what the kernel and programs hold: inodes, open files, generations.
+    pub fn held(&self) -> (usize, usize, usize) {
+        let state = self.0.state.lock();
+        (state.inodes.len(), state.files.len(), state.generations.len())
+    }
+}
+
+impl State {
+    /// Makes a generation one that will never be an entry, and wakes who waits for it.
+    /// Returns the name that the kernel may still believe in.
+    #[must_use]
+    pub(super) fn drop_generation(&mut self, id: GenId) -> Option<Spot> {
+        let generation = self.generations.get_mut(&id)?;
+        generation.set_stage(Stage::Dropped);
+        generation.hold = None;
+        let (ino, place, idle) = (generation.ino, generation.place.take(), generation.writers == 0);
+        if let Some(spot) = place.clone() {
+            if let Some(slot) = self.slots.get_mut(&spot) {
+                slot.generations.retain(|other| *other != id);
+            }
+            let bound = self.slots.get(&spot).is_some_and(|slot| slot.published == Some(ino));
+            if !bound && let Some(inode) = self.inodes.get_mut(&ino) {
+                inode.places.retain(|other| *other != spot);
+            }
+            self.sweep_slot(&spot);
+        }
+        if idle {
+            self.end_generation(id);
+        }
+        place
+    }
+
+    /// Forgets a generation that no handle writes any more. Its inode becomes what was published of it,
+    /// or nothing.
+    pub(super) fn end_generation(&mut self, id: GenId) {
+        let Some(generation) = self.generations.remove(&id) else { return };
+        let ino = generation.ino;
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && matches!(inode.node, Node::Generation(of) if of == id)
+        {
+            inode.node = match generation.published {
+                Some(published) => {
+                    if let Some(group) = published.entry.link {
+                        self.groups.insert(group, ino);
+                    }
+                    Node::Version { entry: published.entry, changed_ms: published.changed_ms }
+                }
+                None => Node::Gone,
+            };
+        }
+        if let Some(spot) = generation.place {
+            if let Some(slot) = self.slots.get_mut(&spot) {
+                slot.generations.retain(|other| *other != id);
+            }
+            self.sweep_slot(&spot);
+        }
+        self.sweep_inode(ino);
+    }
+}

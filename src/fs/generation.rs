@@ -1,0 +1,181 @@
+//! Generations: one version of a path's content while it is being written.
+//!
+//! A generation is private until it is published. With passthrough we do not see its writes, so what
+//! was written is told from the staging file itself.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hearthfs_mount::Ino;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::inode::{Source, Spot};
+use super::who::Who;
+use crate::digest::Digest;
+use crate::local::StagedPath;
+use crate::namespace::{Attrs, Entry, Time};
+use crate::stamp::Stamp;
+use crate::sync::HoldToken;
+
+/// What the staging file looked like at some moment: equal marks mean that nothing was written since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mark {
+    pub(super) size: u64,
+    mtime: (i64, i64),
+}
+
+impl Mark {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        Ok(Self { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()) })
+    }
+
+    pub(super) fn mtime(&self) -> Time {
+        Time { secs: self.mtime.0, nanos: self.mtime.1 as u32 }
+    }
+}
+
+/// How far a generation has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Nobody but its members may see its bytes.
+    Private,
+    /// It was closed empty and never written: published, but perhaps only because a descriptor was
+    /// duplicated, so other processes still wait for what comes.
+    Held,
+    /// It is an entry.
+    Published,
+    /// A member was killed, or the disk was full: it will never be an entry.
+    Dropped,
+}
+
+/// What is known once a generation was published.
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) entry: Entry,
+    pub(super) changed_ms: u64,
+    pub(super) digest: Digest,
+    pub(super) mark: Mark,
+}
+
+/// One version of a path's content while it is being written.
+#[derive(Debug)]
+pub(super) struct Generation {
+    /// The inode that the kernel knows it by.
+    pub(super) ino: Ino,
+    /// Where it will be published; `None` once unlinked or replaced.
+    pub(super) place: Option<Spot>,
+    pub(super) source: Arc<Source>,
+    /// The staging file's name, until the file is a blob.
+    pub(super) staged: Option<StagedPath>,
+    pub(super) stage: Stage,
+    /// Processes that opened it for writing, and so see its bytes.
+    pub(super) members: HashSet<Who>,
+    /// Open handles that can write.
+    pub(super) writers: u32,
+    /// Made by `O_CREAT` or `O_TRUNC`: it is published even if nothing is written.
+    pub(super) fresh: bool,
+    /// What the file looked like when nothing of ours was written yet.
+    pub(super) clean: Mark,
+    /// Attributes; `mtime` holds as long as nothing was written.
+    pub(super) attrs: Attrs,
+    /// Attributes were changed, so it is published even if nothing is written.
+    pub(super) attrs_moved: bool,
+    /// The hard links that will get the new content too.
+    pub(super) link: Option<Stamp>,
+    /// `fsync` was called: publishing has to be durable as well.
+    pub(super) synced: bool,
+    pub(super) published: Option<Published>,
+    pub(super) hold: Option<HoldToken>,
+    /// When it began, for the sweep of those that nobody ever opened.
+    pub(super) begun: Duration,
+    /// Serialises publishing; held while hashing, never together with the state's lock waiting for it.
+    pub(super) publishing: Arc<Mutex<()>>,
+    /// Moves whenever the stage does.
+    pub(super) moved: watch::Sender<Stage>,
+}
+
+impl Generation {
+    /// Returns the file that holds its bytes.
+    pub(super) fn file(&self) -> &File {
+        self.source.backing.file()
+    }
+
+    /// Reports whether bytes were written since it began.
+    pub(super) fn wrote(&self) -> bool {
+        Mark::of(self.file()).map_or(true, |now| now != self.clean)
+    }
+
+    /// Reports whether bytes were written that no publish has covered.
+    pub(super) fn unpublished_bytes(&self) -> bool {
+        match (&self.published, Mark::of(self.file())) {
+            (Some(published), Ok(now)) => now != published.mark,
+            (None, Ok(now)) => now != self.clean && now.size > 0,
+            (_, Err(_)) => true,
+        }
+    }
+
+    /// Moves on to another stage and wakes who waits for it.
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.moved.send_replace(stage);
+    }
+
+    /// Reports whether a further writer may share its bytes: nothing of it is published that a reader
+    /// might hold open.
+    pub(super) fn can_join(&self) -> bool {
+        match self.stage {
+            Stage::Private | Stage::Held => true,
+            Stage::Published => {
+                self.published.as_ref().is_some_and(|published| published.mark.size == 0)
+            }
+            Stage::Dropped => false,
+        }
+    }
+
+    /// Returns size and mtime as `stat` shall tell them.
+    pub(super) fn size_and_mtime(&self) -> io::Result<(u64, Time)> {
+        let now = Mark::of(self.file())?;
+        Ok((now.size, if now == self.clean { self.attrs.mtime } else { now.mtime() }))
+    }
+
+    /// Truncates or extends.
+    pub(super) fn set_size(&mut self, size: u64) -> io::Result<()> {
+        if self.file().metadata()?.len() == size {
+            return Ok(());
+        }
+        self.file().set_len(size)
+    }
+
+    /// Sets the modification time without that counting as written bytes.
+    pub(super) fn set_mtime(&mut self, mtime: Time) -> io::Result<()> {
+        let wrote = self.wrote();
+        self.attrs.mtime = mtime;
+        self.attrs_moved = true;
+        if wrote {
+            set_mtime(self.file(), mtime)?;
+        }
+        Ok(())
+    }
+}
+
+/// The modification time of a copy that nobody has written to: no clock gives it, so that any write
+/// shows, however fast it follows.
+pub(super) const UNTOUCHED: Time = Time { secs: 1, nanos: 1 };
+
+/// Sets a file's modification time.
+pub(super) fn set_mtime(file: &File, mtime: Time) -> io::Result<()> {
+    let at = if mtime.secs >= 0 {
+        UNIX_EPOCH + Duration::new(mtime.secs as u64, mtime.nanos)
+    } else {
+        UNIX_EPOCH - Duration::from_secs(mtime.secs.unsigned_abs())
+            + Duration::from_nanos(u64::from(mtime.nanos))
+    };
+    let at: SystemTime = at;
+    file.set_times(std::fs::FileTimes::new().set_modified(at))
+}

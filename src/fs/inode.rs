@@ -1,0 +1,101 @@
+//! Inodes: what the kernel holds on to by number.
+
+use std::sync::Arc;
+
+use hearthfs_mount::{Backing, Ino};
+
+use crate::digest::Digest;
+use crate::local::Pin;
+use crate::namespace::Entry;
+
+/// Where a name stands: its directory's inode and the name.
+pub(super) type Spot = (Ino, Box<[u8]>);
+
+/// Number of an open generation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct GenId(pub(super) u64);
+
+/// How the open handles of an inode do their I/O. The kernel refuses a mixture with `EIO`, so the first
+/// open decides for all that come while any is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    /// The kernel reads and writes the backing file itself.
+    Passthrough,
+    /// Through the page cache, then us.
+    Cached,
+    /// Every call comes to us. Each handle may have bytes of its own.
+    Direct,
+}
+
+/// The file behind an inode's handles, and what keeps it from eviction.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) backing: Arc<Backing>,
+    /// The blob it is, when it is one.
+    pub(super) _pin: Option<Pin>,
+}
+
+/// What an inode is.
+#[derive(Debug)]
+pub(super) enum Node {
+    /// A directory; its attributes are in the namespace as long as it has a place.
+    Directory,
+    /// One published version of something that is not a directory. Its content never changes.
+    Version {
+        /// What was published; attributes as last seen.
+        entry: Entry,
+        /// Time of the last change, in milliseconds since the Unix epoch.
+        changed_ms: u64,
+    },
+    /// A file that is being written.
+    Generation(GenId),
+    /// A file that was written and will never be an entry; nobody has it open any more.
+    Gone,
+}
+
+/// What the kernel holds on to by number.
+#[derive(Debug)]
+pub(super) struct Inode {
+    pub(super) node: Node,
+    /// How often the kernel was told of it and has not forgotten.
+    pub(super) lookups: u64,
+    /// Open handles, and opens under way.
+    pub(super) opens: u32,
+    /// How those do their I/O.
+    pub(super) mode: Option<Mode>,
+    /// The file behind them, while any is open.
+    pub(super) source: Option<Arc<Source>>,
+    /// The names that lead here. A directory has one; none means unlinked or replaced.
+    pub(super) places: Vec<Spot>,
+}
+
+impl Inode {
+    pub(super) fn new(node: Node, place: Option<Spot>) -> Self {
+        Self {
+            node,
+            lookups: 0,
+            opens: 0,
+            mode: None,
+            source: None,
+            places: place.into_iter().collect(),
+        }
+    }
+
+    /// Returns the one place of a directory, or some place of a file.
+    pub(super) fn place(&self) -> Option<&Spot> {
+        self.places.first()
+    }
+}
+
+/// Returns the inode number that a published entry gets when the kernel first hears of it: the same
+/// for the same version of the same path, so that it survives being forgotten.
+pub(super) fn number_of(path: &[u8], version: &[u8]) -> Ino {
+    let mut bytes = Vec::with_capacity(path.len() + version.len() + 1);
+    bytes.extend_from_slice(path);
+    bytes.push(0xff);
+    bytes.extend_from_slice(version);
+    let digest = Digest::of(&bytes);
+    let first = digest.as_bytes().first_chunk::<8>().expect("a digest has 32 bytes");
+    // The upper half of the numbers is for generations; 0 and 1 are taken.
+    Ino((u64::from_le_bytes(*first) >> 1).max(2))
+}

@@ -1,0 +1,137 @@
+//! Reads and writes that come to us, and the calls on open files that the kernel never passes through.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use hearthfs_mount::{Answer, Errno, Handle, Ino, Reply, StatFs};
+use rustix::fs::{FallocateFlags, SeekFrom};
+
+use super::filesystem::Filesystem;
+use super::handle::Bytes;
+use super::inode::Source;
+use crate::namespace::Kind;
+
+impl Filesystem {
+    fn bytes_of(&self, handle: Handle) -> Reply<Bytes> {
+        let state = self.0.state.lock();
+        state.files.get(&handle).map(|file| file.bytes.clone()).ok_or(Errno::EBADF)
+    }
+
+    /// Returns the file of a writing handle, and whether writes go to its end.
+    fn writable(&self, handle: Handle) -> Reply<(Arc<Source>, bool)> {
+        let state = self.0.state.lock();
+        let file = state.files.get(&handle).ok_or(Errno::EBADF)?;
+        match &file.bytes {
+            Bytes::Source(source) if file.write => Ok((Arc::clone(source), file.to_the_end)),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    pub(super) fn read_file(&self, handle: Handle, offset: u64, size: u32) -> Reply<Vec<u8>> {
+        let bytes = self.bytes_of(handle)?;
+        let Some(file) = bytes.file() else { return Ok(Vec::new()) };
+        let mut buffer = vec![0; size as usize];
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        buffer.truncate(filled);
+        Ok(buffer)
+    }
+
+    pub(super) fn write_file(&self, handle: Handle, offset: u64, data: &[u8]) -> Reply<u32> {
+        let (source, to_the_end) = self.writable(handle)?;
+        let file = source.backing.file();
+        let offset = if to_the_end { file.metadata()?.len() } else { offset };
+        file.write_all_at(data, offset)?;
+        Ok(data.len() as u32)
+    }
+
+    pub(super) fn sync_file(&self, ino: Ino, handle: Handle) -> Answer<()> {
+        let (source, content) = {
+            let mut state = self.0.state.lock();
+            let Some(file) = state.files.get(&handle) else { return Err(Errno::EBADF).into() };
+            let source = match &file.bytes {
+                Bytes::Source(source) => Some(Arc::clone(source)),
+                Bytes::Empty => None,
+            };
+            let id = file.generation;
+            let published = match id.and_then(|id| state.generations.get_mut(&id)) {
+                Some(generation) => {
+                    generation.synced = true;
+                    generation.published.as_ref().map(|published| published.digest)
+                }
+                None => match state.inodes.get(&ino).map(|inode| &inode.node) {
+                    Some(super::inode::Node::Version { entry, .. }) => match entry.kind {
+                        Kind::File { digest, .. } => Some(digest),
+                        _ => None,
+                    },
+                    _ => None,
+                },
+            };
+            (source, published)
+        };
+        let this = self.clone();
+        Answer::later(crate::task::blocking(move || {
+            if let Some(source) = source {
+                source.backing.file().sync_all()?;
+            }
+            let promised = |error: crate::error::Error| super::errno::promised(&error);
+            if let Some(digest) = content.filter(|digest| !digest.is_empty_content()) {
+                this.0.rooms.blobs.sync(&digest).map_err(promised)?;
+            }
+            this.0.rooms.ledger.sync().map_err(promised)
+        }))
+    }
+
+    /// Makes the names of a directory durable.
+    pub(super) fn sync_names(&self) -> Answer<()> {
+        let this = self.clone();
+        Answer::later(crate::task::blocking(move || {
+            this.0.rooms.ledger.sync().map_err(|error| super::errno::promised(&error))
+        }))
+    }
+
+    pub(super) fn allocate(&self, handle: Handle, offset: u64, length: u64, mode: i32) -> Reply<()> {
+        let (source, _) = self.writable(handle)?;
+        let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::EOPNOTSUPP)?;
+        rustix::fs::fallocate(source.backing.file(), flags, offset, length).map_err(errno_of)
+    }
+
+    pub(super) fn seek(&self, handle: Handle, offset: i64, whence: i32) -> Reply<i64> {
+        /// `SEEK_DATA` and `SEEK_HOLE` of `lseek(2)`; the kernel answers the others itself.
+        const SEEK_DATA: i32 = 3;
+        const SEEK_HOLE: i32 = 4;
+        let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let bytes = self.bytes_of(handle)?;
+        let Some(file) = bytes.file() else { return Err(Errno::ENXIO) };
+        let to = match whence {
+            SEEK_DATA => SeekFrom::Data(from),
+            SEEK_HOLE => SeekFrom::Hole(from),
+            _ => return Err(Errno::EINVAL),
+        };
+        rustix::fs::seek(file, to).map(|at| at as i64).map_err(errno_of)
+    }
+
+    pub(super) fn stat_fs(&self) -> Reply<StatFs> {
+        let figures = rustix::fs::statvfs(&self.0.rules.cache_dir).map_err(errno_of)?;
+        Ok(StatFs {
+            blocks: figures.f_blocks,
+            free: figures.f_bfree,
+            available: figures.f_bavail,
+            files: figures.f_files,
+            files_free: figures.f_ffree,
+            block_size: figures.f_frsize as u32,
+            name_max: crate::name::MAX_NAME_BYTES as u32,
+        })
+    }
+}
+
+fn errno_of(errno: rustix::io::Errno) -> Errno {
+    Errno(errno.raw_os_error())
+}

@@ -1,0 +1,191 @@
+//! Listing: the names of a directory, as they are when the listing begins.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle, Ino, Reply};
+
+use super::filesystem::Filesystem;
+use super::handle::{Listed, OpenDir, type_of};
+use super::inode::{Node, Spot, number_of};
+use super::state::State;
+use super::who::Who;
+use crate::name::TreePath;
+use crate::namespace::Entry;
+
+/// Entries `.` and `..` come first.
+const DOTS: u64 = 2;
+
+impl Filesystem {
+    pub(super) fn open_directory(&self, caller: &Caller, ino: Ino) -> Answer<Handle> {
+        self.0.rooms.follower.note_activity();
+        let who = self.0.callers.who(caller);
+        if self.0.rooms.follower.ready() {
+            return self.attach_directory(ino, who).into();
+        }
+        let this = self.clone();
+        Answer::later(async move {
+            this.0.rooms.follower.wait_fresh(this.0.rules.deadline).await;
+            this.attach_directory(ino, who)
+        })
+    }
+
+    fn attach_directory(&self, ino: Ino, who: Who) -> Reply<Handle> {
+        let mut state = self.0.state.lock();
+        let inode = state.inodes.get_mut(&ino).ok_or(Errno::ESTALE)?;
+        if !matches!(inode.node, Node::Directory) {
+            return Err(Errno::ENOTDIR);
+        }
+        inode.opens += 1;
+        let handle = state.fresh_handle();
+        state.dirs.insert(handle, OpenDir { ino, who, names: None });
+        Ok(handle)
+    }
+
+    pub(super) fn release_directory(&self, handle: Handle) {
+        let mut state = self.0.state.lock();
+        if let Some(dir) = state.dirs.remove(&handle) {
+            if let Some(inode) = state.inodes.get_mut(&dir.ino) {
+                inode.opens -= 1;
+            }
+            state.settle_inode(dir.ino);
+        }
+    }
+
+    pub(super) fn list(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        plus: bool,
+        sink: DirSink<'_>,
+    ) -> Reply<()> {
+        let (names, who) = self.names_for(ino, handle, offset)?;
+        let parent = {
+            let state = self.0.state.lock();
+            state.inodes.get(&ino).and_then(|inode| inode.place()).map_or(Ino::ROOT, |(dir, _)| *dir)
+        };
+        for (at, name, dot) in [(0, ".", ino), (1, "..", parent)] {
+            let entry = DirEntry {
+                name: OsStr::new(name),
+                ino: dot,
+                file_type: FileType::Directory,
+                next: at + 1,
+                found: None,
+            };
+            if offset <= at && sink(&entry) {
+                return Ok(());
+            }
+        }
+        let first = usize::try_from(offset.saturating_sub(DOTS)).unwrap_or(usize::MAX);
+        for (index, listed) in names.iter().enumerate().skip(first) {
+            let mut entry = DirEntry {
+                name: OsStr::from_bytes(&listed.name),
+                ino: listed.ino,
+                file_type: listed.file_type,
+                next: index as u64 + DOTS + 1,
+                found: None,
+            };
+            if plus && !self.add_attributes(ino, listed, who, &mut entry) {
+                // Gone since the listing began.
+                continue;
+            }
+            if sink(&entry) {
+                if entry.found.is_some() {
+                    self.forget_inode(entry.ino, 1);
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in what `stat` of a name would tell, counting the lookup. Returns false when the name is gone.
+    fn add_attributes(
+        &self,
+        dir: Ino,
+        listed: &Listed,
+        who: Who,
+        entry: &mut DirEntry<'_>,
+    ) -> bool {
+        let spot: Spot = (dir, listed.name.clone());
+        let mut state = self.0.state.lock();
+        let Ok(Some(ino)) = self.find(&mut state, &spot, Some(who)) else { return false };
+        let Ok(found) = self.found(&mut state, ino, Some(&spot)) else { return false };
+        entry.ino = ino;
+        entry.file_type = found.attr.file_type;
+        entry.found = Some(found);
+        true
+    }
+
+    /// Returns the names of a listing: those of its beginning, taken anew when it is rewound.
+    fn names_for(&self, ino: Ino, handle: Handle, offset: u64) -> Reply<(Arc<Vec<Listed>>, Who)> {
+        let mut state = self.0.state.lock();
+        let dir = state.dirs.get(&handle).ok_or(Errno::EBADF)?;
+        let who = dir.who;
+        if offset > 0
+            && let Some(names) = &dir.names
+        {
+            return Ok((Arc::clone(names), who));
+        }
+        let names = match state.directory_path(ino) {
+            Some(path) => Arc::new(self.names_in(&state, ino, &path)),
+            None => Arc::new(Vec::new()),
+        };
+        if let Some(dir) = state.dirs.get_mut(&handle) {
+            dir.names = Some(Arc::clone(&names));
+        }
+        Ok((names, who))
+    }
+
+    fn names_in(&self, state: &State, ino: Ino, path: &TreePath) -> Vec<Listed> {
+        type Found = (Box<[u8]>, Option<Entry>, Vec<u8>);
+        let found: Vec<Found> = self.0.rooms.ledger.read(|fold| {
+            fold.children(path)
+                .into_iter()
+                .map(|child| {
+                    let entry = child.register.and_then(|register| register.entry.clone());
+                    let version = child.register.map(|r| r.stamp.sortable().into_bytes());
+                    (child.name.into(), entry, version.unwrap_or_default())
+                })
+                .collect()
+        });
+        let mut names: Vec<Listed> = Vec::with_capacity(found.len());
+        for (name, entry, version) in found {
+            if entry.as_ref().is_some_and(|entry| self.0.rooms.ledger.hidden(entry)) {
+                continue;
+            }
+            let spot: Spot = (ino, name);
+            let known = state.slots.get(&spot).and_then(|slot| slot.published);
+            let number = known.unwrap_or_else(|| {
+                path.join(&spot.1).map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))
+            });
+            let file_type = entry.map_or(FileType::Directory, |entry| type_of(&entry.kind));
+            names.push(Listed { name: spot.1, file_type, ino: number });
+        }
+        let private = state.generations.values().filter(|generation| {
+            generation.published.is_none()
+                && generation.stage == super::generation::Stage::Private
+                && generation.place.as_ref().is_some_and(|(dir, _)| *dir == ino)
+        });
+        for generation in private {
+            let Some((_, name)) = &generation.place else { continue };
+            if let Err(at) = names.binary_search_by(|listed| (*listed.name).cmp(&**name)) {
+                let listed =
+                    Listed { name: name.clone(), file_type: FileType::File, ino: generation.ino };
+                names.insert(at, listed);
+            }
+        }
+        names
+    }
+
+    /// Takes back lookups that the kernel forgot.
+    pub(super) fn forget_inode(&self, ino: Ino, count: u64) {
+        let mut state = self.0.state.lock();
+        if let Some(inode) = state.inodes.get_mut(&ino) {
+            inode.lookups = inode.lookups.saturating_sub(count);
+        }
+        state.sweep_inode(ino);
+    }
+}

@@ -1,0 +1,213 @@
+//! Lookup: which inode a name leads to, for whom, and for how long.
+//!
+//! The rules, in order: a process finds the generation that it writes itself; everybody else finds what
+//! is published; where nothing is published yet, the newest generation, whose open will wait.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Lookup, Reply};
+
+use super::filesystem::Filesystem;
+use super::inode::{Inode, Node, Spot, number_of};
+use super::state::State;
+use super::who::Who;
+use crate::name::{TreePath, check_name};
+use crate::namespace::{Entry, Fold, Time};
+use crate::stamp::Stamp;
+
+/// The longest that the kernel may take an answer for granted where nothing can change it but itself.
+pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
+/// The longest that the kernel may take the size of a file for granted while it is being written.
+pub(super) const TTL_OF_GENERATION: Duration = Duration::from_millis(200);
+
+/// What the namespace has under a path.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) entry: Entry,
+    /// The change that put it; `None` for a directory that nobody made.
+    pub(super) stamp: Option<Stamp>,
+    pub(super) changed_ms: u64,
+}
+
+/// Reads what the namespace has under a path, before anything is hidden.
+pub(super) fn seen_in(fold: &Fold, path: &TreePath) -> Option<Seen> {
+    match (fold.entry(path), fold.register(path)) {
+        (Some(entry), Some(register)) => Some(Seen {
+            entry: entry.clone(),
+            stamp: Some(register.stamp),
+            changed_ms: register.changed_ms(),
+        }),
+        _ if !path.is_root() && fold.is_directory(path) => Some(implied_directory()),
+        _ => None,
+    }
+}
+
+/// Returns a directory that exists only because something lies below it.
+pub(super) fn implied_directory() -> Seen {
+    Seen { entry: Entry::directory(0o755, 0, 0, Time::default()), stamp: None, changed_ms: 0 }
+}
+
+/// Reports whether two entries are the same file, attributes aside.
+pub(super) fn same_content(one: &Entry, two: &Entry) -> bool {
+    one.kind == two.kind && one.link == two.link
+}
+
+impl Filesystem {
+    /// Reads what is visible under a path: in the namespace, and its bytes can be had.
+    pub(super) fn seen(&self, path: &TreePath) -> Option<Seen> {
+        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, path))?;
+        (!self.0.rooms.ledger.hidden(&seen.entry)).then_some(seen)
+    }
+
+    /// Returns who asks, if that can make a difference for this name: finding out costs a look into
+    /// `/proc`.
+    pub(super) fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
+        let contested = self.0.state.lock().slots.get(spot).is_some_and(|s| !s.generations.is_empty());
+        contested.then(|| self.0.callers.who(caller))
+    }
+
+    pub(super) fn look_up(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<Lookup> {
+        let name = name.as_bytes();
+        if let Err(error) = check_name(name) {
+            return Err(super::errno::of_path(error)).into();
+        }
+        let spot: Spot = (parent, name.into());
+        self.0.rooms.follower.note_activity();
+        let who = self.who_for(caller, &spot);
+        if self.0.rooms.follower.ready()
+            || who.is_some_and(|who| self.0.state.lock().own_generation(&spot, who).is_some())
+        {
+            return self.look_up_now(&spot, who).into();
+        }
+        let (this, caller) = (self.clone(), *caller);
+        Answer::later(async move {
+            this.0.rooms.follower.wait_fresh(this.0.rules.deadline).await;
+            let who = this.who_for(&caller, &spot);
+            this.look_up_now(&spot, who)
+        })
+    }
+
+    /// Answers from what is known now.
+    pub(super) fn look_up_now(&self, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
+        let mut state = self.0.state.lock();
+        match self.find(&mut state, spot, who)? {
+            Some(ino) => self.found(&mut state, ino, Some(spot)).map(Lookup::Found),
+            None => {
+                self.0.rooms.metrics.misses.add(1);
+                Ok(Lookup::Missing { ttl: self.ttl() })
+            }
+        }
+    }
+
+    /// Returns the inode that a name leads to for `who`.
+    pub(super) fn find(
+        &self,
+        state: &mut State,
+        spot: &Spot,
+        who: Option<Who>,
+    ) -> Reply<Option<Ino>> {
+        let parent = state.inodes.get(&spot.0).ok_or(Errno::ESTALE)?;
+        if !matches!(parent.node, Node::Directory) {
+            return Err(Errno::ENOTDIR);
+        }
+        let Some(path) = state.path_of(spot) else {
+            let dir = state.directory_path(spot.0).ok_or(Errno::ENOENT)?;
+            return Err(dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path));
+        };
+        if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
+            return Ok(state.generations.get(&id).map(|generation| generation.ino));
+        }
+        if let Some(seen) = self.seen(&path) {
+            return Ok(Some(version_inode(state, spot, &path, seen)));
+        }
+        let newest = state.private_generations(spot).last();
+        Ok(newest.and_then(|id| state.generations.get(&id)).map(|generation| generation.ino))
+    }
+
+    /// Tells the kernel of an inode, and counts that it was told.
+    pub(super) fn found(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        spot: Option<&Spot>,
+    ) -> Reply<Found> {
+        let (attr, attr_ttl) = self.attr_of(state, ino)?;
+        state.count_lookup(ino);
+        let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
+            Duration::ZERO
+        } else {
+            self.ttl()
+        };
+        Ok(Found { attr, entry_ttl, attr_ttl })
+    }
+
+    /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
+    /// each time.
+    fn is_contested(&self, state: &State, spot: &Spot) -> bool {
+        match state.private_generations(spot).count() {
+            0 => false,
+            1 => state.path_of(spot).is_some_and(|path| self.seen(&path).is_some()),
+            _ => true,
+        }
+    }
+
+    /// Returns how long an answer that is given now may be taken for granted.
+    pub(super) fn ttl(&self) -> Duration {
+        self.0.rooms.follower.ttl().min(TTL_MAX)
+    }
+}
+
+/// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
+pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
+    if let Some(ino) = state.slots.get(spot).and_then(|slot| slot.published) {
+        if still_holds(state, ino, &seen) {
+            return ino;
+        }
+        state.unbind(spot);
+    }
+    if let Some(group) = seen.entry.link
+        && let Some(ino) = state.groups.get(&group).copied()
+        && still_holds(state, ino, &seen)
+    {
+        state.bind(spot, ino);
+        return ino;
+    }
+    let version = seen.stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
+    let mut ino = number_of(path.as_bytes(), &version);
+    while state.inodes.contains_key(&ino) {
+        ino = Ino((ino.0 + 1).max(2));
+    }
+    let link = seen.entry.link;
+    let node = if seen.entry.is_directory() {
+        Node::Directory
+    } else {
+        Node::Version { entry: seen.entry, changed_ms: seen.changed_ms }
+    };
+    state.inodes.insert(ino, Inode::new(node, None));
+    state.bind(spot, ino);
+    if let Some(group) = link {
+        state.groups.insert(group, ino);
+    }
+    ino
+}
+
+/// Reports whether an inode is still what the namespace has, and refreshes its attributes.
+fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
+    let Some(inode) = state.inodes.get_mut(&ino) else { return false };
+    match &mut inode.node {
+        Node::Directory => seen.entry.is_directory(),
+        Node::Version { entry, changed_ms } if same_content(entry, &seen.entry) => {
+            entry.attrs = seen.entry.attrs.clone();
+            *changed_ms = seen.changed_ms;
+            true
+        }
+        Node::Generation(id) => state
+            .generations
+            .get(id)
+            .and_then(|generation| generation.published.as_ref())
+            .is_some_and(|published| same_content(&published.entry, &seen.entry)),
+        Node::Version { .. } | Node::Gone => false,
+    }
+}

@@ -1,0 +1,458 @@
+//! Open: which bytes a handle reads and writes.
+//!
+//! A reader gets the published version; where there is none yet it waits for it, within a limit. A writer
+//! joins the generation that is open under the name, or begins one of its own. A new version is always
+//! another inode than the one the kernel looked up, and `ESTALE` is how the kernel is led there: it looks
+//! the name up once more and opens what it then finds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hearthfs_mount::{Answer, Backing, Caller, Errno, Handle, Ino, Io, OpenFlags, Opened, Reply};
+
+use super::create::Beginning;
+use super::filesystem::Filesystem;
+use super::generation::Stage;
+use super::handle::{Bytes, OpenFile};
+use super::inode::{GenId, Mode, Node, Source, Spot};
+use super::lookup::seen_in;
+use super::state::State;
+use super::who::Who;
+use crate::clock;
+use crate::digest::Digest;
+use crate::local::OpenBlob;
+use crate::namespace::Entry;
+
+/// What an open for reading comes to.
+enum Reading {
+    /// It is open.
+    Done(Opened),
+    /// The blob has to be opened first.
+    Blob(Digest, u64),
+    /// Nothing is published yet.
+    Wait(tokio::sync::watch::Receiver<Stage>),
+}
+
+/// What an open for writing comes to.
+pub(super) enum Writing {
+    /// It shares this generation.
+    Join(GenId),
+    /// It begins one of its own under this name, from this content.
+    Begin {
+        spot: Spot,
+        base: Option<Entry>,
+    },
+}
+
+impl Filesystem {
+    pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
+        self.0.rooms.follower.note_activity();
+        let who = self.0.callers.who(caller);
+        if flags.write || flags.truncate {
+            if self.0.rules.read_only {
+                return Err(Errno::EROFS).into();
+            }
+            return self.open_to_write(ino, who, flags);
+        }
+        self.open_to_read(ino, who, flags, self.0.rules.open_wait)
+    }
+
+    fn open_to_read(&self, ino: Ino, who: Who, flags: OpenFlags, wait: Duration) -> Answer<Opened> {
+        let reading = {
+            let mut state = self.0.state.lock();
+            self.plan_read(&mut state, ino, who, flags)
+        };
+        match reading {
+            Err(errno) => Err(errno).into(),
+            Ok(Reading::Done(opened)) => Ok(opened).into(),
+            Ok(Reading::Blob(digest, size)) => self.open_blob(ino, who, flags, digest, size),
+            Ok(Reading::Wait(mut moved)) => {
+                let this = self.clone();
+                Answer::later(async move {
+                    let begun = this.0.rooms.clock.mono();
+                    let came = clock::within(wait, moved.changed()).await;
+                    if came.is_none() {
+                        return Err(Errno::ENOENT);
+                    }
+                    let waited = this.0.rooms.clock.mono().saturating_sub(begun);
+                    let left = wait.saturating_sub(waited);
+                    match this.open_to_read(ino, who, flags, left) {
+                        Answer::Now(reply) => reply,
+                        Answer::Later(work) => work.await,
+                    }
+                })
+            }
+        }
+    }
+
+    /// Decides what an open for reading comes to. Counts the open when it is `Done` or `Blob`.
+    fn plan_read(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        who: Who,
+        flags: OpenFlags,
+    ) -> Reply<Reading> {
+        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        match &inode.node {
+            Node::Directory => Err(Errno::EISDIR),
+            Node::Gone => Err(Errno::ESTALE),
+            Node::Version { entry, .. } => {
+                let (digest, size) = entry.content().ok_or(Errno::ENXIO)?;
+                self.0.rooms.metrics.hits.add(1);
+                if let Some(source) = inode.source.clone() {
+                    return Ok(Reading::Done(self.attach(state, ino, who, flags, source, None)));
+                }
+                if size == 0 {
+                    return Ok(Reading::Done(self.attach_empty(state, ino, who)));
+                }
+                count_open(state, ino);
+                Ok(Reading::Blob(digest, size))
+            }
+            Node::Generation(id) => {
+                let id = *id;
+                let generation = state.generations.get(&id).ok_or(Errno::ESTALE)?;
+                let source = Arc::clone(&generation.source);
+                if generation.members.contains(&who) {
+                    return Ok(Reading::Done(self.attach(state, ino, who, flags, source, Some(id))));
+                }
+                match generation.stage {
+                    Stage::Dropped => Err(Errno::ESTALE),
+                    Stage::Published if generation.published.as_ref().is_some_and(|p| p.mark.size == 0) => {
+                        // Empty for whoever did not write it, even while a writer fills it again.
+                        Ok(Reading::Done(self.attach_empty(state, ino, who)))
+                    }
+                    Stage::Published => {
+                        self.0.rooms.metrics.hits.add(1);
+                        Ok(Reading::Done(self.attach(state, ino, who, flags, source, None)))
+                    }
+                    Stage::Private | Stage::Held => {
+                        let spot = generation.place.clone().ok_or(Errno::ESTALE)?;
+                        let moved = generation.moved.subscribe();
+                        let held = generation.stage == Stage::Held;
+                        let path = state.path_of(&spot).ok_or(Errno::ESTALE)?;
+                        if !held && self.seen(&path).is_some() {
+                            // There is a published version: the kernel shall look again and find it.
+                            return Err(Errno::ESTALE);
+                        }
+                        Ok(Reading::Wait(moved))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens a version whose blob has to be found first. The open is counted already.
+    fn open_blob(
+        &self,
+        ino: Ino,
+        who: Who,
+        flags: OpenFlags,
+        digest: Digest,
+        size: u64,
+    ) -> Answer<Opened> {
+        match self.0.rooms.blobs.open_blob(&digest, size) {
+            Ok(Some(blob)) => return Ok(self.opened_blob(ino, who, flags, blob)).into(),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
+                self.uncount_open(ino);
+                return Err(super::errno::of_open(error.kind())).into();
+            }
+        }
+        let this = self.clone();
+        Answer::later(async move {
+            match this.obtain(digest, size).await {
+                Ok(blob) => Ok(this.opened_blob(ino, who, flags, blob)),
+                Err(errno) => {
+                    this.uncount_open(ino);
+                    Err(errno)
+                }
+            }
+        })
+    }
+
+    /// Makes a blob local, within the deadline, and opens it. Whatever goes wrong is a miss.
+    pub(super) async fn obtain(&self, digest: Digest, size: u64) -> Reply<OpenBlob> {
+        let rooms = &self.0.rooms;
+        if let Ok(Some(blob)) = rooms.blobs.open_blob(&digest, size) {
+            return Ok(blob);
+        }
+        match clock::within(self.0.rules.deadline, rooms.fetcher.fetch(digest, size)).await {
+            Some(Ok(())) => match rooms.blobs.open_blob(&digest, size) {
+                Ok(Some(blob)) => Ok(blob),
+                _ => Err(Errno::ENOENT),
+            },
+            Some(Err(error)) => {
+                tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
+                rooms.metrics.misses.add(1);
+                Err(super::errno::of_open(error.kind()))
+            }
+            None => {
+                rooms.metrics.misses.add(1);
+                Err(Errno::ENOENT)
+            }
+        }
+    }
+
+    /// Gives a counted open its blob; another open may have brought one meanwhile, and the kernel wants
+    /// all of an inode's handles on one file.
+    fn opened_blob(&self, ino: Ino, who: Who, flags: OpenFlags, blob: OpenBlob) -> Opened {
+        let mut state = self.0.state.lock();
+        let OpenBlob { file, pin, .. } = blob;
+        let source = match state.inodes.get_mut(&ino) {
+            Some(inode) => {
+                inode.opens -= 1;
+                inode.source.clone()
+            }
+            None => None,
+        };
+        let source = source.unwrap_or_else(|| {
+            Arc::new(Source { backing: Arc::new(Backing::new(file)), _pin: Some(pin) })
+        });
+        self.attach(&mut state, ino, who, flags, source, None)
+    }
+
+    /// Makes a handle that cannot write, on the file of its inode.
+    fn attach(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        who: Who,
+        flags: OpenFlags,
+        source: Arc<Source>,
+        generation: Option<GenId>,
+    ) -> Opened {
+        count_open(state, ino);
+        let mode = self.settle_mode(state, ino, &source);
+        let io = io_of(mode, &source, flags);
+        let handle = state.fresh_handle();
+        let file = OpenFile {
+            ino,
+            who,
+            write: false,
+            to_the_end: false,
+            bytes: Bytes::Source(source),
+            generation,
+            closed: false,
+            flushed: false,
+        };
+        state.files.insert(handle, file);
+        Opened { handle, io, no_flush: true }
+    }
+
+    /// Makes a handle that reads nothing, whatever becomes of the inode.
+    fn attach_empty(&self, state: &mut State, ino: Ino, who: Who) -> Opened {
+        let passed = state.inodes.get(&ino).filter(|inode| inode.mode == Some(Mode::Passthrough));
+        if let Some(source) = passed.and_then(|inode| inode.source.clone()) {
+            // The kernel allows nothing else beside an open handle that is passed through.
+            return self.attach(state, ino, who, OpenFlags::default(), source, None);
+        }
+        count_open(state, ino);
+        if let Some(inode) = state.inodes.get_mut(&ino) {
+            inode.mode.get_or_insert(Mode::Direct);
+        }
+        let handle = state.fresh_handle();
+        let file = OpenFile {
+            ino,
+            who,
+            write: false,
+            to_the_end: false,
+            bytes: Bytes::Empty,
+            generation: None,
+            closed: false,
+            flushed: false,
+        };
+        state.files.insert(handle, file);
+        Opened { handle, io: Io::Direct, no_flush: true }
+    }
+
+    /// Decides how the handles of an inode do their I/O, if no open one has.
+    pub(super) fn settle_mode(&self, state: &mut State, ino: Ino, source: &Arc<Source>) -> Mode {
+        let default = self.default_mode();
+        let Some(inode) = state.inodes.get_mut(&ino) else { return Mode::Direct };
+        let mode = *inode.mode.get_or_insert(default);
+        inode.source.get_or_insert_with(|| Arc::clone(source));
+        mode
+    }
+
+    fn uncount_open(&self, ino: Ino) {
+        let mut state = self.0.state.lock();
+        if let Some(inode) = state.inodes.get_mut(&ino) {
+            inode.opens -= 1;
+        }
+        state.settle_inode(ino);
+    }
+
+    fn open_to_write(&self, ino: Ino, who: Who, flags: OpenFlags) -> Answer<Opened> {
+        let plan = {
+            let mut state = self.0.state.lock();
+            match self.plan_write(&state, ino, who, flags) {
+                Ok(Writing::Join(id)) => return self.join(&mut state, ino, id, who, flags).into(),
+                Ok(Writing::Begin { spot, base }) => (spot, base),
+                Err(errno) => return Err(errno).into(),
+            }
+        };
+        let (spot, base) = plan;
+        let asked = Beginning { spot, base, who, flags, requested: Some(ino), attrs: None };
+        if self.has_room() && !asked.copies() {
+            return self.begin_now(asked).map(|begun| begun.opened).into();
+        }
+        let this = self.clone();
+        Answer::later(async move { this.begin_when_possible(asked).await.map(|begun| begun.opened) })
+    }
+
+    /// Decides what an open for writing of an inode comes to.
+    pub(super) fn plan_write(
+        &self,
+        state: &State,
+        ino: Ino,
+        who: Who,
+        flags: OpenFlags,
+    ) -> Reply<Writing> {
+        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        match &inode.node {
+            Node::Directory => return Err(Errno::EISDIR),
+            Node::Gone => return Err(Errno::ESTALE),
+            Node::Version { entry, .. } if entry.content().is_none() => return Err(Errno::ENXIO),
+            Node::Generation(id) => {
+                // The kernel was led here: what it asked for is this very generation, unless the caller
+                // would cut into bytes that belong to another process.
+                let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
+                let cuts = flags.truncate
+                    && generation.unpublished_bytes()
+                    && !generation.members.contains(&who);
+                if generation.can_join() && !cuts && !needs_own(who, generation.writers) {
+                    return Ok(Writing::Join(*id));
+                }
+            }
+            Node::Version { .. } => {}
+        }
+        let spot = inode.place().cloned().ok_or(Errno::ESTALE)?;
+        self.plan_write_at(state, spot, who, flags)
+    }
+
+    /// Decides what an open for writing of a name comes to.
+    pub(super) fn plan_write_at(
+        &self,
+        state: &State,
+        spot: Spot,
+        who: Who,
+        flags: OpenFlags,
+    ) -> Reply<Writing> {
+        let joinable = state.private_generations(&spot).filter(|id| {
+            state.generations.get(id).is_some_and(|generation| {
+                let member = generation.members.contains(&who);
+                let cuts = flags.truncate && !member && generation.unpublished_bytes();
+                !cuts && !needs_own(who, generation.writers)
+            })
+        });
+        if let Some(id) = joinable.last() {
+            return Ok(Writing::Join(id));
+        }
+        let path = state.path_of(&spot).ok_or(Errno::ESTALE)?;
+        let base = self.0.rooms.ledger.read(|fold| seen_in(fold, &path)).map(|seen| seen.entry);
+        if base.as_ref().is_some_and(|entry| entry.content().is_none()) {
+            return Err(Errno::ESTALE);
+        }
+        Ok(Writing::Begin { spot, base })
+    }
+
+    /// Makes a writing handle on a generation that is open.
+    pub(super) fn join(
+        &self,
+        state: &mut State,
+        requested: Ino,
+        id: GenId,
+        who: Who,
+        flags: OpenFlags,
+    ) -> Reply<Opened> {
+        let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
+        generation.members.insert(who);
+        if generation.ino != requested {
+            return Err(Errno::ESTALE);
+        }
+        if flags.truncate && generation.file().metadata()?.len() > 0 {
+            generation.set_size(0)?;
+            generation.fresh = true;
+        }
+        Ok(attach_writer(self, state, requested, id, who, flags))
+    }
+}
+
+/// Reports whether a caller of whom nothing is known must not share a generation that somebody has
+/// open: each of its opens counts as a process of its own.
+fn needs_own(who: Who, writers: u32) -> bool {
+    who == Who::Unseen && writers > 0
+}
+
+/// Counts an open of an inode.
+pub(super) fn count_open(state: &mut State, ino: Ino) {
+    if let Some(inode) = state.inodes.get_mut(&ino) {
+        inode.opens += 1;
+    }
+}
+
+/// Returns how the I/O of one handle travels.
+pub(super) fn io_of(mode: Mode, source: &Arc<Source>, flags: OpenFlags) -> Io {
+    match mode {
+        Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
+        Mode::Cached if flags.direct => Io::Direct,
+        Mode::Cached => Io::Cached { keep: true },
+        Mode::Direct => Io::Direct,
+    }
+}
+
+/// Makes a writing handle on a generation; the caller has checked that it may.
+pub(super) fn attach_writer(
+    fs: &Filesystem,
+    state: &mut State,
+    ino: Ino,
+    id: GenId,
+    who: Who,
+    flags: OpenFlags,
+) -> Opened {
+    let Some(generation) = state.generations.get_mut(&id) else {
+        return Opened { handle: Handle(0), io: Io::Direct, no_flush: false };
+    };
+    generation.writers += 1;
+    generation.members.insert(who);
+    let source = Arc::clone(&generation.source);
+    let own_inode = generation.ino == ino;
+    count_open(state, ino);
+    let mode = if own_inode {
+        fs.settle_mode(state, ino, &source)
+    } else {
+        if let Some(inode) = state.inodes.get_mut(&ino) {
+            inode.mode.get_or_insert(Mode::Direct);
+        }
+        Mode::Direct
+    };
+    let handle = state.fresh_handle();
+    let io = io_of(mode, &source, flags);
+    let file = OpenFile {
+        ino,
+        who,
+        write: true,
+        to_the_end: flags.append && !own_inode,
+        bytes: Bytes::Source(source),
+        generation: Some(id),
+        closed: false,
+        flushed: false,
+    };
+    state.files.insert(handle, file);
+    Opened { handle, io, no_flush: false }
+}
+
+impl State {
+    /// Lets go of an inode's file when nothing has it open, and of the inode when nothing needs it.
+    pub(super) fn settle_inode(&mut self, ino: Ino) {
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && inode.opens == 0
+        {
+            inode.source = None;
+            inode.mode = None;
+        }
+        self.sweep_inode(ino);
+    }
+}

@@ -1,0 +1,240 @@
+//! The state under the room's one lock: inodes, slots, generations, handles.
+
+use std::collections::HashMap;
+
+use hearthfs_mount::{Errno, Handle, Ino};
+
+use super::generation::{Generation, Stage};
+use super::handle::{OpenDir, OpenFile};
+use super::inode::{GenId, Inode, Node, Spot};
+use super::slot::Slot;
+use super::who::Who;
+use crate::name::TreePath;
+use crate::stamp::Stamp;
+
+/// Numbers from here up are for files that were born on this node while the kernel watched.
+const FIRST_GENERATION_INO: u64 = 1 << 63;
+
+/// Everything the kernel holds on to.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) inodes: HashMap<Ino, Inode>,
+    pub(super) slots: HashMap<Spot, Slot>,
+    pub(super) generations: HashMap<GenId, Generation>,
+    pub(super) files: HashMap<Handle, OpenFile>,
+    pub(super) dirs: HashMap<Handle, OpenDir>,
+    /// The inode of each group of hard links that the kernel knows.
+    pub(super) groups: HashMap<Stamp, Ino>,
+    next_ino: u64,
+    next_handle: u64,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        let mut inodes = HashMap::new();
+        inodes.insert(Ino::ROOT, Inode { lookups: 1, ..Inode::new(Node::Directory, None) });
+        Self {
+            inodes,
+            slots: HashMap::new(),
+            generations: HashMap::new(),
+            files: HashMap::new(),
+            dirs: HashMap::new(),
+            groups: HashMap::new(),
+            next_ino: FIRST_GENERATION_INO,
+            next_handle: 1,
+        }
+    }
+
+    pub(super) fn fresh_ino(&mut self) -> Ino {
+        self.next_ino += 1;
+        Ino(self.next_ino)
+    }
+
+    pub(super) fn fresh_handle(&mut self) -> Handle {
+        self.next_handle += 1;
+        Handle(self.next_handle)
+    }
+
+    pub(super) fn fresh_generation(&mut self) -> GenId {
+        self.next_handle += 1;
+        GenId(self.next_handle)
+    }
+
+    /// Returns the path of a directory's inode; `None` when it, or a directory above it, was removed.
+    pub(super) fn directory_path(&self, ino: Ino) -> Option<TreePath> {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let (parent, name) = self.inodes.get(&at)?.place()?;
+            names.push(name);
+            at = *parent;
+        }
+        names.iter().rev().try_fold(TreePath::root(), |dir, name| dir.join(name).ok())
+    }
+
+    /// Returns the path of a name.
+    pub(super) fn path_of(&self, spot: &Spot) -> Option<TreePath> {
+        self.directory_path(spot.0)?.join(&spot.1).ok()
+    }
+
+    /// Says why a name has no path.
+    pub(super) fn why_no_path(&self, spot: &Spot) -> Errno {
+        match self.directory_path(spot.0) {
+            None => Errno::ENOENT,
+            Some(dir) => dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path),
+        }
+    }
+
+    /// Returns the name under which the kernel knows a path, if it knows every directory on the way.
+    pub(super) fn spot_of(&self, path: &TreePath) -> Option<Spot> {
+        let (dir, name) = path.split()?;
+        let mut at = Ino::ROOT;
+        for part in dir.components() {
+            at = self.slots.get(&(at, part.into()))?.published?;
+        }
+        Some((at, name.into()))
+    }
+
+    /// Counts one lookup of an inode that the kernel is about to be told of.
+    pub(super) fn count_lookup(&mut self, ino: Ino) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.lookups += 1;
+        }
+    }
+
+    /// Makes a name lead to an inode, and the inode know the name.
+    pub(super) fn bind(&mut self, spot: &Spot, ino: Ino) {
+        let slot = self.slots.entry(spot.clone()).or_default();
+        let old = slot.published.replace(ino);
+        if let Some(old) = old.filter(|old| *old != ino) {
+            self.unplace(old, spot);
+        }
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && !inode.places.contains(spot)
+        {
+            inode.places.push(spot.clone());
+        }
+    }
+
+    /// Makes a name lead nowhere; what it led to keeps its content for who has it open.
+    pub(super) fn unbind(&mut self, spot: &Spot) {
+        if let Some(slot) = self.slots.get_mut(spot)
+            && let Some(old) = slot.published.take()
+        {
+            self.unplace(old, spot);
+        }
+        self.sweep_slot(spot);
+    }
+
+    fn unplace(&mut self, ino: Ino, spot: &Spot) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            // A generation that is still private under this name stays in its place.
+            let stays = matches!(inode.node, Node::Generation(id)
+                if self.generations.get(&id).is_some_and(|g| g.place.as_ref() == Some(spot)
+                    && g.published.is_none()));
+            if !stays {
+                inode.places.retain(|place| place != spot);
+            }
+        }
+        self.sweep_inode(ino);
+    }
+
+    /// Takes every generation off a name: what they hold will never be published.
+    pub(super) fn detach_generations(&mut self, spot: &Spot) {
+        let ids = match self.slots.get_mut(spot) {
+            Some(slot) => std::mem::take(&mut slot.generations),
+            None => return,
+        };
+        for id in ids {
+            if let Some(generation) = self.generations.get_mut(&id) {
+                generation.place = None;
+                generation.hold = None;
+                // Whoever waits for it looks again and finds the name gone.
+                generation.moved.send_modify(|_| {});
+                let ino = generation.ino;
+                if let Some(inode) = self.inodes.get_mut(&ino) {
+                    inode.places.retain(|place| place != spot);
+                }
+            }
+        }
+        self.sweep_slot(spot);
+    }
+
+    /// Moves everything known of a name to another, which must lead nowhere.
+    pub(super) fn move_slot(&mut self, from: &Spot, to: &Spot) {
+        let Some(slot) = self.slots.remove(from) else { return };
+        if let Some(ino) = slot.published
+            && let Some(inode) = self.inodes.get_mut(&ino)
+        {
+            inode.places.retain(|place| place != from);
+            inode.places.push(to.clone());
+        }
+        for id in &slot.generations {
+            if let Some(generation) = self.generations.get_mut(id) {
+                generation.place = Some(to.clone());
+                let ino = generation.ino;
+                if let Some(inode) = self.inodes.get_mut(&ino) {
+                    inode.places.retain(|place| place != from);
+                    if !inode.places.contains(to) {
+                        inode.places.push(to.clone());
+                    }
+                }
+            }
+        }
+        self.slots.insert(to.clone(), slot);
+    }
+
+    /// Forgets a slot that says nothing.
+    pub(super) fn sweep_slot(&mut self, spot: &Spot) {
+        if self.slots.get(spot).is_some_and(Slot::is_empty) {
+            self.slots.remove(spot);
+        }
+    }
+
+    /// Forgets an inode that neither the kernel nor a handle nor a generation needs.
+    pub(super) fn sweep_inode(&mut self, ino: Ino) {
+        let Some(inode) = self.inodes.get(&ino) else { return };
+        let in_use = inode.lookups > 0
+            || inode.opens > 0
+            || ino == Ino::ROOT
+            || matches!(inode.node, Node::Generation(_));
+        if in_use {
+            return;
+        }
+        let Some(inode) = self.inodes.remove(&ino) else { return };
+        if let Node::Version { entry, .. } = &inode.node
+            && let Some(group) = entry.link
+            && self.groups.get(&group) == Some(&ino)
+        {
+            self.groups.remove(&group);
+        }
+        for spot in inode.places {
+            if let Some(slot) = self.slots.get_mut(&spot)
+                && slot.published == Some(ino)
+            {
+                slot.published = None;
+            }
+            self.sweep_slot(&spot);
+        }
+    }
+
+    /// Returns the generations of a name that may still become its entry, oldest first.
+    pub(super) fn private_generations(&self, spot: &Spot) -> impl Iterator<Item = GenId> {
+        let ids = self.slots.get(spot).map_or(&[][..], |slot| &slot.generations);
+        ids.iter().copied().filter(|id| {
+            self.generations
+                .get(id)
+                .is_some_and(|g| matches!(g.stage, Stage::Private) && g.place.is_some())
+        })
+    }
+
+    /// Returns the newest private generation of a name that `who` takes part in.
+    pub(super) fn own_generation(&self, spot: &Spot, who: Who) -> Option<GenId> {
+        if who == Who::Unseen {
+            return None;
+        }
+        self.private_generations(spot)
+            .filter(|id| self.generations.get(id).is_some_and(|g| g.members.contains(&who)))
+            .last()
+    }
+}

@@ -1,0 +1,39 @@
+//! Who asks: the process behind a request, if it can be seen.
+
+use std::sync::Arc;
+
+use hearthfs_mount::{Caller, Tasks};
+
+/// The identity that decides which unpublished bytes a caller may see.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Who {
+    /// A process, by its thread-group id.
+    Process(u32),
+    /// A caller in a PID namespace that we cannot see into. Nothing is known of it, so each of its
+    /// opens counts as a process of its own.
+    Unseen,
+}
+
+/// Finds out who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Callers(Arc<Tasks>);
+
+impl Callers {
+    pub(super) fn new(tasks: Arc<Tasks>) -> Self {
+        Self(tasks)
+    }
+
+    /// Returns the process of a caller.
+    pub(super) fn who(&self, caller: &Caller) -> Who {
+        if caller.tid == 0 {
+            return Who::Unseen;
+        }
+        self.0.process_of(caller.tid).map_or(Who::Unseen, Who::Process)
+    }
+
+    /// Reports whether the caller is on its way out because of a signal, so that its `close` is the
+    /// kernel's and not the program's.
+    pub(super) fn is_dying(&self, caller: &Caller) -> bool {
+        caller.tid != 0 && self.0.is_dying(caller.tid)
+    }
+}

@@ -1,0 +1,78 @@
+//! Extended attributes of the `user.` kind. They travel with the entry.
+
+use hearthfs_mount::{Errno, Ino, Reply, XattrMode};
+
+use super::filesystem::Filesystem;
+use super::inode::Node;
+use super::lookup::seen_in;
+use crate::name::TreePath;
+use crate::namespace::{XATTR_TOTAL_BYTES_MAX, Xattrs};
+
+/// The only kind of name that is kept; everything else is not supported here.
+const PREFIX: &[u8] = b"user.";
+
+impl Filesystem {
+    pub(super) fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Reply<()> {
+        if !name.starts_with(PREFIX) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.edit_attrs(ino, |attrs| {
+            let map = attrs.xattrs.get_or_insert_default();
+            let there = map.contains_key(name);
+            match mode {
+                XattrMode::Create if there => return Err(Errno::EEXIST),
+                XattrMode::Replace if !there => return Err(Errno::ENODATA),
+                _ => {}
+            }
+            map.insert(name.into(), value.into());
+            let total: usize = map.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if total > XATTR_TOTAL_BYTES_MAX { Err(Errno::ENOSPC) } else { Ok(()) }
+        })
+    }
+
+    pub(super) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Reply<()> {
+        self.edit_attrs(ino, |attrs| {
+            let map = attrs.xattrs.as_mut().ok_or(Errno::ENODATA)?;
+            map.remove(name).ok_or(Errno::ENODATA)?;
+            if map.is_empty() {
+                attrs.xattrs = None;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn get_xattr(&self, ino: Ino, name: &[u8]) -> Reply<Vec<u8>> {
+        if !name.starts_with(PREFIX) {
+            return Err(Errno::ENODATA);
+        }
+        let map = self.xattrs_of(ino)?.ok_or(Errno::ENODATA)?;
+        map.get(name).map(|value| value.to_vec()).ok_or(Errno::ENODATA)
+    }
+
+    pub(super) fn list_xattrs(&self, ino: Ino) -> Reply<Vec<u8>> {
+        let mut names = Vec::new();
+        for name in self.xattrs_of(ino)?.iter().flat_map(|map| map.keys()) {
+            names.extend_from_slice(name);
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    fn xattrs_of(&self, ino: Ino) -> Reply<Xattrs> {
+        let state = self.0.state.lock();
+        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        if let Node::Generation(id) = inode.node
+            && let Some(generation) = state.generations.get(&id)
+            && generation.published.is_none()
+        {
+            return Ok(generation.attrs.xattrs.clone());
+        }
+        let path = match inode.place() {
+            Some(spot) => state.path_of(spot).ok_or(Errno::ENOENT)?,
+            None if ino == Ino::ROOT => TreePath::root(),
+            None => return Ok(None),
+        };
+        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, &path));
+        Ok(seen.and_then(|seen| seen.entry.attrs.xattrs))
+    }
+}

@@ -1,0 +1,147 @@
+//! Eviction: making room by removing the blobs that were used longest ago.
+//!
+//! Only blobs that the remote has, that nobody holds open and that no writer may change are evicted.
+//! Open files stay readable in any case: the kernel keeps them until they are closed.
+
+use std::fs;
+use std::io;
+use std::sync::atomic::Ordering;
+
+use super::Blobs;
+use crate::digest::Digest;
+use crate::local::lru::{Blob, charge};
+
+/// Blobs that one adoption evicts at most, unless it brought more bytes than they free.
+const EVICT_STEP: usize = 64;
+/// Blobs that one request for room evicts at most, unless they free less than it asked for twice.
+const MAKE_ROOM_STEP: usize = 4096;
+/// What is freed when the disk itself says that it is full, in bytes.
+pub(super) const FULL_DISK_STEP_BYTES: u64 = 64 << 20;
+/// Space that is left to the journal and the index, in bytes.
+const DISK_RESERVE_BYTES: u64 = 8 << 20;
+
+impl Blobs {
+    /// Makes room for `bytes` more of staging data; false when there is none, because the limit or
+    /// the disk is full of what cannot be evicted.
+    pub fn make_room(&self, bytes: u64) -> bool {
+        let mut budget = MAKE_ROOM_STEP.max((bytes / 2048) as usize);
+        loop {
+            let lacking = self.lacking(bytes);
+            if lacking == 0 {
+                return true;
+            }
+            let step = budget.min(EVICT_STEP);
+            let freed = self.evict(lacking, step);
+            budget -= step;
+            if freed == 0 || budget == 0 {
+                return self.lacking(bytes) == 0;
+            }
+        }
+    }
+
+    /// Returns how many bytes must go before `bytes` more fit under the limit and on the disk.
+    fn lacking(&self, bytes: u64) -> u64 {
+        let used = self.used();
+        let over = used.saturating_add(bytes).saturating_sub(self.0.limits.bytes);
+        let free = rustix::fs::statvfs(&self.0.path)
+            .map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        over.max(bytes.saturating_add(DISK_RESERVE_BYTES).saturating_sub(free))
+    }
+
+    fn used(&self) -> u64 {
+        let sums = self.0.table.lock().tier.sums();
+        sums.bytes.saturating_add(self.0.shelf.bytes())
+    }
+
+    /// Evicts down to the low mark once the high one is passed, a step at a time: each adoption of
+    /// `adopted` bytes pays for about twice as much.
+    pub(super) fn relieve(&self, adopted: u64) {
+        let limits = self.0.limits;
+        let used = self.used();
+        let evicting = {
+            let mut table = self.0.table.lock();
+            table.evicting = used > limits.high || (table.evicting && used > limits.low);
+            table.evicting
+        };
+        if !evicting {
+            return;
+        }
+        let excess = used - limits.low;
+        let mut freed = self.evict(excess, EVICT_STEP);
+        let due = excess.min(adopted.saturating_mul(2));
+        while freed < due {
+            match self.evict(due - freed, EVICT_STEP) {
+                0 => return,
+                more => freed += more,
+            }
+        }
+    }
+
+    /// Evicts until `bytes` bytes are freed, whatever the marks say.
+    pub(super) fn free_up(&self, bytes: u64) {
+        let mut freed = 0;
+        while freed < bytes {
+            match self.evict(bytes - freed, EVICT_STEP) {
+                0 => return,
+                more => freed += more,
+            }
+        }
+    }
+
+    /// Evicts at most `count` blobs, stopping when `bytes` are freed; returns the bytes freed.
+    fn evict(&self, bytes: u64, count: usize) -> u64 {
+        let mut victims = Vec::new();
+        let mut chosen = 0;
+        {
+            let mut table = self.0.table.lock();
+            while victims.len() < count && chosen < bytes {
+                let Some((digest, blob)) = table.tier.pop_oldest() else { break };
+                chosen += charge(blob.seal.size);
+                victims.push((digest, blob));
+            }
+        }
+        let mut freed = 0;
+        let mut kept = Vec::new();
+        for (digest, blob) in victims {
+            if self.evict_one(&digest) {
+                freed += charge(blob.seal.size);
+            } else {
+                kept.push((digest, blob));
+            }
+        }
+        if !kept.is_empty() {
+            let mut table = self.0.table.lock();
+            for (digest, blob) in kept {
+                table.tier.put_oldest(digest, blob);
+            }
+        }
+        freed
+    }
+
+    /// Removes the file of a blob that the table has already let go; false when it must stay.
+    fn evict_one(&self, digest: &Digest) -> bool {
+        // Never waits: the caller may hold another stripe.
+        let stripe = &self.0.stripes[usize::from(digest.as_bytes()[0])];
+        let Some(_stripe) = stripe.try_lock() else { return false };
+        if self.0.table.lock().tier.get(digest).is_some() {
+            // Adopted or opened again since it was chosen: the file there is in use.
+            return true;
+        }
+        match fs::remove_file(self.path_of(digest)) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => {
+                tracing::debug!(%digest, error = %e, "a blob cannot be evicted");
+                return false;
+            }
+        }
+        self.0.table.lock().tell(*digest, None);
+        self.0.evictions.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Puts blobs that were found on disk behind all that are known.
+    pub(super) fn put_found(&self, digest: Digest, blob: Blob) {
+        self.0.table.lock().tier.put_oldest(digest, blob);
+    }
+}

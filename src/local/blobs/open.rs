@@ -1,0 +1,168 @@
+//! Opening a blob: at once when its seal is unbroken, after hashing it otherwise.
+
+use std::fs::{self, File};
+use std::io;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Blobs, OpenBlob, failed, make_empty};
+use crate::digest::Digest;
+use crate::error::Result;
+use crate::local::index::Used;
+use crate::local::pin::Pin;
+use crate::local::seal::{Seal, hash_file};
+
+/// Warnings about damaged blobs in one minute; the rest is counted and told at DEBUG.
+const DAMAGE_WARNINGS_PER_MINUTE: u32 = 10;
+
+impl Blobs {
+    /// Opens a blob of `size` bytes; `None` when it is not there, or was not what its name says.
+    ///
+    /// Reads the whole file when there is no unbroken seal, so it may take a while then. An error
+    /// of the disk is an error; for the caller's caller it is a miss.
+    pub fn open_blob(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
+        if digest.is_empty_content() {
+            return if size == 0 { self.open_empty().map(Some) } else { Ok(None) };
+        }
+        let Some(pin) = self.pin(digest) else { return Ok(None) };
+        let Some(file) = self.open_file(digest)? else { return Ok(None) };
+        let seal = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
+        let Some(held) = self.0.table.lock().tier.get(digest) else { return Ok(None) };
+        let unbroken = held.blob.verified && held.blob.seal == seal;
+        if held.unsealed {
+            // Its writer may have changed it; that is no damage, and the file is still his.
+            let same = unbroken && seal.size == size;
+            return Ok(same.then_some(OpenBlob { file, pin, sealed: false }));
+        }
+        if !unbroken && !self.verify(digest, &file, seal)? {
+            return Ok(None);
+        }
+        if seal.size != size {
+            tracing::debug!(%digest, size, found = seal.size, "an entry is wrong about the size");
+            return Ok(None);
+        }
+        Ok(Some(OpenBlob { file, pin, sealed: true }))
+    }
+
+    fn open_empty(&self) -> Result<OpenBlob> {
+        let open = || {
+            make_empty(&self.0.empty)?;
+            File::open(&self.0.empty)
+        };
+        let file = open().map_err(|e| failed("open", &Digest::empty(), e))?;
+        Ok(OpenBlob { file, pin: Pin::empty(), sealed: true })
+    }
+
+    /// Opens the file of a blob, whatever its content; `None` when there is no such file.
+    fn open_file(&self, digest: &Digest) -> Result<Option<File>> {
+        // Somebody may have put a FIFO or a link there; neither may stop or lead us astray.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(self.path_of(digest), flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => {
+                self.vanished(digest);
+                return Ok(None);
+            }
+            Err(Errno::LOOP | Errno::NXIO) => {
+                self.damaged(digest, None);
+                return Ok(None);
+            }
+            Err(e) => return Err(failed("open", digest, e.into())),
+        };
+        let found = file.metadata().map_err(|e| failed("examine", digest, e))?;
+        if !found.is_file() {
+            self.damaged(digest, None);
+            return Ok(None);
+        }
+        Ok(Some(file))
+    }
+
+    /// Hashes an open blob; seals it if it is right, removes it if it is wrong.
+    fn verify(&self, digest: &Digest, file: &File, before: Seal) -> Result<bool> {
+        let content = hash_file(file).map_err(|e| failed("read", digest, e))?;
+        let after = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
+        if after != before {
+            // Moved, linked or written meanwhile: this time it is a miss, next time we know more.
+            return Ok(false);
+        }
+        if content != *digest {
+            self.damaged(digest, Some(after.ino));
+            return Ok(false);
+        }
+        let now = self.now();
+        let mut table = self.0.table.lock();
+        let mut news = None;
+        table.tier.change(digest, |held| {
+            // A file that was adopted while we read has a better seal than ours.
+            if !held.unsealed && (!held.blob.verified || held.blob.seal.ino == after.ino) {
+                held.blob.seal = after;
+                held.blob.verified = true;
+                held.blob.used = now;
+                news = Some(Used { seal: after, used: now });
+            }
+        });
+        if news.is_some() {
+            table.tell(*digest, news);
+        }
+        Ok(true)
+    }
+
+    /// Forgets a blob whose file somebody else has removed.
+    fn vanished(&self, digest: &Digest) {
+        let _stripe = self.stripe(digest);
+        let gone = fs::symlink_metadata(self.path_of(digest))
+            .is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        if gone {
+            self.0.table.lock().forget(digest);
+        }
+    }
+
+    /// Removes a blob that is not what its name says, if the file with inode `ino` is still the one
+    /// in place; `None` for something that is not even a file.
+    fn damaged(&self, digest: &Digest, ino: Option<u64>) {
+        let path = self.path_of(digest);
+        {
+            let _stripe = self.stripe(digest);
+            let mut table = self.0.table.lock();
+            if table.tier.get(digest).is_some_and(|held| held.unsealed) {
+                return;
+            }
+            drop(table);
+            let here = super::seal_at(&path).ok().flatten().map(|seal| seal.ino);
+            if here != ino {
+                return;
+            }
+            let removed = match fs::remove_file(&path) {
+                Err(e) if e.kind() == io::ErrorKind::IsADirectory => fs::remove_dir_all(&path),
+                other => other,
+            };
+            if let Err(e) = removed
+                && e.kind() != io::ErrorKind::NotFound
+            {
+                // It stays known and unverified, so that it is never served.
+                tracing::debug!(%digest, error = %e, "a damaged blob cannot be removed");
+            } else {
+                table = self.0.table.lock();
+                table.forget(digest);
+            }
+        }
+        let total = self.0.damaged.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.may_warn() {
+            tracing::warn!(%digest, total, "a local blob was damaged; it is a miss until rewritten");
+        } else {
+            tracing::debug!(%digest, total, "a local blob was damaged");
+        }
+    }
+
+    fn may_warn(&self) -> bool {
+        let minute = u64::from(self.now()) / 60;
+        let mut warned = self.0.warned.lock();
+        if warned.0 != minute {
+            *warned = (minute, 0);
+        }
+        warned.1 += 1;
+        warned.1 <= DAMAGE_WARNINGS_PER_MINUTE
+    }
+}

@@ -1,0 +1,442 @@
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::local::staging::Staging;
+use crate::task;
+
+struct Fixture {
+    root: tempfile::TempDir,
+    limit: u64,
+}
+
+/// One run of a node: what is opened together and closed together.
+struct Run {
+    blobs: Blobs,
+    staging: Staging,
+    dir: CacheDir,
+}
+
+impl Fixture {
+    fn new(limit: u64) -> Self {
+        Self { root: tempfile::tempdir().unwrap(), limit }
+    }
+
+    fn open(&self) -> Run {
+        self.open_knowing(&[])
+    }
+
+    fn open_knowing(&self, known: &[(Digest, Seal)]) -> Run {
+        let dir = CacheDir::open(self.root.path()).unwrap();
+        let staging = Staging::open(&dir).unwrap();
+        let options = Options { evict_unsaved: false, clock: Clock::system() };
+        let known = known.iter().copied();
+        let blobs = Blobs::open(&dir, Limits::of(self.limit), known, options).unwrap();
+        Run { blobs, staging, dir }
+    }
+}
+
+impl Run {
+    fn stage(&self, content: &[u8]) -> (File, StagedPath) {
+        let (mut file, staged) = self.staging.create().unwrap();
+        file.write_all(content).unwrap();
+        (file, staged)
+    }
+
+    fn put(&self, content: &[u8], state: State) -> Digest {
+        let (file, staged) = self.stage(content);
+        let digest = Digest::of(content);
+        self.blobs.adopt(staged, &file, digest, content.len() as u64, state).unwrap();
+        digest
+    }
+
+    fn put_unsealed(&self, content: &[u8]) -> (File, Digest, Adopted) {
+        let (file, staged) = self.stage(content);
+        let (digest, size) = (Digest::of(content), content.len() as u64);
+        let adopted = self.blobs.adopt_unsealed(staged, &file, digest, size, State::Saved).unwrap();
+        (file, digest, adopted)
+    }
+
+    fn read(&self, content: &[u8]) -> Option<Vec<u8>> {
+        let open = self.blobs.open_blob(&Digest::of(content), content.len() as u64).unwrap()?;
+        Some(read_all(&open.file))
+    }
+
+    fn path(&self, digest: &Digest) -> PathBuf {
+        self.blobs.path_of(digest)
+    }
+
+    /// Waits until the folder has been listed.
+    fn listed(&self) {
+        while !self.blobs.0.listed.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn read_all(mut file: &File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// Changes bytes of a file without letting its times show it, as a bad disk would.
+fn rot(path: &std::path::Path) {
+    let before = fs::metadata(path).unwrap();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 0).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], 0).unwrap();
+    file.set_modified(before.modified().unwrap()).unwrap();
+}
+
+#[test]
+fn an_adopted_blob_is_read_back_and_known_the_second_time() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let (file, staged) = run.stage(b"content");
+    let digest = Digest::of(b"content");
+    assert!(!run.blobs.contains(&digest));
+    let adopted = run.blobs.adopt(staged, &file, digest, 7, State::Unsaved).unwrap();
+    assert_eq!(adopted, Adopted::New);
+    run.blobs.sync(&digest).unwrap();
+    let (file, staged) = run.stage(b"content");
+    let again = staged.path().to_owned();
+    assert_eq!(run.blobs.adopt(staged, &file, digest, 7, State::Saved).unwrap(), Adopted::Known);
+    assert!(!again.exists());
+    assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]));
+    assert!(run.blobs.open_blob(&digest, 8).unwrap().is_none(), "not of that size");
+    assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]), "and not harmed by asking");
+    let usage = run.blobs.usage();
+    assert_eq!((usage.blobs, usage.bytes, usage.unsaved_bytes), (1, 4096, 4096));
+    assert!(run.blobs.mark_saved(&digest));
+    assert_eq!(run.blobs.usage().unsaved_bytes, 0);
+    assert_eq!(run.blobs.news().sealed.len(), 1);
+}
+
+#[test]
+fn the_empty_digest_needs_no_file() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let empty = Digest::empty();
+    assert!(run.blobs.contains(&empty));
+    assert_eq!(run.put(b"", State::Unsaved), empty);
+    assert_eq!(run.blobs.usage().blobs, 0);
+    assert_eq!(run.read(b"").as_deref(), Some(&b""[..]));
+    fs::write(run.dir.path().join("empty"), b"no longer").unwrap();
+    assert_eq!(run.read(b"").as_deref(), Some(&b""[..]));
+    assert!(run.blobs.open_blob(&empty, 1).unwrap().is_none());
+    assert!(run.blobs.pin(&empty).is_some() && run.blobs.mark_saved(&empty));
+}
+
+#[test]
+fn p9_self_healing_a_damaged_blob_is_a_miss_until_rewritten() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let digest = run.put(b"good bytes", State::Saved);
+    rot(&run.path(&digest));
+    assert_eq!(run.read(b"good bytes"), None);
+    assert!(!run.path(&digest).exists());
+    assert!(!run.blobs.contains(&digest));
+    assert_eq!(run.blobs.usage().damaged, 1);
+    assert!(run.blobs.news().gone.contains(&digest));
+    run.put(b"good bytes", State::Saved);
+    assert_eq!(run.read(b"good bytes").as_deref(), Some(&b"good bytes"[..]));
+    // Shorter, a folder, a link: all are misses and all are healed.
+    for spoil in 0..3 {
+        let path = run.path(&digest);
+        fs::remove_file(&path).unwrap();
+        match spoil {
+            0 => fs::write(&path, b"good").unwrap(),
+            1 => fs::create_dir(&path).unwrap(),
+            _ => std::os::unix::fs::symlink("/etc/passwd", &path).unwrap(),
+        }
+        assert_eq!(run.read(b"good bytes"), None);
+        run.put(b"good bytes", State::Saved);
+        assert_eq!(run.read(b"good bytes").as_deref(), Some(&b"good bytes"[..]));
+    }
+}
+
+#[test]
+fn p9_self_healing_a_writer_replaces_a_damaged_blob_without_anybody_reading_it() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let digest = run.put(b"good bytes", State::Saved);
+    rot(&run.path(&digest));
+    let (file, staged) = run.stage(b"good bytes");
+    let adopted = run.blobs.adopt(staged, &file, digest, 10, State::Saved).unwrap();
+    assert_eq!(adopted, Adopted::New);
+    assert_eq!(run.read(b"good bytes").as_deref(), Some(&b"good bytes"[..]));
+}
+
+#[test]
+fn a_blob_removed_by_somebody_else_is_a_miss() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let digest = run.put(b"x", State::Unsaved);
+    fs::remove_dir_all(run.path(&digest).parent().unwrap()).unwrap();
+    assert_eq!(run.read(b"x"), None);
+    assert!(!run.blobs.contains(&digest));
+    assert_eq!(run.blobs.usage().bytes, 0);
+    run.put(b"x", State::Unsaved);
+    assert_eq!(run.read(b"x").as_deref(), Some(&b"x"[..]), "its folder is made again");
+}
+
+#[test]
+fn a_restart_trusts_unbroken_seals_and_reads_the_rest() {
+    let fixture = Fixture::new(1 << 30);
+    let (sealed, rotten, lost, forgotten);
+    let known: Vec<(Digest, Seal)>;
+    {
+        let run = fixture.open();
+        sealed = run.put(b"sealed", State::Saved);
+        rotten = run.put(b"rotten", State::Saved);
+        lost = run.put(b"lost", State::Saved);
+        let told = run.blobs.news().sealed;
+        known = told.into_iter().map(|(digest, used)| (digest, used.seal)).collect();
+        forgotten = run.put(b"forgotten", State::Saved);
+        rot(&run.path(&rotten));
+        fs::remove_file(run.path(&lost)).unwrap();
+    }
+    let run = fixture.open_knowing(&known);
+    assert!(run.blobs.contains(&sealed) && run.blobs.contains(&forgotten));
+    assert!(run.blobs.mark_unsaved(&forgotten));
+    assert_eq!(run.read(b"sealed").as_deref(), Some(&b"sealed"[..]));
+    assert_eq!(run.read(b"forgotten").as_deref(), Some(&b"forgotten"[..]));
+    assert_eq!(run.read(b"rotten"), None);
+    run.listed();
+    assert!(!run.blobs.contains(&lost));
+    assert_eq!(run.blobs.usage().blobs, 2);
+    assert_eq!(run.blobs.usage().unsaved_bytes, 4096);
+    drop(run);
+    let run = fixture.open();
+    assert_eq!(run.blobs.usage().blobs, 2, "without an index the folder tells");
+    assert_eq!(run.read(b"forgotten").as_deref(), Some(&b"forgotten"[..]));
+}
+
+/// After a power loss the times of a file may be those of bytes that never reached the disk.
+#[test]
+fn p9_self_healing_in_doubt_every_blob_is_read_before_it_is_served() {
+    let fixture = Fixture::new(1 << 30);
+    let digest;
+    {
+        let run = fixture.open();
+        digest = run.put(b"written", State::Saved);
+        rot(&run.path(&digest));
+    }
+    let seal = seal_at(&fixture.root.path().join(format!("v1/blobs/{}/{digest}", digest.shard())));
+    let known = [(digest, seal.unwrap().unwrap())];
+    let state = fixture.root.path().join("v1/state");
+    fs::write(&state, "another-boot running 0\n").unwrap();
+    let run = fixture.open_knowing(&known);
+    assert!(run.dir.doubt());
+    assert_eq!(run.read(b"written"), None);
+}
+
+#[test]
+fn p3_stable_open_an_evicted_blob_stays_readable_for_whoever_has_it_open() {
+    let fixture = Fixture::new(10 * 4096);
+    let run = fixture.open();
+    let content = vec![7; 4096];
+    run.put(&content, State::Saved);
+    let open = run.blobs.open_blob(&Digest::of(&content), 4096).unwrap().unwrap();
+    for n in 0..30 {
+        run.put(&vec![n + 50; 4096], State::Saved);
+    }
+    assert!(run.blobs.contains(&Digest::of(&content)), "pinned");
+    assert_eq!(run.blobs.usage().pinned_bytes, 4096);
+    let OpenBlob { file, pin, .. } = open;
+    drop(pin);
+    for n in 0..30 {
+        run.put(&vec![n + 100; 4096], State::Saved);
+    }
+    assert!(!run.blobs.contains(&Digest::of(&content)));
+    assert_eq!(read_all(&file), content);
+}
+
+#[test]
+fn p13_bounded_the_tier_stays_under_its_limit_and_keeps_what_is_used() {
+    let fixture = Fixture::new(100 * 4096);
+    let run = fixture.open();
+    let unsaved = run.put(b"unsaved", State::Unsaved);
+    for n in 0..1000_u32 {
+        run.put(&n.to_le_bytes(), State::Saved);
+        assert!(run.read(&0_u32.to_le_bytes()).is_some(), "used all the time");
+        assert!(run.blobs.usage().bytes <= 100 * 4096);
+    }
+    assert!(run.blobs.contains(&unsaved));
+    let usage = run.blobs.usage();
+    assert!(usage.bytes >= 80 * 4096, "{usage:?}");
+    assert_eq!(usage.evictions + usage.blobs, 1001);
+    let files: usize = fs::read_dir(&run.blobs.0.path)
+        .unwrap()
+        .map(|shard| fs::read_dir(shard.unwrap().path()).unwrap().count())
+        .sum();
+    assert_eq!(files as u64, usage.blobs);
+    assert_eq!(run.blobs.news().gone.len() as u64, usage.evictions);
+}
+
+#[test]
+fn p13_bounded_unsaved_blobs_leave_no_room_for_new_data() {
+    let fixture = Fixture::new(10 * 4096);
+    let run = fixture.open();
+    assert!(run.blobs.make_room(10 * 4096));
+    assert!(!run.blobs.make_room(11 * 4096));
+    let digests: Vec<_> = (0..10_u8).map(|n| run.put(&[n], State::Unsaved)).collect();
+    assert!(!run.blobs.make_room(1));
+    run.blobs.mark_saved(&digests[3]);
+    assert!(run.blobs.make_room(4096));
+    assert!(!run.blobs.contains(&digests[3]));
+    let (_file, staged) = run.stage(b"");
+    staged.note_bytes(4096);
+    assert!(!run.blobs.make_room(1), "staging counts");
+    drop(staged);
+    assert!(run.blobs.make_room(1));
+}
+
+#[test]
+fn an_unsealed_blob_is_sealed_when_its_writer_has_not_changed_it() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let (file, digest, adopted) = run.put_unsealed(b"draft");
+    assert_eq!(adopted, Adopted::New);
+    assert!(!run.blobs.open_blob(&digest, 5).unwrap().unwrap().sealed);
+    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Kept);
+    assert!(run.blobs.open_blob(&digest, 5).unwrap().unwrap().sealed);
+    assert_eq!(run.blobs.withdraw(&digest, &file).unwrap().map(drop), None, "sealed for good");
+    assert_eq!(run.read(b"draft").as_deref(), Some(&b"draft"[..]));
+}
+
+#[test]
+fn p1_whole_or_nothing_an_unsealed_blob_that_changed_is_withdrawn() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let (file, digest, _) = run.put_unsealed(b"draft");
+    file.write_all_at(b"D", 0).unwrap();
+    assert_eq!(run.read(b"draft"), None, "not these bytes any more");
+    assert_eq!(run.blobs.usage().damaged, 0, "and no damage either");
+    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Changed);
+    let staged = run.blobs.withdraw(&digest, &file).unwrap().unwrap();
+    assert!(!run.blobs.contains(&digest));
+    assert_eq!(fs::read(staged.path()).unwrap(), b"Draft");
+    let new = Digest::of(b"Draft");
+    run.blobs.adopt(staged, &file, new, 5, State::Saved).unwrap();
+    assert_eq!(run.read(b"Draft").as_deref(), Some(&b"Draft"[..]));
+}
+
+/// Writes through a mapping may leave the times of the file alone; so does this.
+#[test]
+fn p1_whole_or_nothing_sealing_reads_the_bytes() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let (file, digest, _) = run.put_unsealed(b"draft");
+    let seal = run.blobs.0.table.lock().tier.get(&digest).unwrap().blob.seal;
+    file.write_all_at(b"D", 0).unwrap();
+    let now = Seal::of(&file.metadata().unwrap());
+    run.blobs.0.table.lock().tier.change(&digest, |held| held.blob.seal = now);
+    assert_ne!(now, seal);
+    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Changed);
+    assert_eq!(run.read(b"draft"), None);
+}
+
+#[test]
+fn p1_whole_or_nothing_two_unsealed_writers_of_one_digest_do_not_meet() {
+    let fixture = Fixture::new(1 << 30);
+    for first_changes in [true, false] {
+        let run = fixture.open();
+        let (a, digest, _) = run.put_unsealed(b"same");
+        let (b, _, adopted) = run.put_unsealed(b"same");
+        assert_eq!(adopted, Adopted::New);
+        let (changes, stays) = if first_changes { (&a, &b) } else { (&b, &a) };
+        changes.write_all_at(b"S", 0).unwrap();
+        assert_eq!(run.blobs.seal(&digest, changes).unwrap(), Sealed::Changed);
+        let staged = run.blobs.withdraw(&digest, changes).unwrap().unwrap();
+        assert_eq!(fs::read(staged.path()).unwrap(), b"Same");
+        assert_eq!(run.read(b"same").as_deref(), Some(&b"same"[..]), "the other one serves it");
+        assert_eq!(run.blobs.seal(&digest, stays).unwrap(), Sealed::Kept);
+        drop(staged);
+        assert_eq!(run.read(b"same").as_deref(), Some(&b"same"[..]));
+        assert!(run.blobs.0.table.lock().displaced.is_empty());
+        assert_eq!(fs::read_dir(run.dir.path().join("staging")).unwrap().count(), 0);
+        fs::remove_file(run.path(&digest)).unwrap();
+    }
+}
+
+#[test]
+fn an_unsealed_writer_of_known_bytes_keeps_a_file_of_his_own() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    run.put(b"same", State::Saved);
+    let (file, digest, adopted) = run.put_unsealed(b"same");
+    assert_eq!(adopted, Adopted::Known);
+    file.write_all_at(b"S", 0).unwrap();
+    assert_eq!(run.read(b"same").as_deref(), Some(&b"same"[..]));
+    let staged = run.blobs.withdraw(&digest, &file).unwrap().unwrap();
+    assert_eq!(fs::read(staged.path()).unwrap(), b"Same");
+    let (file, _, _) = run.put_unsealed(b"same");
+    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Kept);
+    // A sealed writer takes the place of an unsealed one.
+    let (draft, digest, _) = run.put_unsealed(b"draft");
+    run.put(b"draft", State::Saved);
+    draft.write_all_at(b"D", 0).unwrap();
+    assert_eq!(run.read(b"draft").as_deref(), Some(&b"draft"[..]));
+    assert_eq!(run.blobs.seal(&digest, &draft).unwrap(), Sealed::Changed);
+    assert!(run.blobs.withdraw(&digest, &draft).unwrap().is_some());
+    assert_eq!(run.read(b"draft").as_deref(), Some(&b"draft"[..]));
+}
+
+/// P3, P9, P13 under threads: whatever is read is right, and the accounts fit the disk at the end.
+#[test]
+fn threads_never_read_wrong_bytes() {
+    let fixture = Fixture::new(40 * 4096);
+    let run = Arc::new(fixture.open());
+    let hits = Arc::new(AtomicUsize::new(0));
+    let work = |run: &Run, hits: &AtomicUsize| {
+        for _ in 0..1500 {
+            let n = task::random_u64() % 80;
+            let content = format!("content {n}").into_bytes();
+            match task::random_u64() % 8 {
+                0..3 => drop(run.put(&content, State::Saved)),
+                3 => drop(fs::remove_file(run.path(&Digest::of(&content)))),
+                4 => {
+                    let (file, digest, _) = run.put_unsealed(&content);
+                    if n % 2 == 0 {
+                        file.write_all_at(b"C", 0).unwrap();
+                    }
+                    if run.blobs.seal(&digest, &file).unwrap() == Sealed::Changed {
+                        drop(run.blobs.withdraw(&digest, &file).unwrap());
+                    }
+                }
+                5 => drop(run.blobs.make_room(4096 * 10)),
+                _ => {
+                    if let Some(open) =
+                        run.blobs.open_blob(&Digest::of(&content), content.len() as u64).unwrap()
+                        && open.sealed
+                    {
+                        assert_eq!(read_all(&open.file), content);
+                        hits.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    };
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let (run, hits) = (Arc::clone(&run), Arc::clone(&hits));
+            task::thread("worker", move || work(&run, &hits)).unwrap()
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert!(hits.load(Ordering::Relaxed) > 100);
+    assert_eq!(run.blobs.usage().pinned_bytes, 0);
+    assert_eq!(fs::read_dir(run.dir.path().join("staging")).unwrap().count(), 0);
+    for n in 0..80 {
+        let content = format!("content {n}").into_bytes();
+        let there = run.read(&content).is_some();
+        assert_eq!(there, run.path(&Digest::of(&content)).exists());
+    }
+}

@@ -1,0 +1,377 @@
+//! The cache directory: who holds it, which format it has, who it is.
+//!
+//! Owns the layout below `<cache-dir>/v1`, the lock, the node's identity and the memory of how the
+//! last run ended. Must never change anything in a directory that it refuses.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::Access;
+
+use super::staging::Shelf;
+use crate::error::{Error, Kind, Result};
+use crate::stamp::NodeId;
+use crate::task;
+
+/// The format of the layout below `v1`.
+const FORMAT: u32 = 1;
+/// Free space below which a directory is refused: room for one segment of the journal, the index
+/// and a few blobs.
+const MIN_FREE_BYTES: u64 = 16 << 20;
+/// What marks a directory as a cache for backup programs (the Cache Directory Tagging Specification).
+const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+    # This directory is a cache of hearthfs; it can be left out of backups.\n";
+/// The most that is read of a small file of ours.
+const SMALL_FILE_BYTES: u64 = 64 << 10;
+
+/// The cache directory of one daemon, held exclusively until the last clone is dropped.
+///
+/// The lock is not kept by what is opened in it: keep this until all of that is closed.
+#[derive(Clone, Debug)]
+pub struct CacheDir(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    v1: PathBuf,
+    lock: File,
+    node: NodeId,
+    life: Life,
+    shelf: Arc<Shelf>,
+}
+
+/// How runs ended, as far as it says what the page cache may have lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Life {
+    boot: String,
+    /// Counts how often the contents of files came into doubt; seals of an earlier era mean nothing.
+    era: u64,
+    doubt: bool,
+}
+
+impl CacheDir {
+    /// Opens the cache directory at `root`, making it if it is not there.
+    ///
+    /// Refuses, before anything is changed, a path that is not a directory or not writable, a disk
+    /// without space, a directory that another process holds (`Busy`), and a newer format.
+    pub fn open(root: &Path) -> Result<Self> {
+        let root = std::path::absolute(root)
+            .map_err(|e| Error::io(format!("cache directory {}", root.display()), e))?;
+        check_place(&root)?;
+        check_format(&root)?;
+        let v1 = root.join("v1");
+        let fresh = !v1.join("blobs").exists();
+        let held = match OpenOptions::new().read(true).write(true).open(v1.join("LOCK")) {
+            Ok(file) => Some(lock(&root, file)?),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(refused(&root, "LOCK cannot be opened", e)),
+        };
+        make_dirs(&v1).map_err(|e| refused(&root, "cannot be made", e))?;
+        let lock = match held {
+            Some(file) => file,
+            None => lock(&root, make_lock(&v1).map_err(|e| refused(&root, "cannot be made", e))?)?,
+        };
+        let fill = || -> io::Result<(NodeId, Life)> {
+            for (name, text) in [("FORMAT", format!("{FORMAT}\n")), ("CACHEDIR.TAG", TAG.into())] {
+                if !v1.join(name).exists() {
+                    write_atomic(&v1.join(name), text.as_bytes())?;
+                }
+            }
+            Ok((node_of(&v1)?, Life::begin(&v1, fresh)?))
+        };
+        let (node, life) = fill().map_err(|e| refused(&root, "cannot be written", e))?;
+        if life.doubt {
+            tracing::warn!(
+                path = %root.display(),
+                "the machine restarted without a clean stop; blobs are verified when first used"
+            );
+        }
+        let shelf = Arc::new(Shelf::new(v1.join("staging")));
+        let dir = Self(Arc::new(Inner { v1, lock, node, life, shelf }));
+        dir.set_holder("starting")?;
+        Ok(dir)
+    }
+
+    /// Says who holds the directory (the mount point), for the message of a second daemon.
+    pub fn set_holder(&self, holder: &str) -> Result<()> {
+        let text = format!("{}\n{holder}\n", std::process::id());
+        let write = || {
+            self.0.lock.set_len(0)?;
+            self.0.lock.write_all_at(text.as_bytes(), 0)
+        };
+        write().map_err(|e| Error::io(format!("write {}", self.path().join("LOCK").display()), e))
+    }
+
+    /// Returns the identity of this directory, which its stamps carry.
+    pub fn node(&self) -> NodeId {
+        self.0.node
+    }
+
+    /// Reports whether file contents may have been lost: the last run did not stop cleanly, and the
+    /// machine was restarted since.
+    pub fn doubt(&self) -> bool {
+        self.0.life.doubt
+    }
+
+    /// Returns a number that changes whenever contents come into doubt; what was known of a file in
+    /// another era is to be forgotten.
+    pub fn era(&self) -> u64 {
+        self.0.life.era
+    }
+
+    /// Notes a clean stop. Everything written before is made durable first, which is what makes it
+    /// clean, and may take as long as the disk needs.
+    pub fn mark_clean(&self) -> Result<()> {
+        let mark = || {
+            rustix::fs::syncfs(&self.0.lock)?;
+            self.0.life.write(&self.0.v1, true)
+        };
+        mark().map_err(|e| Error::io(format!("clean stop of {}", self.path().display()), e))
+    }
+
+    /// Returns the folder of the present format, `<cache-dir>/v1`.
+    pub fn path(&self) -> &Path {
+        &self.0.v1
+    }
+
+    /// Returns where staging files are named and counted.
+    pub(super) fn shelf(&self) -> &Arc<Shelf> {
+        &self.0.shelf
+    }
+}
+
+fn refused(root: &Path, what: &str, error: io::Error) -> Error {
+    Error::io(format!("cache directory {}: {what}", root.display()), error)
+}
+
+fn refuse(kind: Kind, root: &Path, why: &str) -> Error {
+    Error::new(kind, format!("cache directory {}: {why}", root.display()))
+}
+
+/// Checks that the directory, or the nearest one above it that exists, can be used.
+fn check_place(root: &Path) -> Result<()> {
+    let mut place = root;
+    let found = loop {
+        match fs::metadata(place) {
+            Ok(found) => break found,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                place = place.parent().ok_or_else(|| refused(root, "cannot be reached", e))?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+                return Err(refuse(
+                    Kind::Invalid,
+                    root,
+                    "a part of the path is a file; choose another cache directory",
+                ));
+            }
+            Err(e) => return Err(refused(root, "cannot be reached", e)),
+        }
+    };
+    if !found.is_dir() {
+        let why = format!("{} is not a directory; choose another path", place.display());
+        return Err(refuse(Kind::Invalid, root, &why));
+    }
+    check_writable(root, place)?;
+    let v1 = root.join("v1");
+    match fs::symlink_metadata(&v1) {
+        Ok(found) if !found.is_dir() => {
+            let why = format!("{} is not a directory; remove it", v1.display());
+            return Err(refuse(Kind::Invalid, root, &why));
+        }
+        Ok(_) => check_writable(root, &v1)?,
+        Err(_) => {}
+    }
+    check_space(root, place)
+}
+
+fn check_writable(root: &Path, dir: &Path) -> Result<()> {
+    let may = rustix::fs::access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK);
+    may.map_err(|e| {
+        let what = format!(
+            "cache directory {}: {} is not writable; change its owner or choose another cache \
+             directory",
+            root.display(),
+            dir.display()
+        );
+        Error::with(Kind::Denied, what, io::Error::from(e))
+    })
+}
+
+fn check_space(root: &Path, place: &Path) -> Result<()> {
+    let disk = rustix::fs::statvfs(place)
+        .map_err(|e| refused(root, "the disk cannot be asked for its free space", e.into()))?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free < MIN_FREE_BYTES || (disk.f_files > 0 && disk.f_favail == 0) {
+        let why = format!(
+            "the disk has {free} bytes and {} inodes free, at least {MIN_FREE_BYTES} bytes are \
+             needed; free some space or choose another cache directory",
+            disk.f_favail
+        );
+        return Err(refuse(Kind::NoSpace, root, &why));
+    }
+    Ok(())
+}
+
+/// Refuses a directory that a later release has written.
+fn check_format(root: &Path) -> Result<()> {
+    let newer = |name: &str| {
+        let why = format!(
+            "{name} was written by a newer hearthfs; run that one, or choose another cache directory"
+        );
+        Err(refuse(Kind::Invalid, root, &why))
+    };
+    let entries = match fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(refused(root, "cannot be listed", e)),
+    };
+    for entry in entries {
+        let name = entry.map_err(|e| refused(root, "cannot be listed", e))?.file_name();
+        let number = name.to_str().and_then(|n| n.strip_prefix('v')?.parse::<u32>().ok());
+        if number.is_some_and(|number| number > FORMAT) {
+            return newer(&name.to_string_lossy());
+        }
+    }
+    match read_small(&root.join("v1/FORMAT")) {
+        Ok(Some(text)) if text.trim().parse() != Ok(FORMAT) => {
+            newer(&format!("v1 (format {:?})", text.trim()))
+        }
+        Ok(_) => Ok(()),
+        Err(e) => Err(refused(root, "v1/FORMAT cannot be read", e)),
+    }
+}
+
+/// Takes the lock, or says who has it.
+fn lock(root: &Path, file: File) -> Result<File> {
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let read = (&file).take(SMALL_FILE_BYTES).read_to_string(&mut text);
+            let (pid, mount) = match read {
+                Ok(_) => text.trim_end().split_once('\n').unwrap_or((text.trim_end(), "unknown")),
+                Err(_) => ("unknown", "unknown"),
+            };
+            let why = format!(
+                "in use by process {pid} (mount {mount}); unmount that one, or choose another \
+                 cache directory"
+            );
+            Err(refuse(Kind::Busy, root, &why))
+        }
+        Err(TryLockError::Error(e)) => Err(refused(root, "cannot be locked", e)),
+    }
+}
+
+fn make_lock(v1: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(v1.join("LOCK"))
+}
+
+fn make_dirs(v1: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    for name in ["journal", "index", "staging", "blobs"] {
+        builder.create(v1.join(name))?;
+    }
+    let blobs = v1.join("blobs");
+    if fs::metadata(blobs.join("ff")).is_err() {
+        for shard in 0..=255_u8 {
+            builder.create(blobs.join(format!("{shard:02x}")))?;
+        }
+        sync_dir(&blobs)?;
+        sync_dir(v1)?;
+    }
+    Ok(())
+}
+
+/// Reads the node's identity, making it the first time.
+fn node_of(v1: &Path) -> io::Result<NodeId> {
+    let path = v1.join("node");
+    if let Some(text) = read_small(&path)? {
+        if let Ok(id) = u64::from_str_radix(text.trim(), 16) {
+            return Ok(NodeId(id));
+        }
+        // A new identity is always safe; an old one that is half read might be somebody else's.
+        tracing::warn!(path = %path.display(), "the node's identity is unreadable; a new one is made");
+    }
+    let node = NodeId(task::random_u64());
+    write_atomic(&path, format!("{node}\n").as_bytes())?;
+    Ok(node)
+}
+
+impl Life {
+    /// Reads how the last run ended and notes that a new one has begun.
+    fn begin(v1: &Path, fresh: bool) -> io::Result<Self> {
+        let boot = read_small(Path::new("/proc/sys/kernel/random/boot_id"))
+            .ok()
+            .flatten()
+            .map_or_else(|| format!("unknown-{:016x}", task::random_u64()), |t| t.trim().into());
+        let last = read_small(&v1.join("state"))?;
+        let life = Self::after(boot, last.as_deref(), fresh);
+        life.write(v1, false)?;
+        Ok(life)
+    }
+
+    /// Decides about doubt from what the last run left.
+    fn after(boot: String, last: Option<&str>, fresh: bool) -> Self {
+        let mut words = last.unwrap_or_default().split_ascii_whitespace();
+        let (last_boot, end) = (words.next(), words.next());
+        let era = words.next().and_then(|era| era.parse::<u64>().ok());
+        let doubt = match (last_boot, end, era) {
+            (Some(_), Some("clean"), Some(_)) => false,
+            (Some(last_boot), Some("running"), Some(_)) => last_boot != boot,
+            _ => !fresh,
+        };
+        let era = era.unwrap_or_else(|| if fresh { 0 } else { task::random_u64() >> 1 });
+        Self { boot, era: era + u64::from(doubt), doubt }
+    }
+
+    fn write(&self, v1: &Path, clean: bool) -> io::Result<()> {
+        let end = if clean { "clean" } else { "running" };
+        let text = format!("{} {end} {}\n", self.boot, self.era);
+        write_atomic(&v1.join("state"), text.as_bytes())
+    }
+}
+
+/// Reads a small file of text; `None` when it is not there.
+fn read_small(path: &Path) -> io::Result<Option<String>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let mut bytes = Vec::new();
+    file.take(SMALL_FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Replaces a small file so that it is seen old or new, also after a power loss.
+pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&next, path)?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Returns the inode number of an open file.
+pub(super) fn inode_of(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.ino())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! The thread of the index: takes orders from a bounded queue, and begins the index again when it
+//! fails.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::facts::{Batch, Loaded};
+use super::{Store, Trouble};
+use crate::clock::Clock;
+
+/// Operations that may wait for the index thread; then a save waits.
+const QUEUE_OPS: usize = 100_000;
+/// How long a save waits for room in the queue before the index is given up.
+const SAVE_WAIT: Duration = Duration::from_secs(10);
+/// How long what was saved may stay in memory only, while nothing else is saved.
+const FLUSH_AFTER: Duration = Duration::from_secs(2);
+/// Operations after which it is flushed in any case.
+const FLUSH_OPS: usize = 50_000;
+/// How long an index that cannot be begun again stays off before another attempt.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// What the callers and the thread share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Moves when the index was begun again.
+    pub(super) generation: AtomicU64,
+}
+
+impl Shared {
+    /// Ends the thread once it has done what is in the queue.
+    pub(super) fn stop(&self) {
+        self.queue.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Puts an order at the end of the queue; waits while it is full.
+    pub(super) fn send(&self, order: Order) {
+        let mut queue = self.queue.lock();
+        while queue.ops > QUEUE_OPS && !queue.stopped {
+            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > QUEUE_OPS {
+                // A disk that takes this long would hold up programs next. The facts are elsewhere.
+                queue.given_up = true;
+                queue.orders.retain(|order| !matches!(order, Order::Save(_)));
+                queue.ops = queue.orders.len();
+            }
+        }
+        if !queue.stopped {
+            queue.ops += order.ops();
+            queue.orders.push_back(order);
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    orders: VecDeque<Order>,
+    ops: usize,
+    stopped: bool,
+    /// Set by a save that could not wait any longer.
+    given_up: bool,
+}
+
+/// What the thread is asked to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    Save(Batch),
+    Load(SyncSender<Loaded>),
+    Flush(SyncSender<()>),
+    /// The owner of the facts has saved all of them since this generation began.
+    Refilled(u64),
+}
+
+impl Order {
+    /// What it counts for in the queue.
+    fn ops(&self) -> usize {
+        match self {
+            Self::Save(batch) => batch.len(),
+            _ => 1,
+        }
+    }
+}
+
+/// What runs on the index thread.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    store: Option<Store>,
+    path: PathBuf,
+    era: u64,
+    unflushed: usize,
+    /// When the index could not be begun again.
+    off_since: Duration,
+    /// When it failed last.
+    lost_at: Option<Duration>,
+    clock: Clock,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, path: PathBuf, era: u64) -> Self {
+        let (off_since, lost_at, clock) = (Duration::ZERO, None, Clock::system());
+        Self { shared, store: None, path, era, unflushed: 0, off_since, lost_at, clock }
+    }
+
+    /// Obeys until the queue is stopped and empty.
+    pub(super) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        if let Err(why) = guarded(|| {
+            self.work();
+            Ok(())
+        }) {
+            tracing::warn!(%why, "the thread of the index ended");
+        }
+        shared.stop();
+        // Whoever waits for an answer learns that there will be none.
+        shared.queue.lock().orders.clear();
+    }
+
+    fn work(&mut self) {
+        match guarded(|| Store::open(&self.path, self.era)) {
+            Ok(store) => self.store = Some(store),
+            Err(why) => {
+                tracing::info!(%why, "the index cannot be used and is rebuilt");
+                self.begin_again(true);
+            }
+        }
+        while let Some(order) = self.next() {
+            if let Err(why) = self.obey(order) {
+                self.lose(&why);
+            }
+        }
+        if let Err(why) = self.flush() {
+            tracing::debug!(%why, "the index was not flushed at the end");
+        }
+        self.drop_store();
+    }
+
+    /// Waits for the next order; flushes meanwhile. `None` when it is time to stop.
+    fn next(&mut self) -> Option<Order> {
+        loop {
+            let shared = Arc::clone(&self.shared);
+            let mut queue = shared.queue.lock();
+            if std::mem::take(&mut queue.given_up) {
+                drop(queue);
+                self.lose("the disk is too slow for it");
+                continue;
+            }
+            if let Some(order) = queue.orders.pop_front() {
+                queue.ops -= order.ops();
+                shared.changed.notify_all();
+                return Some(order);
+            }
+            if queue.stopped {
+                return None;
+            }
+            if self.unflushed == 0 {
+                shared.changed.wait(&mut queue);
+            } else if shared.changed.wait_for(&mut queue, FLUSH_AFTER).timed_out() {
+                drop(queue);
+                if let Err(why) = self.flush() {
+                    self.lose(&why);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> Result<(), Trouble> {
+        match order {
+            Order::Save(batch) => {
+                if self.store.is_none() && self.clock.mono() >= self.off_since + RETRY_AFTER {
+                    self.begin_again(false);
+                }
+                self.unflushed += batch.len();
+                self.with(|store| store.save(batch))?;
+                if self.unflushed >= FLUSH_OPS { self.flush() } else { Ok(()) }
+            }
+            Order::Load(reply) => {
+                // Whoever gave up waiting gets nothing, and that is an empty index to him.
+                self.with(Store::load).map(|loaded| drop(reply.send(loaded.unwrap_or_default())))
+            }
+            Order::Flush(reply) => {
+                self.flush()?;
+                // Whoever gave up waiting does not mind.
+                reply.send(()).or(Ok(()))
+            }
+            Order::Refilled(generation) => {
+                let now = self.shared.generation.load(Ordering::Acquire);
+                if generation == now { self.with(Store::set_whole).map(drop) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Trouble> {
+        self.unflushed = 0;
+        self.with(Store::flush).map(drop)
+    }
+
+    /// Works on the store if there is one. A panic inside sled is an error like any other.
+    fn with<T>(
+        &mut self,
+        work: impl FnOnce(&Store) -> Result<T, Trouble>,
+    ) -> Result<Option<T>, Trouble> {
+        match &self.store {
+            Some(store) => guarded(|| work(store)).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives the index up and begins it again, empty.
+    fn lose(&mut self, why: &str) {
+        tracing::info!(why, "the index failed and is rebuilt");
+        self.drop_store();
+        let now = self.clock.mono();
+        let lost = self.lost_at.replace(now);
+        if lost.is_some_and(|lost| now < lost + RETRY_AFTER) {
+            // Whatever ails it would ail it again at once.
+            self.off_since = now;
+            self.shared.generation.fetch_add(1, Ordering::Release);
+        } else {
+            self.begin_again(false);
+        }
+    }
+
+    fn begin_again(&mut self, whole: bool) {
+        let opened = guarded(|| {
+            move_aside(&self.path).map_err(|e| e.to_string())?;
+            let store = Store::open(&self.path, self.era)?;
+            if !whole {
+                store.unset_whole()?;
+            }
+            Ok(store)
+        });
+        self.unflushed = 0;
+        match opened {
+            Ok(store) => self.store = Some(store),
+            Err(why) => {
+                tracing::warn!(%why, "the index is off; the next start takes longer");
+                self.off_since = self.clock.mono();
+            }
+        }
+        if !whole {
+            self.shared.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn drop_store(&mut self) {
+        if let Some(store) = self.store.take()
+            && let Err(why) = guarded(|| {
+                drop(store);
+                Ok(())
+            })
+        {
+            tracing::debug!(%why, "the index was not closed well");
+        }
+    }
+}
+
+/// Runs work that may panic.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason");
+        Err(format!("panic: {text}"))
+    })
+}
+
+/// Keeps what is at `path` beside it, in place of what was kept there before, and makes it anew.
+fn move_aside(path: &Path) -> io::Result<()> {
+    let aside = path.with_extension("broken");
+    for result in [fs::remove_dir_all(&aside), fs::rename(path, &aside)] {
+        match result {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    fs::create_dir_all(path)
+}

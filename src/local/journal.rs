@@ -1,0 +1,269 @@
+//! The journal: changes of this node that the remote does not have yet, in the order of their closes.
+//!
+//! Owns `journal/` and what P4 and P5 stand on. Must never lose a record that `append` acknowledged,
+//! and never yield one that was not written.
+//!
+//! A record is one atomic group of changes. Records lie in *segments*, files named by the sequence
+//! number of their first record: `<16 hex>.log`, or `.snap` for a *snapshot*, which stands for
+//! everything with smaller numbers. Numbers only grow; a run never appends to a segment of an
+//! earlier one. `ack` holds the number up to which everything is remote.
+
+mod ack;
+mod compact;
+mod record;
+mod replay;
+mod segment;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::ack::AckFile;
+use self::segment::Segment;
+use super::dir::{CacheDir, sync_dir};
+use crate::error::{Error, Kind, Result};
+use crate::namespace::Change;
+
+/// A segment that has grown to this many bytes gets no further record.
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// A smaller active segment stays in use although all of it is acknowledged.
+const REUSE_BYTES: u64 = 1 << 20;
+/// The largest record, in bytes; a rename of a directory with some hundred thousand entries fits.
+const RECORD_MAX_BYTES: usize = 128 << 20;
+
+/// The number of a record; later records have greater ones.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize)]
+pub struct Seq(pub u64);
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// One atomic group of changes, as it was appended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its number.
+    pub seq: Seq,
+    /// The changes, in order.
+    pub changes: Vec<Change>,
+}
+
+/// The journal of one cache directory.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    ack: AckFile,
+    state: Mutex<State>,
+    /// A segment that has grown to this many bytes gets no further record.
+    segment_bytes: u64,
+    /// Held by whoever compacts, so that there is one at a time.
+    compacting: Mutex<()>,
+    /// Held by whoever syncs.
+    syncing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// All segments that hold records, oldest first; the last may be the active one.
+    segments: VecDeque<Segment>,
+    /// Where the next record goes; `None` when it needs a new segment.
+    active: Option<Active>,
+    next: u64,
+    acked: u64,
+    /// Segments with records that were not made durable yet.
+    unsynced: Vec<Arc<File>>,
+    /// Whether a name in the folder was not made durable yet.
+    dir_unsynced: bool,
+}
+
+#[derive(Debug)]
+struct Active {
+    file: Arc<File>,
+    end: u64,
+}
+
+impl Journal {
+    /// Opens the journal and returns the records that are not acknowledged, in order.
+    ///
+    /// Refuses a journal of a newer format. Damaged records are left out and their segment is kept
+    /// aside in `journal/damaged`.
+    pub fn open(dir: &CacheDir) -> Result<(Self, Vec<Record>)> {
+        Self::open_sized(dir, SEGMENT_BYTES)
+    }
+
+    fn open_sized(dir: &CacheDir, segment_bytes: u64) -> Result<(Self, Vec<Record>)> {
+        let path = dir.path().join("journal");
+        let ack = AckFile::open(&path).map_err(|e| failed("open the journal", &path, e))?;
+        let acked = ack.value();
+        let replayed = replay::replay(&path, acked)?;
+        let next = replayed.last.max(acked) + 1;
+        let state = State {
+            segments: replayed.segments,
+            active: None,
+            next,
+            acked,
+            unsynced: Vec::new(),
+            dir_unsynced: false,
+        };
+        let (compacting, syncing) = (Mutex::new(()), Mutex::new(()));
+        let journal =
+            Self { path, ack, state: Mutex::new(state), segment_bytes, compacting, syncing };
+        Ok((journal, replayed.records))
+    }
+
+    /// Appends one atomic group of changes.
+    ///
+    /// Once this has returned, the record survives SIGKILL; after [`Journal::sync`] also a power
+    /// loss. On a full disk (`NoSpace`) nothing was appended and the journal stays usable.
+    pub fn append(&self, changes: &[Change]) -> Result<Seq> {
+        let mut bytes = record::encode(changes)
+            .map_err(|e| Error::with(Kind::Internal, "encode a record of the journal", e))?;
+        if bytes.len() > RECORD_MAX_BYTES {
+            let op = format!("a record of {} bytes, at most {RECORD_MAX_BYTES}", bytes.len());
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        let mut state = self.state.lock();
+        let seq = state.next;
+        record::finish(&mut bytes, seq);
+        if state.active.is_none() {
+            self.begin_segment(&mut state)
+                .map_err(|e| failed("begin a segment of the journal", &self.path, e))?;
+        }
+        let active = state.active.as_mut().expect("a segment was begun if there was none");
+        // At a fixed offset, so that what a failed write left behind is written over by the next.
+        if let Err(e) = active.file.write_all_at(&bytes, active.end) {
+            let end = active.end;
+            if active.file.set_len(end).is_err() {
+                // Torn bytes at the end of a segment are cut off by the next start.
+                state.active = None;
+            }
+            return Err(failed("append to the journal", &self.path, e));
+        }
+        active.end += bytes.len() as u64;
+        let full = active.end >= self.segment_bytes;
+        state.next += 1;
+        let segment = state.segments.back_mut().expect("the active segment is the last");
+        segment.add(seq, bytes.len() as u64, changes.len() as u64);
+        if full {
+            state.active = None;
+        }
+        Ok(Seq(seq))
+    }
+
+    /// Makes everything that was appended before this call survive a power loss.
+    pub fn sync(&self) -> Result<()> {
+        // One at a time: whoever finds nothing to do must not return before the other is done.
+        let _one = self.syncing.lock();
+        let (files, dir) = {
+            let mut state = self.state.lock();
+            let mut files = std::mem::take(&mut state.unsynced);
+            if let Some(active) = &state.active
+                && !files.iter().any(|file| Arc::ptr_eq(file, &active.file))
+            {
+                files.push(Arc::clone(&active.file));
+            }
+            (files, std::mem::take(&mut state.dir_unsynced))
+        };
+        let result = files.iter().try_for_each(|file| file.sync_data());
+        let result = match (result, dir) {
+            (Ok(()), true) => sync_dir(&self.path),
+            (result, _) => result,
+        };
+        result.map_err(|e| {
+            // What this call could not make durable, the next one must try again.
+            let mut state = self.state.lock();
+            state.unsynced.extend(files);
+            state.dir_unsynced |= dir;
+            failed("sync the journal", &self.path, e)
+        })
+    }
+
+    /// Notes that everything up to `upto` is remote, and drops what is no longer needed.
+    ///
+    /// Acknowledged records may reappear after a crash, which is harmless.
+    pub fn ack(&self, upto: Seq) -> Result<()> {
+        let mut state = self.state.lock();
+        let upto = upto.0.min(state.next - 1);
+        if upto <= state.acked {
+            return Ok(());
+        }
+        self.ack.store(upto).map_err(|e| failed("acknowledge in the journal", &self.path, e))?;
+        state.acked = upto;
+        let mut done = Vec::new();
+        // A small active segment goes on being written: a new file for each batch costs more.
+        let reused = usize::from(state.active.as_ref().is_some_and(|a| a.end < REUSE_BYTES));
+        while state.segments.len() > reused
+            && state.segments.front().is_some_and(|segment| segment.last() <= upto)
+        {
+            let Some(segment) = state.segments.pop_front() else { break };
+            done.push(segment.path().to_owned());
+        }
+        if state.segments.is_empty() {
+            // The active segment is done too; the next record begins another.
+            state.active = None;
+            state.unsynced.clear();
+        }
+        drop(state);
+        self.remove(&done)
+    }
+
+    /// Counts the records that are not acknowledged, and their bytes on disk.
+    ///
+    /// The bytes of a segment that is acknowledged in part are an estimate.
+    pub fn backlog(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let parts = state.segments.iter().map(|segment| segment.after(state.acked));
+        parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
+    }
+
+    /// Returns the number of the last record that was appended, by this or an earlier run.
+    pub fn last(&self) -> Seq {
+        Seq(self.state.lock().next - 1)
+    }
+
+    fn begin_segment(&self, state: &mut State) -> io::Result<()> {
+        let (segment, file) = segment::create(&self.path, state.next)?;
+        let file = Arc::new(file);
+        // Bounded: a run of segments that nobody syncs is given to the kernel to write.
+        if state.unsynced.len() >= UNSYNCED_SEGMENTS {
+            state.unsynced.remove(0).sync_data()?;
+        }
+        state.unsynced.push(Arc::clone(&file));
+        state.dir_unsynced = true;
+        state.active = Some(Active { file, end: segment::HEADER_BYTES });
+        // A segment that got no record, because the write failed, gives its name to this one.
+        state.segments.retain(|old| !old.is_empty());
+        state.segments.push_back(segment);
+        Ok(())
+    }
+
+    fn remove(&self, paths: &[PathBuf]) -> Result<()> {
+        for path in paths {
+            match fs::remove_file(path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("drop a segment of the journal", path, e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Segments of this run that may wait for a sync; the oldest is synced before another is begun.
+const UNSYNCED_SEGMENTS: usize = 16;
+
+fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    Error::io(format!("{what} ({})", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! Records: how one atomic group of changes lies in a segment.
+//!
+//! ```text
+//! 0   4  marker, by which the next record is found again after damage
+//! 4   4  bytes of payload, little-endian
+//! 8   8  number, little-endian
+//! 16  4  first bytes of BLAKE3 over the sixteen before
+//! 20 16  first bytes of BLAKE3 over number and payload
+//! 36  .. payload: one version byte, then the changes in postcard
+//! ```
+//!
+//! The head has a sum of its own, so that a damaged payload is stepped over by its length and never
+//! searched for records: a file's name may hold any bytes, also those of a record.
+
+use crate::namespace::Change;
+
+/// The bytes before the payload.
+pub(super) const HEAD_BYTES: usize = 36;
+/// The encoding of changes that this build writes, and the newest it reads.
+pub(super) const VERSION: u8 = 1;
+const MARKER: [u8; 4] = [0xf1, 0x9e, 0xa7, 0x4a];
+
+/// Encodes a record, all but its number.
+pub(super) fn encode(changes: &[Change]) -> Result<Vec<u8>, postcard::Error> {
+    let mut bytes = vec![0; HEAD_BYTES];
+    bytes.push(VERSION);
+    postcard::to_extend(changes, bytes)
+}
+
+/// Completes an encoded record with its number and sums.
+pub(super) fn finish(bytes: &mut [u8], seq: u64) {
+    let (head, payload) = bytes.split_at_mut(HEAD_BYTES);
+    head[..4].copy_from_slice(&MARKER);
+    head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    head[8..16].copy_from_slice(&seq.to_le_bytes());
+    let sum = blake3::hash(&head[..16]);
+    head[16..20].copy_from_slice(&sum.as_bytes()[..4]);
+    head[20..].copy_from_slice(&payload_sum(seq, payload));
+}
+
+fn payload_sum(seq: u64, payload: &[u8]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seq.to_le_bytes());
+    hasher.update(payload);
+    hasher.finalize().as_bytes()[..16].try_into().expect("sixteen bytes")
+}
+
+/// What lies at a place in a segment.
+#[derive(Debug)]
+pub(super) enum Found<'a> {
+    /// A whole record.
+    Good {
+        /// Its number.
+        seq: u64,
+        /// The encoded changes with their version byte.
+        payload: &'a [u8],
+        /// Bytes of the record.
+        length: usize,
+    },
+    /// A record whose payload is not what was written.
+    Damaged {
+        /// Bytes of the record.
+        length: usize,
+    },
+    /// The beginning of a record that goes on beyond the end.
+    Short,
+    /// No record.
+    Nothing,
+}
+
+/// Looks at the beginning of `bytes`.
+pub(super) fn look(bytes: &[u8]) -> Found<'_> {
+    let Some(head) = bytes.get(..HEAD_BYTES) else {
+        let marked = bytes.len() >= 4 && bytes[..4] == MARKER;
+        return if marked || MARKER.starts_with(bytes) { Found::Short } else { Found::Nothing };
+    };
+    let sum = blake3::hash(&head[..16]);
+    if head[..4] != MARKER || head[16..20] != sum.as_bytes()[..4] {
+        return Found::Nothing;
+    }
+    let length = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
+    let seq = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
+    let length = HEAD_BYTES + length;
+    let Some(payload) = bytes.get(HEAD_BYTES..length) else { return Found::Short };
+    if head[20..] != payload_sum(seq, payload) || payload.is_empty() {
+        return Found::Damaged { length };
+    }
+    Found::Good { seq, payload, length }
+}
+
+/// Returns the distance to the next place that begins like a record, not counting the first byte.
+pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
+    bytes.get(1..)?.windows(4).position(|window| window == MARKER).map(|at| at + 1)
+}
+
+/// Decodes a payload. The outer error is the version of a newer format.
+pub(super) fn decode(payload: &[u8]) -> Result<Result<Vec<Change>, postcard::Error>, u8> {
+    match payload {
+        [VERSION, changes @ ..] => Ok(postcard::from_bytes(changes)),
+        [version, ..] if *version > VERSION => Err(*version),
+        _ => Ok(Err(postcard::Error::DeserializeBadEncoding)),
+    }
+}

@@ -1,0 +1,234 @@
+//! Replay: reading at the start what earlier runs have left, and repairing it.
+//!
+//! Everything is read before anything is changed, so that a journal of a newer format is refused as
+//! it was found.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::record::{self, Found};
+use super::segment::{self, Form, HEADER_BYTES, Segment};
+use super::{Record, Seq, failed};
+use crate::error::{Error, Kind, Result};
+use crate::local::dir::sync_dir;
+use crate::namespace::Change;
+
+/// Damaged segments kept aside at most; the oldest goes when another comes.
+const DAMAGED_KEPT: usize = 8;
+
+/// What earlier runs have left.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    pub(super) segments: VecDeque<Segment>,
+    /// The records that are not acknowledged, in order.
+    pub(super) records: Vec<Record>,
+    /// The greatest number that was ever used, as far as can be seen.
+    pub(super) last: u64,
+}
+
+/// What one segment holds.
+struct Scan {
+    path: PathBuf,
+    first: u64,
+    /// Good records: number, place in the file, changes.
+    records: Vec<(u64, std::ops::Range<usize>, Vec<Change>)>,
+    /// Places where something else than a record was found before the last good one, or a record
+    /// that was whole but wrong.
+    damaged: u64,
+    /// Where the good part ends, if bytes follow that nobody acknowledged.
+    torn_at: Option<u64>,
+}
+
+/// Reads all segments in `dir`.
+pub(super) fn replay(dir: &Path, acked: u64) -> Result<Replayed> {
+    let mut names = list(dir).map_err(|e| failed("list the journal", dir, e))?;
+    names.sort_unstable_by_key(|(first, _)| *first);
+    let snapshot = names.iter().rposition(|(_, form)| *form == Form::Snapshot).unwrap_or(0);
+    let superseded: Vec<_> = names.drain(..snapshot).collect();
+    let mut scans = Vec::new();
+    for (first, form) in names {
+        scans.push(scan(segment::path_of(dir, first, form), first)?);
+    }
+    tidy(dir, &superseded).map_err(|e| failed("tidy the journal", dir, e))?;
+    let mut replayed = Replayed { segments: VecDeque::new(), records: Vec::new(), last: 0 };
+    let mut damaged = 0;
+    for scan in scans {
+        damaged += scan.damaged;
+        take(dir, scan, acked, &mut replayed);
+    }
+    if damaged > 0 {
+        tracing::warn!(
+            damaged,
+            kept = replayed.records.len(),
+            "the journal was damaged; the segments are kept in journal/damaged"
+        );
+    }
+    Ok(replayed)
+}
+
+fn list(dir: &Path) -> io::Result<Vec<(u64, Form)>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        names.extend(entry?.file_name().to_str().and_then(segment::parse_name));
+    }
+    Ok(names)
+}
+
+/// Removes what a crash during compaction or repair left behind.
+fn tidy(dir: &Path, superseded: &[(u64, Form)]) -> io::Result<()> {
+    for (first, form) in superseded {
+        fs::remove_file(segment::path_of(dir, *first, *form))?;
+    }
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "tmp") {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads one segment.
+fn scan(path: PathBuf, first: u64) -> Result<Scan> {
+    let bytes = fs::read(&path).map_err(|e| failed("read the journal", &path, e))?;
+    let mut scan = Scan { path, first, records: Vec::new(), damaged: 0, torn_at: None };
+    match segment::version_of(&bytes) {
+        Some(version) if version > segment::VERSION => return Err(newer(&scan.path, version)),
+        Some(_) => {}
+        None => scan.damaged += u64::from(bytes.len() > HEADER_BYTES as usize),
+    }
+    let mut at = (HEADER_BYTES as usize).min(bytes.len());
+    let mut last = first - 1;
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        match record::look(rest) {
+            Found::Good { seq, payload, length } if seq > last => {
+                match record::decode(payload) {
+                    Ok(Ok(changes)) => scan.records.push((seq, at..at + length, changes)),
+                    Ok(Err(_)) => scan.damaged += 1,
+                    Err(version) => return Err(newer(&scan.path, u32::from(version))),
+                }
+                last = seq;
+                at += length;
+            }
+            Found::Good { length, .. } | Found::Damaged { length } => {
+                scan.damaged += 1;
+                at += length;
+            }
+            found @ (Found::Short | Found::Nothing) => match next_record(rest) {
+                Some(distance) => {
+                    scan.damaged += 1;
+                    at += distance;
+                }
+                None => {
+                    let torn = matches!(found, Found::Short) || rest.iter().all(|b| *b == 0);
+                    scan.damaged += u64::from(!torn);
+                    scan.torn_at = Some(at as u64);
+                    break;
+                }
+            },
+        }
+    }
+    Ok(scan)
+}
+
+/// Finds the next whole record in bytes that do not begin with one.
+fn next_record(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += record::next_marker(&bytes[at..])?;
+        if let Found::Good { .. } | Found::Damaged { .. } = record::look(&bytes[at..]) {
+            return Some(at);
+        }
+    }
+}
+
+fn newer(path: &Path, version: u32) -> Error {
+    let op = format!(
+        "the journal {} has format {version}, this build knows none newer than {}; run the newer \
+         hearthfs, or choose another cache directory",
+        path.display(),
+        segment::VERSION
+    );
+    Error::new(Kind::Invalid, op)
+}
+
+/// Repairs a segment if need be, and takes over its records that are not acknowledged.
+fn take(dir: &Path, scan: Scan, acked: u64, into: &mut Replayed) {
+    let last = scan.records.last().map_or(scan.first - 1, |(seq, ..)| *seq);
+    into.last = into.last.max(last);
+    let done = last <= acked || scan.records.is_empty();
+    if let Err(e) = repair(dir, &scan, done) {
+        // Its records are read, and it is read the same way again by the next start.
+        tracing::warn!(path = %scan.path.display(), error = %e, "the journal cannot be repaired");
+    }
+    if done {
+        return;
+    }
+    let mut segment = Segment::new(scan.path, scan.first);
+    for (seq, place, changes) in scan.records {
+        segment.add(seq, place.len() as u64, changes.len() as u64);
+        if seq > acked {
+            into.records.push(Record { seq: Seq(seq), changes });
+        }
+    }
+    into.segments.push_back(segment);
+}
+
+/// Brings the file of a segment into order.
+fn repair(dir: &Path, scan: &Scan, done: bool) -> io::Result<()> {
+    if scan.damaged > 0 {
+        set_aside(dir, scan)?;
+    }
+    if done {
+        return fs::remove_file(&scan.path);
+    }
+    if scan.damaged > 0 {
+        return rewrite(dir, scan);
+    }
+    match scan.torn_at {
+        Some(end) => File::options().write(true).open(&scan.path)?.set_len(end),
+        None => Ok(()),
+    }
+}
+
+/// Keeps a copy of a damaged segment for whoever wants to look at it.
+fn set_aside(dir: &Path, scan: &Scan) -> io::Result<()> {
+    let aside = dir.join("damaged");
+    fs::create_dir_all(&aside)?;
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(&aside)? {
+        kept.push(entry?.path());
+    }
+    kept.sort_unstable();
+    for path in kept.iter().take((kept.len() + 1).saturating_sub(DAMAGED_KEPT)) {
+        fs::remove_file(path)?;
+    }
+    let name = scan.path.file_name().unwrap_or_default();
+    let target = aside.join(name);
+    match fs::hard_link(&scan.path, &target) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(_) => fs::copy(&scan.path, &target).map(drop),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Replaces a damaged segment by one with its good records. Until the rename the damaged one is in
+/// place, and is repaired again by the next start.
+fn rewrite(dir: &Path, scan: &Scan) -> io::Result<()> {
+    let bytes = fs::read(&scan.path)?;
+    let next = scan.path.with_extension("tmp");
+    let file = segment::create_file(&next)?;
+    let mut end = HEADER_BYTES;
+    for (_, place, _) in &scan.records {
+        let record = bytes.get(place.clone()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        file.write_all_at(record, end)?;
+        end += record.len() as u64;
+    }
+    file.sync_all()?;
+    fs::rename(&next, &scan.path)?;
+    sync_dir(dir)
+}

@@ -1,0 +1,287 @@
+//! The accounting of local blobs: which there are, which may be evicted, in which order.
+//!
+//! Owns the order of use and the sums. Must never touch a file; the blobs room does, and keeps both
+//! in step.
+
+use std::collections::HashMap;
+
+use lru::LruCache;
+
+use super::seal::Seal;
+use crate::digest::Digest;
+
+/// The granularity in which the disk gives space away, in bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+/// What is known of one blob's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blob {
+    /// How the file looked when its digest was last known to be right, or, while `verified` is
+    /// false, how it was found.
+    pub(super) seal: Seal,
+    /// Whether the seal stands for the digest.
+    pub(super) verified: bool,
+    /// When it was last noted as used, in seconds since the Unix epoch.
+    pub(super) used: u32,
+}
+
+/// A blob that may not be evicted, and why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) blob: Blob,
+    /// Whether its file is there. A pin can outlive the file.
+    pub(super) present: bool,
+    /// Open handles and uploads.
+    pub(super) pins: u32,
+    /// The remote does not have it yet.
+    pub(super) unsaved: bool,
+    /// Its writer may still write to it.
+    pub(super) unsealed: bool,
+}
+
+impl Held {
+    /// Starts from a blob that nothing holds.
+    fn free(blob: Blob) -> Self {
+        Self { blob, present: true, pins: 0, unsaved: false, unsealed: false }
+    }
+
+    fn evictable(&self) -> bool {
+        self.present && self.pins == 0 && !self.unsaved && !self.unsealed
+    }
+}
+
+/// Sums over all blobs, in bytes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub(super) bytes: u64,
+    pub(super) unsaved: u64,
+    pub(super) pinned: u64,
+}
+
+/// All local blobs: the evictable ones in the order of their last use, the others beside them.
+#[derive(Debug)]
+pub(super) struct Tier {
+    free: LruCache<Digest, Blob>,
+    held: HashMap<Digest, Held>,
+    /// How many of `held` are present.
+    held_present: usize,
+    sums: Sums,
+}
+
+/// Returns the bytes that a file of `size` bytes takes on disk.
+pub(super) fn charge(size: u64) -> u64 {
+    size.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
+}
+
+impl Tier {
+    pub(super) fn new() -> Self {
+        Self {
+            free: LruCache::unbounded(),
+            held: HashMap::new(),
+            held_present: 0,
+            sums: Sums::default(),
+        }
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        self.sums
+    }
+
+    /// Counts the blobs whose files are there.
+    pub(super) fn len(&self) -> usize {
+        self.free.len() + self.held_present
+    }
+
+    /// Returns what is known of a blob that is there, without using it.
+    pub(super) fn get(&self, digest: &Digest) -> Option<Held> {
+        match self.free.peek(digest) {
+            Some(blob) => Some(Held::free(*blob)),
+            None => self.held.get(digest).copied().filter(|held| held.present),
+        }
+    }
+
+    /// Puts a blob in place of whatever was known of its digest; pins stay.
+    pub(super) fn put(&mut self, digest: Digest, blob: Blob, unsaved: bool, unsealed: bool) {
+        let pins = self.held.get(&digest).map_or(0, |held| held.pins);
+        self.take(&digest);
+        self.place(digest, Held { blob, present: true, pins, unsaved, unsealed });
+    }
+
+    /// Puts a blob that was found on disk behind all others; does nothing if the digest is known.
+    pub(super) fn put_oldest(&mut self, digest: Digest, blob: Blob) -> bool {
+        if self.free.contains(&digest) || self.held.contains_key(&digest) {
+            return false;
+        }
+        self.place(digest, Held::free(blob));
+        self.free.demote(&digest);
+        true
+    }
+
+    /// Changes what is known of a blob that is there; it counts as used. Returns the new state.
+    pub(super) fn change(&mut self, digest: &Digest, edit: impl FnOnce(&mut Held)) -> Option<Held> {
+        let mut held = self.take(digest)?;
+        if held.present {
+            edit(&mut held);
+        }
+        self.place(*digest, held);
+        held.present.then_some(held)
+    }
+
+    /// Drops one pin.
+    pub(super) fn unpin(&mut self, digest: &Digest) {
+        if let Some(mut held) = self.take(digest) {
+            held.pins = held.pins.saturating_sub(1);
+            self.place(*digest, held);
+        }
+    }
+
+    /// Forgets the file of a blob; pins stay. Returns what was known if it was there.
+    pub(super) fn remove(&mut self, digest: &Digest) -> Option<Held> {
+        let held = self.take(digest)?;
+        let (unsaved, unsealed) = (false, false);
+        self.place(*digest, Held { present: false, unsaved, unsealed, ..held });
+        held.present.then_some(held)
+    }
+
+    /// Takes the blob that was used longest ago, if any may be evicted.
+    pub(super) fn pop_oldest(&mut self) -> Option<(Digest, Blob)> {
+        let (digest, blob) = self.free.pop_lru()?;
+        self.sums.bytes -= charge(blob.seal.size);
+        Some((digest, blob))
+    }
+
+    /// Yields the digests that are there, in no order.
+    pub(super) fn digests(&self) -> impl Iterator<Item = &Digest> {
+        let held = self.held.iter().filter(|(_, held)| held.present).map(|(digest, _)| digest);
+        self.free.iter().map(|(digest, _)| digest).chain(held)
+    }
+
+    fn take(&mut self, digest: &Digest) -> Option<Held> {
+        let held = match self.free.pop(digest) {
+            Some(blob) => Held::free(blob),
+            None => {
+                let held = self.held.remove(digest)?;
+                self.held_present -= usize::from(held.present);
+                held
+            }
+        };
+        if held.present {
+            let bytes = charge(held.blob.seal.size);
+            self.sums.bytes -= bytes;
+            self.sums.unsaved -= if held.unsaved { bytes } else { 0 };
+            self.sums.pinned -= if held.pins > 0 { bytes } else { 0 };
+        }
+        Some(held)
+    }
+
+    fn place(&mut self, digest: Digest, held: Held) {
+        if held.present {
+            let bytes = charge(held.blob.seal.size);
+            self.sums.bytes += bytes;
+            self.sums.unsaved += if held.unsaved { bytes } else { 0 };
+            self.sums.pinned += if held.pins > 0 { bytes } else { 0 };
+        }
+        if held.evictable() {
+            self.free.push(digest, held.blob);
+        } else if held.present || held.pins > 0 {
+            self.held_present += usize::from(held.present);
+            self.held.insert(digest, held);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn blob(size: u64) -> Blob {
+        Blob { seal: Seal { size, mtime_ns: 0, ctime_ns: 0, ino: 1 }, verified: true, used: 0 }
+    }
+
+    fn digest(n: u8) -> Digest {
+        Digest::of(&[n])
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_held_ones_stay() {
+        let mut tier = Tier::new();
+        for n in 0..5 {
+            tier.put(digest(n), blob(1), false, false);
+        }
+        tier.change(&digest(0), |_| {});
+        tier.change(&digest(1), |held| held.pins += 1);
+        tier.change(&digest(2), |held| held.unsaved = true);
+        assert_eq!(tier.pop_oldest().map(|(d, _)| d), Some(digest(3)));
+        assert_eq!(tier.pop_oldest().map(|(d, _)| d), Some(digest(4)));
+        assert_eq!(tier.pop_oldest().map(|(d, _)| d), Some(digest(0)));
+        assert_eq!(tier.pop_oldest(), None);
+        assert_eq!(tier.len(), 2);
+        tier.unpin(&digest(1));
+        assert_eq!(tier.pop_oldest().map(|(d, _)| d), Some(digest(1)));
+    }
+
+    #[test]
+    fn a_pin_outlives_its_file() {
+        let mut tier = Tier::new();
+        tier.put(digest(1), blob(1), false, false);
+        tier.change(&digest(1), |held| held.pins += 1);
+        tier.remove(&digest(1));
+        assert!(tier.get(&digest(1)).is_none());
+        tier.put(digest(1), blob(2), false, false);
+        assert_eq!(tier.pop_oldest(), None, "the old pin holds the new file of the same bytes");
+        tier.unpin(&digest(1));
+        assert!(tier.pop_oldest().is_some());
+        assert_eq!(tier.sums(), Sums::default());
+    }
+
+    proptest! {
+        /// P13: whatever happens, the sums are the sums of what is there.
+        #[test]
+        fn sums_stay_true(steps in proptest::collection::vec((0_u8..8, 0_u8..6, 0_u64..9000), 1..200)) {
+            let mut tier = Tier::new();
+            let mut pins = [0_u32; 6];
+            for (what, n, size) in steps {
+                let d = digest(n);
+                match what {
+                    0 => tier.put(d, blob(size), size % 2 == 0, size % 3 == 0),
+                    1 => drop(tier.put_oldest(d, blob(size))),
+                    2 => {
+                        if tier.change(&d, |held| held.pins += 1).is_some() {
+                            pins[usize::from(n)] += 1;
+                        }
+                    }
+                    3 => {
+                        if pins[usize::from(n)] > 0 {
+                            pins[usize::from(n)] -= 1;
+                            tier.unpin(&d);
+                        }
+                    }
+                    4 => drop(tier.change(&d, |held| held.unsaved = size % 2 == 0)),
+                    5 => drop(tier.change(&d, |held| held.unsealed = false)),
+                    6 => drop(tier.remove(&d)),
+                    _ => if let Some((gone, _)) = tier.pop_oldest() {
+                        let n = (0..6).find(|n| digest(*n) == gone).unwrap();
+                        prop_assert_eq!(pins[usize::from(n)], 0, "a pinned blob was evicted");
+                    },
+                }
+                let mut sums = Sums::default();
+                let mut count = 0;
+                for n in 0..6 {
+                    if let Some(held) = tier.get(&digest(n)) {
+                        prop_assert_eq!(held.pins, pins[usize::from(n)]);
+                        let bytes = charge(held.blob.seal.size);
+                        sums.bytes += bytes;
+                        sums.unsaved += if held.unsaved { bytes } else { 0 };
+                        sums.pinned += if held.pins > 0 { bytes } else { 0 };
+                        count += 1;
+                    }
+                }
+                prop_assert_eq!(tier.sums(), sums);
+                prop_assert_eq!(tier.len(), count);
+                prop_assert_eq!(tier.digests().count(), count);
+            }
+        }
+    }
+}

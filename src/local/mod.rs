@@ -1,0 +1,21 @@
+//! What this node keeps on its own disk: the cache directory and everything in it.
+//!
+//! Owns the lock, the staging files, the blobs, the journal and the index, and the bytes they may
+//! take. Must never speak to a remote and never decide what a path means.
+
+mod blobs;
+mod dir;
+mod index;
+mod journal;
+mod lru;
+mod pin;
+mod seal;
+mod staging;
+
+pub use blobs::{Adopted, Blobs, Limits, News, OpenBlob, Options, Sealed, State, Usage};
+pub use dir::CacheDir;
+pub use index::{Batch, Index, Loaded, Used};
+pub use journal::{Journal, Record, Seq};
+pub use pin::Pin;
+pub use seal::{Seal, hash_file};
+pub use staging::{StagedPath, Staging};

@@ -1,0 +1,202 @@
+//! Staging: files that are being written or fetched and have no digest yet.
+//!
+//! Owns their names and a rough count of their bytes. Must never hold anything that a restart needs.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::dir::CacheDir;
+use crate::error::{Error, Result};
+
+/// Where staging files are named and counted; shared with the blobs, which take files back.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    path: PathBuf,
+    next: AtomicU64,
+    bytes: AtomicU64,
+    /// What the last measurement found beyond the noted bytes.
+    unnoted: AtomicU64,
+    opened: AtomicBool,
+}
+
+impl Shelf {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let opened = AtomicBool::new(false);
+        let zero = || AtomicU64::new(0);
+        Self { path, next: zero(), bytes: zero(), unnoted: zero(), opened }
+    }
+
+    /// Returns the bytes that staging files take, as far as they were noted.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed).saturating_add(self.unnoted.load(Ordering::Relaxed))
+    }
+
+    /// Reserves a name for a file that the caller puts there.
+    pub(super) fn name(self: &Arc<Self>) -> StagedPath {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.path.join(format!("{number:016x}"));
+        StagedPath { path, shelf: Arc::clone(self), bytes: AtomicU64::new(0), consumed: false }
+    }
+}
+
+/// The folder of staging files.
+#[derive(Clone, Debug)]
+pub struct Staging(Arc<Shelf>);
+
+impl Staging {
+    /// Opens the folder and removes what an earlier run left in it.
+    pub fn open(dir: &CacheDir) -> Result<Self> {
+        let shelf = dir.shelf();
+        if !shelf.opened.swap(true, Ordering::Relaxed) {
+            let emptied = empty(&shelf.path)
+                .map_err(|e| Error::io(format!("empty {}", shelf.path.display()), e))?;
+            if emptied > 0 {
+                tracing::info!(files = emptied, "dropped what an earlier run had not published");
+            }
+        }
+        Ok(Self(Arc::clone(shelf)))
+    }
+
+    /// Makes a new, empty file, open for reading and writing.
+    pub fn create(&self) -> Result<(File, StagedPath)> {
+        let staged = self.0.name();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(staged.path())
+            .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
+        Ok((file, staged))
+    }
+
+    /// Returns the bytes that staging files take, as far as they were noted with
+    /// [`StagedPath::note_bytes`] or found by [`Staging::measure`].
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    /// Asks the disk how much the staging files take: writes through the kernel are not noted.
+    ///
+    /// What it finds beyond the noted bytes counts until the next measurement. Costs one call per
+    /// staging file.
+    pub fn measure(&self) -> Result<u64> {
+        let sum = || -> io::Result<u64> {
+            let mut sum = 0;
+            for entry in fs::read_dir(&self.0.path)? {
+                match entry?.metadata() {
+                    Ok(found) => sum += found.len(),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(sum)
+        };
+        let sum = sum().map_err(|e| Error::io(format!("measure {}", self.0.path.display()), e))?;
+        let noted = self.0.bytes.load(Ordering::Relaxed);
+        self.0.unnoted.store(sum.saturating_sub(noted), Ordering::Relaxed);
+        Ok(sum)
+    }
+}
+
+fn empty(path: &Path) -> io::Result<usize> {
+    let mut emptied = 0;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+        emptied += 1;
+    }
+    Ok(emptied)
+}
+
+/// A name in staging; dropping it removes the file.
+#[derive(Debug)]
+pub struct StagedPath {
+    path: PathBuf,
+    shelf: Arc<Shelf>,
+    bytes: AtomicU64,
+    consumed: bool,
+}
+
+impl StagedPath {
+    /// Returns where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes how large the file is by now, in bytes, for the limit of the disk.
+    pub fn note_bytes(&self, bytes: u64) {
+        let old = self.bytes.swap(bytes, Ordering::Relaxed);
+        // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
+        self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
+    }
+
+    /// Gives the name up without removing anything: the file now has another name.
+    pub(super) fn consume(mut self) {
+        self.consumed = true;
+    }
+}
+
+impl Drop for StagedPath {
+    fn drop(&mut self) {
+        self.note_bytes(0);
+        if self.consumed {
+            return;
+        }
+        match fs::remove_file(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(path = %self.path.display(), error = %e, "staging file stays");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_staged_file_lives_as_long_as_its_path() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = CacheDir::open(root.path()).unwrap();
+        let staging = Staging::open(&dir).unwrap();
+        let (_file, staged) = staging.create().unwrap();
+        let (_other, second) = staging.create().unwrap();
+        assert_ne!(staged.path(), second.path());
+        staged.note_bytes(100);
+        second.note_bytes(50);
+        staged.note_bytes(30);
+        assert_eq!(staging.bytes(), 80);
+        let path = staged.path().to_owned();
+        drop(staged);
+        assert!(!path.exists());
+        assert_eq!(staging.bytes(), 50);
+        let kept = second.path().to_owned();
+        second.consume();
+        assert!(kept.exists());
+        assert_eq!(staging.bytes(), 0);
+    }
+
+    #[test]
+    fn leftovers_of_an_earlier_run_go_at_the_first_open_only() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = CacheDir::open(root.path()).unwrap();
+        fs::write(dir.path().join("staging/left"), b"x").unwrap();
+        let staging = Staging::open(&dir).unwrap();
+        assert!(!dir.path().join("staging/left").exists());
+        let (mut file, staged) = staging.create().unwrap();
+        io::Write::write_all(&mut file, b"12345").unwrap();
+        Staging::open(&dir).unwrap();
+        assert!(staged.path().exists());
+        assert_eq!(staging.measure().unwrap(), 5);
+    }
+}

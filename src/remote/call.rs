@@ -1,0 +1,188 @@
+//! One request to the store, with everything around it.
+//!
+//! Owns the limits in number and time, the gate, and the counting. Must never let a request out that
+//! has no deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::health::{Gate, Lane};
+use super::meter::{Meter, Verb};
+use super::store::Backend;
+use super::trouble::Trouble;
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::task;
+
+/// Requests in flight at once.
+pub const REQUESTS_IN_FLIGHT_MAX: usize = 16;
+/// Further requests, only for what a program waits for.
+pub const RESERVE_MAX: usize = 4;
+/// The slowest transfer that is waited for.
+const BODY_BYTES_PER_SEC_MIN: u64 = 1024 * 1024;
+
+/// One request, described.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) verb: Verb,
+    pub(super) lane: Lane,
+    /// What is being done, for the error.
+    pub(super) op: String,
+    /// The time from the permit to the end.
+    pub(super) limit: Duration,
+    /// The store has been checked, so that a directory without its format object is a fault.
+    pub(super) guarded: bool,
+}
+
+/// What a request can fail with.
+#[derive(Debug)]
+pub(super) struct Failure(pub(super) Trouble);
+
+impl From<object_store::Error> for Failure {
+    fn from(error: object_store::Error) -> Self {
+        Self(Trouble::of(&error))
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        Self(trouble)
+    }
+}
+
+/// Makes requests.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) backend: Backend,
+    pub(super) gate: Arc<Gate>,
+    pub(super) meter: Arc<Meter>,
+    pub(super) deadline: Duration,
+    permits: Semaphore,
+    reserve: Semaphore,
+}
+
+impl Caller {
+    pub(super) fn new(
+        backend: Backend,
+        gate: Arc<Gate>,
+        meter: Arc<Meter>,
+        deadline: Duration,
+    ) -> Self {
+        let permits = Semaphore::new(REQUESTS_IN_FLIGHT_MAX);
+        Self { backend, gate, meter, deadline, permits, reserve: Semaphore::new(RESERVE_MAX) }
+    }
+
+    /// Returns the time for a request that moves this many bytes.
+    pub(super) fn time_for(&self, bytes: u64) -> Duration {
+        self.deadline + Duration::from_millis(bytes.saturating_mul(1000) / BODY_BYTES_PER_SEC_MIN)
+    }
+
+    /// Makes one request.
+    pub(super) async fn call<T, F>(
+        &self,
+        call: Call,
+        work: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = std::result::Result<T, Failure>>,
+    {
+        let mut ticket = self.gate.enter(call.lane)?;
+        let store = match self.backend.store() {
+            Ok(store) => store,
+            Err(error) => {
+                self.meter.error();
+                ticket.unanswered(&error.to_string());
+                return Err(error);
+            }
+        };
+        let Some(_permit) = self.permit(call.lane).await else {
+            let op = format!("{}: too many requests are under way", call.op);
+            return Err(Error::new(Kind::TimedOut, op));
+        };
+        ticket.begin();
+        if !self.backend.counts_itself() {
+            self.meter.request(call.verb);
+        }
+        let guarded = async {
+            self.guard(&call).await?;
+            match work(store).await {
+                Err(Failure(trouble)) => Err(self.told_apart(&call, trouble).await),
+                done => done,
+            }
+        };
+        let mut trouble = match clock::within(call.limit, guarded).await {
+            Some(Ok(value)) => {
+                ticket.answered();
+                return Ok(value);
+            }
+            Some(Err(Failure(trouble))) => trouble,
+            None => Trouble::timed_out(format!("no answer within {:?}", call.limit)),
+        };
+        if trouble.kind == Kind::Exists && call.guarded {
+            // Nothing but the format object is made under a condition. A conflict elsewhere is two
+            // writers of the same bytes at the same moment.
+            trouble.kind = Kind::Unavailable;
+        }
+        // Credentials that only may read are no outage for those who read.
+        let may_not_write =
+            trouble.kind == Kind::Denied && matches!(call.verb, Verb::Put | Verb::Delete);
+        if trouble.is_outage() && !may_not_write {
+            ticket.unanswered(&format!("{}: {trouble}", call.op));
+        } else {
+            ticket.answered();
+        }
+        if !matches!(trouble.kind, Kind::NotFound | Kind::Exists) {
+            self.meter.error();
+        }
+        Err(trouble.into_error(call.op))
+    }
+
+    /// Keeps writes and lists from a directory that is not the checked one any more: they would
+    /// succeed there, and be lost or empty.
+    async fn guard(&self, call: &Call) -> std::result::Result<(), Failure> {
+        if call.guarded && matches!(call.verb, Verb::Put | Verb::List) {
+            self.present().await?;
+        }
+        Ok(())
+    }
+
+    /// Tells a missing object from a missing store.
+    async fn told_apart(&self, call: &Call, trouble: Trouble) -> Failure {
+        if call.guarded
+            && trouble.kind == Kind::NotFound
+            && let Err(gone) = self.present().await
+        {
+            return gone;
+        }
+        Failure(trouble)
+    }
+
+    async fn present(&self) -> std::result::Result<(), Failure> {
+        let Some(dir) = self.backend.dir() else { return Ok(()) };
+        let shared = dir.clone();
+        if task::blocking(move || shared.is_present()).await {
+            return Ok(());
+        }
+        Err(Failure(Trouble::gone(dir.gone().to_string())))
+    }
+
+    /// Takes a place among the requests in flight; `None` when a program has waited long enough.
+    async fn permit(&self, lane: Lane) -> Option<SemaphorePermit<'_>> {
+        const OPEN: &str = "the semaphores are never closed";
+        if lane == Lane::Background {
+            return Some(self.permits.acquire().await.expect(OPEN));
+        }
+        if let Ok(permit) = self.permits.try_acquire() {
+            return Some(permit);
+        }
+        let either = futures::future::select(
+            Box::pin(self.permits.acquire()),
+            Box::pin(self.reserve.acquire()),
+        );
+        let (permit, _) = clock::within(self.deadline, either).await?.factor_first();
+        Some(permit.expect(OPEN))
+    }
+}

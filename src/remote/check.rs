@@ -1,0 +1,284 @@
+//! Whether the store is one that we may use.
+//!
+//! Owns the format object, the store's time, and the refusals of a store that does not fit. Must never
+//! let anything be written to a store whose format has not been checked.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
+
+use super::call::Call;
+use super::format::{self, Format};
+use super::health::{Health, Lane};
+use super::keys;
+use super::meter::Verb;
+use super::store::Remote;
+use super::trouble::Trouble;
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::task;
+
+/// Differences of the clocks below this are noise: stores tell time in whole seconds.
+const OFFSET_NOISE_MS: i64 = 2000;
+/// How long a refusal of the store's format is remembered before the store is asked again.
+const REFUSAL_KEPT: Duration = Duration::from_secs(10);
+
+/// How often we look for the format object, when others make it at the same time.
+const FORMAT_ROUNDS_MAX: u32 = 4;
+/// How much longer the pause before each look is than the one before.
+const FORMAT_PAUSE: Duration = Duration::from_millis(50);
+
+impl Remote {
+    /// Checks that the store is there, lets us in and has our format, making it ours if it is empty;
+    /// learns its time. Every other operation does the first part by itself before it goes to a store
+    /// that has not been checked, so a store that is down now may be checked later or never.
+    pub async fn check(&self) -> Result<()> {
+        let _one = self.inner.checking.lock().await;
+        self.check_format(Lane::Background).await?;
+        if !self.inner.read_only.load(Ordering::Relaxed) {
+            self.learn_time().await?;
+            self.sweep();
+        }
+        Ok(())
+    }
+
+    /// Waits until the store has been checked, before a read.
+    pub(super) async fn ready_to_read(&self) -> Result<()> {
+        self.ready(self.lane).await
+    }
+
+    /// Waits until the store has been checked, before a write.
+    pub(super) async fn ready_to_write(&self) -> Result<()> {
+        if self.inner.read_only.load(Ordering::Relaxed) {
+            let op = format!("{} is mounted read-only", self.inner.url);
+            return Err(Error::new(Kind::Denied, op));
+        }
+        self.ready(Lane::Background).await
+    }
+
+    /// Waits until the store has been checked; checks it if nobody does.
+    pub(super) async fn ready(&self, lane: Lane) -> Result<()> {
+        let inner = &self.inner;
+        if inner.checked.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let down = || Error::new(Kind::Unavailable, format!("{} has not answered yet", inner.url));
+        let _one = match inner.checking.try_lock() {
+            Ok(one) => one,
+            Err(_) if lane == Lane::Background => inner.checking.lock().await,
+            // Somebody asks already, and it may take its whole deadline.
+            Err(_) if self.health() != Health::Up => return Err(down()),
+            Err(_) => clock::within(inner.caller.deadline, inner.checking.lock())
+                .await
+                .ok_or_else(down)?,
+        };
+        if inner.checked.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let now = inner.clock.mono();
+        if let Some((at, kind, text)) = &*inner.refused.lock()
+            && now < *at + REFUSAL_KEPT
+        {
+            return Err(Error::new(*kind, text.clone()));
+        }
+        self.check_format(lane).await
+    }
+
+    async fn check_format(&self, lane: Lane) -> Result<()> {
+        let inner = &self.inner;
+        let write = !inner.read_only.load(Ordering::Relaxed);
+        let checked = match self.open_dir(write).await {
+            Ok(()) => self.agree_on_format(lane, write).await,
+            Err(error) => Err(error),
+        };
+        match &checked {
+            Ok(()) => {
+                inner.checked.store(true, Ordering::Release);
+                *inner.refused.lock() = None;
+            }
+            Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {}
+            Err(error) => {
+                *inner.refused.lock() = Some((inner.clock.mono(), error.kind(), error.chain()));
+            }
+        }
+        checked
+    }
+
+    async fn open_dir(&self, make: bool) -> Result<()> {
+        let Some(dir) = self.inner.caller.backend.dir() else { return Ok(()) };
+        let shared = dir.clone();
+        clock::within(self.inner.caller.deadline, task::blocking(move || shared.open(make)))
+            .await
+            .unwrap_or_else(|| {
+                let op = format!("{} does not answer: is its file server up?", self.inner.url);
+                Err(Error::new(Kind::TimedOut, op))
+            })
+    }
+
+    async fn agree_on_format(&self, lane: Lane, write: bool) -> Result<()> {
+        let key = self.inner.keys.format();
+        // Again: when two nodes make it at once, the slower one reads what the faster one wrote.
+        for round in 0..FORMAT_ROUNDS_MAX {
+            clock::sleep(FORMAT_PAUSE * round).await;
+            let call = Call {
+                lane,
+                guarded: false,
+                ..self.call(Verb::Get, self.asking("read the format of"))
+            };
+            match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
+                Ok(bytes) => return format::check(&bytes, &self.inner.url),
+                Err(error) if error.kind() == Kind::NotFound && !write => {
+                    let op = format!(
+                        "{} holds no {}; mount it once without read-only, or correct the address",
+                        self.inner.url,
+                        keys::FORMAT
+                    );
+                    return Err(Error::new(Kind::NotFound, op));
+                }
+                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) => return Err(self.with_remedy(error)),
+            }
+            match self.make_format(lane, &key).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == Kind::Exists => {}
+                Err(error) => return Err(self.with_remedy(error)),
+            }
+        }
+        let op = format!("{} forgets what is written to it", self.inner.url);
+        Err(Error::new(Kind::Unavailable, op))
+    }
+
+    /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
+    /// the same but for the time.
+    async fn make_format(&self, lane: Lane, key: &Path) -> Result<()> {
+        let text = Bytes::from(Format::new(self.inner.clock.wall_ms()).encode());
+        self.inner.caller.meter.up(text.len() as u64);
+        let op = self.asking("write the format of");
+        let is_dir = self.inner.caller.backend.dir().is_some();
+        let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
+        self.inner
+            .caller
+            .call(call, |store| async move {
+                let create = PutOptions::from(PutMode::Create);
+                match store.put_opts(key, text.clone().into(), create).await {
+                    Ok(_) => {}
+                    // Some stores know no conditions, some file systems no hard links.
+                    Err(object_store::Error::NotImplemented { .. }) => {
+                        store.put(key, text.into()).await?;
+                    }
+                    Err(object_store::Error::Generic { .. }) if is_dir => {
+                        store.put(key, text.into()).await?;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    fn asking(&self, what: &str) -> String {
+        format!("{what} {}", self.inner.url)
+    }
+
+    /// Adds to an error of the check what a person can do about it.
+    fn with_remedy(&self, error: Error) -> Error {
+        let missing = std::error::Error::source(&error)
+            .and_then(|source| source.downcast_ref::<Trouble>())
+            .is_some_and(Trouble::is_missing_bucket);
+        let dir = self.inner.caller.backend.dir().is_some();
+        let (kind, remedy) = match error.kind() {
+            _ if missing => {
+                (Kind::NotFound, "the bucket does not exist: make it or correct the name")
+            }
+            Kind::Denied if dir => {
+                (Kind::Denied, "we may not read and write there: correct the permissions")
+            }
+            Kind::Denied => (
+                Kind::Denied,
+                "the credentials are refused: check AWS_ACCESS_KEY_ID, AWS_PROFILE and the policy, \
+                 which has to allow GetObject, PutObject and ListBucket",
+            ),
+            Kind::Invalid => (Kind::Invalid, "check endpoint and region"),
+            kind if dir => (kind, "check that the file system is mounted and its server up"),
+            kind @ Kind::TimedOut => (kind, "no answer in time: check endpoint and network"),
+            kind @ Kind::Unavailable => (kind, "it cannot be reached: check endpoint and network"),
+            kind => (kind, "check the store"),
+        };
+        let op = format!("{error}: {remedy}");
+        Error::with(kind, op, error)
+    }
+
+    /// Writes a small object, reads back when the store thinks that was, and removes it.
+    async fn learn_time(&self) -> Result<()> {
+        let key = self.inner.keys.probe(self.inner.node);
+        let clock = &self.inner.clock;
+        let before_ms = clock.wall_ms();
+        let text = Bytes::from_static(b"probe\n");
+        self.write(key.clone(), text, 64).await.map_err(|error| self.with_remedy(error))?;
+        let after_ms = clock.wall_ms();
+        let head =
+            Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
+        let at = &key;
+        let meta =
+            self.inner.caller.call(head, |store| async move { Ok(store.head(at).await?) }).await;
+        let stored_ms =
+            meta.map_err(|error| self.with_remedy(error))?.last_modified.timestamp_millis();
+        let offset = offset_between(before_ms as i64, after_ms as i64, stored_ms);
+        self.inner.offset_ms.store(offset, Ordering::Relaxed);
+        if offset != 0 {
+            tracing::warn!(remote = %self.inner.url, offset_ms = offset, "clock differs from the remote's");
+        }
+        // What is left where we may not delete is one small object per node, for the expiry.
+        let call = self.call(Verb::Delete, format!("delete {key}"));
+        let deleted =
+            self.inner.caller.call(call, |store| async move { Ok(store.delete(at).await?) }).await;
+        if let Err(error) = deleted {
+            tracing::debug!(error = %error.chain(), "probe object is left");
+        }
+        Ok(())
+    }
+
+    /// Removes what writers that died have left in a shared directory, beside other work.
+    fn sweep(&self) {
+        let Some(dir) = self.inner.caller.backend.dir().cloned() else { return };
+        let now_ms = self.now_ms();
+        let runtime = tokio::runtime::Handle::current();
+        drop(task::spawn(&runtime, "sweep", async move {
+            let removed = task::blocking(move || dir.sweep(now_ms)).await;
+            if removed > 0 {
+                tracing::info!(removed, "temporaries of dead writers removed from the remote");
+            }
+        }));
+    }
+}
+
+/// Returns what to add to our clock to get the store's, given the time before and after a write and
+/// what the store says of it; 0 when the difference may be one of rounding or of a slow request.
+fn offset_between(before_ms: i64, after_ms: i64, stored_ms: i64) -> i64 {
+    let middle = before_ms + (after_ms - before_ms) / 2;
+    let noise = OFFSET_NOISE_MS + (after_ms - before_ms).abs() / 2;
+    let offset = stored_ms - middle;
+    if offset.abs() < noise { 0 } else { offset }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stores_rounding_is_not_taken_for_a_difference() {
+        for (before, after, stored, offset) in [
+            (10_000, 10_010, 10_000, 0),
+            (10_999, 11_000, 10_000, 0),
+            (10_000, 10_000, 12_500, 2_500),
+            (10_000, 10_000, 5_000, -5_000),
+            (10_000, 16_000, 16_500, 0),
+            (10_000, 12_000, 3_611_000, 3_600_000),
+        ] {
+            assert_eq!(offset_between(before, after, stored), offset, "{before} {after} {stored}");
+        }
+    }
+}

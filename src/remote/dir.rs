@@ -1,0 +1,186 @@
+//! A remote that is a directory shared by the nodes.
+//!
+//! Owns what a directory needs and a bucket does not: being made, being told from an empty mount
+//! point, and losing the temporaries of writers that died. Must never write when the shared file
+//! system is not mounted there any more.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+
+use super::keys;
+use crate::error::{Error, Kind, Result};
+
+/// Age from which a temporary belongs to a writer that died. Uploads end within minutes.
+const LITTER_AGE: Duration = Duration::from_hours(24);
+/// How many directory entries one sweep looks at.
+const SWEEP_ENTRIES_MAX: usize = 200_000;
+
+/// The directory and, once it is there, its client.
+#[derive(Debug)]
+pub(super) struct SharedDir {
+    root: PathBuf,
+    store: OnceLock<Arc<LocalFileSystem>>,
+}
+
+impl SharedDir {
+    pub(super) fn new(root: PathBuf) -> Self {
+        Self { root, store: OnceLock::new() }
+    }
+
+    /// Returns the client, once [`SharedDir::open`] has made it.
+    pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
+        self.store.get().map(|store| store.clone() as _).ok_or_else(|| self.gone())
+    }
+
+    /// Makes the client, and the directory too if `make` is set. Blocks: a shared file system may
+    /// hang.
+    pub(super) fn open(&self, make: bool) -> Result<()> {
+        if self.store.get().is_some() {
+            return Ok(());
+        }
+        if make {
+            self.make()?;
+        }
+        let store = LocalFileSystem::new_with_prefix(&self.root).map_err(|_| self.gone())?;
+        // Whoever drops its journal after a put relies on the put to survive a power loss.
+        self.store.get_or_init(|| Arc::new(store.with_fsync(true)));
+        Ok(())
+    }
+
+    /// Reports whether this still is the directory that was checked, and not the bare mount point
+    /// that an unmounted share leaves behind.
+    pub(super) fn is_present(&self) -> bool {
+        self.root.join(keys::FORMAT).exists()
+    }
+
+    /// Makes the directory, if only it is missing and not its parent.
+    fn make(&self) -> Result<()> {
+        let shown = self.root.display();
+        match std::fs::metadata(&self.root) {
+            Ok(data) if data.is_dir() => return Ok(()),
+            Ok(_) => {
+                let op = format!("remote {shown} is not a directory; name a directory");
+                return Err(Error::new(Kind::Invalid, op));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io(format!("look at remote {shown}"), error)),
+        }
+        match std::fs::create_dir(&self.root) {
+            Ok(()) => sync_dir(self.root.parent().unwrap_or(Path::new("/"))),
+            // Another node was faster.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let parent = self.root.parent().unwrap_or(Path::new("/")).display();
+                let op = format!(
+                    "remote {shown} cannot be made: {parent} does not exist; make it, or mount the \
+                     shared file system there"
+                );
+                Err(Error::with(Kind::NotFound, op, error))
+            }
+            Err(error) => {
+                let op = format!("make remote {shown}; choose a directory that we may write");
+                Err(Error::io(op, error))
+            }
+        }
+    }
+
+    pub(super) fn gone(&self) -> Error {
+        let op = format!(
+            "remote {} is not there or holds no {}: is the shared file system mounted?",
+            self.root.display(),
+            keys::FORMAT
+        );
+        Error::new(Kind::Unavailable, op)
+    }
+
+    /// Removes temporaries of writers that died; returns how many.
+    pub(super) fn sweep(&self, now_ms: u64) -> usize {
+        let oldest = now_ms.saturating_sub(LITTER_AGE.as_millis() as u64);
+        let mut todo: Vec<PathBuf> = [keys::LOG, keys::PACKS, keys::BLOBS, keys::PROBES]
+            .map(|dir| self.root.join(dir))
+            .into();
+        let (mut seen, mut removed) = (0, 0);
+        while let Some(dir) = todo.pop() {
+            let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+            for entry in entries.flatten() {
+                seen += 1;
+                if seen > SWEEP_ENTRIES_MAX {
+                    return removed;
+                }
+                let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                if is_dir && dir.ends_with(keys::BLOBS) {
+                    todo.push(entry.path());
+                } else if !is_dir && is_litter(&entry, oldest) {
+                    removed += usize::from(std::fs::remove_file(entry.path()).is_ok());
+                }
+            }
+        }
+        removed
+    }
+}
+
+/// The client writes `<name>#<number>` and renames it; no name of ours holds `#`.
+fn is_litter(entry: &std::fs::DirEntry, oldest_ms: u64) -> bool {
+    let name = entry.file_name();
+    let numbered = name
+        .to_str()
+        .and_then(|name| name.rsplit_once('#'))
+        .is_some_and(|(_, n)| !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit()));
+    let modified = || {
+        let time = entry.metadata().ok()?.modified().ok()?;
+        time.duration_since(std::time::UNIX_EPOCH).ok()
+    };
+    numbered && modified().is_some_and(|time| (time.as_millis() as u64) < oldest_ms)
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    std::fs::File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| Error::io(format!("sync {}", dir.display()), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+    #[test]
+    fn a_directory_is_made_but_not_its_parents() {
+        let base = tempfile::tempdir().expect("a directory");
+        let dir = SharedDir::new(base.path().join("a"));
+        assert_eq!(dir.store().expect_err("not open yet").kind(), Kind::Unavailable);
+        assert_eq!(dir.open(false).expect_err("not there yet").kind(), Kind::Unavailable);
+        dir.open(true).expect("made");
+        dir.make().expect("is there");
+        dir.store().expect("a client");
+        let error = SharedDir::new(base.path().join("b/c")).open(true).expect_err("no parent");
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert!(error.to_string().contains("b does not exist"), "{error}");
+        std::fs::write(base.path().join("file"), b"").expect("written");
+        let error = SharedDir::new(base.path().join("file")).open(true).expect_err("a file");
+        assert!(error.to_string().contains("not a directory"), "{error}");
+    }
+
+    #[test]
+    fn only_old_temporaries_are_swept() {
+        let base = tempfile::tempdir().expect("a directory");
+        let shard = base.path().join("blobs/ab");
+        std::fs::create_dir_all(&shard).expect("made");
+        for name in ["abc#1", "abc#27", "abc", "abc#", "abc#x"] {
+            std::fs::write(shard.join(name), b"x").expect("written");
+        }
+        std::fs::write(base.path().join("foreign#1"), b"x").expect("written");
+        let dir = SharedDir::new(base.path().to_owned());
+        let now_ms = crate::clock::Clock::system().wall_ms();
+        assert_eq!(dir.sweep(now_ms), 0);
+        assert_eq!(dir.sweep(now_ms + DAY_MS + 60_000), 2);
+        let left = std::fs::read_dir(&shard).expect("readable").count();
+        assert_eq!(left, 3);
+        assert!(base.path().join("foreign#1").exists());
+    }
+}

@@ -1,0 +1,431 @@
+//! A store that misbehaves on command, for tests.
+//!
+//! Owns the faults that a test can switch on, around any store. Must never be part of a release build.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, UploadPart,
+};
+use parking_lot::Mutex;
+
+use super::connect::RemoteOptions;
+use super::meter::Meter;
+use super::store::{Backend, Remote};
+use super::url::RemoteUrl;
+use crate::clock::{self, Clock};
+use crate::error::{Error, Kind, Result};
+use crate::stamp::NodeId;
+use crate::task;
+
+/// The environment variable from which a program under test takes its faults: settings as
+/// [`Plan::parse`] reads them, or `@` and the path of a file that holds them and may change.
+pub const FAULTS_VARIABLE: &str = "HEARTHFS_TEST_FAULTS";
+
+/// What goes wrong. Percentages are of requests; zero and `None` are no fault.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Time that passes before each request.
+    pub latency: Duration,
+    /// Requests that get no answer, ever.
+    pub hang: bool,
+    /// Requests that are refused for the credentials (403).
+    pub forbidden: bool,
+    /// Percentage of requests that are answered with 503, and do nothing.
+    pub errors_percent: u32,
+    /// Percentage of requests whose connection is reset before they do anything.
+    pub resets_percent: u32,
+    /// Percentage of writes that are done while their reply is lost.
+    pub lost_replies_percent: u32,
+    /// Percentage of reads that end in the middle.
+    pub truncated_percent: u32,
+    /// Objects that lists do not show for this long after they were written.
+    pub stale_list: Duration,
+}
+
+impl Plan {
+    /// Reads settings such as `latency_ms=20 errors=10 hang=1 stale_ms=2000`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut plan = Self::default();
+        for setting in text.split([' ', ',', '\n']).filter(|part| !part.is_empty()) {
+            let refuse = || Error::new(Kind::Invalid, format!("fault `{setting}` is unknown"));
+            let (name, value) = setting.split_once('=').ok_or_else(refuse)?;
+            let value: u32 = value.parse().map_err(|_| refuse())?;
+            let time = Duration::from_millis(u64::from(value));
+            match name {
+                "latency_ms" => plan.latency = time,
+                "hang" => plan.hang = value != 0,
+                "forbidden" => plan.forbidden = value != 0,
+                "errors" => plan.errors_percent = value,
+                "resets" => plan.resets_percent = value,
+                "lost" => plan.lost_replies_percent = value,
+                "truncated" => plan.truncated_percent = value,
+                "stale_ms" => plan.stale_list = time,
+                _ => return Err(refuse()),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// The switch of the faults of one or more remotes.
+#[derive(Debug)]
+pub struct Faults {
+    plan: Mutex<Plan>,
+    file: Option<(PathBuf, Mutex<Option<SystemTime>>)>,
+    clock: Clock,
+    written: Mutex<HashMap<Path, Duration>>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            plan: Mutex::default(),
+            file: None,
+            clock: Clock::system(),
+            written: Mutex::default(),
+        }
+    }
+}
+
+impl Faults {
+    /// Makes a switch with nothing switched on.
+    pub fn none() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Switches to these faults.
+    pub fn set(&self, plan: Plan) {
+        *self.plan.lock() = plan;
+    }
+
+    /// Returns the faults that are switched on.
+    pub fn plan(&self) -> Plan {
+        if let Some((path, seen)) = &self.file {
+            let modified = std::fs::metadata(path).and_then(|data| data.modified()).ok();
+            let mut seen = seen.lock();
+            if *seen != modified {
+                *seen = modified;
+                let text = std::fs::read_to_string(path).unwrap_or_default();
+                match Plan::parse(&text) {
+                    Ok(plan) => *self.plan.lock() = plan,
+                    Err(error) => tracing::error!(error = %error, "fault file is ignored"),
+                }
+            }
+        }
+        self.plan.lock().clone()
+    }
+
+    /// Takes the faults from [`FAULTS_VARIABLE`]; `None` when it is not set.
+    pub(super) fn from_process_env() -> Result<Option<Arc<Self>>> {
+        let Ok(text) = std::env::var(FAULTS_VARIABLE) else { return Ok(None) };
+        let mut faults = Self::default();
+        match text.strip_prefix('@') {
+            Some(path) => faults.file = Some((PathBuf::from(path), Mutex::new(None))),
+            None => *faults.plan.lock() = Plan::parse(&text)?,
+        }
+        Ok(Some(Arc::new(faults)))
+    }
+
+    pub(super) fn around(self: &Arc<Self>, inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
+        Arc::new(FaultStore { inner, faults: self.clone() })
+    }
+
+    fn hits(percent: u32) -> bool {
+        percent > 0 && task::random_u64() % 100 < u64::from(percent)
+    }
+
+    /// Lets a request through to the store, or not.
+    async fn before(&self) -> object_store::Result<Plan> {
+        let plan = self.plan();
+        if !plan.latency.is_zero() {
+            clock::sleep(plan.latency).await;
+        }
+        if plan.hang {
+            futures::future::pending::<()>().await;
+        }
+        if plan.forbidden {
+            let path = "anything".to_owned();
+            let source = "status code: 403 Forbidden: injected".into();
+            return Err(object_store::Error::PermissionDenied { path, source });
+        }
+        if Self::hits(plan.resets_percent) {
+            return Err(reset());
+        }
+        if Self::hits(plan.errors_percent) {
+            return Err(failure("status code: 503 Service Unavailable: injected".into()));
+        }
+        Ok(plan)
+    }
+
+    /// Hides that a write has succeeded, or not.
+    fn after<T>(plan: &Plan, done: T) -> object_store::Result<T> {
+        if Self::hits(plan.lost_replies_percent) { Err(reset()) } else { Ok(done) }
+    }
+
+    fn note_written(&self, at: &Path, plan: &Plan) {
+        if !plan.stale_list.is_zero() {
+            self.written.lock().insert(at.clone(), self.clock.mono());
+        }
+    }
+
+    fn is_listed(&self, meta: &ObjectMeta) -> bool {
+        let stale = self.plan.lock().stale_list;
+        let written = self.written.lock().get(&meta.location).copied();
+        written.is_none_or(|at| self.clock.mono().saturating_sub(at) >= stale)
+    }
+}
+
+fn failure(source: Box<dyn std::error::Error + Send + Sync>) -> object_store::Error {
+    object_store::Error::Generic { store: "fault", source }
+}
+
+fn reset() -> object_store::Error {
+    failure(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
+}
+
+/// A store in memory that several remotes share, as several nodes share a bucket.
+#[derive(Debug, Clone)]
+pub struct MemoryStore(Arc<InMemory>);
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// Makes an empty store.
+    pub fn new() -> Self {
+        Self(Arc::new(InMemory::new()))
+    }
+
+    /// Makes a remote of it, with faults of its own or shared ones.
+    pub fn remote(
+        &self,
+        faults: &Arc<Faults>,
+        options: &RemoteOptions,
+        clock: Clock,
+        node: NodeId,
+    ) -> Remote {
+        let url: RemoteUrl = "s3://memory".parse().expect("it is a good address");
+        let store = faults.around(self.0.clone());
+        let (backend, meter) = (Backend::Given(store), Arc::new(Meter::default()));
+        Remote::over(&url, backend, meter, options, clock, node)
+    }
+
+    /// Replaces the bytes of an object, or makes it; for damage.
+    pub async fn overwrite(&self, key: &str, bytes: Vec<u8>) {
+        let put = self.0.put_opts(&Path::from(key), bytes.into(), PutOptions::default()).await;
+        put.expect("memory takes everything");
+    }
+
+    /// Returns the bytes of an object.
+    pub async fn read(&self, key: &str) -> Option<Bytes> {
+        self.0.get_opts(&Path::from(key), GetOptions::default()).await.ok()?.bytes().await.ok()
+    }
+
+    /// Removes an object.
+    pub async fn remove(&self, key: &str) {
+        let one = stream::iter([Ok(Path::from(key))]).boxed();
+        self.0.delete_stream(one).for_each(|_| std::future::ready(())).await;
+    }
+
+    /// Returns all keys.
+    pub async fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self
+            .0
+            .list(None)
+            .filter_map(|meta| std::future::ready(meta.ok()))
+            .map(|meta| meta.location.to_string())
+            .collect()
+            .await;
+        keys.sort();
+        keys
+    }
+}
+
+/// The store that misbehaves.
+#[derive(Debug)]
+struct FaultStore {
+    inner: Arc<dyn ObjectStore>,
+    faults: Arc<Faults>,
+}
+
+impl fmt::Display for FaultStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "faults around {}", self.inner)
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl ObjectStore for FaultStore {
+    async fn put_opts(
+        &self,
+        at: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<PutResult> {
+        let plan = self.faults.before().await?;
+        let done = self.inner.put_opts(at, payload, options).await?;
+        self.faults.note_written(at, &plan);
+        Faults::after(&plan, done)
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.faults.before().await?;
+        let inner = self.inner.put_multipart_opts(at, options).await?;
+        Ok(Box::new(FaultUpload { inner, at: at.clone(), faults: self.faults.clone() }))
+    }
+
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+        let plan = self.faults.before().await?;
+        let got = self.inner.get_opts(at, options).await?;
+        if Faults::hits(plan.truncated_percent) { Ok(cut(got)) } else { Ok(got) }
+    }
+
+    async fn get_ranges(
+        &self,
+        at: &Path,
+        ranges: &[Range<u64>],
+    ) -> object_store::Result<Vec<Bytes>> {
+        self.faults.before().await?;
+        self.inner.get_ranges(at, ranges).await
+    }
+
+    fn delete_stream(
+        &self,
+        all: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        let (inner, faults) = (self.inner.clone(), self.faults.clone());
+        stream::once(async move { faults.before().await.map(|_| inner.delete_stream(all)) })
+            .flat_map(|allowed| match allowed {
+                Ok(deleted) => deleted,
+                Err(error) => stream::once(async { Err(error) }).boxed(),
+            })
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        listed(self.faults.clone(), self.inner.list(prefix))
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        listed(self.faults.clone(), self.inner.list_with_offset(prefix, offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
+        self.faults.before().await?;
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: CopyOptions,
+    ) -> object_store::Result<()> {
+        self.faults.before().await?;
+        self.inner.copy_opts(from, to, options).await
+    }
+
+    async fn rename_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: RenameOptions,
+    ) -> object_store::Result<()> {
+        self.faults.before().await?;
+        self.inner.rename_opts(from, to, options).await
+    }
+}
+
+fn listed(
+    faults: Arc<Faults>,
+    inner: BoxStream<'static, object_store::Result<ObjectMeta>>,
+) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+    let gate = faults.clone();
+    stream::once(async move { gate.before().await.map(|_| inner) })
+        .flat_map(|allowed| match allowed {
+            Ok(all) => all,
+            Err(error) => stream::once(async { Err(error) }).boxed(),
+        })
+        .filter(move |meta| {
+            std::future::ready(meta.as_ref().map_or(true, |meta| faults.is_listed(meta)))
+        })
+        .boxed()
+}
+
+/// Ends a body in the middle, without an error: as a broken proxy does.
+fn cut(got: GetResult) -> GetResult {
+    let half = (got.range.end - got.range.start) / 2;
+    let (meta, range) = (got.meta.clone(), got.range.clone());
+    let (attributes, extensions) = (got.attributes.clone(), got.extensions.clone());
+    let mut left = half as usize;
+    let body = got.into_stream().map(move |chunk| {
+        chunk.map(|mut bytes| {
+            let bytes = bytes.split_to(bytes.len().min(left));
+            left -= bytes.len();
+            bytes
+        })
+    });
+    GetResult {
+        payload: GetResultPayload::Stream(body.boxed()),
+        meta,
+        range,
+        attributes,
+        extensions,
+    }
+}
+
+#[derive(Debug)]
+struct FaultUpload {
+    inner: Box<dyn MultipartUpload>,
+    at: Path,
+    faults: Arc<Faults>,
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl MultipartUpload for FaultUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let (part, faults) = (self.inner.put_part(data), self.faults.clone());
+        Box::pin(async move {
+            faults.before().await?;
+            part.await
+        })
+    }
+
+    async fn complete(&mut self) -> object_store::Result<PutResult> {
+        let plan = self.faults.before().await?;
+        let done = self.inner.complete().await?;
+        self.faults.note_written(&self.at, &plan);
+        Faults::after(&plan, done)
+    }
+
+    async fn abort(&mut self) -> object_store::Result<()> {
+        self.faults.before().await?;
+        self.inner.abort().await
+    }
+}

@@ -1,0 +1,101 @@
+//! The object that says what a prefix holds.
+//!
+//! Owns its text and the refusals that it can cause. Must never let a store of another format be
+//! written to.
+
+use serde::{Deserialize, Serialize};
+
+use super::keys;
+use super::url::RemoteUrl;
+use crate::error::{Error, Kind, Result};
+
+/// The format that this version reads and writes.
+pub const FORMAT_VERSION: u64 = 1;
+/// The largest such object that is read.
+pub(super) const FORMAT_BYTES_MAX: u64 = 64 * 1024;
+
+/// What `hearthfs.json` says. Fields that this version does not know are left alone: what must not
+/// be ignored gets a new format number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Format {
+    #[serde(rename = "format")]
+    version: u64,
+    created_ms: u64,
+    expiry: Option<serde_json::Value>,
+    trusted_keys: Vec<String>,
+}
+
+impl Format {
+    pub(super) fn new(created_ms: u64) -> Self {
+        Self { version: FORMAT_VERSION, created_ms, expiry: None, trusted_keys: Vec::new() }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec(self).expect("plain data always encodes");
+        text.push(b'\n');
+        text
+    }
+}
+
+/// Checks what the object says.
+pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<()> {
+    let foreign = || {
+        let op = format!(
+            "{url} belongs to something else: its {} is not ours; name another bucket or prefix",
+            keys::FORMAT
+        );
+        Error::new(Kind::Invalid, op)
+    };
+    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|_| foreign())?;
+    let version = value.get("format").and_then(serde_json::Value::as_u64).ok_or_else(foreign)?;
+    if version > FORMAT_VERSION {
+        let op = format!(
+            "{url} holds format {version} and this version knows format {FORMAT_VERSION}: bring \
+             hearthfs on this node up to date, or name another prefix"
+        );
+        return Err(Error::new(Kind::Invalid, op));
+    }
+    if version == 0 || serde_json::from_value::<Format>(value).is_err() {
+        return Err(foreign());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_pinned_and_accepted() {
+        let url = "s3://bkt/p".parse().expect("a good address");
+        let text = Format::new(5).encode();
+        let pinned = "{\"format\":1,\"created_ms\":5,\"expiry\":null,\"trusted_keys\":[]}\n";
+        assert_eq!(String::from_utf8_lossy(&text), pinned);
+        check(&text, &url).expect("ours");
+        check(br#"{"format":1,"created_ms":5,"expiry":null,"trusted_keys":["k"],"more":{}}"#, &url)
+            .expect("ours, with more");
+    }
+
+    #[test]
+    fn other_formats_are_refused_with_url_and_remedy() {
+        let url = "s3://bkt/p".parse().expect("a good address");
+        for (text, says) in [
+            (&b"{\"format\":2}"[..], "holds format 2"),
+            (
+                b"{\"format\":0,\"created_ms\":5,\"expiry\":null,\"trusted_keys\":[]}",
+                "something else",
+            ),
+            (b"{\"format\":\"1\"}", "something else"),
+            (b"{\"format\":1}", "something else"),
+            (b"[]", "something else"),
+            (b"", "something else"),
+            (b"\xff\xfe", "something else"),
+        ] {
+            let error = check(text, &url).expect_err(says);
+            assert_eq!(error.kind(), Kind::Invalid);
+            let text = error.to_string();
+            assert!(text.contains(says) && text.contains("s3://bkt/p"), "{text}");
+            assert!(text.contains("name another"), "{text}");
+        }
+    }
+}

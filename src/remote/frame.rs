@@ -1,0 +1,35 @@
+//! One blob as a zstd frame.
+//!
+//! Owns compression and its limits. Must never return bytes that are not those of the digest.
+
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+
+/// How hard is compressed: the point from which time grows faster than bytes shrink.
+pub(super) const ZSTD_LEVEL: i32 = 3;
+/// The largest window that is accepted when decompressing, as a power of two: bounds the memory that
+/// a frame can ask for. Level 3 makes windows of 21.
+pub(super) const WINDOW_LOG_MAX: u32 = 24;
+/// The largest blob that is kept as a frame of a pack.
+pub const FRAME_RAW_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Decompresses a frame of a pack and checks that it is the blob.
+pub fn decode_frame(bytes: &[u8], digest: &Digest, size: u64) -> Result<Vec<u8>> {
+    let corrupt = || Error::new(Kind::Corrupt, format!("frame of blob {digest} is damaged"));
+    if size > FRAME_RAW_BYTES_MAX {
+        let op = format!("blob {digest} of {size} bytes is too large for a frame");
+        return Err(Error::new(Kind::Corrupt, op));
+    }
+    let raw = decompress(bytes, size as usize).ok_or_else(corrupt)?;
+    if raw.len() as u64 != size || Digest::of(&raw) != *digest {
+        return Err(corrupt());
+    }
+    Ok(raw)
+}
+
+/// Decompresses to at most `most` bytes.
+pub(super) fn decompress(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
+    let mut decompressor = zstd::bulk::Decompressor::new().ok()?;
+    decompressor.window_log_max(WINDOW_LOG_MAX).ok()?;
+    decompressor.decompress(bytes, most).ok()
+}

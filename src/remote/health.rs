@@ -1,0 +1,260 @@
+//! Whether the store answers, and who may still ask it when it does not.
+//!
+//! Owns the gate in front of every request. Must never make a program wait for a store that is known
+//! to be dead, and never keep quiet work from finding out that it is alive again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::Clock;
+use crate::error::{Error, Kind, Result};
+
+/// How long programs are kept away after the first failure.
+const BACKOFF_MIN: Duration = Duration::from_millis(500);
+/// How long they are kept away at most.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// At most one WARN in this time, however often the state changes.
+const WARN_EVERY: Duration = Duration::from_mins(1);
+/// A request that its caller gave up counts as one without an answer when it took this long.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+
+/// Whether the store answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// It answered the last request.
+    Up,
+    /// It did not.
+    Down {
+        /// Since when, in milliseconds since the Unix epoch by our clock.
+        since_ms: u64,
+    },
+}
+
+/// Who waits for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// A program waits.
+    Foreground,
+    /// Nobody waits: uploads, polling, prefetch.
+    Background,
+}
+
+/// Lets requests through or refuses them at once.
+#[derive(Debug)]
+pub(super) struct Gate {
+    clock: Clock,
+    label: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    down: Option<Down>,
+    last_warn: Option<Duration>,
+    unsaid: u64,
+}
+
+#[derive(Debug)]
+struct Down {
+    since_ms: u64,
+    backoff: Duration,
+    next_try: Duration,
+    probing: bool,
+}
+
+/// A request that the gate let through; says at its end how it went.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    gate: Arc<Gate>,
+    /// When the request itself began; none while it waits for its turn.
+    started: Option<Duration>,
+    probe: bool,
+    open: bool,
+}
+
+impl Gate {
+    pub(super) fn new(clock: Clock, label: String) -> Self {
+        Self { clock, label, state: Mutex::default() }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        match &self.state.lock().down {
+            Some(down) => Health::Down { since_ms: down.since_ms },
+            None => Health::Up,
+        }
+    }
+
+    /// Lets a request through, or says at once that the store is down.
+    pub(super) fn enter(self: &Arc<Self>, lane: Lane) -> Result<Ticket> {
+        let now = self.clock.mono();
+        let mut probe = false;
+        if lane == Lane::Foreground
+            && let Some(down) = &mut self.state.lock().down
+        {
+            if down.probing || now < down.next_try {
+                return Err(Error::new(
+                    Kind::Unavailable,
+                    format!("{} does not answer; it is asked again soon", self.label),
+                ));
+            }
+            down.probing = true;
+            probe = true;
+        }
+        Ok(Ticket { gate: self.clone(), started: None, probe, open: true })
+    }
+
+    fn succeeded(&self) {
+        let Some(down) = self.state.lock().down.take() else { return };
+        let down_ms = self.clock.wall_ms().saturating_sub(down.since_ms);
+        tracing::info!(remote = %self.label, down_ms, "remote answers again");
+    }
+
+    fn failed(&self, why: &str) {
+        let now = self.clock.mono();
+        let mut state = self.state.lock();
+        if let Some(down) = &mut state.down {
+            // Several requests of one outage fail together; only one of them lengthens it.
+            if now >= down.next_try {
+                down.backoff = (down.backoff * 2).min(BACKOFF_MAX);
+                down.next_try = now + down.backoff;
+            }
+            return;
+        }
+        state.down = Some(Down {
+            since_ms: self.clock.wall_ms(),
+            backoff: BACKOFF_MIN,
+            next_try: now + BACKOFF_MIN,
+            probing: false,
+        });
+        if state.last_warn.is_some_and(|last| now < last + WARN_EVERY) {
+            state.unsaid += 1;
+            drop(state);
+            tracing::debug!(remote = %self.label, why, "remote does not answer");
+            return;
+        }
+        let unsaid = std::mem::take(&mut state.unsaid);
+        state.last_warn = Some(now);
+        drop(state);
+        tracing::warn!(remote = %self.label, why, unsaid, "remote does not answer");
+    }
+}
+
+impl Ticket {
+    /// Notes that the request goes out now.
+    pub(super) fn begin(&mut self) {
+        self.started = Some(self.gate.clock.mono());
+    }
+
+    /// Ends the request well: the store answered, whatever it said.
+    pub(super) fn answered(mut self) {
+        self.open = false;
+        self.gate.succeeded();
+    }
+
+    /// Ends the request without an answer that one could use.
+    pub(super) fn unanswered(mut self, why: &str) {
+        self.open = false;
+        self.gate.failed(why);
+        self.end_probe();
+    }
+
+    fn end_probe(&self) {
+        if self.probe
+            && let Some(down) = &mut self.gate.state.lock().down
+        {
+            down.probing = false;
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        // The caller has a shorter deadline than ours. Were this not counted, a store that hangs
+        // would cost every lookup the caller's whole deadline.
+        let now = self.gate.clock.mono();
+        if self.started.is_some_and(|started| now.saturating_sub(started) >= GIVEN_UP_AFTER) {
+            self.gate.failed("no answer within the caller's time");
+        }
+        self.end_probe();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> (Clock, Arc<Gate>) {
+        let clock = Clock::manual(1_000_000);
+        (clock.clone(), Arc::new(Gate::new(clock, "test".to_owned())))
+    }
+
+    #[test]
+    fn a_dead_store_is_asked_by_one_at_a_time_and_ever_more_rarely() {
+        let (clock, gate) = gate();
+        gate.enter(Lane::Foreground).expect("up").unanswered("timeout");
+        assert_eq!(gate.health(), Health::Down { since_ms: 1_000_000 });
+        let mut waits = Vec::new();
+        for _ in 0..6 {
+            let mut waited = 0;
+            let probe = loop {
+                match gate.enter(Lane::Foreground) {
+                    Ok(ticket) => break ticket,
+                    Err(error) => assert_eq!(error.kind(), Kind::Unavailable),
+                }
+                clock.advance(Duration::from_millis(100));
+                waited += 100;
+            };
+            assert!(gate.enter(Lane::Foreground).is_err(), "a second probe beside the first");
+            assert!(gate.enter(Lane::Background).is_ok());
+            probe.unanswered("timeout");
+            waits.push(waited);
+        }
+        assert_eq!(waits, [500, 1000, 2000, 4000, 5000, 5000]);
+        clock.advance(BACKOFF_MAX);
+        gate.enter(Lane::Foreground).expect("a probe").answered();
+        assert_eq!(gate.health(), Health::Up);
+        let both = (gate.enter(Lane::Foreground), gate.enter(Lane::Foreground));
+        assert!(both.0.is_ok() && both.1.is_ok());
+    }
+
+    #[test]
+    fn background_work_finds_out_that_the_store_is_back() {
+        let (_clock, gate) = gate();
+        gate.enter(Lane::Background).expect("up").unanswered("refused");
+        gate.enter(Lane::Background).expect("goes through").answered();
+        assert_eq!(gate.health(), Health::Up);
+    }
+
+    #[test]
+    fn a_probe_that_is_dropped_frees_its_place() {
+        let (clock, gate) = gate();
+        gate.enter(Lane::Foreground).expect("up").unanswered("refused");
+        clock.advance(BACKOFF_MIN);
+        drop(gate.enter(Lane::Foreground).expect("a probe"));
+        gate.enter(Lane::Foreground).expect("the next probe").answered();
+    }
+
+    #[test]
+    fn a_caller_who_gives_up_tells_the_next() {
+        let (clock, gate) = gate();
+        let waiting = gate.enter(Lane::Foreground).expect("up");
+        clock.advance(GIVEN_UP_AFTER);
+        drop(waiting);
+        assert_eq!(gate.health(), Health::Up, "our own queue is not the store's fault");
+        let mut ticket = gate.enter(Lane::Foreground).expect("up");
+        ticket.begin();
+        clock.advance(Duration::from_millis(999));
+        drop(ticket);
+        assert_eq!(gate.health(), Health::Up);
+        let mut ticket = gate.enter(Lane::Foreground).expect("up");
+        ticket.begin();
+        clock.advance(GIVEN_UP_AFTER);
+        drop(ticket);
+        assert!(gate.enter(Lane::Foreground).is_err());
+    }
+}

@@ -1,0 +1,176 @@
+//! Counts of what we ask of the store.
+//!
+//! Owns the counters and where requests move them: for S3 at the HTTP client, so that pages of a
+//! list, parts of an upload and retries all count; for other stores at the operation. Must never fail
+//! a request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use serde::Serialize;
+
+/// How often each request was made since start, and how many bytes of objects were moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Requests {
+    /// Objects and parts written, uploads begun and completed.
+    pub puts: u64,
+    /// Objects and ranges read.
+    pub gets: u64,
+    /// Pages listed.
+    pub lists: u64,
+    /// Deletes, aborted uploads included.
+    pub deletes: u64,
+    /// Questions whether an object is there.
+    pub heads: u64,
+    /// Bytes of objects sent, as compressed.
+    pub bytes_up: u64,
+    /// Bytes of objects received, as compressed.
+    pub bytes_down: u64,
+    /// Operations that failed, misses not counted.
+    pub errors: u64,
+}
+
+impl Requests {
+    /// Returns the number of requests of all kinds.
+    pub fn total(&self) -> u64 {
+        self.puts + self.gets + self.lists + self.deletes + self.heads
+    }
+}
+
+/// One request, as far as it is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Put,
+    Get,
+    List,
+    Delete,
+    Head,
+}
+
+/// The counters behind [`Requests`].
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    puts: AtomicU64,
+    gets: AtomicU64,
+    lists: AtomicU64,
+    deletes: AtomicU64,
+    heads: AtomicU64,
+    bytes_up: AtomicU64,
+    bytes_down: AtomicU64,
+    errors: AtomicU64,
+}
+
+impl Meter {
+    pub(super) fn request(&self, verb: Verb) {
+        let counter = match verb {
+            Verb::Put => &self.puts,
+            Verb::Get => &self.gets,
+            Verb::List => &self.lists,
+            Verb::Delete => &self.deletes,
+            Verb::Head => &self.heads,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn up(&self, bytes: u64) {
+        self.bytes_up.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn down(&self, bytes: u64) {
+        self.bytes_down.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> Requests {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Requests {
+            puts: get(&self.puts),
+            gets: get(&self.gets),
+            lists: get(&self.lists),
+            deletes: get(&self.deletes),
+            heads: get(&self.heads),
+            bytes_up: get(&self.bytes_up),
+            bytes_down: get(&self.bytes_down),
+            errors: get(&self.errors),
+        }
+    }
+}
+
+/// Makes HTTP clients that count what goes through them.
+#[derive(Debug)]
+pub(super) struct MeteredConnector {
+    pub(super) meter: Arc<Meter>,
+    /// Requests carry no signature, so the absence of one does not tell them from metadata requests.
+    pub(super) anonymous: bool,
+}
+
+impl HttpConnector for MeteredConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let inner = ReqwestConnector::default().connect(options)?;
+        let meter = self.meter.clone();
+        Ok(HttpClient::new(Metered { inner, meter, anonymous: self.anonymous }))
+    }
+}
+
+#[derive(Debug)]
+struct Metered {
+    inner: HttpClient,
+    meter: Arc<Meter>,
+    anonymous: bool,
+}
+
+#[async_trait]
+impl HttpService for Metered {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        // Instance metadata and token services are asked by the same client, without a signature.
+        if !self.anonymous && !request.headers().contains_key("authorization") {
+            return self.inner.execute(request).await;
+        }
+        let verb = verb_of(request.method().as_str(), request.uri().query().unwrap_or(""));
+        self.meter.request(verb);
+        self.inner.execute(request).await
+    }
+}
+
+fn verb_of(method: &str, query: &str) -> Verb {
+    match method {
+        "GET" if query.contains("list-type=") => Verb::List,
+        "GET" => Verb::Get,
+        "HEAD" => Verb::Head,
+        "DELETE" => Verb::Delete,
+        "POST" if query.split('&').any(|part| part == "delete" || part == "delete=") => {
+            Verb::Delete
+        }
+        _ => Verb::Put,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_apart() {
+        for (method, query, verb) in [
+            ("GET", "", Verb::Get),
+            ("GET", "list-type=2&prefix=a", Verb::List),
+            ("HEAD", "", Verb::Head),
+            ("PUT", "", Verb::Put),
+            ("PUT", "partNumber=1&uploadId=x", Verb::Put),
+            ("POST", "uploads=", Verb::Put),
+            ("POST", "uploadId=delete", Verb::Put),
+            ("POST", "delete", Verb::Delete),
+            ("DELETE", "uploadId=x", Verb::Delete),
+        ] {
+            assert_eq!(verb_of(method, query), verb, "{method} {query}");
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The remote, as the rest of hearthfs sees it.
+//!
+//! Owns the handle, and the operations on commits and packs. Must never interpret what it moves.
+
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPayload};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use super::call::{Call, Caller, Failure};
+use super::codec::COMMIT_BYTES_MAX;
+use super::connect::{self, Environment, RemoteOptions};
+use super::dir::SharedDir;
+use super::health::{Gate, Health, Lane};
+use super::keys::{self, Keys};
+use super::meter::{Meter, Requests, Verb};
+use super::pack::PACK_BYTES_MAX;
+use super::trouble::Trouble;
+use super::url::RemoteUrl;
+use crate::clock::{self, Clock};
+use crate::error::{Error, Kind, Result};
+use crate::stamp::NodeId;
+
+/// The most commits that one list returns; whoever gets so many asks again after the last.
+pub const LOG_ITEMS_MAX: usize = 500_000;
+/// Memory that uploads of blobs take together, in MiB.
+pub(super) const UPLOAD_MIB_MAX: u32 = 128;
+/// How long a whole list may take, however many pages it has.
+const LIST_TIME_MAX: Duration = Duration::from_mins(2);
+/// Keys on one page of a list, for counting pages where the store has none.
+const PAGE_ITEMS: usize = 1000;
+/// One object of the log.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogItem {
+    /// Its name, as `get_commit` takes it.
+    pub name: String,
+    /// Bytes of the object.
+    pub size: u64,
+    /// When it was stored, in milliseconds since the Unix epoch by the store's clock.
+    pub stored_ms: u64,
+}
+
+/// A remote. Cheap to clone; clones share everything, the limits above all.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    pub(super) inner: Arc<Inner>,
+    pub(super) lane: Lane,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) url: RemoteUrl,
+    pub(super) keys: Keys,
+    pub(super) caller: Caller,
+    pub(super) clock: Clock,
+    pub(super) node: NodeId,
+    /// One permit for each MiB that an upload may hold.
+    pub(super) uploads: Semaphore,
+    pub(super) read_only: AtomicBool,
+    pub(super) checked: AtomicBool,
+    pub(super) checking: tokio::sync::Mutex<()>,
+    pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
+    pub(super) offset_ms: AtomicI64,
+}
+
+/// Where the objects are.
+#[derive(Debug)]
+pub(super) enum Backend {
+    S3(Arc<dyn ObjectStore>),
+    Dir(Arc<SharedDir>),
+    #[cfg(any(test, feature = "test-util"))]
+    Given(Arc<dyn ObjectStore>),
+    #[cfg(any(test, feature = "test-util"))]
+    Faulty(Box<Backend>, Arc<super::fault::Faults>),
+}
+
+impl Backend {
+    pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
+        match self {
+            Self::S3(store) => Ok(store.clone()),
+            Self::Dir(dir) => dir.store(),
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Given(store) => Ok(store.clone()),
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Faulty(inner, faults) => Ok(faults.around(inner.store()?)),
+        }
+    }
+
+    /// Returns the directory behind it, if it is one.
+    pub(super) fn dir(&self) -> Option<&Arc<SharedDir>> {
+        match self {
+            Self::Dir(dir) => Some(dir),
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Faulty(inner, _) => inner.dir(),
+            _ => None,
+        }
+    }
+
+    /// Reports whether its client moves the counters of requests.
+    pub(super) fn counts_itself(&self) -> bool {
+        match self {
+            Self::S3(_) => true,
+            Self::Dir(_) => false,
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Given(_) => false,
+            #[cfg(any(test, feature = "test-util"))]
+            Self::Faulty(inner, _) => inner.counts_itself(),
+        }
+    }
+}
+
+impl Remote {
+    /// Makes the handle, without asking the store anything. Refuses what cannot work whatever the
+    /// store says: endpoint, profile, certificates.
+    pub fn open(
+        url: &RemoteUrl,
+        options: &RemoteOptions,
+        clock: Clock,
+        node: NodeId,
+    ) -> Result<Self> {
+        Self::open_in(url, options, clock, node, &Environment::process())
+    }
+
+    /// As [`Remote::open`], with an environment that is not the process's.
+    pub fn open_in(
+        url: &RemoteUrl,
+        options: &RemoteOptions,
+        clock: Clock,
+        node: NodeId,
+        env: &Environment,
+    ) -> Result<Self> {
+        let meter = Arc::new(Meter::default());
+        let backend = match url {
+            RemoteUrl::S3 { bucket, .. } => Backend::S3(connect::s3(bucket, options, env, &meter)?),
+            RemoteUrl::Dir(dir) => Backend::Dir(Arc::new(SharedDir::new(dir.clone()))),
+        };
+        #[cfg(any(test, feature = "test-util"))]
+        let backend = match super::fault::Faults::from_process_env()? {
+            Some(faults) => Backend::Faulty(Box::new(backend), faults),
+            None => backend,
+        };
+        Ok(Self::over(url, backend, meter, options, clock, node))
+    }
+
+    pub(super) fn over(
+        url: &RemoteUrl,
+        backend: Backend,
+        meter: Arc<Meter>,
+        options: &RemoteOptions,
+        clock: Clock,
+        node: NodeId,
+    ) -> Self {
+        let gate = Arc::new(Gate::new(clock.clone(), url.to_string()));
+        let inner = Inner {
+            url: url.clone(),
+            keys: Keys::new(url.prefix()),
+            caller: Caller::new(backend, gate, meter, options.deadline),
+            clock,
+            node,
+            uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
+            read_only: AtomicBool::new(false),
+            checked: AtomicBool::new(false),
+            checking: tokio::sync::Mutex::new(()),
+            refused: Mutex::new(None),
+            offset_ms: AtomicI64::new(0),
+        };
+        Self { inner: Arc::new(inner), lane: Lane::Foreground }
+    }
+
+    /// Makes the handle and checks the store.
+    pub async fn connect(
+        url: &RemoteUrl,
+        options: &RemoteOptions,
+        clock: Clock,
+        node: NodeId,
+    ) -> Result<Self> {
+        let remote = Self::open(url, options, clock, node)?;
+        remote.check().await?;
+        Ok(remote)
+    }
+
+    /// Makes this remote, with all its clones, refuse every write, the store's format included.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        self.inner.read_only.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// Returns a handle whose reads are nobody's wait: they leave the reserve to others, and are let
+    /// through to a store that is down. Writes always are so.
+    #[must_use]
+    pub fn background(&self) -> Self {
+        Self { inner: self.inner.clone(), lane: Lane::Background }
+    }
+
+    /// Returns the address.
+    pub fn url(&self) -> &RemoteUrl {
+        &self.inner.url
+    }
+
+    /// Returns whether the store answers.
+    pub fn health(&self) -> Health {
+        self.inner.caller.gate.health()
+    }
+
+    /// Returns how often the store was asked.
+    pub fn requests(&self) -> Requests {
+        self.inner.caller.meter.read()
+    }
+
+    /// Returns the wall time in milliseconds since the Unix epoch as the store sees it.
+    pub fn now_ms(&self) -> u64 {
+        let offset = self.inner.offset_ms.load(Ordering::Relaxed);
+        self.inner.clock.wall_ms().saturating_add_signed(offset)
+    }
+
+    /// Lists the commits whose names come after `after`, in order of their names: all of them, or
+    /// the first [`LOG_ITEMS_MAX`].
+    pub async fn list_log(&self, after: Option<&str>) -> Result<Vec<LogItem>> {
+        self.ready(self.lane).await?;
+        let prefix = self.inner.keys.log();
+        let offset = after.map(|after| prefix.clone().join(after));
+        let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
+        let call = Call { limit: LIST_TIME_MAX, ..self.call(Verb::List, "list the log") };
+        inner
+            .caller
+            .call(call, |store| async move {
+                let mut stream = match &offset {
+                    Some(offset) => store.list_with_offset(Some(&prefix), offset),
+                    None => store.list(Some(&prefix)),
+                };
+                // Stores may answer unsorted, and may give what lies before the offset. A heap keeps
+                // the first ones whatever the order, in bounded memory.
+                let (mut first, mut seen) = (BinaryHeap::new(), 0);
+                loop {
+                    let next = clock::within(deadline, stream.next()).await;
+                    let Some(next) = next else {
+                        return Err(Trouble::timed_out("no page of the list came".into()).into());
+                    };
+                    let Some(meta) = next else { break };
+                    let meta = meta?;
+                    seen += 1;
+                    if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
+                        inner.caller.meter.request(Verb::List);
+                    }
+                    let Some(item) = log_item(&meta, after) else { continue };
+                    first.push(item);
+                    if first.len() > LOG_ITEMS_MAX {
+                        first.pop();
+                    }
+                }
+                Ok(first.into_sorted_vec())
+            })
+            .await
+    }
+
+    /// Reads a commit.
+    pub async fn get_commit(&self, name: &str) -> Result<Bytes> {
+        let key = self.inner.keys.commit(name)?;
+        self.read(key, None, COMMIT_BYTES_MAX as u64).await
+    }
+
+    /// Writes a commit. Writing it again is harmless.
+    pub async fn put_commit(&self, name: &str, bytes: Bytes) -> Result<()> {
+        let key = self.inner.keys.commit(name)?;
+        self.write(key, bytes, COMMIT_BYTES_MAX as u64).await
+    }
+
+    /// Reads a whole pack.
+    pub async fn get_pack(&self, name: &str) -> Result<Bytes> {
+        let key = self.inner.keys.pack(name)?;
+        self.read(key, None, PACK_BYTES_MAX).await
+    }
+
+    /// Reads a part of a pack; exactly `length` bytes or an error.
+    pub async fn get_pack_range(&self, name: &str, offset: u64, length: u64) -> Result<Bytes> {
+        let key = self.inner.keys.pack(name)?;
+        if length == 0 || length > PACK_BYTES_MAX || offset > PACK_BYTES_MAX {
+            let op = format!("{key}: {length} bytes at {offset} are no part of a pack");
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        self.read(key, Some((offset, length)), PACK_BYTES_MAX).await
+    }
+
+    /// Writes a pack. Writing it again is harmless.
+    pub async fn put_pack(&self, name: &str, bytes: Bytes) -> Result<()> {
+        let key = self.inner.keys.pack(name)?;
+        self.write(key, bytes, PACK_BYTES_MAX).await
+    }
+
+    /// Describes a request of this handle.
+    pub(super) fn call(&self, verb: Verb, op: impl Into<String>) -> Call {
+        let lane = match verb {
+            Verb::Put | Verb::Delete => Lane::Background,
+            Verb::Get | Verb::List | Verb::Head => self.lane,
+        };
+        let limit = self.inner.caller.deadline;
+        Call { verb, lane, op: op.into(), limit, guarded: true }
+    }
+
+    async fn read(&self, key: Path, range: Option<(u64, u64)>, most: u64) -> Result<Bytes> {
+        self.ready(self.lane).await?;
+        let call = self.call(Verb::Get, format!("read {key}"));
+        self.read_with(call, key, range, most).await
+    }
+
+    pub(super) async fn read_with(
+        &self,
+        call: Call,
+        key: Path,
+        range: Option<(u64, u64)>,
+        most: u64,
+    ) -> Result<Bytes> {
+        let caller = &self.inner.caller;
+        let call = Call { limit: caller.time_for(most), ..call };
+        let bytes = caller
+            .call(call, |store| async move {
+                let range =
+                    range.map(|(offset, length)| GetRange::Bounded(offset..offset + length));
+                let options = GetOptions { range: range.clone(), ..GetOptions::default() };
+                let head = clock::within(caller.deadline, store.get_opts(&key, options)).await;
+                let got = head.ok_or_else(|| Trouble::timed_out("no answer came".into()))??;
+                let length = got.range.end - got.range.start;
+                if length > most {
+                    let text = format!("{length} bytes where {most} are the most");
+                    return Err(Trouble::corrupt(text).into());
+                }
+                if let Some(GetRange::Bounded(wanted)) = range
+                    && got.range != wanted
+                {
+                    // Asking beyond the end is answered with what there is.
+                    let text = format!("{length} of {} bytes are there", wanted.end - wanted.start);
+                    return Err(Trouble::corrupt(text).into());
+                }
+                let body = clock::within(caller.time_for(length), got.bytes()).await;
+                let bytes =
+                    body.ok_or_else(|| Trouble::timed_out("the body did not come".into()))??;
+                if bytes.len() as u64 != length {
+                    return Err(Trouble::cut_short(bytes.len() as u64, length).into());
+                }
+                Ok(bytes)
+            })
+            .await?;
+        caller.meter.down(bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    pub(super) async fn write(&self, key: Path, bytes: Bytes, most: u64) -> Result<()> {
+        self.ready_to_write().await?;
+        let size = bytes.len() as u64;
+        if size > most {
+            let op = format!("write {key}: {size} bytes where {most} are the most");
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        let caller = &self.inner.caller;
+        let call =
+            Call { limit: caller.time_for(size), ..self.call(Verb::Put, format!("write {key}")) };
+        caller.meter.up(size);
+        caller
+            .call(call, |store| async move {
+                store.put(&key, PutPayload::from(bytes)).await?;
+                Ok::<_, Failure>(())
+            })
+            .await
+    }
+}
+
+fn log_item(meta: &object_store::ObjectMeta, after: Option<&str>) -> Option<LogItem> {
+    let name = meta.location.filename()?;
+    keys::commit_stamp(name)?;
+    if after.is_some_and(|after| name <= after) {
+        return None;
+    }
+    let stored_ms = meta.last_modified.timestamp_millis().max(0) as u64;
+    Some(LogItem { name: name.to_owned(), size: meta.size, stored_ms })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! The handle over a store in memory, with faults.
+
+use std::io::{Read as _, Write as _};
+
+use super::*;
+use crate::digest::Digest;
+use crate::remote::fault::{Faults, MemoryStore, Plan};
+use crate::remote::format::Format;
+use crate::stamp::Stamp;
+
+const SHORT: Duration = Duration::from_millis(300);
+
+fn options() -> RemoteOptions {
+    RemoteOptions { deadline: SHORT, ..RemoteOptions::default() }
+}
+
+fn fresh() -> (MemoryStore, Arc<Faults>, Remote) {
+    let (store, faults) = (MemoryStore::new(), Faults::none());
+    let remote = store.remote(&faults, &options(), Clock::system(), NodeId(1));
+    (store, faults, remote)
+}
+
+fn name(ms: u64) -> String {
+    keys::commit_name(&Stamp { ms, counter: 0, node: NodeId(1) })
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let done = runtime.block_on(work);
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    done
+}
+
+fn noise(seed: u8, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+fn file_of(raw: &[u8]) -> std::fs::File {
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(raw).expect("written");
+    file
+}
+
+async fn fetch(remote: &Remote, digest: &Digest, size: u64) -> Result<Vec<u8>> {
+    let mut file = tempfile::tempfile().expect("a file");
+    remote.get_blob(digest, size, file.try_clone().expect("a handle")).await?;
+    let mut raw = Vec::new();
+    file.read_to_end(&mut raw).expect("readable");
+    Ok(raw)
+}
+
+#[test]
+fn the_format_is_made_once_and_kept() {
+    run(async {
+        let (store, faults, remote) = fresh();
+        remote.check().await.expect("an empty store");
+        let first = store.read("hearthfs.json").await.expect("made");
+        store
+            .remote(&faults, &options(), Clock::manual(5), NodeId(2))
+            .check()
+            .await
+            .expect("the same store");
+        assert_eq!(store.read("hearthfs.json").await.expect("kept"), first);
+        assert_eq!(store.keys().await, ["hearthfs.json"], "probes are gone");
+    });
+}
+
+#[test]
+fn nothing_is_written_to_a_store_of_another_format() {
+    run(async {
+        let (store, _, remote) = fresh();
+        store.overwrite("hearthfs.json", b"{\"format\":9}".to_vec()).await;
+        for _ in 0..2 {
+            let error = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
+            assert_eq!(error.expect_err("refused").kind(), Kind::Invalid);
+        }
+        assert_eq!(remote.list_log(None).await.expect_err("refused").kind(), Kind::Invalid);
+        assert_eq!(remote.requests().gets, 1, "the refusal is remembered");
+        assert_eq!(store.keys().await, ["hearthfs.json"]);
+        let error = remote.check().await.expect_err("refused");
+        assert!(error.to_string().contains("format 9"), "{error}");
+    });
+}
+
+#[test]
+fn a_store_that_comes_late_is_used_then() {
+    run(async {
+        let (_, faults, remote) = fresh();
+        faults.set(Plan { errors_percent: 100, ..Plan::default() });
+        assert_eq!(remote.check().await.expect_err("down").kind(), Kind::Unavailable);
+        assert_eq!(remote.list_log(None).await.expect_err("down").kind(), Kind::Unavailable);
+        assert!(matches!(remote.health(), Health::Down { .. }));
+        faults.set(Plan::default());
+        remote.put_commit(&name(1), Bytes::from_static(b"x")).await.expect("up again");
+        assert_eq!(remote.health(), Health::Up);
+        assert_eq!(remote.list_log(None).await.expect("listed").len(), 1);
+    });
+}
+
+#[test]
+fn a_store_that_hangs_costs_one_deadline_and_not_one_per_lookup() {
+    run(async {
+        let (_, faults, remote) = fresh();
+        remote.check().await.expect("an empty store");
+        faults.set(Plan { hang: true, ..Plan::default() });
+        let clock = Clock::system();
+        let start = clock.mono();
+        for round in 0..50 {
+            let error = remote.list_log(None).await.expect_err("no answer");
+            let first = if round == 0 { Kind::TimedOut } else { Kind::Unavailable };
+            assert_eq!(error.kind(), first);
+        }
+        let took = clock.mono().saturating_sub(start);
+        assert!(took >= SHORT && took < SHORT * 3, "{took:?}");
+        faults.set(Plan::default());
+        clock::sleep(Duration::from_millis(600)).await;
+        remote.list_log(None).await.expect("a probe finds it alive");
+    });
+}
+
+#[test]
+fn bulk_work_does_not_keep_programs_waiting() {
+    run(async {
+        let (_, faults, remote) = fresh();
+        remote.check().await.expect("an empty store");
+        let quiet = remote.background();
+        faults.set(Plan { hang: true, ..Plan::default() });
+        let name = name(1);
+        let hanging: Vec<_> = (0..40).map(|_| Box::pin(quiet.get_commit(&name))).collect();
+        let all = futures::future::join_all(hanging);
+        let ask = async {
+            clock::sleep(Duration::from_millis(50)).await;
+            faults.set(Plan::default());
+            remote.list_log(None).await
+        };
+        let (listed, _) = futures::join!(clock::within(SHORT, ask), clock::within(SHORT, all));
+        listed.expect("in time").expect("listed through the reserve");
+    });
+}
+
+#[test]
+fn lists_are_sorted_complete_and_start_after_the_name() {
+    run(async {
+        let (store, faults, remote) = fresh();
+        for ms in (0..1100u64).rev() {
+            remote.put_commit(&name(ms), Bytes::from_static(b"x")).await.expect("written");
+        }
+        store.overwrite("log/stranger.txt", vec![]).await;
+        let all = remote.list_log(None).await.expect("listed");
+        let names: Vec<_> = all.iter().map(|item| item.name.clone()).collect();
+        assert_eq!(names, (0..1100).map(name).collect::<Vec<_>>());
+        assert!(all.iter().all(|item| item.size == 1 && item.stored_ms > 0));
+        let some = remote.list_log(Some(&name(1090))).await.expect("listed");
+        assert_eq!(some.len(), 9);
+        assert_eq!(some[0].name, name(1091));
+        faults.set(Plan { stale_list: Duration::from_millis(100), ..Plan::default() });
+        remote.put_commit(&name(5000), Bytes::from_static(b"x")).await.expect("written");
+        assert_eq!(remote.list_log(Some(&name(1099))).await.expect("listed"), []);
+        clock::sleep(Duration::from_millis(120)).await;
+        assert_eq!(remote.list_log(Some(&name(1099))).await.expect("listed").len(), 1);
+    });
+}
+
+#[test]
+fn a_read_that_ends_early_is_an_error() {
+    run(async {
+        let (_, faults, remote) = fresh();
+        let raw = noise(1, 100_000);
+        let digest = Digest::of(&raw);
+        remote.put_commit(&name(1), raw.clone().into()).await.expect("written");
+        remote.put_blob(&digest, file_of(&raw), raw.len() as u64).await.expect("uploaded");
+        faults.set(Plan { truncated_percent: 100, ..Plan::default() });
+        assert_eq!(remote.get_commit(&name(1)).await.expect_err("cut").kind(), Kind::Unavailable);
+        let quiet = remote.background();
+        let error = fetch(&quiet, &digest, raw.len() as u64).await.expect_err("cut");
+        assert_eq!(error.kind(), Kind::Unavailable);
+    });
+}
+
+#[test]
+fn a_lost_reply_is_done_and_can_be_done_again() {
+    run(async {
+        let (_, faults, remote) = fresh();
+        remote.check().await.expect("an empty store");
+        faults.set(Plan { lost_replies_percent: 100, ..Plan::default() });
+        let bytes = Bytes::from_static(b"commit");
+        let error = remote.put_commit(&name(1), bytes.clone()).await.expect_err("lost");
+        assert_eq!(error.kind(), Kind::Unavailable);
+        let raw = noise(2, 20 << 20);
+        let digest = Digest::of(&raw);
+        remote
+            .put_blob(&digest, file_of(&raw), raw.len() as u64)
+            .await
+            .expect("the object is found to be there");
+        faults.set(Plan::default());
+        remote.put_commit(&name(1), bytes.clone()).await.expect("again");
+        assert_eq!(remote.get_commit(&name(1)).await.expect("there"), bytes);
+        assert_eq!(fetch(&remote, &digest, raw.len() as u64).await.expect("there"), raw);
+    });
+}
+
+#[test]
+fn a_blob_that_is_not_its_digest_never_appears() {
+    run(async {
+        let (store, _, remote) = fresh();
+        for size in [10, 30 << 20] {
+            let raw = noise(3, size);
+            let other = Digest::of(b"other");
+            for (digest, said) in
+                [(other, size), (Digest::of(&raw), size - 1), (Digest::of(&raw), size + 1)]
+            {
+                let error = remote.put_blob(&digest, file_of(&raw), said as u64).await;
+                assert_eq!(error.expect_err("refused").kind(), Kind::Corrupt);
+            }
+        }
+        assert_eq!(store.keys().await, ["hearthfs.json"]);
+        assert_eq!(remote.health(), Health::Up);
+    });
+}
+
+#[test]
+fn forbidden_writes_are_no_outage_for_readers() {
+    run(async {
+        let (_, faults, remote) = fresh();
+        remote.check().await.expect("an empty store");
+        faults.set(Plan { forbidden: true, ..Plan::default() });
+        let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
+        assert_eq!(denied.expect_err("403").kind(), Kind::Denied);
+        assert_eq!(remote.health(), Health::Up);
+        assert_eq!(remote.list_log(None).await.expect_err("403").kind(), Kind::Denied);
+        assert!(matches!(remote.health(), Health::Down { .. }));
+    });
+}
+
+#[test]
+fn read_only_writes_nothing() {
+    run(async {
+        let (store, faults, _) = fresh();
+        let made = || store.remote(&faults, &options(), Clock::system(), NodeId(2)).read_only();
+        let error = made().check().await.expect_err("no store yet");
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert_eq!(store.keys().await, [""; 0]);
+        store.overwrite("hearthfs.json", Format::new(1).encode()).await;
+        let remote = made();
+        remote.check().await.expect("a store");
+        let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
+        assert_eq!(denied.expect_err("read-only").kind(), Kind::Denied);
+        assert_eq!(remote.requests().puts, 0);
+    });
+}
+
+#[test]
+fn names_from_outside_cannot_leave_the_layout() {
+    run(async {
+        let (_, _, remote) = fresh();
+        for bad in ["../hearthfs.json", "", "a/b", "x.pack"] {
+            assert_eq!(remote.get_pack(bad).await.expect_err(bad).kind(), Kind::Invalid);
+            assert_eq!(remote.get_commit(bad).await.expect_err(bad).kind(), Kind::Invalid);
+        }
+        let pack = keys::pack_name(&Stamp::default());
+        for (offset, length) in [(0, 0), (u64::MAX, 1), (0, u64::MAX)] {
+            let error = remote.get_pack_range(&pack, offset, length).await.expect_err("refused");
+            assert_eq!(error.kind(), Kind::Invalid);
+        }
+    });
+}
+
+#[test]
+fn an_upload_that_is_given_up_leaves_its_place_to_others() {
+    run(async {
+        let (store, faults, remote) = fresh();
+        remote.check().await.expect("an empty store");
+        let raw = noise(4, 20 << 20);
+        let digest = Digest::of(&raw);
+        faults.set(Plan { latency: Duration::from_millis(50), ..Plan::default() });
+        for _ in 0..8 {
+            let put = remote.put_blob(&digest, file_of(&raw), raw.len() as u64);
+            assert!(clock::within(Duration::from_millis(60), put).await.is_none());
+        }
+        faults.set(Plan::default());
+        assert_eq!(store.keys().await, ["hearthfs.json"]);
+        remote.put_blob(&digest, file_of(&raw), raw.len() as u64).await.expect("a free place");
+        assert!(remote.has_blob(&digest).await.expect("asked"));
+    });
+}
+
+#[test]
+fn the_stores_time_is_learned() {
+    run(async {
+        let store = MemoryStore::new();
+        let hour_behind = Clock::system().wall_ms() - 3_600_000;
+        let clock = Clock::manual(hour_behind);
+        let remote = store.remote(&Faults::none(), &options(), clock, NodeId(1));
+        assert_eq!(remote.now_ms(), hour_behind);
+        remote.check().await.expect("an empty store");
+        let off = remote.now_ms().abs_diff(Clock::system().wall_ms());
+        assert!(off < 2_000, "{off}");
+    });
+}
+
+#[test]
+fn plans_are_read_from_text() {
+    let plan = Plan::parse("latency_ms=20 errors=10,hang=1\n").expect("known settings");
+    assert_eq!(
+        plan,
+        Plan {
+            latency: Duration::from_millis(20),
+            errors_percent: 10,
+            hang: true,
+            ..Plan::default()
+        }
+    );
+    assert!(Plan::parse("latncy=1").expect_err("unknown").to_string().contains("latncy"));
+}

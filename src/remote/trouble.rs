@@ -1,0 +1,236 @@
+//! What a store's error means to us.
+//!
+//! Owns the one mapping from the client library's errors to ours. Must never let a credential or a
+//! page of XML into a message.
+
+use std::error::Error as StdError;
+
+use object_store::Error as StoreError;
+use object_store::client::{HttpError, HttpErrorKind};
+
+use crate::error::{Error, Kind};
+
+/// The longest text that is taken over from a store.
+const TEXT_BYTES_MAX: usize = 300;
+
+/// What went wrong, boiled down.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(super) struct Trouble {
+    pub(super) kind: Kind,
+    /// The service's own word for it, such as `NoSuchBucket`.
+    pub(super) code: Option<String>,
+    text: String,
+}
+
+impl Trouble {
+    /// Reports whether it says that the whole store does not answer, rather than this one request.
+    pub(super) fn is_outage(&self) -> bool {
+        matches!(self.kind, Kind::TimedOut | Kind::Unavailable | Kind::Denied)
+    }
+
+    /// Reports whether it is the bucket that is missing, and not an object in it.
+    pub(super) fn is_missing_bucket(&self) -> bool {
+        self.code.as_deref() == Some("NoSuchBucket")
+    }
+
+    pub(super) fn timed_out(text: String) -> Self {
+        Self { kind: Kind::TimedOut, code: None, text }
+    }
+
+    pub(super) fn gone(text: String) -> Self {
+        Self { kind: Kind::Unavailable, code: None, text }
+    }
+
+    pub(super) fn corrupt(text: String) -> Self {
+        Self { kind: Kind::Corrupt, code: None, text }
+    }
+
+    /// A failure to decompress into a local file: damaged bytes, or trouble with our own disk.
+    pub(super) fn of_writing(error: &std::io::Error) -> Self {
+        let kind = match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Kind::NoSpace,
+            // zstd's errors have no kind of their own.
+            std::io::ErrorKind::Other | std::io::ErrorKind::InvalidData => Kind::Corrupt,
+            _ => Kind::Internal,
+        };
+        Self { kind, code: None, text: clipped(&error.to_string()) }
+    }
+
+    pub(super) fn cut_short(got: u64, wanted: u64) -> Self {
+        let text = format!("{got} of {wanted} bytes arrived");
+        Self { kind: Kind::Unavailable, code: None, text }
+    }
+
+    pub(super) fn of(error: &StoreError) -> Self {
+        let said = root_text(error);
+        let status = status_in(&said);
+        let code = between(&said, "<Code>", "</Code>").map(str::to_owned);
+        let kind = kind_of(error, status, code.as_deref());
+        let text = match (status, &code) {
+            (Some(status), Some(code)) => {
+                let message = between(&said, "<Message>", "</Message>").unwrap_or("");
+                format!("status {status} {code} {message}")
+            }
+            (Some(status), None) => format!("status {status}"),
+            (None, _) => said,
+        };
+        Self { kind, code, text: clipped(text.trim()) }
+    }
+
+    pub(super) fn into_error(self, op: impl Into<String>) -> Error {
+        Error::with(self.kind, op, self)
+    }
+}
+
+fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>) -> Kind {
+    match code {
+        Some("NoSuchBucket") => return Kind::Unavailable,
+        Some(
+            "ExpiredToken"
+            | "InvalidToken"
+            | "InvalidAccessKeyId"
+            | "SignatureDoesNotMatch"
+            | "AccessDenied",
+        ) => return Kind::Denied,
+        Some("AuthorizationHeaderMalformed" | "PermanentRedirect") => return Kind::Invalid,
+        // An object that ends before the range that a commit names.
+        Some("InvalidRange") => return Kind::Corrupt,
+        _ => {}
+    }
+    match error {
+        StoreError::NotFound { .. } => Kind::NotFound,
+        StoreError::AlreadyExists { .. } => Kind::Exists,
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => Kind::Denied,
+        StoreError::JoinError { .. } => Kind::Internal,
+        StoreError::NotImplemented { .. }
+        | StoreError::NotSupported { .. }
+        | StoreError::InvalidPath { .. }
+        | StoreError::UnknownConfigurationKey { .. } => Kind::Invalid,
+        other => {
+            kind_of_status(status).or_else(|| kind_of_cause(other)).unwrap_or(Kind::Unavailable)
+        }
+    }
+}
+
+fn kind_of_status(status: Option<u16>) -> Option<Kind> {
+    Some(match status? {
+        401 | 403 => Kind::Denied,
+        404 => Kind::NotFound,
+        416 => Kind::Corrupt,
+        300..=399 | 400 | 405 | 411 | 413 => Kind::Invalid,
+        507 => Kind::NoSpace,
+        _ => Kind::Unavailable,
+    })
+}
+
+/// Looks for a transport or system error below, of which the library makes a generic one.
+fn kind_of_cause(error: &StoreError) -> Option<Kind> {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(http) = error.downcast_ref::<HttpError>() {
+            return Some(match http.kind() {
+                HttpErrorKind::Timeout => Kind::TimedOut,
+                _ => Kind::Unavailable,
+            });
+        }
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            use std::io::ErrorKind as Io;
+            return Some(match io.kind() {
+                Io::PermissionDenied | Io::ReadOnlyFilesystem => Kind::Denied,
+                Io::StorageFull | Io::QuotaExceeded => Kind::NoSpace,
+                Io::TimedOut => Kind::TimedOut,
+                _ => Kind::Unavailable,
+            });
+        }
+        if error.to_string().contains("Requested range was invalid") {
+            return Some(Kind::Corrupt);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Returns what the innermost cause says: the library's wrappers repeat their cause.
+fn root_text(error: &StoreError) -> String {
+    let mut cause: &(dyn StdError + 'static) = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// Finds the status in the library's text for an answer that is not a success. Its type is private;
+/// the conformance tests hold this to what real servers make it say.
+fn status_in(text: &str) -> Option<u16> {
+    text.split_once("status code: ")?.1.get(..3)?.parse().ok()
+}
+
+fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
+    let rest = text.split_once(start)?.1;
+    rest.split_once(end).map(|(inner, _)| inner)
+}
+
+fn clipped(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.len() <= TEXT_BYTES_MAX {
+        return line;
+    }
+    let end = (0..=TEXT_BYTES_MAX).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}...", &line[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(text: &str) -> StoreError {
+        StoreError::Generic { store: "S3", source: text.to_owned().into() }
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        let said = |status: &str, code: &str| {
+            generic(&format!(
+                "Server returned non-2xx status code: {status}: <Error><Code>{code}</Code>\
+                 <Message>why</Message></Error>"
+            ))
+        };
+        for (error, kind) in [
+            (said("403 Forbidden", "AccessDenied"), Kind::Denied),
+            (said("400 Bad Request", "ExpiredToken"), Kind::Denied),
+            (said("400 Bad Request", "AuthorizationHeaderMalformed"), Kind::Invalid),
+            (said("416 Range", "InvalidRange"), Kind::Corrupt),
+            (said("503 Service Unavailable", "SlowDown"), Kind::Unavailable),
+            (said("500 Internal", "InternalError"), Kind::Unavailable),
+            (said("404 Not Found", "NoSuchBucket"), Kind::Unavailable),
+            (said("404 Not Found", "NoSuchKey"), Kind::NotFound),
+            (generic("odd"), Kind::Unavailable),
+        ] {
+            assert_eq!(Trouble::of(&error).kind, kind, "{error}");
+        }
+        let trouble = Trouble::of(&said("403 Forbidden", "AccessDenied"));
+        assert_eq!(trouble.to_string(), "status 403 AccessDenied why");
+        assert!(Trouble::of(&said("404 Not Found", "NoSuchBucket")).is_missing_bucket());
+    }
+
+    #[test]
+    fn system_errors_keep_their_meaning() {
+        use std::io::ErrorKind as Io;
+        for (io, kind) in [
+            (Io::PermissionDenied, Kind::Denied),
+            (Io::StorageFull, Kind::NoSpace),
+            (Io::ConnectionReset, Kind::Unavailable),
+        ] {
+            let source = Box::new(std::io::Error::new(io, "x"));
+            let error = StoreError::Generic { store: "file", source };
+            assert_eq!(Trouble::of(&error).kind, kind);
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let trouble = Trouble::of(&generic(&"ä\n".repeat(1000)));
+        assert!(trouble.to_string().len() < TEXT_BYTES_MAX + 4);
+    }
+}

@@ -1,0 +1,116 @@
+//! What must hold in a commit for readers to rely on it.
+//!
+//! Owns the rules; both the writer and every reader apply them. Must never accept what could name a
+//! key or a path of its own choosing.
+
+use super::codec::{INLINE_BYTES_MAX, REQUIRED_TAGS_FROM};
+use super::frame::FRAME_RAW_BYTES_MAX;
+use super::keys;
+use super::pack::PACK_BYTES_MAX;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::namespace::{
+    Attrs, BlobAt, Change, Commit, Entry, Kind as EntryKind, Op, Place, Time, XATTR_TOTAL_BYTES_MAX,
+};
+
+/// The longest target of a symbolic link (`PATH_MAX` with its NUL).
+const TARGET_BYTES_MAX: usize = 4095;
+/// Permission bits, set-id and sticky.
+const MODE_BITS: u32 = 0o7777;
+/// The file type bits of `st_mode`.
+const FORMAT_BITS: u32 = 0o170_000;
+
+/// Checks a commit.
+pub(super) fn commit(commit: &Commit) -> Result<()> {
+    if let Some((tag, _)) = commit.extensions.range(REQUIRED_TAGS_FROM..).next() {
+        let op =
+            format!("commit has the newer format's extension {tag}; bring hearthfs up to date");
+        return Err(Error::new(Kind::Invalid, op));
+    }
+    let wrong = |what: &str| {
+        let op = format!("commit {} of node {}: {what}", commit.stamp.sortable(), commit.node);
+        Error::new(Kind::Corrupt, op)
+    };
+    if commit.stamp.node != commit.node {
+        return Err(wrong("its stamp is of another node"));
+    }
+    if !commit.packs.iter().all(|name| keys::pack_stamp(name).is_some()) {
+        return Err(wrong("a pack has an impossible name"));
+    }
+    for blob_at in &commit.blobs {
+        blob(blob_at, commit.packs.len()).map_err(wrong)?;
+    }
+    commit.changes.iter().try_for_each(change).map_err(wrong)
+}
+
+fn blob(blob: &BlobAt, packs: usize) -> std::result::Result<(), &'static str> {
+    match &blob.place {
+        Place::Inline(bytes) => {
+            if bytes.len() > INLINE_BYTES_MAX || bytes.len() as u64 != blob.size {
+                return Err("an inline blob has another size");
+            }
+            if Digest::of(bytes) != blob.digest {
+                return Err("an inline blob is not what its digest says");
+            }
+        }
+        Place::Pack { pack, offset, length } => {
+            if *pack as usize >= packs {
+                return Err("a blob lies in a pack that is not named");
+            }
+            let end = offset.checked_add(u64::from(*length));
+            if *length == 0 || end.is_none_or(|end| end > PACK_BYTES_MAX) {
+                return Err("a blob lies outside of its pack");
+            }
+            if blob.size > FRAME_RAW_BYTES_MAX {
+                return Err("a blob is too large for a pack");
+            }
+        }
+        Place::Object => {}
+    }
+    Ok(())
+}
+
+fn change(change: &Change) -> std::result::Result<(), &'static str> {
+    match &change.op {
+        Op::Put(entry) if change.path.is_root() && !entry.is_directory() => {
+            Err("the root is put as something else than a directory")
+        }
+        Op::Put(entry) => put(entry),
+        Op::Remove if change.path.is_root() => Err("the root is removed"),
+        Op::Remove => Ok(()),
+        Op::Attrs { attrs: all, .. } => attrs(all),
+    }
+}
+
+fn put(entry: &Entry) -> std::result::Result<(), &'static str> {
+    match &entry.kind {
+        EntryKind::Symlink { target } => {
+            if target.is_empty() || target.len() > TARGET_BYTES_MAX || target.contains(&0) {
+                return Err("a symbolic link has an impossible target");
+            }
+        }
+        EntryKind::Special { format, .. } => {
+            if format & !FORMAT_BITS != 0 {
+                return Err("a special file has an impossible type");
+            }
+        }
+        EntryKind::File { .. } | EntryKind::Directory => {}
+    }
+    attrs(&entry.attrs)
+}
+
+fn attrs(attrs: &Attrs) -> std::result::Result<(), &'static str> {
+    if attrs.mode & !MODE_BITS != 0 {
+        return Err("an entry has impossible permissions");
+    }
+    let possible = |time: &Time| time.nanos < 1_000_000_000;
+    if !possible(&attrs.mtime) || !possible(&attrs.atime) {
+        return Err("an entry has an impossible time");
+    }
+    let bytes: usize =
+        attrs.xattrs.iter().flat_map(|all| all.iter()).map(|(k, v)| k.len() + v.len()).sum();
+    if bytes > XATTR_TOTAL_BYTES_MAX {
+        return Err("an entry has too many extended attributes");
+    }
+    Ok(())
+}
