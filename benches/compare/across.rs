@@ -52,7 +52,12 @@ struct Across<'a> {
 }
 
 /// Measures, and adds to the report.
-pub(crate) fn run(base: &Path, counts: &Counts, bodies: &Bodies, report: &mut Report) -> Result<()> {
+pub(crate) fn run(
+    base: &Path,
+    counts: &Counts,
+    bodies: &Bodies,
+    report: &mut Report,
+) -> Result<()> {
     let server = S3Server::start();
     server.faults.latency(LATENCY);
     let head = ["work", "figure", "goal"].map(ToOwned::to_owned).to_vec();
@@ -76,7 +81,7 @@ pub(crate) fn run(base: &Path, counts: &Counts, bodies: &Bodies, report: &mut Re
     drop(b);
     a.stop()?;
     let Across { table, report, .. } = across;
-    report.table(table);
+    report.table(&table);
     Ok(())
 }
 
@@ -191,7 +196,9 @@ impl Across<'_> {
 
     /// Closes on one node, asks on the other until it is there.
     fn seen(&mut self, a: &Node, b: &Node) -> Result<()> {
-        for (how, asks_before) in [("asked for in vain before", true), ("not asked for before", false)] {
+        for (how, asks_before) in
+            [("asked for in vain before", true), ("not asked for before", false)]
+        {
             let mut took = Vec::new();
             for n in 0..self.counts.seen {
                 let name = format!("seen-{asks_before}-{n}");

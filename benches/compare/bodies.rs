@@ -49,7 +49,12 @@ impl Bodies {
         while text.len() < total {
             let n = dice.next();
             let op = ["ld.global", "st.shared", "fma.rn.f32", "mov.b32", "bra.uni"][n as usize % 5];
-            let line = format!("    {op}  %r{}, [%rd{}+{}];\n", n >> 8 & 255, n >> 16 & 31, n >> 24 & 1023);
+            let line = format!(
+                "    {op}  %r{}, [%rd{}+{}];\n",
+                n >> 8 & 255,
+                n >> 16 & 31,
+                n >> 24 & 1023
+            );
             text.extend_from_slice(line.as_bytes());
         }
         text.truncate(total);

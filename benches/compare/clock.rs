@@ -59,7 +59,7 @@ pub(crate) fn start_watchdog() -> std::io::Result<()> {
             if deadline.is_some_and(|deadline| now() > deadline) {
                 for pid in STARTED.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                     crate::say(format_args!("too late: killing process {}", pid.as_raw_nonzero()));
-                    drop(kill_process(pid, Signal::KILL));
+                    let _ = kill_process(pid, Signal::KILL);
                 }
             }
         }

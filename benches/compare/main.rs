@@ -86,7 +86,9 @@ fn compare(options: &Options) -> Result<bool> {
             Part::Peers => peers::run(&dir, &counts, &bodies, &mut report),
         });
         let (took, after) = (took.as_secs(), load());
-        report.note(format!("part {part:?}: {took} s; load of the machine {before} before, {after} after"));
+        report.note(format!(
+            "part {part:?}: {took} s; load of the machine {before} before, {after} after"
+        ));
         if let Err(error) = done {
             good = false;
             report.note(format!("FAILED {part:?}: {error:#}"));
@@ -104,7 +106,8 @@ fn compare(options: &Options) -> Result<bool> {
 /// Removes what a part left; never through a mount that is still there.
 fn remove(dir: &Path) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let below = |line: &&str| line.split(' ').nth(4).is_some_and(|at| Path::new(at).starts_with(dir));
+    let below =
+        |line: &&str| line.split(' ').nth(4).is_some_and(|at| Path::new(at).starts_with(dir));
     if table.lines().any(|line| below(&line)) {
         say(format_args!("{} is left: something is still mounted there", dir.display()));
         return;

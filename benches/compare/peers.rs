@@ -46,8 +46,14 @@ const PEERS: [Peer; 2] = [
 ];
 
 /// Measures, and adds to the report.
-pub(crate) fn run(base: &Path, counts: &Counts, bodies: &Bodies, report: &mut Report) -> Result<()> {
-    let mut rows: Vec<Vec<String>> = PEER_WORKS.iter().map(|work| vec![(*work).to_owned()]).collect();
+pub(crate) fn run(
+    base: &Path,
+    counts: &Counts,
+    bodies: &Bodies,
+    report: &mut Report,
+) -> Result<()> {
+    let mut rows: Vec<Vec<String>> =
+        PEER_WORKS.iter().map(|work| vec![(*work).to_owned()]).collect();
     let mut names = vec!["work".to_owned()];
     for peer in &PEERS {
         if !is_there(peer.program) {
@@ -68,8 +74,10 @@ pub(crate) fn run(base: &Path, counts: &Counts, bodies: &Bodies, report: &mut Re
     }
     if names.len() > 1 {
         let mut table = Table::new("Peers: median / 99th percentile, microseconds", names);
-        rows.into_iter().for_each(|row| table.row(row));
-        report.table(table);
+        for row in rows {
+            table.row(row);
+        }
+        report.table(&table);
     }
     Ok(())
 }

@@ -57,7 +57,7 @@ impl Report {
     }
 
     /// Adds a table.
-    pub(crate) fn table(&mut self, table: Table) {
+    pub(crate) fn table(&mut self, table: &Table) {
         let _ = write!(self.text, "\n{}\n", table.markdown());
     }
 

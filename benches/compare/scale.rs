@@ -15,7 +15,7 @@ use hearthfs::remote::{encode_commit, keys};
 use hearthfs::stamp::{NodeId, Stamp};
 use serde_json::json;
 
-use crate::bodies::{Bodies, Dice};
+use crate::bodies::Bodies;
 use crate::clock::{now, sleep_ms, timed, wall_ms};
 use crate::node::{Node, Options};
 use crate::options::Counts;
@@ -44,9 +44,17 @@ pub(crate) fn run(
 ) -> Result<()> {
     let mut table = Table::new(
         "Many entries",
-        ["entries", "start", "ready (first stat)", "first hit", "all known", "memory now", "memory at most"]
-            .map(ToOwned::to_owned)
-            .to_vec(),
+        [
+            "entries",
+            "start",
+            "ready (first stat)",
+            "first hit",
+            "all known",
+            "memory now",
+            "memory at most",
+        ]
+        .map(ToOwned::to_owned)
+        .to_vec(),
     );
     written(base, counts.entries, bodies, &mut table, report)?;
     if million {
@@ -54,20 +62,21 @@ pub(crate) fn run(
     } else {
         report.note("SKIPPED 1,000,000 entries: `--million` was not given");
     }
-    report.table(table);
+    report.table(&table);
     Ok(())
 }
 
 /// The name of entry `n`: half are flat as JAX makes them, half in directories as Triton does.
 fn name(n: usize) -> String {
-    let mut dice = Dice::new(n as u64);
     if n.is_multiple_of(2) {
-        let key: String = (0..4).map(|_| format!("{:016x}", dice.next())).collect();
-        return format!("jit_step-{key}-cache");
+        return format!("jit_step-{}-cache", key(n as u64));
     }
-    let mut dice = Dice::new(!(n as u64 / 16));
-    let key: String = (0..3).map(|_| format!("{:016x}", dice.next())).collect();
-    format!("{key}/kernel_{}.part{}", n / 16, n % 16)
+    format!("{}/kernel_{}.part{}", &key(!(n as u64 / 16))[..52], n / 16, n % 16)
+}
+
+/// Returns 64 digits that follow from `seed`.
+fn key(seed: u64) -> String {
+    Digest::of(&seed.to_le_bytes()).to_string()
 }
 
 fn store(base: &Path, name: &str) -> Result<PathBuf> {
@@ -104,7 +113,10 @@ fn written(
         node.drain()
     });
     done?;
-    report.note(format!("{total} files of 200 bytes written and durable in {:.1} s", took.as_secs_f64()));
+    report.note(format!(
+        "{total} files of 200 bytes written and durable in {:.1} s",
+        took.as_secs_f64()
+    ));
     sleep_ms(REST_MS);
     let mut rows = Rows { total, table, report };
     rows.add("after writing them", &node, None, None)?;
@@ -252,7 +264,8 @@ impl Rows<'_> {
         let shown = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.2} s"));
         let ready = seconds(hit.map(|_| node.ready_after));
         let goal = self.total == MILLION;
-        let mark = |text: String, missed: bool| if goal && missed { format!("**{text}**") } else { text };
+        let mark =
+            |text: String, missed: bool| if goal && missed { format!("**{text}**") } else { text };
         let mib = |kib: u64| format!("{:.0} MiB", kib as f64 / 1024.0);
         let row = [
             self.total.to_string(),

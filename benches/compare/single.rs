@@ -28,7 +28,12 @@ struct Cell {
 }
 
 /// Measures, and adds to the report.
-pub(crate) fn run(base: &Path, counts: &Counts, bodies: &Bodies, report: &mut Report) -> Result<()> {
+pub(crate) fn run(
+    base: &Path,
+    counts: &Counts,
+    bodies: &Bodies,
+    report: &mut Report,
+) -> Result<()> {
     let mut targets = targets(base)?;
     crate::say(format_args!("single: filling {} targets", targets.len()));
     for (number, target) in targets.iter_mut().enumerate() {
@@ -72,8 +77,7 @@ fn targets(base: &Path) -> Result<Vec<Target>> {
     let local = |io| Options { io, ..Options::default() };
     let store = base.join("store");
     std::fs::create_dir_all(&store)?;
-    let shared =
-        Options { remote: Some(format!("file://{}", store.display())), ..local("auto") };
+    let shared = Options { remote: Some(format!("file://{}", store.display())), ..local("auto") };
     Ok(vec![
         Target::disk(base)?,
         Target::floor(base)?,
@@ -130,7 +134,8 @@ fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Rep
         let mut time = vec![work.name.to_owned()];
         for (name, cell) in names.iter().zip(row) {
             let each = (work.per_sample)(counts) as f64;
-            let (p50, p99) = (cell.samples.quantile_us(0.5) / each, cell.samples.quantile_us(0.99) / each);
+            let (p50, p99) =
+                (cell.samples.quantile_us(0.5) / each, cell.samples.quantile_us(0.99) / each);
             let to_floor = cell.samples.ratio_to(&row[FLOOR].samples);
             time.push(format!("{} / {}", micros(p50), micros(p99)));
             let ours = name.starts_with("hearthfs");
@@ -148,16 +153,12 @@ fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Rep
         ratios.row(r);
         trips.row(t);
     }
-    report.table(times);
-    report.table(ratios);
-    report.table(trips);
+    report.table(&times);
+    report.table(&ratios);
+    report.table(&trips);
 }
 
-fn trips_cell(
-    total: Option<f64>,
-    by: Option<&BTreeMap<String, f64>>,
-    goal: Option<f64>,
-) -> String {
+fn trips_cell(total: Option<f64>, by: Option<&BTreeMap<String, f64>>, goal: Option<f64>) -> String {
     let (Some(total), Some(by)) = (total, by) else { return "-".to_owned() };
     let parts: Vec<String> = by
         .iter()

@@ -50,7 +50,12 @@ impl Target {
     }
 
     /// A hearthfs.
-    pub(crate) fn node(name: &'static str, base: &Path, id: &str, options: Options) -> Result<Self> {
+    pub(crate) fn node(
+        name: &'static str,
+        base: &Path,
+        id: &str,
+        options: Options,
+    ) -> Result<Self> {
         let node = Node::start(base, id, options)?;
         Ok(Self { name, dir: node.mount(), served: Served::Node(node) })
     }

@@ -180,10 +180,7 @@ const fn read_work(
     Work { name, ratio_max: Some(ratio), trips_max: Some(1.0), turn, ..PLAIN }
 }
 
-const fn write_work(
-    name: &'static str,
-    turn: fn(&Site<'_>) -> Result<Vec<Duration>>,
-) -> Work {
+const fn write_work(name: &'static str, turn: fn(&Site<'_>) -> Result<Vec<Duration>>) -> Work {
     let before = |site: &Site<'_>| touch_dir(site, "made");
     Work { name, ratio_max: Some(1.3), trips_max: Some(3.0), before, turn, ..PLAIN }
 }
