@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hearthfs::clock::{self, Clock};
+use hearthfs::config::RemoteUrl;
 use hearthfs::digest::Digest;
 use hearthfs::error::{Kind, Result};
 use hearthfs::remote::{
-    Environment, Health, PackBuilder, PackReader, Remote, RemoteOptions, RemoteUrl, decode_frame,
-    keys,
+    Environment, Health, PackBuilder, PackReader, Remote, RemoteOptions, decode_frame, keys,
 };
 use hearthfs::stamp::{NodeId, Stamp};
 use stores::{ACCESS_KEY, BUCKET, Moto, S3Server, SECRET_KEY, environment};
@@ -416,6 +416,48 @@ fn credentials_from_files_are_used_and_followed() {
         assert_eq!(remote.check().await.expect_err("refused").kind(), Kind::Denied);
         write(SECRET_KEY);
         remote.check().await.expect("the new secret is used");
+    });
+}
+
+/// Answers as the metadata service of a machine in the cloud does; ends after five connections.
+fn metadata_service() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let serve = move || {
+        for stream in listener.incoming().take(5) {
+            let mut stream = stream.expect("a connection");
+            let mut head = [0; 4096];
+            let length = stream.read(&mut head).expect("a request");
+            let head = String::from_utf8_lossy(&head[..length]).into_owned();
+            let body = match head.split(' ').nth(1) {
+                Some("/latest/api/token") => "session".to_owned(),
+                Some("/latest/meta-data/iam/security-credentials/") => "role".to_owned(),
+                _ => format!(
+                    "{{\"AccessKeyId\":\"{ACCESS_KEY}\",\"SecretAccessKey\":\"{SECRET_KEY}\",\
+                     \"Token\":\"t\",\"Expiration\":\"2099-01-01T00:00:00Z\"}}"
+                ),
+            };
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(answer.as_bytes()).expect("sent");
+        }
+    };
+    drop(hearthfs::task::thread("metadata", serve).expect("a thread"));
+    format!("http://{address}")
+}
+
+#[test]
+fn credentials_from_instance_metadata_are_used() {
+    let server = S3Server::start();
+    let env = [("AWS_METADATA_ENDPOINT".to_owned(), metadata_service())].into_iter().collect();
+    let bed = Bed { env, ..s3_bed(&server) };
+    run(async {
+        let before = server.faults.requests();
+        let remote = bed.connect("metadata").await;
+        let sent = server.faults.requests() - before;
+        assert_eq!(remote.requests().total(), sent, "the store's requests are counted, no others");
     });
 }
 

@@ -35,7 +35,7 @@ const fn client(name: &'static str, variable: &'static str, dir: &'static str) -
 static CLIENTS: &[Client] = &[
     client("OLYMPUS", "OLYMPUS_COMPILATION_CACHE_DIR", "jax"),
     client("JAX", "JAX_COMPILATION_CACHE_DIR", "jax"),
-    // It opens files in the directory and never makes it.
+    // Not known to make its directory.
     Client { needs_dir: true, ..client("PyTorch/XLA", "XLA_PERSISTENT_CACHE_PATH", "torch_xla") },
     client("TorchInductor", "TORCHINDUCTOR_CACHE_DIR", "inductor"),
     client("Triton", "TRITON_CACHE_DIR", "triton"),
@@ -50,17 +50,9 @@ static CLIENTS: &[Client] = &[
     },
     // The second level, not CCACHE_DIR: the first level stays on the node's own disk with its statistics
     // and locks, which are written at every call and mean nothing elsewhere.
-    Client {
-        prefix: "file:",
-        needs_dir: true,
-        ..client("ccache", "CCACHE_REMOTE_STORAGE", "ccache")
-    },
+    Client { prefix: "file:", ..client("ccache", "CCACHE_REMOTE_STORAGE", "ccache") },
     // The same under its name before version 4.7.
-    Client {
-        prefix: "file:",
-        needs_dir: true,
-        ..client("ccache", "CCACHE_SECONDARY_STORAGE", "ccache")
-    },
+    Client { prefix: "file:", ..client("ccache", "CCACHE_SECONDARY_STORAGE", "ccache") },
     client("sccache", "SCCACHE_DIR", "sccache"),
     client("Go", "GOCACHE", "go-build"),
 ];
@@ -164,7 +156,7 @@ mod tests {
     #[test]
     fn directories_of_clients_that_make_none() {
         let dirs = plan(Path::new("/m"), &BTreeMap::new()).dirs;
-        assert_eq!(dirs, ["torch_xla", "triton-dejavu", "ccache"]);
+        assert_eq!(dirs, ["torch_xla", "triton-dejavu"]);
         let mine = BTreeMap::from([("TRITON_DEJAVU_STORAGE".into(), "/mine".into())]);
         assert!(!plan(Path::new("/m"), &mine).dirs.contains(&"triton-dejavu"));
     }

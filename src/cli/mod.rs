@@ -74,13 +74,14 @@ Examples:
   hearthfs status /mnt/cache
   hearthfs unmount /mnt/cache";
 
+// Paragraphs are one line each: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
-Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0. The
-mount point must be an empty directory; what a dead daemon left mounted there is taken away first.
+Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0. \
+The mount point must be an empty directory; what a dead daemon left mounted there is taken away first.
 
 Examples:
   hearthfs mount /mnt/cache --remote s3://bucket/cache
-  hearthfs mount /mnt/cache --remote file:///nfs/cache --cache-dir /scratch/cache --cache-size 200GiB
+  hearthfs mount /mnt/cache --remote file:///nfs/cache --cache-size 200GiB
   hearthfs mount /mnt/cache --remote s3://bucket --set remote.endpoint=http://localhost:9000";
 
 const STATUS_NOTES: &str = "\
@@ -95,18 +96,18 @@ Example:
   hearthfs drain /mnt/cache --timeout 5m && shutdown -h now";
 
 const UNMOUNT_NOTES: &str = "\
-Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and the
-next mount with that directory goes on.
+Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
+the next mount with that directory goes on.
 
 Examples:
   hearthfs unmount /mnt/cache
   hearthfs unmount /mnt/cache --now";
 
 const RUN_NOTES: &str = "\
-Mounts at DIR if nothing is mounted there, or else joins that mount; several runs share it, and the last
-one unmounts what a run has mounted. Signals and the exit status are the command's; a command that cannot
-be found exits 127, one that cannot be executed 126. At the end it waits until all is remote (at most
-writeback.drain_deadline) and prints one line of figures to stderr.
+Mounts at DIR if nothing is mounted there, or else joins that mount; several runs share it, and the \
+last one unmounts what a run has mounted. Signals and the exit status are the command's; a command \
+that cannot be found exits 127, one that cannot be executed 126. At the end it waits until all is \
+remote (at most writeback.drain_deadline) and prints one line of figures to stderr.
 
 Some clients store absolute paths in their entries: DIR should be the same on all nodes.
 

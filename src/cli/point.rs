@@ -19,7 +19,7 @@ use crate::error::Kind;
 use crate::task;
 
 /// How long a mount may take to answer one stat.
-const STAT_LIMIT: Duration = Duration::from_secs(10);
+const STAT_LIMIT: Duration = Duration::from_secs(5);
 /// The most mounts that are taken away from one place: crashes may have piled some up.
 const PILE_MAX: usize = 16;
 
@@ -71,7 +71,8 @@ async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
             "{} is mounted, but the control socket of its daemon is not where it should be",
             point.display()
         ))
-        .hint("was it mounted with another HEARTHFS_RUNTIME_DIR or XDG_RUNTIME_DIR?")),
+        .hint("was it mounted with another HEARTHFS_RUNTIME_DIR or XDG_RUNTIME_DIR?")
+        .hint("SIGTERM ends a daemon without it: it drains, unmounts and exits")),
         (_, Some(_)) => Err(Failure::from(error)),
         (_, None) => Err(Failure::failed(format!(
             "{} is mounted, but does not answer: {}",

@@ -1,6 +1,7 @@
 //! `hearthfs run`.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -26,6 +27,10 @@ use crate::metrics::Snapshot;
 /// Options of `hearthfs run`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Run {
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
     /// The mount point; should be the same on all nodes, because some clients store paths
     /// [default: $HEARTHFS_MOUNT, else ~/.hearthfs]
     #[arg(long, value_name = "DIR")]
@@ -33,10 +38,6 @@ pub(super) struct Run {
 
     #[command(flatten)]
     options: MountOptions,
-
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
 }
 
 /// The mount that the command runs on.
@@ -90,7 +91,7 @@ fn mount_point(around: &Surroundings, command: &Run) -> Outcome<(PathBuf, bool)>
 fn make_default(point: &Path) -> Outcome<()> {
     let made = std::fs::DirBuilder::new().mode(0o700).create(point);
     match made {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
             Err(Failure::refused(format!("make the mount point {}: {error}", point.display()))
                 .hint("name another with --mount"))
         }
@@ -156,9 +157,12 @@ async fn execute(
 ) -> Outcome<ExitStatus> {
     let Plan { variables, dirs } = plan(point, &around.variables);
     for dir in dirs {
-        // Read-only, or made by another node just now: the client finds out itself.
-        if let Err(error) = std::fs::DirBuilder::new().recursive(true).create(point.join(dir)) {
-            note(&format!("warning: make {}: {error}", point.join(dir).display()));
+        let path = point.join(dir);
+        match std::fs::DirBuilder::new().recursive(true).create(&path) {
+            Ok(()) => {}
+            // A read-only mount serves what is there, and that is what was asked for.
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {}
+            Err(error) => note(&format!("warning: make {}: {error}", path.display())),
         }
     }
     let mut process = Command::new(&command.command[0]);

@@ -38,18 +38,19 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
     if !Mounts::read()?.at(&point).is_some_and(Mounted::is_ours) {
         return Err(not_mounted(&point));
     }
-    let (client, _) = match wait(point::inspect(&around, &point))? {
-        State::Live(found) => *found,
-        State::Free => return Err(not_mounted(&point)),
-        State::Foreign => return Err(foreign(&point)),
-        State::Stale => {
-            point::clear_stale(&around, &point)?;
-            note("its daemon was dead; what it left is taken away");
-            return Ok(());
-        }
-    };
     let limit = if command.now { Some(Duration::ZERO) } else { command.timeout };
-    let report = wait(shut_down(client, &point, limit))?;
+    let report = wait(async {
+        match point::inspect(&around, &point).await? {
+            State::Live(found) => shut_down(found.0, &point, limit).await.map(Some),
+            State::Free => Err(not_mounted(&point)),
+            State::Foreign => Err(foreign(&point)),
+            State::Stale => point::clear_stale(&around, &point).map(|()| None),
+        }
+    })?;
+    let Some(report) = report else {
+        note("its daemon was dead; what it left is taken away");
+        return Ok(());
+    };
     if report.complete || report.left.is_empty() {
         return Ok(());
     }

@@ -128,6 +128,7 @@ pub fn load(
     }
     let (mut settings, mut effective) = apply(&chosen);
     settle_cache_dir(&mut settings, &mut effective, around, mount_point);
+    settle_open_wait(&mut settings, &mut effective);
     if problems.is_empty() {
         cross_check(&settings, &effective, &mut problems);
     }
@@ -199,6 +200,18 @@ fn settle_cache_dir(
     *dir = cache_base(around).join(mount_name(point));
     if let Some(entry) = effective.iter_mut().find(|e| e.key == "local.cache_dir") {
         entry.value = dir.display().to_string();
+    }
+}
+
+/// Who sets only the deadline means all waits: the default of the other one gives way.
+fn settle_open_wait(settings: &mut Settings, effective: &mut [Effective]) {
+    let limit = settings.remote.deadline;
+    let wait = effective.iter_mut().find(|e| e.key == "writeback.open_wait");
+    if let Some(entry) = wait.filter(|entry| entry.origin == Origin::Default)
+        && settings.writeback.open_wait > limit
+    {
+        settings.writeback.open_wait = limit;
+        entry.value = format_duration(limit);
     }
 }
 

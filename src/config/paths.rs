@@ -42,16 +42,16 @@ pub fn cache_base(around: &Surroundings) -> PathBuf {
 
 /// Returns the directory for the logs of mounts in the background.
 pub fn log_base(around: &Surroundings) -> PathBuf {
+    if let Some(base) = around.directory("XDG_STATE_HOME") {
+        return base.join("hearthfs");
+    }
     if around.uid == 0 {
         return PathBuf::from("/var/log/hearthfs");
     }
-    around
-        .directory("XDG_STATE_HOME")
-        .or_else(|| around.directory("HOME").map(|home| home.join(".local/state")))
-        .map_or_else(
-            || PathBuf::from(format!("/var/tmp/hearthfs-{}/log", around.uid)),
-            |base| base.join("hearthfs"),
-        )
+    match around.directory("HOME") {
+        Some(home) => home.join(".local/state/hearthfs"),
+        None => PathBuf::from(format!("/var/tmp/hearthfs-{}/log", around.uid)),
+    }
 }
 
 /// Returns the name of a mount: its path written as one directory name, the way systemd names

@@ -144,7 +144,10 @@ fn values_must_fit_together() {
             &[("writeback.open_wait", "6s")][..],
             &["writeback.open_wait", "remote.deadline (5s)"][..],
         ),
-        (&[("remote.deadline", "1s")], &["writeback.open_wait", "(1s)"]),
+        (
+            &[("remote.deadline", "1s"), ("writeback.open_wait", "2s")],
+            &["writeback.open_wait", "(1s)"],
+        ),
         (
             &[("local.cache_size", "16MiB"), ("writeback.batch", "9MiB")],
             &["writeback.batch", "half of local.cache_size (16MiB)"],
@@ -164,6 +167,8 @@ fn values_must_fit_together() {
             assert!(error.contains(word), "`{word}` is not in: {error}");
         }
     }
+    let short = load(&flags(&[("remote.deadline", "1s")]), &around(&[]), None).expect("good");
+    assert_eq!(short.settings.writeback.open_wait.as_secs(), 1, "a default gives way");
     let apart = [("local.cache_dir", "/srv/a"), ("remote.url", "file:///srv/ab")];
     assert!(load(&flags(&apart), &around(&[]), None).is_ok());
 }

@@ -14,6 +14,8 @@ pub(super) const URL_FORM: &str = "s3://BUCKET[/PREFIX] or file:///DIRECTORY";
 
 /// The longest address that is accepted, in bytes.
 const URL_BYTES_MAX: usize = 2048;
+/// The longest key prefix, in bytes. S3 allows keys of 1024; ours need about 90 behind the prefix.
+const PREFIX_BYTES_MAX: usize = 512;
 /// Schemes that are planned; they get a message of their own.
 const LATER_SCHEMES: [&str; 2] = ["gs", "az"];
 
@@ -38,6 +40,14 @@ impl RemoteUrl {
         match self {
             Self::File(dir) => Some(dir),
             Self::S3 { .. } => None,
+        }
+    }
+
+    /// Returns the prefix of every key; a directory has none, as its root is the address itself.
+    pub fn prefix(&self) -> &str {
+        match self {
+            Self::S3 { prefix, .. } => prefix,
+            Self::File(_) => "",
         }
     }
 }
@@ -116,6 +126,15 @@ fn s3(rest: &str) -> Result<RemoteUrl, String> {
     {
         return Err("the prefix holds `.`, `..` or an empty part".to_owned());
     }
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.=+,:@/".contains(&b);
+    if !prefix.bytes().all(plain) {
+        return Err(
+            "the prefix holds other characters than letters, digits and `-_.=+,:@/`".to_owned()
+        );
+    }
+    if prefix.len() > PREFIX_BYTES_MAX {
+        return Err(format!("the prefix is longer than {PREFIX_BYTES_MAX} bytes"));
+    }
     Ok(RemoteUrl::S3 { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
 }
 
@@ -128,7 +147,8 @@ fn file(text: &str, rest: &str) -> Result<RemoteUrl, String> {
     if dir == Path::new("/") {
         return Err("the root directory cannot be the remote".to_owned());
     }
-    Ok(RemoteUrl::File(dir))
+    // Without this a trailing slash would make two addresses of one directory.
+    Ok(RemoteUrl::File(dir.components().collect()))
 }
 
 /// Returns `text` with anything that looks like `user:password@` blotted out, for messages.

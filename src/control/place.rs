@@ -66,7 +66,8 @@ pub fn runtime_dir(around: &Surroundings) -> PathBuf {
     if around.uid == 0 {
         return PathBuf::from(SYSTEM_DIR);
     }
-    match around.directory("XDG_RUNTIME_DIR") {
+    // It may be named and not be there: without a login session, or after its end.
+    match around.directory("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()) {
         Some(dir) => dir.join("hearthfs"),
         None => fallback_dir(around.uid),
     }
@@ -83,6 +84,9 @@ fn fallback_dir(uid: u32) -> PathBuf {
 pub fn search_dirs(around: &Surroundings, owner: Option<u32>) -> Vec<PathBuf> {
     let mut dirs = vec![runtime_dir(around)];
     if around.variable("HEARTHFS_RUNTIME_DIR").is_none() {
+        if around.uid != 0 {
+            dirs.push(fallback_dir(around.uid));
+        }
         dirs.push(PathBuf::from(SYSTEM_DIR));
         if let Some(owner) = owner.filter(|owner| around.uid == 0 && *owner != 0) {
             dirs.push(PathBuf::from(format!("/run/user/{owner}/hearthfs")));
@@ -159,9 +163,12 @@ mod tests {
 
     #[test]
     fn directories_by_user() {
-        let xdg = [("XDG_RUNTIME_DIR", "/run/user/1000")];
-        assert_eq!(runtime_dir(&around(1000, &xdg)), Path::new("/run/user/1000/hearthfs"));
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let xdg = [("XDG_RUNTIME_DIR", dir.path().to_str().expect("text"))];
+        assert_eq!(runtime_dir(&around(1000, &xdg)), dir.path().join("hearthfs"));
         assert_eq!(runtime_dir(&around(1000, &[])), Path::new("/tmp/hearthfs-1000"));
+        let gone = [("XDG_RUNTIME_DIR", "/nonexistent/1000")];
+        assert_eq!(runtime_dir(&around(1000, &gone)), Path::new("/tmp/hearthfs-1000"));
         assert_eq!(runtime_dir(&around(0, &xdg)), Path::new("/run/hearthfs"));
         let own = [("HEARTHFS_RUNTIME_DIR", "/x"), xdg[0]];
         assert_eq!(search_dirs(&around(1000, &own), None), [Path::new("/x")]);

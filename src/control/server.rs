@@ -159,9 +159,9 @@ async fn accept(
         match stream {
             Ok((stream, _)) => {
                 let (node, drains) = (Arc::clone(&node), Arc::clone(&drains));
-                let inner = runtime.clone();
+                let (inner, ended) = (runtime.clone(), ended.clone());
                 task::spawn(&runtime, "control client", async move {
-                    serve(&inner, stream, node, &drains).await;
+                    serve(&inner, stream, node, &drains, ended).await;
                     drop(permit);
                 });
             }
@@ -173,8 +173,15 @@ async fn accept(
     }
 }
 
-/// Serves the requests of one client until it goes away or misbehaves.
-async fn serve(runtime: &Handle, stream: UnixStream, node: Arc<dyn Node>, drains: &Semaphore) {
+/// Serves the requests of one client until it goes away or misbehaves, or until the server ends and
+/// nothing is under way.
+async fn serve(
+    runtime: &Handle,
+    stream: UnixStream,
+    node: Arc<dyn Node>,
+    drains: &Semaphore,
+    mut ended: watch::Receiver<bool>,
+) {
     let us = rustix::process::geteuid().as_raw();
     let allowed = stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0);
     let (read, mut write) = stream.into_split();
@@ -187,7 +194,10 @@ async fn serve(runtime: &Handle, stream: UnixStream, node: Arc<dyn Node>, drains
     loop {
         let mut line = Vec::new();
         let mut limited = (&mut lines).take(REQUEST_BYTES_MAX + 1);
-        let read = within(LINE_DEADLINE, limited.read_until(b'\n', &mut line)).await;
+        let read = tokio::select! {
+            read = within(LINE_DEADLINE, limited.read_until(b'\n', &mut line)) => read,
+            _ = ended.wait_for(|ended| *ended) => return,
+        };
         if !matches!(read, Some(Ok(1..))) {
             return;
         }

@@ -121,9 +121,11 @@ fn status_over_the_socket() {
     assert_eq!(again, status);
     let (all, troubles) = bench.runtime.block_on(list(&bench.around));
     assert_eq!((all.len(), troubles.len()), (1, 0));
-    drop(client);
+    let clock = crate::clock::Clock::system();
     bench.runtime.block_on(server.close());
+    assert!(clock.mono() < Duration::from_secs(1), "an idle client does not hold the end up");
     assert!(!bench.place().socket().exists());
+    assert!(bench.runtime.block_on(client.status()).is_err());
     assert_eq!(bench.find().expect_err("gone").kind(), Kind::NotFound);
 }
 

@@ -217,7 +217,8 @@ impl Journal {
 
     /// Counts the records that are not acknowledged, and their bytes on disk.
     ///
-    /// The bytes of a segment that is acknowledged in part are an estimate.
+    /// Of a segment that is acknowledged in part, the bytes are an estimate, and so are the records
+    /// if some were damaged: rather too many than too few.
     pub fn backlog(&self) -> (u64, u64) {
         let state = self.state.lock();
         let parts = state.segments.iter().map(|segment| segment.after(state.acked));

@@ -139,12 +139,12 @@ impl Remote {
                     return Err(Error::new(Kind::NotFound, op));
                 }
                 Err(error) if error.kind() == Kind::NotFound => {}
-                Err(error) => return Err(self.with_remedy(error)),
+                Err(error) => return Err(self.with_remedy(&error)),
             }
             match self.make_format(lane, &key).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == Kind::Exists => {}
-                Err(error) => return Err(self.with_remedy(error)),
+                Err(error) => return Err(self.with_remedy(&error)),
             }
         }
         let op = format!("{} forgets what is written to it", self.inner.url);
@@ -184,8 +184,8 @@ impl Remote {
     }
 
     /// Adds to an error of the check what a person can do about it.
-    fn with_remedy(&self, error: Error) -> Error {
-        let missing = std::error::Error::source(&error)
+    fn with_remedy(&self, error: &Error) -> Error {
+        let missing = std::error::Error::source(error)
             .and_then(|source| source.downcast_ref::<Trouble>())
             .is_some_and(Trouble::is_missing_bucket);
         let dir = self.inner.caller.backend.dir().is_some();
@@ -207,8 +207,7 @@ impl Remote {
             kind @ Kind::Unavailable => (kind, "it cannot be reached: check endpoint and network"),
             kind => (kind, "check the store"),
         };
-        let op = format!("{error}: {remedy}");
-        Error::with(kind, op, error)
+        Error::new(kind, format!("{}; {remedy}", error.chain()))
     }
 
     /// Writes a small object, reads back when the store thinks that was, and removes it.
@@ -217,7 +216,7 @@ impl Remote {
         let clock = &self.inner.clock;
         let before_ms = clock.wall_ms();
         let text = Bytes::from_static(b"probe\n");
-        self.write(key.clone(), text, 64).await.map_err(|error| self.with_remedy(error))?;
+        self.write(key.clone(), text, 64).await.map_err(|error| self.with_remedy(&error))?;
         let after_ms = clock.wall_ms();
         let head =
             Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
@@ -225,7 +224,7 @@ impl Remote {
         let meta =
             self.inner.caller.call(head, |store| async move { Ok(store.head(at).await?) }).await;
         let stored_ms =
-            meta.map_err(|error| self.with_remedy(error))?.last_modified.timestamp_millis();
+            meta.map_err(|error| self.with_remedy(&error))?.last_modified.timestamp_millis();
         let offset = offset_between(before_ms as i64, after_ms as i64, stored_ms);
         self.inner.offset_ms.store(offset, Ordering::Relaxed);
         if offset != 0 {

@@ -302,4 +302,14 @@ mod tests {
         assert_eq!(source.current().expect("credentials").key_id, "ROTATED");
         assert!(!format!("{source:?}").contains("se#cr"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_can_be_read(text in "([\\[\\]=#; a-z\n\t\"]|profile ){0,60}") {
+            for (name, profile) in parse_ini(&text) {
+                proptest::prop_assert!(!name.contains(['\n', ']']));
+                proptest::prop_assert!(profile.keys().all(|key| !key.contains('=')));
+            }
+        }
+    }
 }

@@ -24,8 +24,8 @@ use parking_lot::Mutex;
 use super::connect::RemoteOptions;
 use super::meter::Meter;
 use super::store::{Backend, Remote};
-use super::url::RemoteUrl;
 use crate::clock::{self, Clock};
+use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
 use crate::task;
@@ -130,13 +130,20 @@ impl Faults {
 
     /// Takes the faults from [`FAULTS_VARIABLE`]; `None` when it is not set.
     pub(super) fn from_process_env() -> Result<Option<Arc<Self>>> {
-        let Ok(text) = std::env::var(FAULTS_VARIABLE) else { return Ok(None) };
+        match std::env::var(FAULTS_VARIABLE) {
+            Ok(text) => Ok(Some(Arc::new(Self::from_setting(&text)?))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Takes the faults from a value of [`FAULTS_VARIABLE`].
+    pub fn from_setting(text: &str) -> Result<Self> {
         let mut faults = Self::default();
         match text.strip_prefix('@') {
             Some(path) => faults.file = Some((PathBuf::from(path), Mutex::new(None))),
-            None => *faults.plan.lock() = Plan::parse(&text)?,
+            None => *faults.plan.lock() = Plan::parse(text)?,
         }
-        Ok(Some(Arc::new(faults)))
+        Ok(faults)
     }
 
     pub(super) fn around(self: &Arc<Self>, inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::keys;
-use super::url::RemoteUrl;
+use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
 
 /// The format that this version reads and writes.

@@ -257,4 +257,41 @@ mod tests {
         drop(ticket);
         assert!(gate.enter(Lane::Foreground).is_err());
     }
+
+    /// Takes what a subscriber writes.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_outage_is_said_once_and_flapping_once_a_minute() {
+        let (clock, gate) = gate();
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..5 {
+                for _ in 0..10 {
+                    gate.enter(Lane::Background).expect("goes through").unanswered("refused");
+                }
+                gate.enter(Lane::Background).expect("goes through").answered();
+            }
+            clock.advance(WARN_EVERY);
+            gate.enter(Lane::Background).expect("goes through").unanswered("refused");
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).expect("text");
+        assert_eq!(text.matches("WARN").count(), 2, "{text}");
+        assert!(text.contains("unsaid=4"), "{text}");
+    }
 }

@@ -18,7 +18,6 @@ mod meter;
 mod pack;
 mod store;
 mod trouble;
-mod url;
 mod validate;
 
 #[cfg(any(test, feature = "test-util"))]
@@ -36,4 +35,3 @@ pub use health::Health;
 pub use meter::Requests;
 pub use pack::{Member, PACK_BYTES_MAX, PACK_MEMBERS_MAX, PackBuilder, PackReader};
 pub use store::{LOG_ITEMS_MAX, LogItem, Remote};
-pub use url::{ParseUrlError, RemoteUrl};

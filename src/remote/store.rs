@@ -23,8 +23,8 @@ use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
 use super::pack::PACK_BYTES_MAX;
 use super::trouble::Trouble;
-use super::url::RemoteUrl;
 use crate::clock::{self, Clock};
+use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
 
@@ -139,7 +139,7 @@ impl Remote {
         let meter = Arc::new(Meter::default());
         let backend = match url {
             RemoteUrl::S3 { bucket, .. } => Backend::S3(connect::s3(bucket, options, env, &meter)?),
-            RemoteUrl::Dir(dir) => Backend::Dir(Arc::new(SharedDir::new(dir.clone()))),
+            RemoteUrl::File(dir) => Backend::Dir(Arc::new(SharedDir::new(dir.clone()))),
         };
         #[cfg(any(test, feature = "test-util"))]
         let backend = match super::fault::Faults::from_process_env()? {

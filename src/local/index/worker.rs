@@ -28,6 +28,11 @@ const FLUSH_OPS: usize = 50_000;
 /// How long an index that cannot be begun again stays off before another attempt.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
+/// How often the store is tried while a former one still holds it ...
+const OPEN_TRIES: u32 = 200;
+/// ... and how long it is waited in between, at most.
+const OPEN_PAUSE: Duration = Duration::from_millis(20);
+
 /// What the callers and the thread share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
@@ -127,7 +132,7 @@ impl Worker {
     }
 
     fn work(&mut self) {
-        match guarded(|| Store::open(&self.path, self.era)) {
+        match guarded(|| self.open()) {
             Ok(store) => self.store = Some(store),
             Err(why) => {
                 tracing::info!(%why, "the index cannot be used and is rebuilt");
@@ -135,14 +140,26 @@ impl Worker {
             }
         }
         while let Some(order) = self.next() {
-            if let Err(why) = self.obey(order) {
-                self.lose(&why);
-            }
+            self.obey(order);
         }
         if let Err(why) = self.flush() {
             tracing::debug!(%why, "the index was not flushed at the end");
         }
         self.drop_store();
+    }
+
+    /// Opens the store. sled lets go of its lock some time after it was dropped, so this waits for
+    /// a former one of this process; the cache directory is ours, so there is no other.
+    fn open(&self) -> Result<Store, Trouble> {
+        let mut tries = 0;
+        loop {
+            match Store::open(&self.path, self.era) {
+                Err(why) if tries < OPEN_TRIES && why.contains("acquire lock") => tries += 1,
+                opened => return opened,
+            }
+            let mut queue = self.shared.queue.lock();
+            self.shared.changed.wait_for(&mut queue, OPEN_PAUSE);
+        }
     }
 
     /// Waits for the next order; flushes meanwhile. `None` when it is time to stop.
@@ -174,22 +191,24 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, order: Order) -> Result<(), Trouble> {
-        match order {
-            Order::Save(batch) => {
-                if self.store.is_none() && self.clock.mono() >= self.off_since + RETRY_AFTER {
-                    self.begin_again(false);
-                }
-                self.unflushed += batch.len();
-                self.with(|store| store.save(batch))?;
-                if self.unflushed >= FLUSH_OPS { self.flush() } else { Ok(()) }
-            }
+    /// Obeys one order. Whoever waits for an answer gets it when a failure has been dealt with.
+    fn obey(&mut self, order: Order) {
+        let done = match order {
+            Order::Save(batch) => self.save(batch),
             Order::Load(reply) => {
-                // Whoever gave up waiting gets nothing, and that is an empty index to him.
-                self.with(Store::load).map(|loaded| drop(reply.send(loaded.unwrap_or_default())))
+                let (loaded, done) = match self.with(Store::load) {
+                    Ok(loaded) => (loaded.unwrap_or_default(), Ok(())),
+                    Err(why) => (Loaded::default(), Err(why)),
+                };
+                self.lose_if(done);
+                if reply.send(loaded).is_err() {
+                    tracing::debug!("what the index remembered came too late");
+                }
+                Ok(())
             }
             Order::Flush(reply) => {
-                self.flush()?;
+                let done = self.flush();
+                self.lose_if(done);
                 // Whoever gave up waiting does not mind.
                 reply.send(()).or(Ok(()))
             }
@@ -197,6 +216,22 @@ impl Worker {
                 let now = self.shared.generation.load(Ordering::Acquire);
                 if generation == now { self.with(Store::set_whole).map(drop) } else { Ok(()) }
             }
+        };
+        self.lose_if(done);
+    }
+
+    fn save(&mut self, batch: Batch) -> Result<(), Trouble> {
+        if self.store.is_none() && self.clock.mono() >= self.off_since + RETRY_AFTER {
+            self.begin_again(false);
+        }
+        self.unflushed += batch.len();
+        self.with(|store| store.save(batch))?;
+        if self.unflushed >= FLUSH_OPS { self.flush() } else { Ok(()) }
+    }
+
+    fn lose_if(&mut self, done: Result<(), Trouble>) {
+        if let Err(why) = done {
+            self.lose(&why);
         }
     }
 
@@ -234,7 +269,7 @@ impl Worker {
     fn begin_again(&mut self, whole: bool) {
         let opened = guarded(|| {
             move_aside(&self.path).map_err(|e| e.to_string())?;
-            let store = Store::open(&self.path, self.era)?;
+            let store = self.open()?;
             if !whole {
                 store.unset_whole()?;
             }

@@ -318,3 +318,18 @@ fn plans_are_read_from_text() {
     );
     assert!(Plan::parse("latncy=1").expect_err("unknown").to_string().contains("latncy"));
 }
+
+#[test]
+fn faults_of_a_program_under_test_follow_their_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("faults");
+    let faults = Faults::from_setting(&format!("@{}", path.display())).expect("a setting");
+    assert_eq!(faults.plan(), Plan::default(), "no file yet");
+    std::fs::write(&path, "forbidden=1").expect("written");
+    assert!(faults.plan().forbidden);
+    std::fs::remove_file(&path).expect("removed");
+    assert_eq!(faults.plan(), Plan::default());
+    let fixed = Faults::from_setting("hang=1").expect("a setting");
+    assert!(fixed.plan().hang);
+    assert!(Faults::from_setting("hang=x").is_err());
+}

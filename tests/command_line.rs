@@ -1,0 +1,430 @@
+//! The binary as a user meets it: exit statuses, messages, and what `run` does to its command.
+
+mod fake;
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Lines};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+use hearthfs::control::Mounts;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A place of its own for every test: nothing outside is read or written.
+struct Bench {
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for name in ["mnt", "home", "run"] {
+            std::fs::create_dir(dir.path().join(name)).expect("mkdir");
+        }
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().canonicalize().expect("exists").join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hearthfs"));
+        self.surround(&mut command);
+        command.args(args).current_dir(self.path(""));
+        command
+    }
+
+    fn surround(&self, command: &mut Command) {
+        command.env_clear();
+        if let Some(path) = std::env::var_os("PATH") {
+            command.env("PATH", path);
+        }
+        command
+            .env("HOME", self.path("home"))
+            .env("HEARTHFS_RUNTIME_DIR", self.path("run"))
+            .env("HEARTHFS_CONFIG", self.config())
+            .stdin(Stdio::null());
+    }
+
+    /// An empty file, so that no file of the machine is found.
+    fn config(&self) -> PathBuf {
+        let path = self.path("hearthfs.toml");
+        if !path.exists() {
+            std::fs::write(&path, "").expect("write");
+        }
+        path
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("started")
+    }
+
+    /// Mounts the fake in a process of its own; `None`, with a note, where that cannot be.
+    fn fake(&self) -> Option<FakeMount> {
+        let us = rustix::process::geteuid();
+        if !us.is_root() || File::options().read(true).open("/dev/fuse").is_err() {
+            skipped("mounting needs root and /dev/fuse");
+            return None;
+        }
+        let mut command = Command::new(std::env::current_exe().expect("a name"));
+        self.surround(&mut command);
+        command.env(FAKE, self.path("mnt")).args(["fake_process", "--exact", "--nocapture"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let ready = lines.by_ref().map_while(Result::ok).any(|l| l.contains("fake is ready"));
+        let fake = FakeMount { child, _lines: lines, point: self.path("mnt") };
+        assert!(ready, "the fake did not come up");
+        Some(fake)
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "whoever reads the test's output counts these lines")]
+fn skipped(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}
+
+const FAKE: &str = "FAKE_MOUNT_POINT";
+
+/// Does nothing as a test; is the fake's process when it is told a mount point.
+#[expect(clippy::print_stdout, reason = "it tells the process that started it")]
+#[test]
+fn fake_process() {
+    if let Some(point) = std::env::var_os(FAKE) {
+        let remote = Some("file:///fake/remote".to_owned());
+        let ready = || println!("fake is ready");
+        fake::serve(Path::new(&point), remote, ready).expect("served");
+    }
+}
+
+struct FakeMount {
+    child: Child,
+    /// Kept open, so that what it prints has somewhere to go.
+    _lines: Lines<BufReader<ChildStdout>>,
+    point: PathBuf,
+}
+
+impl FakeMount {
+    fn is_mounted(&self) -> bool {
+        Mounts::read().expect("readable").at(&self.point).is_some()
+    }
+}
+
+impl Drop for FakeMount {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        rustix::mount::unmount(&self.point, rustix::mount::UnmountFlags::DETACH).ok();
+    }
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs `args` and checks exit status, words on stderr, and an empty stdout.
+fn refuses(bench: &Bench, args: &[&str], status: i32, words: &[&str]) {
+    let output = bench.output(args);
+    let text = err(&output);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
+    assert_eq!(out(&output), "", "{args:?}");
+    assert!(text.contains("error: "), "{args:?}: {text}");
+    for word in words {
+        assert!(text.contains(word), "{args:?}: `{word}` is not in: {text}");
+    }
+}
+
+#[test]
+fn usage_errors_are_refusals() {
+    let bench = Bench::new();
+    refuses(&bench, &["mont"], 2, &["mount"]);
+    refuses(&bench, &["mount"], 2, &["<DIR>"]);
+    refuses(&bench, &["mount", "mnt", "--cache-sise", "1GiB"], 2, &["--cache-size"]);
+    refuses(&bench, &["run"], 2, &["<CMD>"]);
+    refuses(&bench, &["drain", "mnt", "--timeout", "5"], 2, &["no unit"]);
+    refuses(&bench, &["unmount", "mnt", "--now", "--timeout", "5s"], 2, &["--now"]);
+    refuses(&bench, &["config", "show", "--set", "nonsense"], 2, &["KEY=VALUE"]);
+    assert_eq!(bench.output(&[]).status.code(), Some(2));
+    assert!(out(&bench.output(&["--help"])).contains("Exit status"));
+    let version = out(&bench.output(&["--version"]));
+    assert_eq!(version, format!("hearthfs {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn bad_configuration_is_refused_before_anything_is_changed() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("bad.toml"), "[local]\ncache_sise = \"1GiB\"\n").expect("write");
+    for command in [&["mount", "mnt"][..], &["config", "check"], &["run", "--mount", "mnt"]] {
+        for (options, words) in [
+            (&["--remote", "bucket"][..], &["--remote", "remote.url", "\"bucket\"", "s3://"][..]),
+            (&["--remote", "gs://bucket"], &["not in this version"]),
+            (&["--cache-size", "50"], &["local.cache_size", "no unit"]),
+            (&["--cache-size", "1MiB"], &["from 16MiB"]),
+            (&["--config", "bad.toml"], &["bad.toml:2", "local.cache_sise", "cache_size"]),
+            (&["--config", "none.toml"], &["none.toml"]),
+            (&["--set", "remote.frehsness=1s"], &["remote.freshness"]),
+            (&["--io", "fast"], &["mount.io", "\"auto\""]),
+        ] {
+            let tail: &[&str] = if command[0] == "run" { &["--", "true"] } else { &[] };
+            refuses(&bench, &[command, options, tail].concat(), 2, words);
+        }
+    }
+    let left: Vec<_> = std::fs::read_dir(bench.path("run")).expect("there").collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!bench.path("home/.hearthfs").exists());
+}
+
+#[test]
+fn impossible_places_are_refused() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("full")).expect("mkdir");
+    std::fs::write(bench.path("full/file"), "").expect("write");
+    let mount = |dir: &str, cache: &str, words: &[&str]| {
+        refuses(&bench, &["mount", dir, "--cache-dir", cache], 2, words);
+    };
+    mount("missing", "c", &["missing does not exist", "mkdir -p"]);
+    mount("full/file", "c", &["not a directory"]);
+    mount("full", "c", &["not empty"]);
+    mount("/proc", "c", &["mount point already"]);
+    if Path::new("/dev/fuse").exists() {
+        mount("mnt", "mnt/c", &["inside the mount"]);
+        mount("mnt", ".", &["inside the cache directory"]);
+        mount("mnt", "full/file", &["not a directory"]);
+        let remote = format!("file://{}/x", bench.path("mnt").display());
+        let args = ["mount", "mnt", "--cache-dir", "c", "--remote", &remote];
+        refuses(&bench, &args, 2, &["the shared directory", "inside the mount"]);
+    }
+    assert!(!bench.path("c").exists());
+}
+
+#[test]
+fn a_disk_without_room_is_refused() {
+    let bench = Bench::new();
+    let small = bench.path("small");
+    std::fs::create_dir(&small).expect("mkdir");
+    let flags = rustix::mount::MountFlags::empty();
+    if rustix::mount::mount("none", &small, "tmpfs", flags, c"size=1m").is_err() {
+        skipped("mounting needs root");
+        return;
+    }
+    let args = ["config", "check", "mnt", "--cache-dir", "small/c"];
+    let output = bench.output(&args);
+    // A cache that is there already serves on a full disk.
+    std::fs::create_dir_all(small.join("c/v1")).expect("mkdir");
+    let again = bench.output(&args);
+    rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).expect("ours");
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("1.0 MiB left, and at least 16.0 MiB"), "{}", err(&output));
+    assert_eq!(again.status.code(), Some(0), "{}", err(&again));
+}
+
+#[test]
+fn directories_on_another_of_our_mounts_are_refused() {
+    let bench = Bench::new();
+    let Some(_fake) = bench.fake() else { return };
+    std::fs::create_dir(bench.path("second")).expect("mkdir");
+    let words = &["the cache directory", "lies on the hearthfs mount"];
+    refuses(&bench, &["mount", "second", "--cache-dir", "mnt/c"], 2, words);
+    let remote = format!("file://{}/r", bench.path("mnt").display());
+    let args = ["mount", "second", "--cache-dir", "c", "--remote", &remote];
+    refuses(&bench, &args, 2, &["the shared directory", "lies on the hearthfs mount"]);
+}
+
+#[test]
+fn commands_without_a_mount() {
+    let bench = Bench::new();
+    for command in ["unmount", "status", "drain"] {
+        refuses(&bench, &[command, "mnt"], 3, &["is not a hearthfs mount"]);
+        refuses(&bench, &[command, "missing"], 3, &["is not a hearthfs mount"]);
+    }
+    let all = bench.output(&["status", "--json"]);
+    assert_eq!((all.status.code(), out(&all).trim()), (Some(0), "[]"));
+}
+
+#[test]
+fn config_show_is_a_file_that_says_the_same() {
+    let bench = Bench::new();
+    let args = ["config", "show", "mnt", "--cache-size", "3GiB", "--set", "mount.threads=4"];
+    let shown = bench.output(&args);
+    assert!(shown.status.success(), "{}", err(&shown));
+    let text = out(&shown);
+    assert!(text.contains("# flag --cache-size"), "{text}");
+    std::fs::write(bench.path("again.toml"), &text).expect("write");
+    let again = out(&bench.output(&["config", "show", "mnt", "--config", "again.toml"]));
+    let values = |text: &str| -> Vec<String> {
+        text.lines().map(|l| l.split(" # ").next().unwrap_or("").trim().to_owned()).collect()
+    };
+    assert_eq!(values(&again), values(&text));
+    let json = out(&bench.output(&["config", "show", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert!(json.as_array().is_some_and(|all| all.iter().any(|e| e["key"] == "local.cache_size")));
+    let check = bench.output(&["config", "check", "mnt", "--cache-dir", "c"]);
+    assert!(check.status.success() && err(&check).contains("in order"), "{}", err(&check));
+}
+
+#[test]
+fn a_mount_is_shown_drained_and_unmounted() {
+    let bench = Bench::new();
+    let Some(mut fake) = bench.fake() else { return };
+    let status = bench.output(&["status", "mnt", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out(&status)).expect("JSON");
+    assert_eq!(json["mount_point"].as_str(), bench.path("mnt").to_str());
+    assert_eq!(json["backlog"]["records"], 2);
+    let below = bench.output(&["status", "mnt/some/where"]);
+    assert!(out(&below).contains("2 changes"), "{}", err(&below));
+    assert!(out(&bench.output(&["status"])).contains("file:///fake/remote"));
+    refuses(&bench, &["mount", "mnt"], 2, &["mounted already", "hearthfs unmount"]);
+
+    refuses(&bench, &["drain", "mnt", "--timeout", "1ms"], 1, &["2 changes (4.0 KiB)"]);
+    let drained = bench.output(&["drain", "mnt"]);
+    assert!(drained.status.success(), "{}", err(&drained));
+    let unmounted = bench.output(&["unmount", "mnt"]);
+    assert!(unmounted.status.success(), "{}", err(&unmounted));
+    assert!(!fake.is_mounted());
+    assert!(
+        fake.child.try_wait().expect("ours").is_some(),
+        "unmount returns when the daemon is gone"
+    );
+    refuses(&bench, &["unmount", "mnt"], 3, &["is not a hearthfs mount"]);
+}
+
+#[test]
+fn unmount_now_leaves_the_backlog() {
+    let bench = Bench::new();
+    let Some(fake) = bench.fake() else { return };
+    let output = bench.output(&["unmount", "mnt", "--now"]);
+    assert!(output.status.success(), "{}", err(&output));
+    assert!(err(&output).contains("2 changes (4.0 KiB) not yet remote; kept"), "{}", err(&output));
+    assert!(!fake.is_mounted());
+}
+
+#[test]
+fn a_busy_mount_stays() {
+    let bench = Bench::new();
+    let Some(fake) = bench.fake() else { return };
+    // A working directory holds a mount as well as an open file does.
+    let mut holder =
+        Command::new("sleep").arg("60").current_dir(bench.path("mnt")).spawn().expect("sleep");
+    refuses(&bench, &["unmount", "mnt"], 1, &["is in use", "fuser -vm"]);
+    holder.kill().expect("ours");
+    holder.wait().expect("ours");
+    assert!(fake.is_mounted());
+}
+
+#[test]
+fn what_a_dead_daemon_left_is_recognised_and_taken_away() {
+    let bench = Bench::new();
+    let Some(mut fake) = bench.fake() else { return };
+    fake.child.kill().expect("ours");
+    fake.child.wait().expect("ours");
+    assert!(fake.is_mounted());
+    refuses(&bench, &["status", "mnt"], 3, &["dead"]);
+    assert!(out(&bench.output(&["status"])).is_empty(), "the dead are not listed");
+    // Refused for another reason: the stale mount is still there.
+    refuses(&bench, &["mount", "mnt", "--cache-dir", "mnt/c"], 2, &["inside the mount"]);
+    assert!(fake.is_mounted());
+    let output = bench.output(&["unmount", "mnt"]);
+    assert!(output.status.success(), "{}", err(&output));
+    assert!(!fake.is_mounted());
+}
+
+#[test]
+fn run_sets_variables_and_keeps_the_users() {
+    let bench = Bench::new();
+    let Some(fake) = bench.fake() else { return };
+    let mut command = bench.command(&["run", "--mount", "mnt", "--", "env"]);
+    command.env("GOCACHE", "/mine");
+    let output = command.output().expect("started");
+    assert!(output.status.success(), "{}", err(&output));
+    let (env, point) = (out(&output), bench.path("mnt"));
+    for line in [
+        format!("JAX_COMPILATION_CACHE_DIR={}/jax", point.display()),
+        format!("OLYMPUS_COMPILATION_CACHE_DIR={}/jax", point.display()),
+        format!("TRITON_CACHE_DIR={}/triton", point.display()),
+        format!("HEARTHFS_MOUNT={}", point.display()),
+        "GOCACHE=/mine".to_owned(),
+    ] {
+        assert!(env.lines().any(|l| l == line), "`{line}` is not in: {env}");
+    }
+    let summary = err(&output).lines().filter(|l| l.starts_with("hearthfs: ")).count();
+    assert_eq!(summary, 1, "{}", err(&output));
+    assert!(err(&output).contains(" hits, 0 misses, 0 published ("), "{}", err(&output));
+    assert!(fake.is_mounted(), "a mount that run did not make stays");
+}
+
+#[test]
+fn run_passes_the_end_of_its_command_on() {
+    let bench = Bench::new();
+    let Some(_fake) = bench.fake() else { return };
+    let run =
+        |args: &[&str]| bench.output(&[&["run", "--mount", "mnt", "--"], args].concat()).status;
+    assert_eq!(run(&["true"]).code(), Some(0));
+    assert_eq!(run(&["sh", "-c", "exit 42"]).code(), Some(42));
+    assert_eq!(run(&["/no/such/command"]).code(), Some(127));
+    assert_eq!(run(&["/etc/passwd"]).code(), Some(126));
+    for signal in [9, 15, 2, 6] {
+        let status = run(&["sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(status.signal(), Some(signal));
+    }
+}
+
+#[test]
+fn run_passes_signals_to_its_command() {
+    let bench = Bench::new();
+    let Some(_fake) = bench.fake() else { return };
+    for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("USR1", Signal::USR1)] {
+        // Waits in pieces, so that the shell's trap runs soon.
+        let script = format!("trap 'exit 7' {name}; echo up; while :; do sleep 0.05; done");
+        let mut command = bench.command(&["run", "--mount", "mnt", "--", "sh", "-c", &script]);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        lines.read_line(&mut line).expect("the command is up");
+        kill_process(Pid::from_child(&child), signal).expect("sent");
+        let output = child.wait_with_output().expect("ended");
+        assert_eq!(output.status.code(), Some(7), "{name}: {}", err(&output));
+        assert!(err(&output).contains("drained in"), "{name}: {}", err(&output));
+    }
+}
+
+#[test]
+fn several_runs_share_a_mount() {
+    let bench = Bench::new();
+    let Some(fake) = bench.fake() else { return };
+    let args = ["run", "--mount", "mnt", "--", "sleep", "0.2"];
+    let start = || bench.command(&args).stderr(Stdio::piped()).spawn().expect("started");
+    let all: Vec<Child> = (0..4).map(|_| start()).collect();
+    for child in all {
+        let output = child.wait_with_output().expect("ended");
+        assert!(output.status.success(), "{}", err(&output));
+    }
+    assert!(fake.is_mounted());
+}
+
+#[test]
+fn run_refuses_a_mount_with_another_remote() {
+    let bench = Bench::new();
+    let Some(_fake) = bench.fake() else { return };
+    let args = ["run", "--mount", "mnt", "--remote", "file:///other", "--", "true"];
+    refuses(&bench, &args, 2, &["file:///fake/remote, not file:///other"]);
+}
+
+#[test]
+fn waiting_for_the_dead_has_an_end() {
+    let bench = Bench::new();
+    let Some(fake) = bench.fake() else { return };
+    // A daemon that is stopped neither answers nor dies.
+    kill_process(Pid::from_child(&fake.child), Signal::STOP).expect("sent");
+    let clock = hearthfs::clock::Clock::system();
+    let output = bench.output(&["status", "mnt"]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(err(&output).contains("does not answer"), "{}", err(&output));
+    assert!(clock.mono() < Duration::from_secs(40));
+}

@@ -1,0 +1,184 @@
+//! Processes of this demonstration: started, waited for, and ended.
+//!
+//! Must never wait without listening for Ctrl-C, and never leave a process behind.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hearthfs::clock::Clock;
+use hearthfs::task;
+use rustix::process::{Pid, Signal};
+
+use crate::{Failure, Step};
+
+/// How often something that is waited for is looked at.
+const POLL: Duration = Duration::from_millis(10);
+/// How long a process that was told to end may take before it is killed.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// Ends this process when the one that started it does, however that ended.
+pub(crate) fn end_with_parent() {
+    // A kernel that refuses this is no reason not to go on: the parent also ends us in the orderly way.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+}
+
+/// Waits a moment.
+#[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous")]
+pub(crate) fn pause() {
+    std::thread::sleep(POLL);
+}
+
+/// Whether somebody wants all this to stop.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Turns the signals that end a program into a wish to stop, so that everything is cleaned up.
+    pub(crate) fn on_signals() -> Step<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let failed = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
+        let entered = runtime.enter();
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+        drop(entered);
+        let wish = Arc::new(AtomicBool::new(false));
+        let set = Arc::clone(&wish);
+        let listen = move || {
+            runtime.block_on(async {
+                loop {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                        _ = hangup.recv() => {}
+                    }
+                    set.store(true, Ordering::Relaxed);
+                }
+            });
+        };
+        // It ends with the process.
+        drop(task::thread("signals", listen).map_err(failed)?);
+        Ok(Self(wish))
+    }
+
+    /// Returns what nobody can stop, for cleaning up.
+    pub(crate) fn never() -> Self {
+        Self(Arc::new(AtomicBool::new(false)))
+    }
+
+    /// Fails if somebody wants all this to stop.
+    pub(crate) fn check(&self) -> Step<()> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(Failure::Failed("interrupted".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// A process with all that it started; ended when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    name: String,
+}
+
+impl Running {
+    /// Starts a process in a group of its own, so that Ctrl-C reaches it through us only.
+    pub(crate) fn start(command: &mut Command) -> Step<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| Failure::Failed(format!("cannot start {name}: {error}")))?;
+        Ok(Self { child, name })
+    }
+
+    /// Returns how it ended, if it did.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self, limit: Duration, stop: &Stop) -> Step<ExitStatus> {
+        let clock = Clock::system();
+        loop {
+            if let Some(status) = self.ended() {
+                return Ok(status);
+            }
+            stop.check()?;
+            if clock.mono() > limit {
+                let name = &self.name;
+                let problem = format!("{name} did not end within {} s", limit.as_secs());
+                return Err(Failure::Failed(problem));
+            }
+            pause();
+        }
+    }
+
+    /// Asks it to end, without its children.
+    pub(crate) fn ask_to_end(&self) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            // It may have ended by itself; until it is waited for, its number is not used again.
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended().is_some() {
+            return;
+        }
+        self.signal_all(Signal::TERM);
+        let clock = Clock::system();
+        while clock.mono() < END_WITHIN {
+            if self.ended().is_some() {
+                return;
+            }
+            pause();
+        }
+        self.signal_all(Signal::KILL);
+        drop(self.child.wait());
+    }
+}
+
+/// Runs a command to its end with its output kept in files that nobody else sees.
+pub(crate) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Step<Output> {
+    let failed = |error| Failure::Failed(format!("cannot make a temporary file: {error}"));
+    let (out, err) = (tempfile::NamedTempFile::new(), tempfile::NamedTempFile::new());
+    let (out, err) = (out.map_err(failed)?, err.map_err(failed)?);
+    command.stdout(out.reopen().map_err(failed)?).stderr(err.reopen().map_err(failed)?);
+    let status = Running::start(command)?.wait(limit, stop)?;
+    let stdout = std::fs::read(out.path()).map_err(failed)?;
+    let stderr = std::fs::read(err.path()).map_err(failed)?;
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Runs a command that has to succeed, and returns what it printed on stdout and on stderr.
+pub(crate) fn succeed(
+    command: &mut Command,
+    limit: Duration,
+    stop: &Stop,
+) -> Step<(String, String)> {
+    let shown = format!("{command:?}");
+    let output = output(command, limit, stop)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    if !output.status.success() {
+        let status = output.status;
+        return Err(Failure::Failed(format!("{status}: {shown}\n{}", err.trim_end())));
+    }
+    Ok((out, err))
+}

@@ -1,0 +1,277 @@
+//! The temporary world: one shared directory, and nodes with a mount and a cache directory each.
+//!
+//! Must never delete anything while something is mounted in it.
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use hearthfs::clock::Clock;
+use tempfile::TempDir;
+
+use crate::process::{Running, Stop, output, pause, succeed};
+use crate::{ACT_AS_HEARTHFS, Failure, Step, say};
+
+/// How long a mount may take until it answers.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How long an orderly end of a mount may take.
+const UNMOUNT_WITHIN: Duration = Duration::from_secs(90);
+/// How long a question to a daemon may take.
+const ASK_WITHIN: Duration = Duration::from_secs(20);
+/// How many of the last lines of a log are shown when something failed.
+const LOG_LINES_SHOWN: usize = 20;
+/// The configuration file.
+const CONFIG: &str = "hearthfs.toml";
+/// Variables of the caller that would change what is shown here.
+const FOREIGN: &[&str] =
+    &["AWS_", "CCACHE_", "GO", "HEARTHFS_", "JAX_", "OLYMPUS_", "PYTHON", "RUST_LOG", "XLA_"];
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Finds a program the way a shell does.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    std::env::split_paths(&paths).map(|dir| dir.join(name)).find(|path| {
+        path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// Refuses a machine on which nothing can be mounted, with what is missing.
+pub(crate) fn check_machine() -> Step<()> {
+    let missing = |what: &str| Err(Failure::Missing(what.to_owned()));
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(error) = device {
+        return missing(&format!(
+            "/dev/fuse cannot be opened ({error}); load the kernel module `fuse`, and in a container pass \
+             the device in (docker: --device /dev/fuse --cap-add SYS_ADMIN)"
+        ));
+    }
+    if !is_root() && find_program("fusermount3").is_none() {
+        return missing(
+            "a user who is not root needs `fusermount3` to mount; install the package `fuse3`, or run \
+             this as root",
+        );
+    }
+    Ok(())
+}
+
+/// A directory with everything in it.
+#[derive(Debug)]
+pub(crate) struct World {
+    dir: Option<TempDir>,
+    keep: bool,
+    hearthfs: PathBuf,
+    built_in: bool,
+}
+
+impl World {
+    pub(crate) fn make(hearthfs: Option<&Path>, keep: bool) -> Step<Self> {
+        let failed = |what: &str, error| Failure::Failed(format!("cannot {what}: {error}"));
+        // Short: the paths of sockets are limited.
+        let dir = tempfile::Builder::new()
+            .prefix("two-nodes-")
+            .tempdir()
+            .map_err(|error| failed("make a temporary directory", error))?;
+        for name in ["shared", "run", "work"] {
+            std::fs::create_dir(dir.path().join(name))
+                .map_err(|error| failed("make a directory", error))?;
+        }
+        std::fs::write(dir.path().join(CONFIG), "# Defaults only.\n")
+            .map_err(|error| failed("write the configuration", error))?;
+        let own = std::env::current_exe().map_err(|error| failed("find this program", error))?;
+        let built_in = hearthfs.is_none();
+        let hearthfs = hearthfs.map_or(own, Path::to_owned);
+        Ok(Self { dir: Some(dir), keep, hearthfs, built_in })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.as_ref().map(TempDir::path).expect("taken by drop only")
+    }
+
+    /// Returns a configuration that says nothing, so that this machine's own is not taken.
+    fn config(&self) -> PathBuf {
+        self.path().join(CONFIG)
+    }
+
+    pub(crate) fn shared(&self) -> PathBuf {
+        self.path().join("shared")
+    }
+
+    /// Returns a directory for what the compilers leave beside the cache.
+    pub(crate) fn work(&self) -> PathBuf {
+        self.path().join("work")
+    }
+
+    /// Takes out of a command's environment what would change what is shown here.
+    pub(crate) fn dress(&self, command: &mut Command) {
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if FOREIGN.iter().any(|foreign| text.starts_with(foreign)) {
+                command.env_remove(&name);
+            }
+        }
+        command.env("XDG_RUNTIME_DIR", self.path().join("run"));
+    }
+
+    fn hearthfs(&self) -> Command {
+        let mut command = Command::new(&self.hearthfs);
+        self.dress(&mut command);
+        if self.built_in {
+            command.env(ACT_AS_HEARTHFS, "1");
+        }
+        command
+    }
+
+    /// Mounts a node, and waits until it answers.
+    pub(crate) fn mount<'a>(&'a self, name: &'static str, stop: &Stop) -> Step<Node<'a>> {
+        let failed = |error| Failure::Failed(format!("cannot prepare {name}: {error}"));
+        let point = self.path().join(name);
+        std::fs::create_dir(&point).map_err(failed)?;
+        let log = self.path().join(format!("{name}.log"));
+        let to_log = File::create(&log).map_err(failed)?;
+        let mut command = self.hearthfs();
+        command
+            .arg("mount")
+            .arg(&point)
+            .arg("--remote")
+            .arg(format!("file://{}", self.shared().display()))
+            .arg("--cache-dir")
+            .arg(self.path().join(format!("{name}.cache")))
+            .arg("--config")
+            .arg(self.config())
+            .stdout(Stdio::null())
+            .stderr(to_log);
+        let daemon = Some(Running::start(&mut command)?);
+        let mut node = Node { world: self, name, point, log, daemon };
+        node.wait_until_ready(stop).inspect_err(|_| node.show_log())?;
+        say(format_args!("{name}: mounted at {}", node.point.display()));
+        Ok(node)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let Some(dir) = self.dir.take() else { return };
+        if self.keep || !mounts_below(dir.path()).is_empty() {
+            say(format_args!("kept: {}", dir.keep().display()));
+        }
+    }
+}
+
+/// One node: a daemon with a mount and a cache directory.
+#[derive(Debug)]
+pub(crate) struct Node<'a> {
+    world: &'a World,
+    pub(crate) name: &'static str,
+    /// Where it is mounted.
+    pub(crate) point: PathBuf,
+    log: PathBuf,
+    daemon: Option<Running>,
+}
+
+impl Node<'_> {
+    fn wait_until_ready(&mut self, stop: &Stop) -> Step<()> {
+        let clock = Clock::system();
+        loop {
+            stop.check()?;
+            let daemon = self.daemon.as_mut().expect("taken by unmount only");
+            if let Some(status) = daemon.ended() {
+                return Err(Failure::Failed(format!("{}: the mount ended: {status}", self.name)));
+            }
+            if mounts_below(&self.point).contains(&self.point) && self.ask(stop).is_ok() {
+                return Ok(());
+            }
+            if clock.mono() > READY_WITHIN {
+                return Err(Failure::Failed(format!("{}: the mount does not answer", self.name)));
+            }
+            pause();
+        }
+    }
+
+    fn ask(&self, stop: &Stop) -> Step<String> {
+        let mut command = self.world.hearthfs();
+        command.arg("status").arg(&self.point).arg("--json");
+        succeed(&mut command, ASK_WITHIN, stop).map(|(out, _)| out)
+    }
+
+    /// Returns what the daemon says of itself.
+    pub(crate) fn status(&self, stop: &Stop) -> Step<serde_json::Value> {
+        let text = self.ask(stop)?;
+        serde_json::from_str(&text)
+            .map_err(|error| Failure::Failed(format!("status --json: {error}\n{text}")))
+    }
+
+    /// Returns a command that runs another on this node, with the variables of all clients set.
+    pub(crate) fn run(&self, words: &[&std::ffi::OsStr]) -> Command {
+        let mut command = self.world.hearthfs();
+        command.arg("run").arg("--mount").arg(&self.point);
+        command.arg("--config").arg(self.world.config()).arg("--").args(words);
+        command
+    }
+
+    /// Ends the daemon in the orderly way.
+    pub(crate) fn unmount(mut self, stop: &Stop) -> Step<()> {
+        let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
+        daemon.ask_to_end();
+        let status = daemon.wait(UNMOUNT_WITHIN, stop)?;
+        if !status.success() {
+            self.show_log();
+            return Err(Failure::Failed(format!("{}: the mount ended with {status}", self.name)));
+        }
+        Ok(())
+    }
+
+    fn show_log(&self) {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..] {
+            say(format_args!("{}: {line}", self.name));
+        }
+    }
+}
+
+impl Drop for Node<'_> {
+    fn drop(&mut self) {
+        drop(self.daemon.take());
+        for point in mounts_below(&self.point) {
+            unmount_by_force(&point);
+        }
+    }
+}
+
+/// Returns the mount points at and below a directory, innermost first, without touching them.
+fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut found: Vec<PathBuf> = text
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|path| PathBuf::from(path.replace("\\040", " ")))
+        .filter(|path| path.starts_with(dir))
+        .collect();
+    found.sort();
+    found.reverse();
+    found
+}
+
+/// Takes a mount away whose daemon did not.
+fn unmount_by_force(point: &Path) {
+    let mut command = if is_root() {
+        let mut command = Command::new("umount");
+        command.arg("-l");
+        command
+    } else {
+        let mut command = Command::new("fusermount3");
+        command.arg("-uz");
+        command
+    };
+    command.arg(point);
+    // It has to be tried even, and just then, when somebody wants all this to stop.
+    let done = output(&mut command, ASK_WITHIN, &Stop::never());
+    if !done.is_ok_and(|output| output.status.success()) {
+        say(format_args!("could not unmount {}", point.display()));
+    }
+}

@@ -1,0 +1,110 @@
+//! The documents say what is there: tests that exist, files that exist.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = Path::new(ROOT).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the names of all functions in the test suites.
+fn functions() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut todo: Vec<PathBuf> = vec![Path::new(ROOT).join("tests")];
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(dir).expect("a readable directory") {
+            let path = entry.expect("a readable directory").path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a readable source file");
+                for line in text.lines().filter_map(|line| line.trim_start().strip_prefix("fn ")) {
+                    found.insert(line.split(['(', '<']).next().unwrap_or_default().to_owned());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Returns what stands between back-ticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Reports whether a word has the form of the name of a test of a promise or rule.
+fn is_test_name(word: &str) -> bool {
+    let suites = ["bad_input_", "commands_", "locks_", "programs_", "visibility_"];
+    let promise =
+        word.strip_prefix('p').and_then(|rest| rest.split_once('_')).is_some_and(|(number, _)| {
+            !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+        });
+    promise || suites.iter().any(|suite| word.starts_with(suite))
+}
+
+#[test]
+fn every_test_that_semantics_names_exists() {
+    let text = read("docs/semantics.md");
+    let known = functions();
+    let named: Vec<&str> = quoted(&text).filter(|word| is_test_name(word)).collect();
+    assert!(named.len() > 40, "only {} tests are named", named.len());
+    let missing: Vec<&&str> = named.iter().filter(|name| !known.contains(**name)).collect();
+    assert!(missing.is_empty(), "named in docs/semantics.md, but not there: {missing:?}");
+}
+
+#[test]
+fn every_test_of_a_promise_is_named() {
+    let text = read("docs/semantics.md");
+    let named: BTreeSet<&str> = quoted(&text).collect();
+    let promises = functions().into_iter().filter(|name| {
+        is_test_name(name) && (name.starts_with('p') && !name.starts_with("programs_"))
+    });
+    let missing: Vec<String> = promises.filter(|name| !named.contains(name.as_str())).collect();
+    assert!(
+        missing.is_empty(),
+        "tests of promises that docs/semantics.md does not name: {missing:?}"
+    );
+}
+
+#[test]
+fn links_lead_to_files() {
+    for document in ["README.md", "docs/design.md", "docs/semantics.md"] {
+        let text = read(document);
+        let dir = Path::new(ROOT).join(document);
+        let dir = dir.parent().expect("a document lies in a directory");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            assert!(dir.join(file).exists(), "{document} links to {target}, which is not there");
+        }
+    }
+}
+
+#[test]
+fn links_inside_a_document_lead_to_headings() {
+    for document in ["README.md", "docs/design.md", "docs/semantics.md"] {
+        let text = read(document);
+        let anchors: BTreeSet<String> =
+            text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
+        for target in text.split("](#").skip(1).filter_map(|rest| rest.split(')').next()) {
+            assert!(anchors.contains(target), "{document}: no heading for #{target}: {anchors:?}");
+        }
+    }
+}
+
+/// Makes the anchor of a heading the way the usual renderers do.
+fn anchor(heading: &str) -> String {
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}

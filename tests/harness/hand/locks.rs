@@ -1,0 +1,81 @@
+//! What a hand does with locks, mappings and other processes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::{Hand, hex};
+use crate::harness::Must as _;
+
+impl Hand {
+    /// `flock`: 1 shared, 2 exclusive, 8 unlock; 4 is added: never waits.
+    pub(crate) fn flock(&mut self, fd: i64, op: u32) -> Result<(), Errno> {
+        self.done(&format!("flock {fd} {}", op | 4))
+    }
+
+    /// `flock` that waits; the answer is heard by [`Hand::heard`].
+    pub(crate) fn begin_flock(&mut self, fd: i64, op: u32) {
+        self.send(&format!("flock {fd} {op}"), &[]);
+    }
+
+    /// Waits at most `limit_ms` for the answer to a request that was only begun.
+    pub(crate) fn heard(&mut self, limit_ms: u64) -> Option<Result<(), Errno>> {
+        let answer = self.from.recv_timeout(Duration::from_millis(limit_ms)).ok()?;
+        let failed = answer.result < 0;
+        Some(if failed { Err(Errno::from_raw_os_error(answer.errno)) } else { Ok(()) })
+    }
+
+    /// A POSIX record lock over a range: 0 read, 1 write, 2 unlock.
+    pub(crate) fn setlk(&mut self, fd: i64, kind: u32, at: u64, len: u64) -> Result<(), Errno> {
+        self.done(&format!("setlk {fd} {kind} {at} {len}"))
+    }
+
+    /// Maps the first `len` bytes.
+    pub(crate) fn map(
+        &mut self,
+        fd: i64,
+        len: usize,
+        writable: bool,
+        shared: bool,
+    ) -> Result<i64, Errno> {
+        self.call(&format!("map {fd} {len} {} {}", i32::from(writable), i32::from(shared)))
+    }
+
+    /// Reads from a mapping; a SIGBUS ends the hand, which fails the test.
+    pub(crate) fn map_read(&mut self, map: i64, at: u64, len: usize) -> Vec<u8> {
+        self.ask(&format!("mapread {map} {at} {len}"), &[]).must("read a mapping").bytes
+    }
+
+    /// Writes into a mapping.
+    pub(crate) fn map_write(&mut self, map: i64, at: u64, bytes: &[u8]) {
+        let request = format!("mapwrite {map} {at} {}", bytes.len());
+        self.ask(&request, bytes).must("write into a mapping");
+    }
+
+    /// `msync`.
+    pub(crate) fn msync(&mut self, map: i64) -> Result<(), Errno> {
+        self.done(&format!("msync {map}"))
+    }
+
+    /// `munmap`.
+    pub(crate) fn unmap(&mut self, map: i64) -> Result<(), Errno> {
+        self.done(&format!("unmap {map}"))
+    }
+
+    /// Forks a child that exits at once, with every descriptor open.
+    pub(crate) fn spawn_and_exit(&mut self, code: i32) -> i64 {
+        self.call(&format!("spawn {code}")).must("fork")
+    }
+
+    /// Loads a library and calls a function of it; `again` asks for the copy that is loaded.
+    pub(crate) fn call_library(
+        &mut self,
+        path: &Path,
+        symbol: &str,
+        again: bool,
+    ) -> Result<i64, Errno> {
+        let op = if again { "recall" } else { "call" };
+        self.call(&format!("{op} {} {}", hex(path), hex(Path::new(symbol))))
+    }
+}

@@ -1,0 +1,116 @@
+//! What a node is started with.
+//!
+//! Owns the spelling of the configuration in the tests: one place to follow the program's keys.
+
+use std::fmt::Write as _;
+
+use super::is_root;
+
+/// How the kernel is to read and write file contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// Straight to the backing files.
+    Passthrough,
+    /// Through the daemon.
+    Ordinary,
+}
+
+impl Io {
+    /// Returns the word for it in configuration and status.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Ordinary => "ordinary",
+        }
+    }
+
+    /// Returns why this machine cannot do passthrough, if it cannot.
+    pub(crate) fn passthrough_refused() -> Option<String> {
+        if !is_root() {
+            return Some("passthrough needs root".to_owned());
+        }
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let mut parts = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+        let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+        (version < (6, 9)).then(|| format!("passthrough needs Linux 6.9, this is {release}"))
+    }
+
+    /// Returns the better mode that this machine can do.
+    pub(crate) fn best() -> Self {
+        if Self::passthrough_refused().is_none() { Self::Passthrough } else { Self::Ordinary }
+    }
+}
+
+/// The settings of one node; what is not set keeps the program's default.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// How file contents are read and written.
+    pub(crate) io: Io,
+    keys: Vec<(&'static str, &'static str, String)>,
+    /// Further arguments of `mount`.
+    pub(crate) args: Vec<String>,
+    /// Further environment of the daemon.
+    pub(crate) env: Vec<(String, String)>,
+    /// Words put before the daemon's own command line, such as `unshare --pid --fork`.
+    pub(crate) wrapper: Vec<String>,
+}
+
+impl Options {
+    /// Starts from the defaults of the program.
+    pub(crate) fn new(io: Io) -> Self {
+        Self { io, keys: Vec::new(), args: Vec::new(), env: Vec::new(), wrapper: Vec::new() }
+    }
+
+    fn key(mut self, section: &'static str, key: &'static str, value: &str) -> Self {
+        self.keys.push((section, key, value.to_owned()));
+        self
+    }
+
+    /// Sets the local tier's size.
+    pub(crate) fn cache_size(self, size: &str) -> Self {
+        self.key("local", "cache_size", size)
+    }
+
+    /// Sets for how long a look-up may rely on the last word from the remote.
+    pub(crate) fn freshness(self, time: &str) -> Self {
+        self.key("remote", "freshness", time)
+    }
+
+    /// Sets the deadline of every operation on the mount, waits for other writers included.
+    pub(crate) fn deadline(self, time: &str) -> Self {
+        self.key("remote", "deadline", time).open_wait(time)
+    }
+
+    /// Sets how long a reader waits for the first version of what is being written.
+    pub(crate) fn open_wait(self, time: &str) -> Self {
+        self.key("writeback", "open_wait", time)
+    }
+
+    /// Sets how long an ending mount goes on uploading.
+    pub(crate) fn drain_deadline(self, time: &str) -> Self {
+        self.key("writeback", "drain_deadline", time)
+    }
+
+    /// Puts words before the daemon's command line.
+    pub(crate) fn wrapped(mut self, words: &[&str]) -> Self {
+        self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Returns the configuration file's text.
+    pub(crate) fn toml(&self) -> String {
+        let io = ("mount", "io", self.io.word().to_owned());
+        let mut keys: Vec<_> = std::iter::once(&io).chain(&self.keys).collect();
+        keys.sort_by_key(|(section, ..)| *section);
+        let mut text = String::new();
+        let mut section = "";
+        for (of, key, value) in keys {
+            if *of != section {
+                section = of;
+                let _ = writeln!(text, "[{section}]");
+            }
+            let _ = writeln!(text, "{key} = \"{value}\"");
+        }
+        text
+    }
+}

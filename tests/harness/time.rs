@@ -1,0 +1,76 @@
+//! Patience with a limit.
+//!
+//! Owns the waits of the tests. Must never wait without a deadline.
+
+use std::fmt::Display;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::Must as _;
+
+/// Returns the time, for measuring.
+#[expect(clippy::disallowed_methods, reason = "the tests measure the real world")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Sleeps on this thread.
+#[expect(clippy::disallowed_methods, reason = "the tests live in real time")]
+pub(crate) fn sleep_ms(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Returns the wall clock in seconds and nanoseconds since the epoch.
+#[expect(clippy::disallowed_methods, reason = "file times are wall time")]
+pub(crate) fn wall() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Starts a thread of the test's own; joined by whoever needs its result.
+pub(crate) fn thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::thread::JoinHandle<T> {
+    hearthfs::task::thread("test", work).must("start a thread")
+}
+
+/// Runs `work` on a thread of its own and fails when it takes longer than `limit_ms`.
+#[track_caller]
+pub(crate) fn within<T: Send + 'static>(
+    limit_ms: u64,
+    what: impl Display,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (tell, told) = mpsc::sync_channel(1);
+    let worker = thread(move || drop(tell.send(work())));
+    match told.recv_timeout(Duration::from_millis(limit_ms)) {
+        Ok(value) => value,
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            let cause = worker.join().err();
+            let text = cause.and_then(|cause| {
+                let plain = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                plain.or_else(|| cause.downcast_ref::<String>().cloned())
+            });
+            panic!("{what}: {}", text.unwrap_or_default());
+        }
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: not done after {limit_ms} ms"),
+    }
+}
+
+/// Asks again until `done` says so; fails with its last answer after `limit_ms`.
+#[track_caller]
+pub(crate) fn eventually<T>(
+    limit_ms: u64,
+    what: impl Display,
+    mut done: impl FnMut() -> Result<T, String>,
+) -> T {
+    let start = now();
+    loop {
+        match done() {
+            Ok(value) => return value,
+            Err(last) if start.elapsed() > Duration::from_millis(limit_ms) => {
+                panic!("{what}: not within {limit_ms} ms; last: {last}");
+            }
+            Err(_) => sleep_ms(20),
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Bad input: refused before anything is changed, naming what, the value and the remedy; and the names,
+//! sizes and full disks that a cache must take.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::harness::body::{self, Id};
+use crate::harness::command::{Said, need, run};
+use crate::harness::node::{Site, is_mounted};
+use crate::harness::store::Trouble;
+use crate::harness::time::wall;
+use crate::harness::tree::{self, Tree};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root, skipped,
+};
+
+const REFUSED: i32 = 2;
+const LIMIT_MS: u64 = 40_000;
+
+fn text(path: &Path) -> String {
+    path.to_str().must("a path that is text").to_owned()
+}
+
+/// A site with a good mount point and a good cache directory's place.
+struct Desk {
+    site: Site,
+    mount: String,
+    cache: String,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let site = Site::new();
+        let mount = text(&site.dir("m"));
+        let cache = text(&site.path().join("cache"));
+        Self { site, mount, cache }
+    }
+
+    fn mount(&self, words: &[&str]) -> Said {
+        let mut command = self.site.hearthfs();
+        command.args(["mount", &self.mount, "--cache-dir", &self.cache]).args(words);
+        run(&mut command, LIMIT_MS)
+    }
+
+    /// What lies on the disk, apart from the runtime directory.
+    fn disk(&self) -> Tree {
+        let mut all = tree::read(self.site.path()).must("read the site");
+        all.retain(|path, _| !path.starts_with("run"));
+        all
+    }
+
+    /// Does what must be refused: exit code 2, a message with these words and a hint, and nothing
+    /// changed on the disk.
+    #[track_caller]
+    fn refuses(&self, what: impl FnOnce(&Self) -> Said, names: &[&str]) {
+        let before = self.disk();
+        let said = what(self);
+        assert_eq!(said.code(), REFUSED, "{said:?}");
+        assert!(said.out.is_empty(), "{said:?}");
+        assert!(said.err.contains("error: "), "no `error:` line: {}", said.err);
+        for name in names {
+            assert!(said.err.contains(name), "the message does not name {name}:\n{}", said.err);
+        }
+        let lines = said.err.lines().filter(|line| !line.trim().is_empty()).count();
+        assert!(lines <= 6, "a refusal is a few lines:\n{}", said.err);
+        assert_eq!(tree::difference(&before, &self.disk()), "", "the disk was changed");
+        assert!(!is_mounted(self.mount.as_ref()), "it is mounted all the same");
+    }
+}
+
+#[test]
+fn bad_input_urls() {
+    let desk = Desk::new();
+    for url in [
+        "ftp://host/x",
+        "nonsense",
+        "s3://",
+        "s3:///prefix",
+        "file://",
+        "file:relative",
+        "file://host/dir",
+        "s3://UPPER_case!/x",
+        "http://bucket",
+        "s3://bucket/../up",
+    ] {
+        desk.refuses(|desk| desk.mount(&["--remote", url]), &[url]);
+    }
+    desk.refuses(
+        |desk| desk.mount(&["--remote", "file:///no/such/parent/dir"]),
+        &["/no/such/parent"],
+    );
+}
+
+#[test]
+fn bad_input_configuration() {
+    let desk = Desk::new();
+    let file = desk.site.path().join("c.toml");
+    for (toml, names) in [
+        ("[local]\ncache_siz = \"1GiB\"\n", &["cache_siz", "cache_size"][..]),
+        ("[lokal]\ncache_size = \"1GiB\"\n", &["lokal"]),
+        ("cache_size = \"1GiB\"\n", &["cache_size"]),
+        ("[local]\ncache_size = \"12 parsecs\"\n", &["cache_size", "12 parsecs"]),
+        ("[local]\ncache_size = \"-5GiB\"\n", &["cache_size", "-5GiB"]),
+        ("[local]\ncache_size = \"1KiB\"\n", &["cache_size", "1KiB", "16"]),
+        ("[local]\ncache_size = \"99999999999999999999GiB\"\n", &["cache_size"]),
+        ("[local]\ncache_size = []\n", &["cache_size"]),
+        ("[remote]\ndeadline = \"soon\"\n", &["deadline", "soon"]),
+        ("[remote]\ndeadline = \"5 lightyears\"\n", &["deadline", "5 lightyears"]),
+        ("[remote]\nurl = \"gopher://x\"\n", &["url", "gopher://x"]),
+        ("[mount]\nio = \"fast\"\n", &["io", "fast", "passthrough"]),
+        ("[mount]\nread_only = \"perhaps\"\n", &["read_only", "perhaps"]),
+        ("[log]\nlevel = \"loud\"\n", &["level", "loud"]),
+        ("[mount\n", &["c.toml"]),
+        ("[mount]\nio = \"auto\"\nio = \"auto\"\n", &["c.toml:3", "duplicate"]),
+    ] {
+        std::fs::write(&file, toml).must("write");
+        let config = text(&file);
+        desk.refuses(|desk| desk.mount(&["--config", &config]), names);
+        let checked =
+            run(desk.site.hearthfs().args(["config", "check", "--config", &config]), LIMIT_MS);
+        assert_eq!(checked.code(), REFUSED, "config check of {toml:?}: {checked:?}");
+    }
+    desk.refuses(|desk| desk.mount(&["--config", "/no/such/file.toml"]), &["/no/such/file.toml"]);
+    desk.refuses(|desk| desk.mount(&["--cache-size", "7 apples"]), &["7 apples"]);
+    let mut command = desk.site.hearthfs();
+    command.args(["mount", &desk.mount, "--cache-dir", &desk.cache]);
+    command.env("HEARTHFS_DEADLINE", "never");
+    desk.refuses(|_| run(&mut command, LIMIT_MS), &["HEARTHFS_DEADLINE", "never"]);
+}
+
+#[test]
+fn bad_input_mount_points() {
+    let mut desk = Desk::new();
+    let missing = text(&desk.site.path().join("missing"));
+    let file = text(&desk.site.path().join("file"));
+    std::fs::write(&file, b"x").must("write");
+    let full = desk.site.dir("full");
+    std::fs::write(full.join("something"), b"x").must("write");
+    let good = std::mem::take(&mut desk.mount);
+    for (point, word) in [(missing, "exist"), (file, "directory"), (text(&full), "empty")] {
+        desk.mount = point.clone();
+        desk.refuses(|desk| desk.mount(&[]), &[&point, word]);
+    }
+    assert!(full.join("something").exists(), "what was in the way is still there");
+    desk.mount = good;
+}
+
+#[test]
+fn bad_input_mount_points_in_use_and_stale() {
+    let site = Site::new();
+    let mut node = Node::start(&site, "m", None, Options::new(Io::best()));
+    std::fs::write(node.at("kept"), b"x").must("write");
+    let (mount, other) = (text(&node.mount), text(&site.path().join("other.cache")));
+    let said = run(site.hearthfs().args(["mount", &mount, "--cache-dir", &other]), LIMIT_MS);
+    assert_eq!(said.code(), REFUSED, "{said:?}");
+    assert!(said.err.contains(&mount), "{said:?}");
+    assert!(!Path::new(&other).exists(), "a cache directory was made for a refused mount");
+    assert_eq!(std::fs::read(node.at("kept")).must("the first mount goes on"), b"x");
+
+    // A cache directory has one daemon; the second refuses and names the first.
+    let (second, cache) = (text(&site.dir("second")), text(&node.cache));
+    let said = run(site.hearthfs().args(["mount", &second, "--cache-dir", &cache]), LIMIT_MS);
+    assert_eq!(said.code(), REFUSED, "{said:?}");
+    let pid = node.pid().as_raw_nonzero().to_string();
+    let names_it = said.err.contains(&pid) || said.err.contains(&mount);
+    assert!(said.err.contains(&cache) && names_it, "{said:?}");
+    assert_eq!(std::fs::read(node.at("kept")).must("the first mount goes on"), b"x");
+
+    // What a crash left is cleared, by the same daemon's next start and by `unmount`.
+    node.kill_only();
+    assert!(is_mounted(&node.mount), "a dead mount is left behind");
+    node.up();
+    assert_eq!(std::fs::read(node.at("kept")).must("after the crash"), b"x");
+    node.kill_only();
+    assert_eq!(node.command(&["status", &mount]).code(), 3);
+    node.command(&["unmount", &mount]).good();
+    assert!(!is_mounted(&node.mount), "unmount takes a dead mount away");
+    node.up();
+    assert_eq!(std::fs::read(node.at("kept")).must("after the crash"), b"x");
+}
+
+#[test]
+fn bad_input_cache_directories() {
+    let mut desk = Desk::new();
+    let file = text(&desk.site.path().join("file"));
+    std::fs::write(&file, b"x").must("write");
+    let inside = format!("{}/cache", desk.mount);
+    let newer = desk.site.dir("newer");
+    std::fs::create_dir(newer.join("v99")).must("make a newer format's directory");
+    let foreign = desk.site.dir("foreign");
+    std::fs::write(foreign.join("thesis.tex"), b"years of work").must("write");
+    for (cache, word) in [
+        (file, "directory"),
+        (inside, "mount"),
+        (text(&newer), "v99"),
+        ("/proc/hearthfs".to_owned(), "/proc"),
+        (format!("{}/foreign/thesis.tex/cache", text(desk.site.path())), "thesis.tex"),
+    ] {
+        desk.cache = cache.clone();
+        desk.refuses(|desk| desk.mount(&[]), &[&cache, word]);
+    }
+}
+
+#[test]
+fn bad_input_cache_directory_without_room_or_permission() {
+    const NAME: &str = "bad_input_cache_directory_without_room_or_permission";
+    if !is_root() {
+        skipped(NAME, "mounting a tmpfs needs root");
+        return;
+    }
+    let mut desk = Desk::new();
+    let tiny = desk.site.dir("tiny");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(&tiny);
+    let mounted = run(&mut mount, LIMIT_MS);
+    if !mounted.status.success() {
+        skipped(NAME, mounted.err.trim());
+        return;
+    }
+    desk.cache = text(&tiny.join("cache"));
+    let cache = desk.cache.clone();
+    desk.refuses(|desk| desk.mount(&[]), &[&cache]);
+    run(Command::new("mount").args(["-o", "remount,ro"]).arg(&tiny), LIMIT_MS).good();
+    desk.refuses(|desk| desk.mount(&[]), &[&cache]);
+}
+
+#[test]
+fn bad_input_remotes_of_another_format() {
+    let desk = Desk::new();
+    let store = Store::dir(&desk.site);
+    let mut node = Node::start(&desk.site, "first", Some(&store), Options::new(Io::best()));
+    std::fs::write(node.at("entry"), b"x").must("write");
+    node.stop();
+    let head = store.objects().join("hearthfs.json");
+    let good = std::fs::read_to_string(&head).must("the store's head object");
+    let at = good.find(|c: char| c.is_ascii_digit()).must("a format number");
+    let end = at + good[at..].find(|c: char| !c.is_ascii_digit()).unwrap_or(good.len() - at);
+    let newer = format!("{}{}{}", &good[..at], "99", &good[end..]);
+    for (content, word) in [(newer.as_str(), "99"), ("{\"recipes\": []}", ""), ("not JSON", "")] {
+        std::fs::write(&head, content).must("write");
+        let url = store.url();
+        desk.refuses(|desk| desk.mount(&["--remote", &url]), &[&url, word]);
+    }
+    std::fs::write(&head, good).must("write");
+    node.up();
+    assert_eq!(std::fs::read(node.at("entry")).must("read"), b"x");
+}
+
+#[test]
+fn bad_input_credentials_and_buckets() {
+    let desk = Desk::new();
+    let store = Store::s3(&desk.site);
+    let mount = |desk: &Desk, url: &str, secret: Option<&str>| {
+        let mut command = desk.site.hearthfs();
+        command.args(["mount", &desk.mount, "--cache-dir", &desk.cache, "--remote", url]);
+        command.envs(store.env());
+        if let Some(secret) = secret {
+            command.env("AWS_SECRET_ACCESS_KEY", secret);
+        }
+        run(&mut command, LIMIT_MS)
+    };
+    let url = store.url();
+    desk.refuses(|desk| mount(desk, &url, Some("wrong")), &[&url]);
+    desk.refuses(|desk| mount(desk, "s3://no-such-bucket/x", None), &["no-such-bucket"]);
+    store.trouble(Trouble::Forbidden);
+    desk.refuses(|desk| mount(desk, &url, None), &[&url]);
+}
+
+/// Every name that a disk takes, the mount takes; what a disk refuses, it refuses in the same way.
+fn bad_input_names(io: Io) {
+    let cluster = Cluster::two(io);
+    let mut hand = Hand::new();
+    let odd: Vec<Vec<u8>> = vec![
+        vec![b'n'; 255],
+        b"line\nbreak".to_vec(),
+        b"\xff\xfe not utf-8 \x80".to_vec(),
+        b" ".to_vec(),
+        b"-".to_vec(),
+        b"...".to_vec(),
+        b"a%2Fb".to_vec(),
+        b"back\\slash".to_vec(),
+        b"tab\tand\x01control\x7f".to_vec(),
+        "e\u{301} and \u{e9}".as_bytes().to_vec(),
+        b"CACHEDIR.TAG".to_vec(),
+        b"LOCK".to_vec(),
+        b"hearthfs.json".to_vec(),
+        b".fuse_hidden0001".to_vec(),
+        vec![0xc3; 255],
+    ];
+    for name in &odd {
+        let path = cluster.a.at(OsStr::from_bytes(name));
+        hand.put(&path, name).must(format_args!("put {name:?}"));
+        let mut dir = name.clone();
+        dir.truncate(250);
+        dir.extend(b".d");
+        let dir = cluster.a.at(OsStr::from_bytes(&dir));
+        hand.mkdir(&dir).must("mkdir");
+        hand.put(&dir.join(OsStr::from_bytes(name)), name).must("put");
+    }
+    let long = cluster.a.at(OsStr::from_bytes(&[b'n'; 256]));
+    assert_eq!(hand.put(&long, b"x"), Err(Errno::NAMETOOLONG));
+    assert_eq!(hand.stat(&long), Err(Errno::NAMETOOLONG));
+    assert_eq!(hand.mkdir(&long), Err(Errno::NAMETOOLONG));
+    cluster.a.drain();
+    let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    assert_eq!(all.len(), odd.len() * 3);
+    for name in &odd {
+        let read = std::fs::read(cluster.b.at(OsStr::from_bytes(name))).must("read on node B");
+        assert_eq!(&read, name);
+    }
+}
+in_both_modes!(bad_input_names);
+
+fn bad_input_depth(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let mut hand = Hand::new();
+    let mut below = PathBuf::new();
+    for level in 0..100 {
+        below.push(format!("level-{level}"));
+        hand.mkdir(&cluster.a.mount.join(&below)).must(format_args!("level {level}"));
+    }
+    hand.put(&cluster.a.mount.join(&below).join("leaf"), b"deep").must("put");
+    cluster.a.drain();
+    eventually(6_000, "the leaf on node B", || {
+        let read = std::fs::read(cluster.b.mount.join(&below).join("leaf"));
+        read.map_err(|error| error.to_string())
+    });
+    hand.rename(&cluster.a.at("level-0"), &cluster.a.at("moved")).must("rename it all");
+    let moved = PathBuf::from("moved").join(below.strip_prefix("level-0").must("below"));
+    assert_eq!(std::fs::read(cluster.a.mount.join(&moved).join("leaf")).must("read"), b"deep");
+    cluster.a.kill_only();
+    cluster.a.up();
+    assert_eq!(std::fs::read(cluster.a.mount.join(&moved).join("leaf")).must("read"), b"deep");
+    cluster.a.drain();
+    let there = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    assert_eq!(there.len(), 101);
+    let removed = std::fs::remove_dir_all(cluster.b.at("moved"));
+    removed.must("remove it all, on the other node");
+    cluster.b.drain();
+    assert!(tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000).is_empty());
+}
+in_both_modes!(bad_input_depth);
+
+/// Empty files, and one of 5 GiB that is nearly all hole.
+#[test]
+fn bad_input_sizes() {
+    const HUGE: u64 = 5 << 30;
+    let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).cache_size("20GiB"));
+    let mut hand = Hand::new();
+    hand.put(&cluster.a.at("empty"), b"").must("put");
+    let disk = rustix::fs::statvfs(cluster.site.path()).must("statvfs");
+    // The upload is compressed; what a node fetches may be written out in full.
+    if disk.f_bavail * disk.f_frsize < 3 * HUGE {
+        skipped("bad_input_sizes", "less than 15 GiB of room for a file of 5 GiB on two nodes");
+        return;
+    }
+    let path = cluster.a.at("huge");
+    let start = wall();
+    let mut slow = Hand::new();
+    slow.limit_ms(150_000);
+    let fd = slow.open(&path, OFlags::RDWR | OFlags::CREATE, 0o644).must("open");
+    slow.ftruncate(fd, HUGE).must("grow");
+    slow.pwrite(fd, HUGE - 5, b"end..").must("write at the end");
+    slow.pwrite(fd, 3 << 30, b"middle").must("write in the middle");
+    slow.close(fd).must("close");
+    assert_eq!(hand.stat(&path).must("stat").size, HUGE);
+    let check = |hand: &mut Hand, path: &Path| {
+        let fd = hand.open(path, OFlags::RDONLY, 0).must("open");
+        assert_eq!(hand.read(fd, HUGE - 5, 10).must("read"), b"end..");
+        assert_eq!(hand.read(fd, (3 << 30) - 1, 8).must("read"), b"\0middle\0");
+        assert_eq!(hand.read(fd, 0, 3).must("read"), [0; 3]);
+        hand.close(fd).must("close");
+    };
+    check(&mut slow, &path);
+    crate::harness::say(format_args!("5 GiB closed after {:?}", wall().saturating_sub(start)));
+    eventually(120_000, "5 GiB are remote", || {
+        let dir = text(&cluster.a.mount);
+        let said = cluster.a.command(&["drain", &dir, "--timeout", "20s"]);
+        if said.status.success() { Ok(()) } else { Err(said.err) }
+    });
+    assert_eq!(std::fs::metadata(cluster.b.at("huge")).must("stat on B").len(), HUGE);
+    // The first opens may miss at their deadline while the content is fetched.
+    eventually(120_000, "node B has fetched it", || {
+        std::fs::File::open(cluster.b.at("huge")).map(drop).map_err(|error| error.to_string())
+    });
+    check(&mut slow, &cluster.b.at("huge"));
+    assert_eq!(std::fs::read(cluster.b.at("empty")).must("read"), b"");
+}
+
+/// A full disk: ENOSPC, nothing published is lost, and it goes on when there is room.
+fn bad_input_full_disk(io: Io) {
+    let name = format!("bad_input_full_disk::{}", io.word());
+    if !is_root() {
+        skipped(&name, "a small disk of its own needs root");
+        return;
+    }
+    if !need(&name, "mkfs.ext4") {
+        return;
+    }
+    let site = Site::new();
+    let (image, disk) = (site.path().join("disk.img"), site.dir("disk"));
+    std::fs::File::create(&image).and_then(|file| file.set_len(96 << 20)).must("make an image");
+    run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image), LIMIT_MS).good();
+    let mounted = run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&disk), LIMIT_MS);
+    if !mounted.status.success() {
+        skipped(&name, format_args!("no loop device: {}", mounted.err.trim()));
+        return;
+    }
+    let store = Store::dir(&site);
+    let mut node = Node::start_in(&site, "m", Some(&store), Options::new(io), &disk.join("cache"));
+    fill_a_disk(&mut node, &store, &disk);
+    node.stop();
+    drop(node);
+    run(Command::new("umount").arg(&disk), LIMIT_MS).good();
+}
+in_both_modes!(bad_input_full_disk);
+
+fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
+    let content = |k: u64| body::make(Id { writer: 1, seq: k }, 3_000_000);
+    let mut hand = Hand::new();
+    store.fail();
+    for k in 0..5 {
+        hand.put(&node.at(format!("f{k}")), &content(k)).must("put");
+    }
+    // Somebody else fills the disk: all but a little of it.
+    let room = rustix::fs::statvfs(disk).must("statvfs");
+    let fill = (room.f_bavail * room.f_frsize).saturating_sub(4 << 20);
+    let hog = disk.join("hog");
+    std::fs::write(&hog, vec![1; fill as usize]).must("fill the disk");
+    let mut refused = 0;
+    for k in 5..12 {
+        match hand.put(&node.at(format!("f{k}")), &content(k)) {
+            Ok(()) => assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k))),
+            Err(errno) => {
+                assert_eq!(errno, Errno::NOSPC);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "a full disk took everything");
+    node.expect_error("No space");
+    node.expect_error("NoSpace");
+    for k in 0..5 {
+        assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} on a full disk");
+    }
+    node.kill_only();
+    std::fs::remove_file(&hog).must("make room");
+    node.up();
+    for k in 0..5 {
+        assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} after a restart");
+    }
+    store.heal();
+    hand.put(&node.at("later"), &content(99)).must("put when there is room");
+    node.drain();
+}

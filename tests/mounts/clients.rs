@@ -1,0 +1,417 @@
+//! Real compilers and frameworks on two nodes, unmodified, and replays of those that cannot run here.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::command::{Said, is_there, need, run, wait};
+use crate::harness::node::dress;
+use crate::harness::time::thread;
+use crate::harness::{
+    Cluster, Io, Must as _, Node, eventually, in_both_modes, is_root, now, skipped, sleep_ms, tree,
+};
+
+const LIMIT_MS: u64 = 180_000;
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
+}
+
+/// Returns the Python of the environment that `.ci/run` makes, else the system's.
+fn python() -> Option<PathBuf> {
+    if let Some(set) = std::env::var_os("HEARTHFS_CLIENTS_PYTHON") {
+        return Some(set.into());
+    }
+    is_there("python3").then(|| "python3".into())
+}
+
+/// Returns a Python that can import `module`, or reports the skip.
+fn python_with(test: &str, module: &str) -> Option<PathBuf> {
+    let Some(python) = python() else {
+        skipped(test, "python3 is not installed");
+        return None;
+    };
+    let mut probe = Command::new(&python);
+    probe.args(["-c", &format!("import {module}")]);
+    if run(&mut probe, LIMIT_MS).status.success() {
+        return Some(python);
+    }
+    skipped(test, format_args!("Python cannot import {module}; HEARTHFS_CLIENTS_PYTHON names one"));
+    None
+}
+
+fn command(cluster: &Cluster, program: &Path, name: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    dress(&mut command, cluster.site.path());
+    // On some machines this is set, and hides what CPython does to a cache directory.
+    command.env_remove("PYTHONDONTWRITEBYTECODE");
+    if !name.is_empty() {
+        command.arg(script(name));
+    }
+    command.args(args).current_dir(cluster.site.path());
+    command
+}
+
+/// Returns a command that sees `node` at a path which is the same for all nodes, and that path.
+///
+/// Several clients put absolute paths into their entries or keys, so all nodes of a cluster must be
+/// mounted at one path. On one machine each process gets a mount namespace of its own for that; who
+/// is not root goes without, where the client can be told to leave paths out.
+fn at_one_path(cluster: &Cluster, node: &Node, program: &Path) -> (Command, PathBuf) {
+    if !is_root() || !is_there("unshare") {
+        return (command(cluster, program, "", &[]), node.mount.clone());
+    }
+    let common = cluster.site.dir("common");
+    let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+    let words = ["-m", "sh", "-c", script, "sh"];
+    let mut command = command(cluster, Path::new("unshare"), "", &words);
+    command.args([&node.mount, &common]).arg(program);
+    (command, common)
+}
+
+fn jax(cluster: &Cluster, python: &Path, node: &Node, dir: &str, args: &[&str]) -> Command {
+    let (mut command, mount) = at_one_path(cluster, node, python);
+    command.arg(script("jax_program.py")).args(args);
+    command.env("JAX_COMPILATION_CACHE_DIR", mount.join(dir));
+    if mount == node.mount {
+        // By default the directory's own path goes into each key.
+        command.env("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none");
+    }
+    command.env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0");
+    command.env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1");
+    command.env("JAX_PLATFORMS", "cpu");
+    command
+}
+
+#[track_caller]
+fn json(said: Said) -> Value {
+    let out = said.good();
+    let line = out.lines().last().must("a line of JSON");
+    serde_json::from_str(line).must(line)
+}
+
+#[track_caller]
+fn no_warnings(said: &Value) {
+    assert_eq!(said["warnings"].as_array().map(Vec::len), Some(0), "{said:#}");
+}
+
+fn clients_jax_cold_on_one_node_warm_on_the_other(io: Io) {
+    let test = format!("clients_jax::{}", io.word());
+    let Some(python) = python_with(&test, "jax") else { return };
+    let cluster = Cluster::two(io);
+    let cold = json(run(&mut jax(&cluster, &python, &cluster.a, "jax", &["1", "0"]), LIMIT_MS));
+    assert_eq!(cold["hits"], 0, "{cold:#}");
+    let misses = cold["misses"].as_u64().must("a count");
+    assert!(misses >= 3, "{cold:#}");
+    no_warnings(&cold);
+    cluster.a.drain();
+    let warm = json(run(&mut jax(&cluster, &python, &cluster.b, "jax", &["1", "0"]), LIMIT_MS));
+    assert_eq!(
+        (warm["hits"].as_u64(), &warm["misses"]),
+        (Some(misses), &Value::from(0)),
+        "{warm:#}"
+    );
+    assert_eq!(warm["results"], cold["results"]);
+    no_warnings(&warm);
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+}
+in_both_modes!(clients_jax_cold_on_one_node_warm_on_the_other);
+
+/// Eight processes at once over both nodes, all with the same programs, without a warning.
+#[test]
+fn clients_jax_eight_processes_at_once() {
+    let Some(python) = python_with("clients_jax_eight_processes_at_once", "jax") else { return };
+    let cluster = Cluster::two(Io::best());
+    let running: Vec<_> = (0..8)
+        .map(|k| {
+            let node = if k % 2 == 0 { &cluster.a } else { &cluster.b };
+            let mut command = jax(&cluster, &python, node, "jax", &["2", "0"]);
+            thread(move || json(run(&mut command, LIMIT_MS)))
+        })
+        .collect();
+    let said: Vec<Value> = running.into_iter().map(|one| one.join().must("a process")).collect();
+    for one in &said {
+        no_warnings(one);
+        assert_eq!(one["results"], said[0]["results"]);
+    }
+    cluster.settle();
+    let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    assert!(all.len() >= 4, "{all:?}");
+    let warm = json(run(&mut jax(&cluster, &python, &cluster.b, "jax", &["2", "0"]), LIMIT_MS));
+    assert_eq!(warm["misses"], 0, "{warm:#}");
+}
+
+/// A writer that is killed as its entry's name appears leaves nothing that a later run warns about.
+#[test]
+fn clients_jax_killed_writer() {
+    let Some(python) = python_with("clients_jax_killed_writer", "jax") else { return };
+    let cluster = Cluster::two(Io::best());
+    let dir = cluster.a.at("jax");
+    std::fs::create_dir(&dir).must("mkdir");
+    for round in 0..4 {
+        let variant = format!("{}", 30 + round);
+        let before = tree::texts(&dir);
+        let mut command = jax(&cluster, &python, &cluster.a, "jax", &[&variant, "8"]);
+        let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = quiet.spawn().must("start JAX");
+        // The fourth new name is the large program's.
+        let start = now();
+        loop {
+            let fresh = tree::texts(&dir).len() - before.len();
+            let ended = child.try_wait().must("look after JAX").is_some();
+            if fresh >= 4 + round % 2 || ended || start.elapsed().as_secs() > 90 {
+                break;
+            }
+            sleep_ms(1);
+        }
+        drop(child.kill());
+        wait(&mut child, 10_000).must("a killed process ends");
+    }
+    cluster.settle();
+    for node in [&cluster.a, &cluster.b] {
+        for round in 0..4 {
+            let variant = format!("{}", 30 + round);
+            let mut command = jax(&cluster, &python, node, "jax", &[&variant, "8"]);
+            let later = json(run(&mut command, LIMIT_MS));
+            no_warnings(&later);
+        }
+        node.drain();
+        sleep_ms(1_200);
+    }
+    let mut command = jax(&cluster, &python, &cluster.b, "jax", &["30", "8"]);
+    let warm = json(run(&mut command, LIMIT_MS));
+    assert_eq!(warm["misses"], 0, "it healed: {warm:#}");
+}
+
+fn clients_numba(io: Io) {
+    let Some(python) = python_with(&format!("clients_numba::{}", io.word()), "numba") else {
+        return;
+    };
+    let cluster = Cluster::two(io);
+    let numba = |node: &Node| {
+        let mut command = command(&cluster, &python, "numba_program.py", &[]);
+        command.env("NUMBA_CACHE_DIR", node.at("numba"));
+        json(run(&mut command, LIMIT_MS))
+    };
+    let cold = numba(&cluster.a);
+    assert_eq!((&cold["hits"], &cold["misses"]), (&Value::from(0), &Value::from(2)), "{cold:#}");
+    cluster.a.drain();
+    sleep_ms(1_150);
+    let warm = numba(&cluster.b);
+    assert_eq!((&warm["hits"], &warm["misses"]), (&Value::from(2), &Value::from(0)), "{warm:#}");
+    assert_eq!(warm["results"], cold["results"]);
+    let listed = tree::read(&cluster.b.mount).must("read");
+    assert!(listed.keys().all(|path| !path.to_string_lossy().contains(".tmp.")), "{listed:?}");
+}
+in_both_modes!(clients_numba);
+
+#[test]
+fn clients_triton_without_a_gpu() {
+    const NAME: &str = "clients_triton_without_a_gpu";
+    let Some(python) = python_with(NAME, "triton") else { return };
+    if !is_root() || !need(NAME, "unshare") {
+        skipped(NAME, "a mount namespace needs root");
+        return;
+    }
+    let cluster = Cluster::two(Io::best());
+    let triton = |node: &Node| {
+        std::fs::create_dir_all(node.at("triton")).must("mkdir");
+        let (mut command, mount) = at_one_path(&cluster, node, &python);
+        command.arg(script("triton_kernel.py")).env("TRITON_CACHE_DIR", mount.join("triton"));
+        json(run(&mut command, LIMIT_MS))
+    };
+    let cold = triton(&cluster.a);
+    assert!(cold["new"].as_array().must("a list").len() >= 6, "{cold:#}");
+    cluster.a.drain();
+    sleep_ms(1_150);
+    let warm = triton(&cluster.b);
+    assert_eq!(warm["new"], Value::Array(Vec::new()), "{warm:#}");
+    assert_eq!(warm["cubin"], cold["cubin"]);
+}
+
+fn compile(cluster: &Cluster, node: &Node, source: &str, who: &str) -> String {
+    let log = cluster.site.path().join(format!("{who}.stats"));
+    let mut ccache = command(cluster, Path::new("ccache"), "", &["cc", "-O1", "-c", source, "-o"]);
+    ccache.arg(format!("{who}.o")).env("CCACHE_DIR", node.at("ccache"));
+    ccache.env("CCACHE_STATSLOG", &log).env("CCACHE_COMPILERCHECK", "content");
+    run(&mut ccache, LIMIT_MS).good();
+    std::fs::read_to_string(&log).must("ccache's own account")
+}
+
+fn clients_ccache(io: Io) {
+    if !need(&format!("clients_ccache::{}", io.word()), "ccache") {
+        return;
+    }
+    let cluster = Cluster::two(io);
+    for k in 0..6 {
+        let text = format!("int f{k}(int x) {{ return x * {k}; }}\n");
+        std::fs::write(cluster.site.path().join(format!("f{k}.c")), text).must("write");
+    }
+    for k in 0..3 {
+        let said = compile(&cluster, &cluster.a, &format!("f{k}.c"), &format!("cold{k}"));
+        assert!(said.contains("cache_miss") && !said.contains("cache_hit"), "{said}");
+    }
+    cluster.a.drain();
+    sleep_ms(1_150);
+    for k in 0..3 {
+        let said = compile(&cluster, &cluster.b, &format!("f{k}.c"), &format!("warm{k}"));
+        assert!(said.contains("cache_hit") && !said.contains("error"), "{said}");
+        let object = |who: &str| std::fs::read(cluster.site.path().join(format!("{who}{k}.o")));
+        assert!(object("warm").must("read") == object("cold").must("read"));
+    }
+    std::thread::scope(|scope| {
+        for who in 0..4 {
+            let (cluster, node) = (&cluster, if who % 2 == 0 { &cluster.a } else { &cluster.b });
+            scope.spawn(move || {
+                for k in 0..6 {
+                    compile(cluster, node, &format!("f{k}.c"), &format!("busy{who}-{k}"));
+                }
+            });
+        }
+    });
+}
+in_both_modes!(clients_ccache);
+
+fn clients_go(io: Io) {
+    if !need(&format!("clients_go::{}", io.word()), "go") {
+        return;
+    }
+    let cluster = Cluster::two(io);
+    let module = cluster.site.dir("module");
+    std::fs::write(module.join("go.mod"), "module example\n").must("write");
+    let source = "package example\n\nfunc Double(x int) int { return 2 * x }\n";
+    std::fs::write(module.join("double.go"), source).must("write");
+    let build = |node: &Node| {
+        let mut go = command(&cluster, Path::new("go"), "", &["build", "-x", "."]);
+        go.env("GOCACHE", node.at("go")).env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
+        go.env("GOPATH", cluster.site.path().join("gopath")).current_dir(&module);
+        let said = run(&mut go, LIMIT_MS);
+        assert!(said.status.success(), "{said:?}");
+        said.err.lines().filter(|line| line.contains("/compile ")).count()
+    };
+    assert!(build(&cluster.a) >= 1, "cold");
+    assert_eq!(build(&cluster.a), 0, "warm on the same node");
+    cluster.a.drain();
+    sleep_ms(1_150);
+    assert_eq!(build(&cluster.b), 0, "warm on the other node");
+}
+in_both_modes!(clients_go);
+
+fn replay(cluster: &Cluster, name: &str, args: &[&str]) -> Option<Command> {
+    let Some(python) = python() else {
+        skipped(&format!("clients_{name}"), "python3 is not installed");
+        return None;
+    };
+    Some(command(cluster, &python, name, args))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().must("a path that is text")
+}
+
+fn clients_neuron_replay(io: Io) {
+    let cluster = Cluster::two(io);
+    let (on_a, on_b) = (cluster.a.at("neuron"), cluster.b.at("neuron"));
+    let start = |dir: &Path, key: &str| {
+        let mut command = replay(&cluster, "neuron_replay.py", &[text(dir), key, "1"])?;
+        Some(thread(move || run(&mut command, LIMIT_MS).good().trim().to_owned()))
+    };
+    let (Some(one), Some(other)) = (start(&on_a, "k1"), start(&on_a, "k1")) else { return };
+    let mut said = [one.join().must("one"), other.join().must("other")];
+    said.sort();
+    assert_eq!(said, ["COMPILED", "WAITED"], "two processes of one node");
+    cluster.a.drain();
+    sleep_ms(1_150);
+    let later = start(&on_b, "k1").must("python").join().must("later");
+    assert_eq!(later, "HIT", "the other node, later");
+    // Both nodes at once: locks exclude on a node only, and whatever happens nothing is torn.
+    let both = [start(&on_a, "k2"), start(&on_b, "k2"), start(&on_b, "k2")];
+    for one in both {
+        let said = one.must("python").join().must("one of three");
+        assert!(["COMPILED", "WAITED", "HIT"].contains(&said.as_str()), "{said}");
+    }
+    cluster.settle();
+    let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    assert!(!all.keys().any(|path| path.to_string_lossy().ends_with(".lock")), "{all:?}");
+    for dir in [&on_a, &on_b] {
+        assert_eq!(start(dir, "k2").must("python").join().must("later"), "HIT");
+    }
+}
+in_both_modes!(clients_neuron_replay);
+
+fn looked(child: &mut Child) {
+    let mut line = String::new();
+    let out = child.stdout.as_mut().must("its stdout");
+    BufReader::with_capacity(1, out).read_line(&mut line).must("hear from the reader");
+    assert_eq!(line.trim(), "LOOKED");
+}
+
+/// Other ranks have looked before the code came, and import it right after their barrier.
+fn clients_nnscaler_replay(io: Io) {
+    let cluster = Cluster::two(io);
+    let (on_a, on_b) = (cluster.a.at("nns"), cluster.b.at("nns"));
+    let args = [text(&on_a), "4"];
+    let Some(mut first) = replay(&cluster, "nnscaler_replay.py", &args) else { return };
+    std::fs::create_dir_all(on_a.join("_parallel_modules/model/Block/_")).must("mkdir");
+    cluster.a.drain();
+    let home = on_b.join("_parallel_modules/model/Block/_");
+    eventually(5_000, "node B has the directory", || {
+        if home.is_dir() { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    let mut readers: Vec<Child> = (0..4)
+        .map(|rank| {
+            let dir = if rank % 2 == 0 { &on_b } else { &on_a };
+            let args = [text(dir), "4", "import"];
+            let mut command = replay(&cluster, "nnscaler_replay.py", &args).must("python");
+            command.env("RANK", rank.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().must("start a reader")
+        })
+        .collect();
+    readers.iter_mut().for_each(looked);
+    assert_eq!(run(&mut first, LIMIT_MS).good().trim(), "GENERATED");
+    // The barrier: the writer's node has handed its work over, and `freshness` has passed.
+    cluster.a.drain();
+    sleep_ms(1_150);
+    for reader in &mut readers {
+        reader.stdin.as_mut().must("its stdin").write_all(b"go\n").must("pass the barrier");
+    }
+    for (rank, mut reader) in readers.into_iter().enumerate() {
+        let status = wait(&mut reader, 60_000).must("a reader ends");
+        assert!(status.success(), "rank {rank} did not import what was generated: {status}");
+    }
+    let mut again = replay(&cluster, "nnscaler_replay.py", &[text(&on_b), "4"]).must("python");
+    assert_eq!(run(&mut again, LIMIT_MS).good().trim(), "REUSED");
+}
+in_both_modes!(clients_nnscaler_replay);
+
+fn clients_dejavu_replay(io: Io) {
+    let cluster = Cluster::two(io);
+    let (on_a, on_b) = (cluster.a.at("dejavu"), cluster.b.at("dejavu"));
+    std::fs::create_dir(&on_a).must("mkdir");
+    let keys: Vec<String> = (0..40).map(|k| format!("k{k}")).collect();
+    let start = |dir: &Path, kernel: &str| {
+        let mut args = vec![text(dir), kernel];
+        args.extend(keys.iter().map(String::as_str));
+        let mut command = replay(&cluster, "dejavu_replay.py", &args)?;
+        Some(thread(move || run(&mut command, LIMIT_MS).good().trim().to_owned()))
+    };
+    let Some(cold) = start(&on_a, "gemm") else { return };
+    assert_eq!(cold.join().must("cold"), "HIT 0 MISS 40");
+    cluster.a.drain();
+    sleep_ms(1_150);
+    let warm = start(&on_b, "gemm").must("python").join().must("warm");
+    assert_eq!(warm, "HIT 40 MISS 0");
+    // All ranks of both nodes rewrite one file; nobody ever reads what cannot be parsed.
+    let ranks: Vec<_> = [&on_a, &on_b, &on_a, &on_b, &on_a, &on_b]
+        .into_iter()
+        .map(|dir| start(dir, "attention").must("python"))
+        .collect();
+    for rank in ranks {
+        rank.join().must("a rank that parses what it reads");
+    }
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+}
+in_both_modes!(clients_dejavu_replay);

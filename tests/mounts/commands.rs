@@ -1,0 +1,321 @@
+//! The command line: words, exit statuses, and what each command promises.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::body::{self, Id};
+use crate::harness::command::{Said, run, wait};
+use crate::harness::node::{Site, is_mounted};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
+};
+
+const LIMIT_MS: u64 = 60_000;
+const FAILED: i32 = 1;
+const REFUSED: i32 = 2;
+const NOT_MOUNTED: i32 = 3;
+
+fn hearthfs(site: &Site, words: &[&str]) -> Said {
+    run(site.hearthfs().args(words), LIMIT_MS)
+}
+
+fn text(path: &std::path::Path) -> String {
+    path.to_str().must("a path that is text").to_owned()
+}
+
+#[test]
+fn commands_help_and_version_go_to_stdout() {
+    let site = Site::new();
+    let help = hearthfs(&site, &["--help"]).good();
+    for word in ["mount", "run", "unmount", "status", "drain", "config"] {
+        assert!(help.contains(word), "--help does not name {word}:\n{help}");
+        let of = hearthfs(&site, &[word, "--help"]).good();
+        assert!(of.contains("Usage") || of.contains("usage"), "{word} --help:\n{of}");
+    }
+    let version = hearthfs(&site, &["--version"]).good();
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    let none = hearthfs(&site, &[]);
+    assert_eq!(none.code(), REFUSED, "{none:?}");
+    let unknown = hearthfs(&site, &["mount", "/tmp", "--no-such-flag"]);
+    assert_eq!(unknown.code(), REFUSED, "{unknown:?}");
+    assert!(unknown.err.contains("--no-such-flag") && unknown.out.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn commands_about_what_is_not_mounted_end_with_three() {
+    let site = Site::new();
+    let dir = text(&site.dir("plain"));
+    for words in [
+        &["unmount", &dir][..],
+        &["unmount", &dir, "--now"],
+        &["status", &dir],
+        &["status", &dir, "--json"],
+        &["drain", &dir],
+    ] {
+        let said = hearthfs(&site, words);
+        assert_eq!(said.code(), NOT_MOUNTED, "{words:?}: {said:?}");
+        assert!(said.err.contains(&dir) && said.out.is_empty(), "{words:?}: {said:?}");
+        assert!(said.err.starts_with("error: "), "{words:?}: {said:?}");
+    }
+}
+
+fn commands_mount_in_the_background_and_unmount(io: Io) {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let (dir, cache) = (text(&site.dir("m")), text(&site.path().join("cache")));
+    let config = site.path().join("m.toml");
+    std::fs::write(&config, Options::new(io).toml()).must("write a configuration");
+    let words = ["mount", &dir, "--cache-dir", &cache, "--remote", &store.url(), "--background"];
+    let mut command = site.hearthfs();
+    command.args(words).arg("--config").arg(&config);
+    // Whoever reads what the command says must not wait for the daemon that it leaves behind.
+    run(&mut command, 20_000).good();
+    assert!(is_mounted(dir.as_ref()), "mounted when the command returns");
+    std::fs::write(site.path().join("m/file"), b"content").must("write at once");
+    let status: serde_json::Value =
+        serde_json::from_str(&hearthfs(&site, &["status", &dir, "--json"]).good()).must("parse");
+    assert_eq!(status["io"]["mode"], io.word(), "{status}");
+    assert_eq!(status["mount_point"], dir.as_str(), "{status}");
+    assert_eq!(status["remote"], store.url().as_str(), "{status}");
+    let pid = status["pid"].as_i64().must("the daemon's pid") as i32;
+    let table = hearthfs(&site, &["status"]).good();
+    assert!(table.contains(&dir) && table.contains(io.word()), "{table}");
+    hearthfs(&site, &["unmount", &dir]).good();
+    assert!(!is_mounted(dir.as_ref()), "unmounted when the command returns");
+    eventually(2_000, "the daemon is gone", || {
+        let gone =
+            Pid::from_raw(pid).is_none_or(|pid| rustix::process::test_kill_process(pid).is_err());
+        if gone { Ok(()) } else { Err(format!("process {pid}")) }
+    });
+    assert_eq!(hearthfs(&site, &["status", &dir]).code(), NOT_MOUNTED);
+    let other = Node::start(&site, "other", Some(&store), Options::new(io));
+    assert_eq!(std::fs::read(other.at("file")).must("read on another node"), b"content");
+}
+in_both_modes!(commands_mount_in_the_background_and_unmount);
+
+#[test]
+fn commands_status_and_drain_tell_of_the_backlog() {
+    let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).deadline("1s"));
+    let mut hand = Hand::new();
+    hand.put(&cluster.a.at("one"), b"1").must("put");
+    cluster.a.drain();
+    assert_eq!(cluster.a.status()["backlog"]["records"], 0);
+    cluster.store.fail();
+    hand.put(&cluster.a.at("two"), &body::make(Id { writer: 1, seq: 1 }, 100_000)).must("put");
+    sleep_ms(1_500);
+    let status = cluster.a.status();
+    assert!(status["backlog"]["records"].as_u64() >= Some(1), "{status:#}");
+    assert!(status["backlog"]["bytes"].as_u64() >= Some(100_000), "{status:#}");
+    assert_eq!(status["health"]["up"], false, "{status:#}");
+    let dir = text(&cluster.a.mount);
+    let start = now();
+    let said = cluster.a.command(&["drain", &dir, "--timeout", "1s"]);
+    assert_eq!(said.code(), FAILED, "{said:?}");
+    assert!(start.elapsed().as_millis() < 4_000, "it took {:?}", start.elapsed());
+    assert!(said.out.is_empty() && said.err.starts_with("error: "), "{said:?}");
+    cluster.store.heal();
+    cluster.a.drain();
+    assert_eq!(cluster.a.status()["backlog"]["records"], 0);
+    eventually(5_000, "the health is good again", || {
+        let status = cluster.a.status();
+        if status["health"]["up"] == true { Ok(()) } else { Err(status["health"].to_string()) }
+    });
+}
+
+fn commands_unmount_now_leaves_the_backlog(io: Io) {
+    let mut cluster = Cluster::with(Store::dir, &Options::new(io).deadline("1s"));
+    Hand::new().put(&cluster.a.at("before"), b"x").must("put");
+    cluster.a.drain();
+    cluster.store.fail();
+    let bytes = body::make(Id { writer: 1, seq: 1 }, 300_000);
+    Hand::new().put(&cluster.a.at("kept"), &bytes).must("put");
+    let (dir, start) = (text(&cluster.a.mount), now());
+    cluster.a.command(&["unmount", &dir, "--now"]).good();
+    assert!(start.elapsed().as_millis() < 5_000, "--now took {:?}", start.elapsed());
+    assert!(cluster.a.await_end(5_000).success(), "the daemon ends well");
+    assert!(!is_mounted(&cluster.a.mount));
+    cluster.store.heal();
+    cluster.a.up();
+    assert!(std::fs::read(cluster.a.at("kept")).must("read") == bytes);
+    cluster.settle();
+    eventually(5_000, "it arrives", || {
+        let read = std::fs::read(cluster.b.at("kept")).map_err(|error| error.to_string())?;
+        if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
+    });
+}
+in_both_modes!(commands_unmount_now_leaves_the_backlog);
+
+/// SIGTERM and SIGINT: drain, unmount, exit 0, with programs still holding files.
+fn commands_signals_end_a_mount_in_order(io: Io) {
+    let mut cluster = Cluster::two(io);
+    for (number, signal) in [Signal::TERM, Signal::INT].into_iter().enumerate() {
+        let name = format!("f{number}");
+        let bytes = body::make(Id { writer: 1, seq: number as u64 }, 2_000_000);
+        let mut hand = Hand::new();
+        hand.put(&cluster.a.at(&name), &bytes).must("put");
+        let held = hand.open(&cluster.a.at(&name), rustix::fs::OFlags::RDONLY, 0).must("hold");
+        let open = hand.open(&cluster.a.at("open"), crate::harness::hand::IN_PLACE, 0o644);
+        hand.write(open.must("open"), b"never closed").must("write");
+        hand.read(held, 0, 10).must("read");
+        kill_process(cluster.a.pid(), signal).must("signal");
+        let status = cluster.a.await_end(30_000);
+        assert!(status.success(), "{signal:?}: {status}");
+        assert!(!is_mounted(&cluster.a.mount), "{signal:?}: the mount is gone");
+        eventually(5_000, "what was closed is on the other node", || {
+            let read = std::fs::read(cluster.b.at(&name)).map_err(|error| error.to_string())?;
+            if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
+        });
+        assert!(!cluster.b.at("open").exists(), "what was open is not published");
+        drop(hand);
+        cluster.a.up();
+        assert!(!cluster.a.at("open").exists(), "what was open is not published");
+    }
+}
+in_both_modes!(commands_signals_end_a_mount_in_order);
+
+fn run_command(site: &Site, mount: &str, store: &Store, tail: &[&str]) -> Command {
+    let mut command = site.hearthfs();
+    command.args(["run", "--mount", mount, "--remote", &store.url(), "--cache-dir"]);
+    command.arg(site.path().join("run.cache")).arg("--").args(tail);
+    command
+}
+
+#[test]
+fn commands_run_sets_the_variables_and_passes_the_rest_on() {
+    let site = Site::new();
+    let (store, mount) = (Store::dir(&site), text(&site.dir("m")));
+    let mut command = run_command(&site, &mount, &store, &["env"]);
+    command.env("TRITON_CACHE_DIR", "/set/by/the/user");
+    let said = run(&mut command, LIMIT_MS);
+    assert_eq!(said.code(), 0, "{said:?}");
+    let value = |name: &str| {
+        let line = said.out.lines().find(|line| line.starts_with(&format!("{name}=")));
+        line.map(|line| line[name.len() + 1..].to_owned())
+    };
+    for name in [
+        "OLYMPUS_COMPILATION_CACHE_DIR",
+        "JAX_COMPILATION_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "NUMBA_CACHE_DIR",
+        "NEURON_COMPILE_CACHE_URL",
+        "CCACHE_DIR",
+        "SCCACHE_DIR",
+        "GOCACHE",
+    ] {
+        let value = value(name).must(format_args!("{name} is set"));
+        assert!(value.starts_with(&mount), "{name}={value}");
+    }
+    assert_eq!(value("TRITON_CACHE_DIR").as_deref(), Some("/set/by/the/user"));
+    assert!(!said.err.trim().is_empty(), "a summary on stderr");
+    assert!(!is_mounted(mount.as_ref()), "run unmounts what it mounted");
+
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255)] {
+        let said = run(&mut run_command(&site, &mount, &store, &["sh", "-c", script]), LIMIT_MS);
+        assert_eq!(said.code(), code, "{script}: {said:?}");
+        assert!(said.out.is_empty(), "{script}: {said:?}");
+    }
+    let said =
+        run(&mut run_command(&site, &mount, &store, &["sh", "-c", "kill -TERM $$"]), LIMIT_MS);
+    assert_eq!(said.status.code(), Some(143), "{said:?}");
+    let said = run(&mut run_command(&site, &mount, &store, &["/no/such/command"]), LIMIT_MS);
+    assert_eq!(said.code(), 127, "{said:?}");
+    assert!(said.err.contains("/no/such/command"), "{said:?}");
+    let said = run(&mut run_command(&site, &mount, &store, &["/etc/passwd"]), LIMIT_MS);
+    assert_eq!(said.code(), 126, "{said:?}");
+    assert!(!is_mounted(mount.as_ref()));
+}
+
+#[test]
+fn commands_run_drains_what_the_command_wrote() {
+    let site = Site::new();
+    let (store, mount) = (Store::dir(&site), text(&site.dir("m")));
+    let script = "mkdir -p $OLYMPUS_COMPILATION_CACHE_DIR; echo made > $OLYMPUS_COMPILATION_CACHE_DIR/x; \
+                  echo $OLYMPUS_COMPILATION_CACHE_DIR";
+    let said = run(&mut run_command(&site, &mount, &store, &["sh", "-c", script]), LIMIT_MS);
+    let dir = said.good();
+    let below = dir.trim().strip_prefix(&mount).must("a directory on the mount").to_owned();
+    let node = Node::start(&site, "b", Some(&store), Options::new(Io::best()));
+    let name = format!("{}/x", below.trim_start_matches('/'));
+    assert_eq!(std::fs::read(node.at(name)).must("read on another node"), b"made\n");
+    // A mount that is there is joined, and stays.
+    let shown = text(&node.mount);
+    let mut command = site.hearthfs();
+    command.args([
+        "run",
+        "--mount",
+        &shown,
+        "--",
+        "sh",
+        "-c",
+        "echo joined > \"$0/joined\"",
+        &shown,
+    ]);
+    run(&mut command, LIMIT_MS).good();
+    assert!(is_mounted(&node.mount), "run leaves the mount that it joined");
+    assert_eq!(std::fs::read(node.at("joined")).must("read"), b"joined\n");
+}
+
+#[test]
+fn commands_run_passes_signals_on() {
+    let site = Site::new();
+    let (store, mount) = (Store::dir(&site), text(&site.dir("m")));
+    let ready = site.path().join("ready");
+    let script =
+        format!("trap 'exit 42' TERM; touch {}; while :; do sleep 0.05; done", ready.display());
+    let mut command = run_command(&site, &mount, &store, &["sh", "-c", &script]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().must("run");
+    eventually(20_000, "the command runs", || {
+        if ready.exists() { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    kill_process(Pid::from_child(&child), Signal::TERM).must("signal");
+    let status = wait(&mut child, 30_000).must("it ends");
+    assert_eq!(status.code(), Some(42), "{status}");
+    assert!(!is_mounted(mount.as_ref()));
+}
+
+#[test]
+fn commands_config_shows_values_and_where_they_come_from() {
+    let site = Site::new();
+    let config = site.path().join("c.toml");
+    std::fs::write(&config, "[local]\ncache_size = \"123MiB\"\n").must("write");
+    let file = text(&config);
+    let mut command = site.hearthfs();
+    command.env("HEARTHFS_FRESHNESS", "3s").args(["config", "show", "--config", &file]);
+    let shown = run(&mut command, LIMIT_MS).good();
+    let line = |key: &str| {
+        let found = shown.lines().find(|line| line.trim_start().starts_with(key));
+        found.must(format_args!("{key} in\n{shown}")).to_owned()
+    };
+    assert!(line("cache_size").contains("123MiB") && line("cache_size").contains(&file), "{shown}");
+    assert!(line("freshness").contains("3s"), "{shown}");
+    assert!(line("freshness").contains("HEARTHFS_FRESHNESS"), "{shown}");
+    assert!(line("deadline").contains("5s") && line("deadline").contains("default"), "{shown}");
+    hearthfs(&site, &["config", "check", "--config", &file]).good();
+    std::fs::write(&config, "[local]\ncache_sise = \"1GiB\"\n").must("write");
+    let said = hearthfs(&site, &["config", "check", "--config", &file]);
+    assert_eq!(said.code(), REFUSED, "{said:?}");
+    assert!(said.err.contains("cache_sise") && said.err.contains("cache_size"), "{said:?}");
+}
+
+/// A read-only mount serves hits and refuses writers.
+fn commands_read_only(io: Io) {
+    let mut cluster = Cluster::two(io);
+    Hand::new().put(&cluster.a.at("entry"), b"content").must("put");
+    cluster.a.drain();
+    cluster.b.stop();
+    let mut options = Options::new(io);
+    options.args.push("--read-only".to_owned());
+    cluster.b.set_options(options);
+    cluster.b.up();
+    let mut hand = Hand::new();
+    assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
+    let refused = rustix::io::Errno::ROFS;
+    assert_eq!(hand.put(&cluster.b.at("new"), b"x"), Err(refused));
+    assert_eq!(hand.put(&cluster.b.at("entry"), b"x"), Err(refused));
+    assert_eq!(hand.unlink(&cluster.b.at("entry")), Err(refused));
+    assert_eq!(hand.mkdir(&cluster.b.at("dir")), Err(refused));
+    assert_eq!(hand.rename(&cluster.b.at("entry"), &cluster.b.at("e")), Err(refused));
+    assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
+}
+in_both_modes!(commands_read_only);

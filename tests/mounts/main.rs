@@ -1,0 +1,30 @@
+//! Everything that is tested on real mounts: one file per promise, and what lies across them.
+//!
+//! Owns the list of suites. Each speaks only of what a program or an operator can see: files through
+//! the mount, processes, exit codes, and the objects in the store.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+#[path = "../stores/mod.rs"]
+mod stores;
+
+mod bad_input;
+mod clients;
+mod commands;
+mod index_loss;
+mod locks;
+mod p1;
+mod p10;
+mod p12;
+mod p13;
+mod p2;
+mod p3;
+mod p4;
+mod p5;
+mod p7;
+mod p8;
+mod p9;
+mod posix_suites;
+mod programs;
+mod s3;
+mod visibility;

@@ -1,0 +1,160 @@
+//! P1 whole-or-nothing: no reader on any node ever gets bytes that no writer closed.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::harness::body::{self, Dice, Id};
+use crate::harness::time::thread;
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, now, sleep_ms};
+
+const NAMES: [&str; 4] = ["first", "second", "third", "fourth"];
+const BODY_LEN_MAX: usize = 1_500_000;
+const LOAD_MS: u64 = 8_000;
+
+/// What one process did and saw.
+#[derive(Debug, Default)]
+struct Report {
+    closed: HashSet<Id>,
+    reads: u64,
+    faults: Vec<String>,
+}
+
+/// Writes and reads the four names until the time is over, from a process of its own.
+fn mix(mount: &Path, writer: u32) -> Report {
+    let mut hand = Hand::new();
+    let mut dice = Dice::new(u64::from(writer));
+    let mut report = Report::default();
+    let mut seen = [false; NAMES.len()];
+    let start = now();
+    let mut seq = 0;
+    while start.elapsed() < Duration::from_millis(LOAD_MS) {
+        let which = dice.below(NAMES.len() as u64) as usize;
+        let path = mount.join(NAMES[which]);
+        if dice.below(3) == 0 {
+            seq += 1;
+            let id = Id { writer, seq };
+            let bytes = body::make(id, dice.len(BODY_LEN_MAX));
+            let chunk = [1 << 21, 1 << 17, 7_000][dice.below(3) as usize];
+            match hand.put_with(&path, crate::harness::hand::IN_PLACE, chunk, 0, &bytes) {
+                Ok(()) => drop(report.closed.insert(id)),
+                Err(errno) => report.faults.push(format!("write {which}: {errno}")),
+            }
+            seen[which] = true;
+            continue;
+        }
+        let read = match dice.below(4) {
+            0 => hand.get_mapped(&path, dice.below(30_000)),
+            1 => hand.get_slowly(&path, 50_000, 3_000),
+            _ => hand.get(&path),
+        };
+        report.reads += 1;
+        match read {
+            Ok(bytes) => {
+                seen[which] = true;
+                if let Err(fault) = body::check(&bytes) {
+                    report.faults.push(format!("read {which}: {fault}"));
+                }
+            }
+            Err(Errno::NOENT) if !seen[which] => {}
+            Err(errno) => report.faults.push(format!("read {which}: {errno}")),
+        }
+    }
+    report
+}
+
+/// Returns whose bodies a node shows under the four names.
+fn shown(mount: &Path) -> Result<Vec<Id>, String> {
+    let read = |name: &&str| {
+        let bytes = std::fs::read(mount.join(name)).map_err(|error| format!("{name}: {error}"))?;
+        body::check(&bytes)
+    };
+    NAMES.iter().map(read).collect()
+}
+
+fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
+    let cluster = Cluster::two(io);
+    let mounts = [&cluster.a, &cluster.a, &cluster.b, &cluster.b].map(|node| node.mount.clone());
+    let workers: Vec<_> = mounts
+        .into_iter()
+        .zip(1..)
+        .map(|(mount, writer)| thread(move || mix(&mount, writer)))
+        .collect();
+    let reports: Vec<Report> =
+        workers.into_iter().map(|worker| worker.join().must("a worker's report")).collect();
+
+    let faults: Vec<&String> = reports.iter().flat_map(|report| &report.faults).collect();
+    assert!(
+        faults.is_empty(),
+        "{} faults, such as {:#?}",
+        faults.len(),
+        &faults[..faults.len().min(8)]
+    );
+    let (reads, closes) = reports.iter().fold((0, 0), |(reads, closes), report| {
+        (reads + report.reads, closes + report.closed.len())
+    });
+    assert!(reads > 100 && closes > 40, "too little was done: {reads} reads, {closes} closes");
+
+    cluster.settle();
+    let agreed = eventually(10_000, "both nodes show the same bodies", || {
+        let (a, b) = (shown(&cluster.a.mount)?, shown(&cluster.b.mount)?);
+        if a == b { Ok(a) } else { Err(format!("{a:?} / {b:?}")) }
+    });
+    for id in &agreed {
+        let closed = reports.iter().any(|report| report.closed.contains(id));
+        assert!(closed, "{id} is shown but its writer's close did not succeed");
+    }
+    sleep_ms(1_500);
+    assert_eq!(shown(&cluster.a.mount), Ok(agreed.clone()), "node A changed its mind");
+    assert_eq!(shown(&cluster.b.mount), Ok(agreed), "node B changed its mind");
+}
+in_both_modes!(p1_whole_or_nothing_under_writers_in_place);
+
+/// A reader that opened one version gets that version to its end, while it is replaced in place.
+fn p1_whole_or_nothing_for_slow_readers(io: Io) {
+    let cluster = Cluster::two(io);
+    for (node, writer) in [(&cluster.a, 1), (&cluster.b, 2)] {
+        let path = node.at(format!("slow{writer}"));
+        let (mut writing, mut reading) = (Hand::new(), Hand::new());
+        let old = body::make(Id { writer, seq: 0 }, 400_000);
+        writing.put(&path, &old).must("write the first version");
+        for seq in 1..6 {
+            let fd = reading.open(&path, rustix::fs::OFlags::RDONLY, 0).must("open");
+            let mut whole = reading.read(fd, 0, 100_000).must("read the first piece");
+            let expected = body::make(Id { writer, seq }, 500_000 - 70_000 * seq as usize);
+            writing.put(&path, &expected).must("replace");
+            let mut more = reading.read(fd, 100_000, 1_000_000).must("read the rest");
+            whole.append(&mut more);
+            assert_eq!(body::check(&whole), Ok(Id { writer, seq: seq - 1 }), "in {io:?}");
+            reading.close(fd).must("close");
+            assert_eq!(body::check(&reading.get(&path).must("read")), Ok(Id { writer, seq }));
+        }
+    }
+}
+in_both_modes!(p1_whole_or_nothing_for_slow_readers);
+
+/// What is half written on one node does not exist on the other, and is not in the store.
+#[test]
+fn p1_whole_or_nothing_across_nodes_before_the_close() {
+    let cluster = Cluster::two(Io::best());
+    let (mut hand, bytes) = (Hand::new(), body::make(Id { writer: 1, seq: 1 }, 3_000_000));
+    let path = cluster.a.at("half");
+    let fd = hand.open(&path, crate::harness::hand::IN_PLACE, 0o644).must("create");
+    hand.write(fd, &bytes[..2_000_000]).must("write half");
+    hand.fsync(fd).must("even synced");
+    cluster.settle();
+    sleep_ms(1_500);
+    let there = std::fs::symlink_metadata(cluster.b.at("half"));
+    assert!(there.is_err(), "node B shows a file that nobody closed: {there:?}");
+    let large = cluster.store.objects_in("blobs");
+    assert!(large.is_empty(), "bytes that nobody closed were uploaded: {large:?}");
+    hand.write(fd, &bytes[2_000_000..]).must("write the rest");
+    hand.close(fd).must("close");
+    cluster.a.drain();
+    let read = eventually(5_000, "node B shows the closed file", || {
+        std::fs::read(cluster.b.at("half")).map_err(|error| error.to_string())
+    });
+    assert!(read == bytes, "node B reads other bytes");
+}

@@ -1,0 +1,115 @@
+//! P10 freshness: a look-up that starts more than `freshness` after a change reached the remote sees
+//! it, on every node. These tests look exactly once, when that time has passed.
+
+use std::path::Path;
+
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, in_both_modes, sleep_ms, tree,
+};
+
+/// What a look-up may take beyond `freshness`: timers and a busy machine.
+const MARGIN_MS: u64 = 150;
+
+/// Changes seen from the other node, each by a single look after `wait_ms`.
+fn changes(from: &Node, to: &Node, wait_ms: u64) {
+    let mut hand = Hand::new();
+    let pass = || {
+        from.drain();
+        sleep_ms(wait_ms);
+    };
+    let absent = |name: &str| {
+        let there = std::fs::symlink_metadata(to.at(name));
+        let kind = there.as_ref().map_err(std::io::Error::kind).map(std::fs::Metadata::len);
+        assert_eq!(kind, Err(std::io::ErrorKind::NotFound), "{name} is to be absent");
+    };
+    for round in 0..3 {
+        let (dir, file) = (format!("d{round}"), format!("d{round}/file"));
+        absent(&dir);
+        absent(&file);
+        hand.mkdir(&from.at(&dir)).must("mkdir");
+        pass();
+        assert!(to.at(&dir).is_dir(), "a new directory");
+        absent(&file);
+        assert!(tree::texts(&to.at(&dir)).is_empty());
+
+        hand.put(&from.at(&file), b"first").must("put");
+        pass();
+        assert_eq!(std::fs::read(to.at(&file)).must("a new file"), b"first");
+        assert_eq!(tree::texts(&to.at(&dir)), ["file"]);
+
+        hand.put(&from.at(&file), b"second version").must("overwrite");
+        pass();
+        assert_eq!(std::fs::metadata(to.at(&file)).must("stat").len(), 14, "an overwritten file");
+        assert_eq!(std::fs::read(to.at(&file)).must("read"), b"second version");
+
+        hand.chmod(&from.at(&file), 0o750).must("chmod");
+        hand.symlink(Path::new("file"), &from.at(&dir).join("link")).must("symlink");
+        pass();
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &std::fs::metadata(to.at(&file)).must("stat").permissions(),
+        );
+        assert_eq!(mode & 0o777, 0o750, "a changed mode");
+        assert_eq!(std::fs::read(to.at(&dir).join("link")).must("by the link"), b"second version");
+
+        hand.rename(&from.at(&dir), &from.at("moved")).must("rename the directory");
+        pass();
+        absent(&dir);
+        absent(&file);
+        assert_eq!(std::fs::read(to.at("moved/file")).must("read"), b"second version");
+
+        hand.unlink(&from.at("moved/link")).must("unlink");
+        hand.unlink(&from.at("moved/file")).must("unlink");
+        hand.rmdir(&from.at("moved")).must("rmdir");
+        pass();
+        absent("moved/file");
+        absent("moved");
+        assert!(!tree::texts(&to.mount).contains(&"moved".to_owned()));
+    }
+}
+
+fn p10_freshness_of_a_second(io: Io) {
+    let cluster = Cluster::two(io);
+    changes(&cluster.a, &cluster.b, 1_000 + MARGIN_MS);
+}
+in_both_modes!(p10_freshness_of_a_second);
+
+fn p10_freshness_zero_asks_each_time(io: Io) {
+    let options = Options::new(io).freshness("0s");
+    let cluster = Cluster::with(Store::dir, &options);
+    changes(&cluster.a, &cluster.b, 0);
+    changes(&cluster.b, &cluster.a, 0);
+}
+in_both_modes!(p10_freshness_zero_asks_each_time);
+
+/// A name that was asked for in vain, over and over, is found within the window after its creation.
+fn p10_freshness_of_a_name_asked_for_in_vain(io: Io) {
+    let cluster = Cluster::two(io);
+    let mut hand = Hand::new();
+    for round in 0..5 {
+        let name = format!("wanted{round}");
+        for _ in 0..50 {
+            assert!(std::fs::metadata(cluster.b.at(&name)).is_err());
+        }
+        hand.put(&cluster.a.at(&name), b"made").must("put");
+        cluster.a.drain();
+        let start = crate::harness::now();
+        while std::fs::read(cluster.b.at(&name)).is_err() {
+            sleep_ms(1);
+        }
+        let took_ms = start.elapsed().as_millis() as u64;
+        assert!(took_ms <= 1_000 + MARGIN_MS, "found after {took_ms} ms");
+    }
+}
+in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
+
+/// A miss is answered soon even when it has to ask, and a busy misser does not ask each time.
+#[test]
+fn p10_freshness_shares_one_question_among_all_misses() {
+    let cluster = Cluster::two(Io::best());
+    let start = crate::harness::now();
+    for k in 0..2_000 {
+        assert!(std::fs::metadata(cluster.b.at(format!("missing{k}"))).is_err());
+    }
+    let took_ms = start.elapsed().as_millis();
+    assert!(took_ms < 5_000, "2,000 misses took {took_ms} ms");
+}

@@ -1,0 +1,202 @@
+//! P2 killed-writer: a writer that dies by a signal publishes nothing; the older version stays.
+
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::harness::body::{self, Id};
+use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
+
+/// How a writer writes while it dies: length of all, length of one piece, pause after each.
+const SMALL_CHUNKS: (usize, usize, u64) = (64 << 20, 4096, 200);
+const ONE_HUGE_WRITE: (usize, usize, u64) = (256 << 20, 256 << 20, 0);
+
+#[derive(Debug, Clone, Copy)]
+enum Death {
+    Killed(Signal),
+    /// Dies of a signal that it raised itself.
+    Raised(i32),
+}
+
+/// Has a process open `path`, begin to write, and die of a signal before it closes.
+fn die_writing(path: &Path, flags: OFlags, how: (usize, usize, u64), death: Death) {
+    let mut hand = Hand::new();
+    let fd = hand.open(path, flags, 0o644).must("open for writing");
+    hand.write(fd, b"the beginning of something").must("write");
+    match death {
+        Death::Killed(signal) => {
+            let (len, chunk, delay_us) = how;
+            hand.begin_fill(fd, len, chunk, delay_us);
+            sleep_ms(30);
+            let status = hand.kill(signal);
+            assert!(!status.success(), "the writer was to die: {status}");
+        }
+        Death::Raised(number) => {
+            hand.write(fd, &vec![b'y'; 300_000]).must("write more");
+            let status = hand.leave("die", number);
+            assert!(!status.success(), "the writer was to die: {status}");
+        }
+    }
+}
+
+fn deaths() -> Vec<(Death, (usize, usize, u64))> {
+    let mut all = Vec::new();
+    for signal in [Signal::KILL, Signal::TERM] {
+        all.push((Death::Killed(signal), SMALL_CHUNKS));
+        all.push((Death::Killed(signal), ONE_HUGE_WRITE));
+    }
+    // SIGSEGV and SIGABRT, raised in the middle of the work.
+    all.push((Death::Raised(11), SMALL_CHUNKS));
+    all.push((Death::Raised(6), SMALL_CHUNKS));
+    all
+}
+
+fn expect_absent(cluster: &Cluster, name: &str, why: &str) {
+    for node in [&cluster.a, &cluster.b] {
+        let there = std::fs::read(node.at(name)).map(|bytes| bytes.len());
+        let kind = there.as_ref().map_err(std::io::Error::kind);
+        assert_eq!(kind, Err(std::io::ErrorKind::NotFound), "{why}: {there:?}");
+        let listed = tree::texts(&node.mount).contains(&name.to_owned());
+        assert!(!listed, "{why}: a directory lists {name}");
+    }
+}
+
+fn p2_killed_writer_over_nothing_leaves_nothing(io: Io) {
+    let cluster = Cluster::two(io);
+    for (number, (death, how)) in deaths().into_iter().enumerate() {
+        for (flags, word) in [(IN_PLACE, "plain"), (CREATE_NEW, "exclusive")] {
+            let name = format!("new-{number}-{word}");
+            die_writing(&cluster.a.at(&name), flags, how, death);
+            expect_absent(&cluster, &name, &format!("{death:?} {how:?} {word}"));
+        }
+    }
+    cluster.settle();
+    sleep_ms(1_200);
+    for number in 0..deaths().len() {
+        let name = format!("new-{number}-plain");
+        expect_absent(&cluster, &name, "after a while");
+        let id = Id { writer: 1, seq: number as u64 };
+        Hand::new().put(&cluster.a.at(&name), &body::make(id, 50_000)).must("a later writer");
+        let read = std::fs::read(cluster.a.at(&name)).must("read the later writer's file");
+        assert_eq!(body::check(&read), Ok(id));
+    }
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+}
+in_both_modes!(p2_killed_writer_over_nothing_leaves_nothing);
+
+fn p2_killed_writer_keeps_the_old_version(io: Io) {
+    let cluster = Cluster::two(io);
+    let old = Id { writer: 1, seq: 0 };
+    for (number, (death, how)) in deaths().into_iter().enumerate() {
+        let name = format!("old-{number}");
+        let path = cluster.a.at(&name);
+        Hand::new().put(&path, &body::make(old, 200_000)).must("write the old version");
+        die_writing(&path, IN_PLACE, how, death);
+        let read = std::fs::read(&path).must("read the old version");
+        assert_eq!(body::check(&read), Ok(old), "{death:?} {how:?}, emptied first");
+
+        die_writing(&path, OFlags::RDWR, how, death);
+        let read = std::fs::read(&path).must("read the old version");
+        assert_eq!(body::check(&read), Ok(old), "{death:?} {how:?}, written over");
+    }
+    cluster.settle();
+    let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    assert_eq!(all.len(), deaths().len(), "nothing but the old versions: {all:?}");
+    for name in all.keys() {
+        let read = std::fs::read(cluster.b.mount.join(name)).must("read on node B");
+        assert_eq!(body::check(&read), Ok(old), "{} on node B", name.display());
+    }
+    let new = Id { writer: 2, seq: 1 };
+    Hand::new().put(&cluster.b.at("old-0"), &body::make(new, 100_000)).must("a later writer");
+    cluster.b.drain();
+    eventually(5_000, "the later writer is seen", || {
+        let read = std::fs::read(cluster.a.at("old-0")).map_err(|error| error.to_string())?;
+        let id = body::check(&read)?;
+        if id == new { Ok(()) } else { Err(id.to_string()) }
+    });
+}
+in_both_modes!(p2_killed_writer_keeps_the_old_version);
+
+/// While somebody writes, others see the old version at once, not after a wait.
+fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
+    let cluster = Cluster::two(io);
+    let path = cluster.a.at("busy");
+    let old = Id { writer: 1, seq: 0 };
+    Hand::new().put(&path, &body::make(old, 100_000)).must("write the old version");
+    let mut writer = Hand::new();
+    let fd = writer.open(&path, IN_PLACE, 0o644).must("open");
+    writer.write(fd, &vec![7; 50_000]).must("write");
+    let start = crate::harness::now();
+    let read = std::fs::read(&path).must("read while it is written");
+    assert_eq!(body::check(&read), Ok(old));
+    assert!(start.elapsed().as_millis() < 1_000, "the reader waited {:?}", start.elapsed());
+    writer.kill(Signal::KILL);
+    let read = std::fs::read(&path).must("read after the writer died");
+    assert_eq!(body::check(&read), Ok(old));
+}
+in_both_modes!(p2_killed_writer_is_never_waited_for_when_there_is_a_version);
+
+/// A process that ends by `exit()` or `_exit()` closes its files: that is a clean close.
+fn p2_killed_writer_is_not_one_that_exits(io: Io) {
+    let cluster = Cluster::two(io);
+    for op in ["exit", "_exit"] {
+        for code in [0, 3] {
+            let name = format!("{op}-{code}");
+            let bytes = body::make(Id { writer: 1, seq: 1 }, 300_000);
+            let mut hand = Hand::new();
+            let fd = hand.open(&cluster.a.at(&name), IN_PLACE, 0o644).must("open");
+            hand.write(fd, &bytes).must("write");
+            let status = hand.leave(op, code);
+            assert_eq!(status.code(), Some(code));
+            let read = std::fs::read(cluster.a.at(&name)).must("read what exit() closed");
+            assert!(read == bytes, "{name} holds other bytes");
+        }
+    }
+    cluster.settle();
+    let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    assert_eq!(all.len(), 4);
+}
+in_both_modes!(p2_killed_writer_is_not_one_that_exits);
+
+/// A killed process that had closed its file before has published it.
+fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
+    let cluster = Cluster::two(io);
+    let bytes = body::make(Id { writer: 1, seq: 1 }, 70_000);
+    let mut hand = Hand::new();
+    hand.put(&cluster.a.at("closed"), &bytes).must("write and close");
+    let fd = hand.open(&cluster.a.at("closed"), OFlags::RDONLY, 0).must("open to read");
+    hand.read(fd, 0, 10).must("read");
+    hand.kill(Signal::KILL);
+    assert!(std::fs::read(cluster.a.at("closed")).must("read") == bytes);
+    let mut lock = Hand::new();
+    let fd = lock.open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644).must("open");
+    lock.flock(fd, 2).must("lock");
+    lock.kill(Signal::KILL);
+    let again = Hand::new().open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644);
+    assert!(again.is_ok(), "a lock file of a killed process: {again:?}");
+    let missing = Hand::new().get(&cluster.a.at("never"));
+    assert_eq!(missing, Err(Errno::NOENT));
+}
+in_both_modes!(p2_killed_writer_keeps_what_it_closed_before);
+
+/// The temporary of a killed process can be renamed by nobody into a published name.
+fn p2_killed_writer_before_its_rename(io: Io) {
+    let cluster = Cluster::two(io);
+    let (temporary, name) = (cluster.a.at("entry.tmp"), cluster.a.at("entry"));
+    let mut hand = Hand::new();
+    let fd = hand.open(&temporary, CREATE_NEW, 0o600).must("create a temporary");
+    hand.write(fd, &vec![1; 100_000]).must("write");
+    hand.rename(&temporary, &name).must("rename while it is open");
+    hand.kill(Signal::KILL);
+    expect_absent(&cluster, "entry", "renamed while open, then killed");
+    expect_absent(&cluster, "entry.tmp", "renamed while open, then killed");
+    let bytes = body::make(Id { writer: 2, seq: 2 }, 90_000);
+    let mut later = Hand::new();
+    later.put_with(&temporary, CREATE_NEW, 1 << 20, 0, &bytes).must("a later temporary");
+    later.rename(&temporary, &name).must("a later rename");
+    assert!(std::fs::read(&name).must("read") == bytes);
+}
+in_both_modes!(p2_killed_writer_before_its_rename);

@@ -1,0 +1,270 @@
+//! P4 local-durable: what was acknowledged survives SIGKILL of the daemon at any instant.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use crate::harness::body::{self, Dice, Id};
+use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::time::thread;
+use crate::harness::tree::{self, Thing, Tree};
+use crate::harness::{Cluster, Hand, Io, Must as _, Options, Store, in_both_modes, sleep_ms};
+
+const KILLS: u64 = 50;
+const WORKERS: u32 = 3;
+const NAMES: u64 = 12;
+const LEN_MAX: usize = 200_000;
+
+/// What an operation does to names, if it happens.
+type Effect = Vec<(PathBuf, Option<Thing>)>;
+
+/// A process that works in a directory of its own, and what must be there.
+struct Worker {
+    hand: Hand,
+    writer: u32,
+    seq: u64,
+    dice: Dice,
+    dir: PathBuf,
+    model: Tree,
+    unsure: Option<Effect>,
+}
+
+fn applied(model: &Tree, effect: &Effect) -> Tree {
+    let mut after = model.clone();
+    for (name, thing) in effect {
+        match thing {
+            Some(thing) => drop(after.insert(name.clone(), thing.clone())),
+            None => drop(after.remove(name)),
+        }
+    }
+    after
+}
+
+impl Worker {
+    fn new(dir: PathBuf, writer: u32) -> Self {
+        let mut hand = Hand::new();
+        hand.mkdir(&dir).must("make a worker's directory");
+        let dice = Dice::new(u64::from(writer) * 977);
+        Self { hand, writer, seq: 0, dice, dir, model: Tree::new(), unsure: None }
+    }
+
+    fn name(&mut self, kind: &str) -> PathBuf {
+        PathBuf::from(format!("{kind}{}", self.dice.below(NAMES)))
+    }
+
+    fn write(&mut self, name: PathBuf, sync: bool) -> (Effect, Result<(), Errno>) {
+        self.seq += 1;
+        let len = self.dice.len(LEN_MAX);
+        let bytes = body::make(Id { writer: self.writer, seq: self.seq }, len);
+        let mode = match self.model.get(&name) {
+            Some(Thing::File(mode, ..)) => *mode,
+            _ => 0o644,
+        };
+        let thing = Thing::File(mode, len, blake3::hash(&bytes).to_hex().to_string());
+        let path = self.dir.join(&name);
+        let done = if sync {
+            self.hand.open(&path, IN_PLACE, 0o644).and_then(|fd| {
+                self.hand.write(fd, &bytes)?;
+                self.hand.fsync(fd)?;
+                self.hand.close(fd)
+            })
+        } else {
+            self.hand.put(&path, &bytes)
+        };
+        (vec![(name, Some(thing))], done)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let files = self.model.iter().filter(|(_, thing)| matches!(thing, Thing::File(..)));
+        files.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn some_file(&mut self) -> Option<PathBuf> {
+        let files = self.files();
+        let which = self.dice.below(files.len() as u64) as usize;
+        files.get(which).cloned()
+    }
+
+    fn change_a_file(&mut self, file: &PathBuf, how: u64) -> (Effect, Result<(), Errno>) {
+        let path = self.dir.join(file);
+        match (how, self.model[file].clone()) {
+            (0, _) => (vec![(file.clone(), None)], self.hand.unlink(&path)),
+            (1, Thing::File(old, len, digest)) => {
+                let mode = if old == 0o644 { 0o755 } else { 0o644 };
+                let effect = vec![(file.clone(), Some(Thing::File(mode, len, digest)))];
+                (effect, self.hand.chmod(&path, mode))
+            }
+            (_, thing) => {
+                let to = self.name("f");
+                let done = self.hand.rename(&path, &self.dir.join(&to));
+                let gone = (file.clone(), None);
+                let effect = if to == *file { Vec::new() } else { vec![gone, (to, Some(thing))] };
+                (effect, done)
+            }
+        }
+    }
+
+    /// Does one operation of any kind; returns what it does and what the system said.
+    fn step(&mut self) -> (Effect, Result<(), Errno>) {
+        let dice = self.dice.below(20);
+        if let (0..=5, Some(file)) = (dice, self.some_file()) {
+            return self.change_a_file(&file, dice / 2);
+        }
+        match dice {
+            6 | 7 => {
+                let name = PathBuf::from(format!("empty{}", self.seq));
+                self.seq += 1;
+                let digest = blake3::hash(b"").to_hex().to_string();
+                let path = self.dir.join(&name);
+                let done = self.hand.put_with(&path, CREATE_NEW, 1, 0, &[]);
+                (vec![(name, Some(Thing::File(0o644, 0, digest)))], done)
+            }
+            8 => {
+                let name = self.name("d");
+                let path = self.dir.join(&name);
+                if self.model.contains_key(&name) {
+                    (vec![(name, None)], self.hand.rmdir(&path))
+                } else {
+                    (vec![(name, Some(Thing::Dir))], self.hand.mkdir(&path))
+                }
+            }
+            9 => {
+                let name = self.name("s");
+                let path = self.dir.join(&name);
+                if self.model.contains_key(&name) {
+                    return (vec![(name, None)], self.hand.unlink(&path));
+                }
+                let target = format!("target {}", self.seq);
+                self.seq += 1;
+                let done = self.hand.symlink(std::path::Path::new(&target), &path);
+                (vec![(name, Some(Thing::Link(target.into_bytes())))], done)
+            }
+            _ => {
+                let name = self.name("f");
+                self.write(name, dice == 10)
+            }
+        }
+    }
+
+    /// Works until the daemon dies under it.
+    fn work(&mut self) {
+        loop {
+            let (effect, done) = self.step();
+            match done {
+                Ok(()) => self.model = applied(&self.model, &effect),
+                Err(Errno::NOTCONN | Errno::CONNABORTED) => {
+                    self.unsure = Some(effect);
+                    // A descriptor that the failed operation left open must not join a later one.
+                    self.hand = Hand::new();
+                    return;
+                }
+                Err(errno) => panic!("worker {}: {effect:?}: {errno}", self.writer),
+            }
+        }
+    }
+
+    /// Compares what is there with what must be there; the operation that was cut off may have
+    /// happened as a whole or not at all.
+    fn verify(&mut self, round: u64) {
+        let there = tree::read(&self.dir).must("read a worker's directory");
+        let without = tree::difference(&self.model, &there);
+        let effect = self.unsure.take().unwrap_or_default();
+        let with = tree::difference(&applied(&self.model, &effect), &there);
+        assert!(
+            without.is_empty() || with.is_empty(),
+            "after kill {round}, worker {}: acknowledged / there\n{without}\n-- or, with {effect:?}\n{with}",
+            self.writer
+        );
+        self.model = there;
+    }
+}
+
+fn p4_local_durable_through_fifty_kills(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let dir = |writer: u32| cluster.a.at(format!("w{writer}"));
+    let mut workers: Vec<Worker> = (0..WORKERS).map(|n| Worker::new(dir(n), n)).collect();
+    let mut dice = Dice::new(4);
+    let mut acknowledged = 0;
+    for round in 0..KILLS {
+        let running: Vec<_> = workers
+            .drain(..)
+            .map(|mut worker| {
+                thread(move || {
+                    worker.work();
+                    worker
+                })
+            })
+            .collect();
+        sleep_ms(20 + dice.below(250));
+        cluster.a.kill_only();
+        for worker in running {
+            workers.push(worker.join().must("a worker that ends with its daemon"));
+        }
+        cluster.a.up();
+        for worker in &mut workers {
+            worker.verify(round);
+        }
+        acknowledged = workers.iter().map(|worker| worker.seq).sum();
+    }
+    assert!(acknowledged > 500, "too little was written: {acknowledged}");
+    cluster.settle();
+    let there = tree::converge(&cluster.a.mount, &cluster.b.mount, 30_000);
+    for worker in &workers {
+        let name = format!("w{}", worker.writer);
+        let own: Tree = there
+            .iter()
+            .filter_map(|(path, thing)| {
+                let below = path.strip_prefix(&name).ok()?;
+                (below.as_os_str() != "").then(|| (below.to_owned(), thing.clone()))
+            })
+            .collect();
+        assert_eq!(tree::difference(&worker.model, &own), "", "worker {name} on both nodes");
+    }
+}
+in_both_modes!(p4_local_durable_through_fifty_kills);
+
+/// The instant after `close()` returned is early enough for the kill.
+fn p4_local_durable_at_the_close(io: Io) {
+    let site_options = Options::new(io);
+    let mut cluster = Cluster::with(Store::dir, &site_options);
+    let mut hand = Hand::new();
+    for round in 0..8 {
+        let bytes = body::make(Id { writer: 1, seq: round }, 500 + 400_000 * (round % 2) as usize);
+        hand.put(&cluster.a.at(format!("f{round}")), &bytes).must("put");
+        hand.put(&cluster.a.at("same"), &bytes).must("overwrite");
+        hand.put(&cluster.a.at(format!("e{round}")), b"").must("create an empty one");
+        cluster.a.kill_only();
+        cluster.a.up();
+        for name in [format!("f{round}"), "same".to_owned()] {
+            let read = std::fs::read(cluster.a.at(&name)).must(format_args!("read {name}"));
+            assert!(read == bytes, "{name} after kill {round}");
+        }
+        assert_eq!(std::fs::read(cluster.a.at(format!("e{round}"))).must("read"), b"");
+    }
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+}
+in_both_modes!(p4_local_durable_at_the_close);
+
+/// A kill in the middle of a write leaves the old version, and no trace of the new one.
+fn p4_local_durable_means_nothing_half(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let old = body::make(Id { writer: 1, seq: 0 }, 100_000);
+    Hand::new().put(&cluster.a.at("f"), &old).must("put");
+    let mut writing = Hand::new();
+    let fd = writing.open(&cluster.a.at("f"), IN_PLACE, 0o644).must("open");
+    writing.write(fd, &vec![1; 60_000]).must("write");
+    let fresh = writing.open(&cluster.a.at("g"), IN_PLACE, 0o644).must("open");
+    writing.write(fresh, &vec![2; 60_000]).must("write");
+    cluster.a.kill_only();
+    assert!(writing.close(fd).is_err(), "a close after the daemon's death succeeds");
+    cluster.a.up();
+    assert!(std::fs::read(cluster.a.at("f")).must("read") == old, "the old version");
+    assert_eq!(tree::texts(&cluster.a.mount), ["f"]);
+    let staged = tree::files_below(&cluster.a.cache.join("v1/staging"));
+    assert!(staged.is_empty(), "staging was not cleared: {staged:?}");
+    cluster.settle();
+    let there = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    assert_eq!(there.len(), 1, "{there:?}");
+}
+in_both_modes!(p4_local_durable_means_nothing_half);
