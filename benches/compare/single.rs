@@ -1,0 +1,181 @@
+//! One node: every work on every target, in turns.
+//!
+//! Owns the order: in each round each target has its turn at a work before the next work begins, and
+//! the order of the targets moves on by one, so that no target always follows the same other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use crate::bodies::Bodies;
+use crate::node::Options;
+use crate::options::Counts;
+use crate::report::{Report, Table, micros, ratio};
+use crate::stats::Samples;
+use crate::target::Target;
+use crate::work::{self, Site, WORKS, Work};
+
+/// The target that the others are compared with.
+const FLOOR: usize = 1;
+
+/// What was found out about one work on one target.
+#[derive(Debug, Default)]
+struct Cell {
+    samples: Samples,
+    trips: Option<BTreeMap<String, f64>>,
+}
+
+/// Measures, and adds to the report.
+pub(crate) fn run(
+    base: &Path,
+    counts: &Counts,
+    bodies: &Bodies,
+    report: &mut Report,
+) -> Result<()> {
+    let mut targets = targets(base)?;
+    crate::say(format_args!("single: filling {} targets", targets.len()));
+    for (number, target) in targets.iter_mut().enumerate() {
+        let dir = target.dir.clone();
+        let site = Site { dir: &dir, round: 0, target: number, bodies, counts };
+        work::populate(&site).with_context(|| format!("fill {}", target.name))?;
+        target.settle()?;
+        target.remount()?;
+    }
+    let mut cells: Vec<Vec<Cell>> =
+        WORKS.iter().map(|_| targets.iter().map(|_| Cell::default()).collect()).collect();
+    for round in 0..counts.rounds_all() {
+        crate::say(format_args!("single: round {} of {}", round + 1, counts.rounds_all()));
+        for (work, row) in WORKS.iter().zip(&mut cells) {
+            if round >= (work.rounds_max)(counts) {
+                continue;
+            }
+            for turn in 0..targets.len() {
+                let number = (turn + round) % targets.len();
+                let target = &mut targets[number];
+                let dir = target.dir.clone();
+                let site = Site { dir: &dir, round, target: number, bodies, counts };
+                one_turn(work, &site, target, &mut row[number])
+                    .with_context(|| format!("{} on {}", work.name, target.name))?;
+            }
+        }
+    }
+    for target in &targets {
+        let io = target.io()?;
+        if !io.is_empty() {
+            report.note(format!("column `{}`: {io} I/O", target.name));
+        }
+    }
+    let names: Vec<&str> = targets.iter().map(|target| target.name).collect();
+    drop(targets);
+    tables(&names, &cells, counts, report);
+    Ok(())
+}
+
+fn targets(base: &Path) -> Result<Vec<Target>> {
+    let local = |io| Options { io, ..Options::default() };
+    let store = base.join("store");
+    std::fs::create_dir_all(&store)?;
+    let shared = Options { remote: Some(format!("file://{}", store.display())), ..local("auto") };
+    Ok(vec![
+        Target::disk(base)?,
+        Target::floor(base)?,
+        Target::node("hearthfs", base, "node", local("auto"))?,
+        Target::node("hearthfs, file://", base, "shared", shared)?,
+        Target::node("hearthfs, ordinary", base, "ordinary", local("ordinary"))?,
+    ])
+}
+
+fn one_turn(work: &Work, site: &Site<'_>, target: &mut Target, cell: &mut Cell) -> Result<()> {
+    work.before(site)?;
+    if site.round + 1 == site.counts.warm {
+        // Counted in a round of its own, which is not timed.
+        let before = target.trips()?;
+        let samples = work.turn(site)?.len();
+        let after = target.trips()?;
+        let operations = samples * (work.per_sample)(site.counts);
+        cell.trips = before.zip(after).map(|(before, after)| grown(&before, &after, operations));
+    } else {
+        let samples = work.turn(site)?;
+        if site.round >= site.counts.warm {
+            cell.samples.push(samples);
+        }
+    }
+    target.settle()
+}
+
+/// Returns how many of each kind came per operation.
+fn grown(
+    before: &BTreeMap<String, u64>,
+    after: &BTreeMap<String, u64>,
+    operations: usize,
+) -> BTreeMap<String, f64> {
+    let count = |name: &String, now: &u64| now.saturating_sub(*before.get(name).unwrap_or(&0));
+    after
+        .iter()
+        .map(|(name, now)| (name.clone(), count(name, now) as f64 / operations.max(1) as f64))
+        .filter(|(_, count)| *count > 0.0)
+        .collect()
+}
+
+fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Report) {
+    let head = |first: &[&str]| first.iter().chain(names).map(|name| (*name).to_owned()).collect();
+    let mut times = Table::new("One node: median / 99th percentile, microseconds", head(&["work"]));
+    let mut ratios = Table::new("One node: ratio to the floor", head(&["work", "goal"]));
+    let mut trips = Table::new(
+        "One node: round trips on the caller's path, per operation",
+        head(&["work", "goal"]),
+    );
+    for (work, row) in WORKS.iter().zip(cells) {
+        let goal = |goal: Option<f64>| goal.map_or("-".to_owned(), |goal| format!("{goal}"));
+        let first = |goal: String| vec![work.name.to_owned(), goal];
+        let (mut r, mut t) = (first(goal(work.ratio_max)), first(goal(work.trips_max)));
+        let mut time = vec![work.name.to_owned()];
+        for (name, cell) in names.iter().zip(row) {
+            let each = (work.per_sample)(counts) as f64;
+            let (p50, p99) =
+                (cell.samples.quantile_us(0.5) / each, cell.samples.quantile_us(0.99) / each);
+            let to_floor = cell.samples.ratio_to(&row[FLOOR].samples);
+            time.push(format!("{} / {}", micros(p50), micros(p99)));
+            let ours = name.starts_with("hearthfs");
+            r.push(ratio(to_floor, work.ratio_max.filter(|_| ours)));
+            let total = cell.trips.as_ref().map(|trips| trips.values().sum::<f64>());
+            t.push(trips_cell(total, cell.trips.as_ref(), work.trips_max.filter(|_| ours)));
+            report.row(json!({
+                "part": "single", "work": work.name, "target": name, "samples": cell.samples.len(),
+                "median_us": p50, "p99_us": p99, "ratio_to_floor": to_floor,
+                "ratio_goal": work.ratio_max, "round_trips": total, "round_trips_goal": work.trips_max,
+                "by_operation": cell.trips,
+            }));
+        }
+        times.row(time);
+        ratios.row(r);
+        trips.row(t);
+    }
+    report.table(&times);
+    report.table(&ratios);
+    report.table(&trips);
+}
+
+fn trips_cell(total: Option<f64>, by: Option<&BTreeMap<String, f64>>, goal: Option<f64>) -> String {
+    let (Some(total), Some(by)) = (total, by) else { return "-".to_owned() };
+    let parts: Vec<String> = by
+        .iter()
+        .filter(|(_, count)| **count >= 0.005)
+        .map(|(name, count)| format!("{name} {}", short(*count)))
+        .collect();
+    // One request at the start of a turn, such as that for the directory, is no round trip of the
+    // operation.
+    let missed = goal.is_some_and(|goal| total > goal + 0.1);
+    let mark = if missed { "**" } else { "" };
+    if parts.is_empty() {
+        return short(total);
+    }
+    format!("{mark}{}{mark} ({})", short(total), parts.join(", "))
+}
+
+fn short(count: f64) -> String {
+    let text = format!("{count:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}

@@ -1,0 +1,165 @@
+//! What is compared: a directory of the disk, the floor, and hearthfs in several ways.
+//!
+//! Owns the difference between them: how each is mounted, counted, and left to settle.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::Pid;
+
+use crate::clock;
+use crate::node::{self, Node, Options};
+
+/// Operations that nobody on the caller's path waits for.
+const ASIDE: [&str; 5] = ["release", "releasedir", "forget", "batch_forget", "interrupt"];
+const FLOOR_END_MAX: Duration = Duration::from_secs(10);
+
+/// One of those that are compared.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// Its column.
+    pub(crate) name: &'static str,
+    /// Where programs work.
+    pub(crate) dir: PathBuf,
+    served: Served,
+}
+
+#[derive(Debug)]
+enum Served {
+    Disk,
+    Floor(Floor),
+    Node(Node),
+}
+
+impl Target {
+    /// A directory of the disk itself.
+    pub(crate) fn disk(base: &Path) -> Result<Self> {
+        let dir = base.join("disk");
+        std::fs::create_dir_all(&dir)?;
+        Ok(Self { name: "ext4", dir, served: Served::Disk })
+    }
+
+    /// The floor.
+    pub(crate) fn floor(base: &Path) -> Result<Self> {
+        let floor = Floor::start(base)?;
+        Ok(Self { name: "floor", dir: base.join("floor"), served: Served::Floor(floor) })
+    }
+
+    /// A hearthfs.
+    pub(crate) fn node(
+        name: &'static str,
+        base: &Path,
+        id: &str,
+        options: Options,
+    ) -> Result<Self> {
+        let node = Node::start(base, id, options)?;
+        Ok(Self { name, dir: node.mount(), served: Served::Node(node) })
+    }
+
+    /// Mounts it anew, on what it holds: the kernel then knows none of its names.
+    pub(crate) fn remount(&mut self) -> Result<()> {
+        match &mut self.served {
+            Served::Disk => Ok(()),
+            Served::Floor(floor) => floor.restart(),
+            Served::Node(node) => {
+                node.stop()?;
+                node.up()
+            }
+        }
+    }
+
+    /// Waits until work that an operation left behind is done, so that it does not fall into the
+    /// next target's turn.
+    pub(crate) fn settle(&self) -> Result<()> {
+        match &self.served {
+            Served::Node(node) if node.has_remote() => node.drain(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the round trips so far that callers waited for; `None` where there are none to count.
+    pub(crate) fn trips(&mut self) -> Result<Option<BTreeMap<String, u64>>> {
+        let mut all = match &mut self.served {
+            Served::Disk => return Ok(None),
+            Served::Floor(floor) => floor.counters()?,
+            Served::Node(node) => node.operations()?,
+        };
+        all.retain(|name, _| !ASIDE.contains(&name.as_str()));
+        Ok(Some(all))
+    }
+
+    /// Returns how its reads and writes travel, as it says itself.
+    pub(crate) fn io(&self) -> Result<String> {
+        let Served::Node(node) = &self.served else { return Ok(String::new()) };
+        let status = node.status()?;
+        let word = |at: &str| status.pointer(at).and_then(|v| v.as_str()).unwrap_or("").to_owned();
+        Ok(format!("{} {}", word("/io/mode"), word("/io/reason")).trim_end().to_owned())
+    }
+}
+
+/// The floor, in a process of its own as hearthfs is.
+#[derive(Debug)]
+struct Floor {
+    mount: PathBuf,
+    backing: PathBuf,
+    served: Option<(Child, ChildStdin, BufReader<ChildStdout>)>,
+}
+
+impl Floor {
+    fn start(base: &Path) -> Result<Self> {
+        let mut floor =
+            Self { mount: base.join("floor"), backing: base.join("floor.backing"), served: None };
+        std::fs::create_dir_all(&floor.mount)?;
+        std::fs::create_dir_all(&floor.backing)?;
+        floor.restart()?;
+        Ok(floor)
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.end()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--serve-floor").arg(&self.mount).arg(&self.backing);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("start the floor")?;
+        clock::watch(Pid::from_child(&child));
+        let stdin = child.stdin.take().context("its stdin")?;
+        let stdout = BufReader::new(child.stdout.take().context("its stdout")?);
+        self.served = Some((child, stdin, stdout));
+        // The first answer says that it is mounted.
+        self.counters()?;
+        if !node::answers(&self.mount) {
+            bail!("the floor is not mounted");
+        }
+        Ok(())
+    }
+
+    fn counters(&mut self) -> Result<BTreeMap<String, u64>> {
+        let (_, stdin, stdout) = self.served.as_mut().context("the floor does not run")?;
+        stdin.write_all(b"count\n")?;
+        stdin.flush()?;
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| format!("the floor's counters: {line:?}"))
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some((mut child, stdin, _)) = self.served.take() else { return Ok(()) };
+        drop(stdin);
+        node::end(&mut child, FLOOR_END_MAX)?;
+        node::unmount(&self.mount);
+        Ok(())
+    }
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            crate::say(format_args!("floor: {error:#}"));
+        }
+        node::unmount(&self.mount);
+    }
+}
