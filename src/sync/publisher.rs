@@ -110,8 +110,16 @@ impl Publisher {
     }
 
     /// Returns when everything that was published before the call is remote, or after `limit`.
-    /// Calls `progress` now and then.
-    pub async fn drain(&self, limit: Duration, mut progress: impl FnMut(Pending)) -> DrainReport {
+    pub async fn drain(&self, limit: Duration) -> DrainReport {
+        self.drain_with(limit, |_| ()).await
+    }
+
+    /// As [`Publisher::drain`]; calls `progress` now and then.
+    pub async fn drain_with(
+        &self,
+        limit: Duration,
+        mut progress: impl FnMut(Pending),
+    ) -> DrainReport {
         let ledger = &self.0.ledger;
         let (target, began) = (ledger.last(), ledger.clock().mono());
         let _hurry = Hurry::new(&self.0);
@@ -128,10 +136,7 @@ impl Publisher {
         clock::within(limit, wait).await;
         let complete = *upto.borrow() >= target;
         // So that the next start finds nothing to do. What fails here is done again then.
-        let saving = ledger.clone();
-        if let Err(error) = task::blocking(move || saving.save()).await {
-            tracing::warn!(error = %error.chain(), "what was drained could not be noted");
-        }
+        ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);
         DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
     }
