@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
+use super::batch::Batch;
 use super::ledger::{Ledger, Outlook, Pending};
 use super::upload::{Uploaded, Uploader};
 use crate::clock;
@@ -178,7 +179,12 @@ impl Publisher {
     /// Takes the next batch, if there is one, and uploads its blobs.
     pub(super) async fn upload_next(&self) -> Option<Uploaded> {
         let batch = self.0.ledger.take()?;
-        Some(self.0.uploader.upload(batch).await)
+        Some(self.upload_batch(batch).await)
+    }
+
+    /// Uploads the blobs of a batch.
+    pub(super) async fn upload_batch(&self, batch: Batch) -> Uploaded {
+        self.0.uploader.upload(batch).await
     }
 
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.

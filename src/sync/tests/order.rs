@@ -37,7 +37,7 @@ fn p5_in_order_with_a_store_in_trouble() {
         assert_eq!(shown(&b, 40).len(), 40);
         for n in 0..40_u64 {
             let size = if n % 3 == 0 { 20_000 } else { 100 };
-            assert_eq!(b.read(&format!("n{n}")).await, Some(content(n, size)));
+            assert!(b.read(&format!("n{n}")).await == Some(content(n, size)));
         }
     });
 }
