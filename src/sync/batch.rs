@@ -8,6 +8,7 @@ use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Change, Op};
+use crate::stamp::Stamp;
 
 /// Consecutive records that become one commit.
 #[derive(Debug)]
@@ -43,50 +44,29 @@ pub(super) fn contents_of(changes: &[Change]) -> Vec<(Digest, u64)> {
     puts.filter(|(digest, _)| !digest.is_empty_content() && known.insert(*digest)).collect()
 }
 
-/// The changes of one path that survive, by their place.
-#[derive(Default, Clone, Copy)]
-struct Last {
-    content: Option<usize>,
-    attrs: Option<usize>,
-}
-
-/// Leaves of each path the winning content and the winning attributes, in the order given.
+/// Leaves of each path the winning content and, of each content, the winning attributes, in the
+/// order given.
 ///
 /// The fold of what is left is the fold of all.
 pub(super) fn coalesce(changes: Vec<Change>) -> Vec<Change> {
-    let mut last: HashMap<&TreePath, Last> = HashMap::new();
+    let mut contents: HashMap<&TreePath, usize> = HashMap::new();
+    let mut attrs: HashMap<(&TreePath, Stamp), usize> = HashMap::new();
     for (at, change) in changes.iter().enumerate() {
-        let last = last.entry(&change.path).or_default();
-        match &change.op {
-            Op::Put(_) | Op::Remove => {
-                if last.content.is_none_or(|old| changes[old].stamp <= change.stamp) {
-                    last.content = Some(at);
-                }
-            }
-            Op::Attrs { of, .. } => {
-                let key = (*of, change.stamp);
-                let newer = last.attrs.is_none_or(|old| match &changes[old].op {
-                    Op::Attrs { of, .. } => (*of, changes[old].stamp) <= key,
-                    _ => true,
-                });
-                if newer {
-                    last.attrs = Some(at);
-                }
-            }
+        let last = match &change.op {
+            Op::Put(_) | Op::Remove => contents.entry(&change.path).or_insert(at),
+            Op::Attrs { of, .. } => attrs.entry((&change.path, *of)).or_insert(at),
+        };
+        if changes[*last].stamp <= change.stamp {
+            *last = at;
         }
     }
     let mut keep = vec![false; changes.len()];
-    for last in last.values() {
-        if let Some(at) = last.content {
-            keep[at] = true;
-        }
-        let useful = last.attrs.filter(|at| match (&changes[*at].op, last.content) {
-            (Op::Attrs { of, .. }, Some(content)) => *of >= changes[content].stamp,
-            _ => true,
-        });
-        if let Some(at) = useful {
-            keep[at] = true;
-        }
+    for at in contents.values() {
+        keep[*at] = true;
+    }
+    for ((path, of), at) in &attrs {
+        // Attributes of a content that was replaced say nothing any more.
+        keep[*at] = contents.get(path).is_none_or(|content| *of >= changes[*content].stamp);
     }
     let mut keep = keep.into_iter();
     changes.into_iter().filter(|_| keep.next().unwrap_or(true)).collect()
@@ -98,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::namespace::{Attrs, Entry, Fold, Kind, Time};
-    use crate::stamp::{NodeId, Stamp};
+    use crate::stamp::NodeId;
 
     fn stamp(ms: u64) -> Stamp {
         Stamp { ms, counter: 0, node: NodeId(1) }
@@ -142,7 +122,8 @@ mod tests {
                 fold
             };
             let left = coalesce(changes.clone());
-            prop_assert!(left.len() <= 8, "two per path at most");
+            let contents = left.iter().filter(|c| !matches!(c.op, Op::Attrs { .. }));
+            prop_assert!(contents.count() <= 4, "one per path at most");
             prop_assert!(fold(&left).registers().eq(fold(&changes).registers()));
         }
     }

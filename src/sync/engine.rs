@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 
 use super::fetcher::Fetcher;
 use super::follower::Follower;
-use super::freshness::Freshness;
 use super::ledger::{Ledger, LedgerParts, Pending};
 use super::publisher::{DrainReport, Publisher};
 use crate::clock;
@@ -51,9 +50,8 @@ pub type Parts = LedgerParts;
 #[derive(Debug)]
 pub struct Engine {
     ledger: Ledger,
-    freshness: Freshness,
     fetcher: Fetcher,
-    follower: Option<Follower>,
+    follower: Follower,
     publisher: Option<Publisher>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     runtime: Handle,
@@ -64,24 +62,19 @@ impl Engine {
     pub fn open(parts: Parts, settings: Settings, runtime: Handle) -> Result<Self> {
         let ledger = Ledger::open(parts)?;
         let remote = ledger.remote().cloned();
-        let clock = ledger.clock().clone();
-        let freshness = Freshness::new(clock, settings.freshness, remote.clone());
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
         let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
             Publisher::new(ledger.clone(), remote, settings.delay, settings.pack_bytes)
         });
-        let follower =
-            remote.map(|remote| Follower::new(ledger.clone(), remote, freshness.clone()));
+        let follower = Follower::new(ledger.clone(), settings.freshness);
         let tasks = Mutex::new(Vec::new());
-        Ok(Self { ledger, freshness, fetcher, follower, publisher, tasks, runtime })
+        Ok(Self { ledger, fetcher, follower, publisher, tasks, runtime })
     }
 
     /// Starts publishing, following and saving.
     pub fn start(&self) {
         let mut tasks = self.tasks.lock();
-        if let Some(follower) = &self.follower {
-            tasks.push(follower.start(&self.runtime));
-        }
+        tasks.push(self.follower.start(&self.runtime));
         if let Some(publisher) = &self.publisher {
             tasks.extend(publisher.start(&self.runtime));
         }
@@ -89,7 +82,7 @@ impl Engine {
         tasks.push(task::spawn(&self.runtime, "save", async move {
             loop {
                 clock::sleep(SAVE_EVERY).await;
-                save(&ledger).await;
+                ledger.save_behind().await;
             }
         }));
     }
@@ -98,7 +91,7 @@ impl Engine {
     /// calls `progress` now and then. Without a publisher there is nothing to wait for.
     pub async fn drain(&self, limit: Duration, progress: impl FnMut(Pending)) -> DrainReport {
         match &self.publisher {
-            Some(publisher) => publisher.drain(limit, progress).await,
+            Some(publisher) => publisher.drain_with(limit, progress).await,
             None => DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 },
         }
     }
@@ -113,7 +106,7 @@ impl Engine {
             // Aborted, or it has ended by a panic that was reported when it happened.
             drop(task.await);
         }
-        save(&self.ledger).await;
+        self.ledger.save_behind().await;
     }
 
     /// Returns the namespace and the journal.
@@ -121,30 +114,18 @@ impl Engine {
         &self.ledger
     }
 
-    /// Returns the gate that says whether an answer is fresh.
-    pub fn freshness(&self) -> &Freshness {
-        &self.freshness
-    }
-
     /// Returns what makes contents local.
     pub fn fetcher(&self) -> &Fetcher {
         &self.fetcher
     }
 
-    /// Returns what brings in other nodes' changes; `None` without a remote.
-    pub fn follower(&self) -> Option<&Follower> {
-        self.follower.as_ref()
+    /// Returns what brings in other nodes' changes and says whether they all are in.
+    pub fn follower(&self) -> &Follower {
+        &self.follower
     }
 
     /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.
     pub fn publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
-    }
-}
-
-async fn save(ledger: &Ledger) {
-    let ledger = ledger.clone();
-    if let Err(error) = task::blocking(move || ledger.save()).await {
-        tracing::warn!(error = %error.chain(), "the state could not be saved; the next start takes longer");
     }
 }

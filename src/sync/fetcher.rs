@@ -22,8 +22,9 @@ use crate::task;
 const FETCHES_AT_ONCE: usize = 16;
 /// Contents that are being fetched or wait for it.
 const FLIGHTS_MAX: usize = 10_000;
-/// Packs up to this size are fetched whole at the first miss in them.
-const WHOLE_PACK_BYTES: u64 = 8 << 20;
+/// Packs up to this size are fetched whole at the first miss in them: what the publisher makes by
+/// default, with room for what frames cost when nothing can be compressed.
+const WHOLE_PACK_BYTES: u64 = 9 << 20;
 /// How often a blob is fetched that is not what it should be: what was read may have been stale.
 const TRIES: u32 = 2;
 /// How long is waited between these.

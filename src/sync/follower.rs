@@ -52,7 +52,8 @@ pub struct Follower(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     ledger: Ledger,
-    remote: Remote,
+    /// `None` without a remote: then there is nothing to follow.
+    remote: Option<Remote>,
     freshness: Freshness,
     state: Mutex<State>,
 }
@@ -96,10 +97,38 @@ enum Folded {
 }
 
 impl Follower {
-    /// Makes a follower that does nothing until it is started or polled.
-    pub fn new(ledger: Ledger, remote: Remote, freshness: Freshness) -> Self {
+    /// Makes a follower that does nothing until it is started or polled. What it knows may be
+    /// `freshness` old; zero asks each time.
+    pub fn new(ledger: Ledger, freshness: Duration) -> Self {
+        let remote = ledger.remote().cloned();
+        let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
         let state = Mutex::default();
         Self(Arc::new(Inner { ledger, remote, freshness, state }))
+    }
+
+    /// As [`Freshness::ready`].
+    pub fn ready(&self) -> bool {
+        self.0.freshness.ready()
+    }
+
+    /// As [`Freshness::wait_fresh`].
+    pub async fn wait_fresh(&self, limit: Duration) -> bool {
+        self.0.freshness.wait_fresh(limit).await
+    }
+
+    /// As [`Freshness::ttl`].
+    pub fn ttl(&self) -> Duration {
+        self.0.freshness.ttl()
+    }
+
+    /// As [`Freshness::note_activity`].
+    pub fn note_activity(&self) {
+        self.0.freshness.note_activity();
+    }
+
+    /// Returns the gate that says whether an answer is fresh.
+    pub fn freshness(&self) -> &Freshness {
+        &self.0.freshness
     }
 
     /// Starts polling: at once, and then as long as programs ask. Aborting it loses nothing.
@@ -109,6 +138,9 @@ impl Follower {
     }
 
     async fn run(&self) {
+        if self.0.remote.is_none() {
+            return;
+        }
         let freshness = &self.0.freshness;
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         let limit = freshness.limit();
@@ -131,10 +163,11 @@ impl Follower {
 
     /// Lists the log once and folds what is new; returns whether all of it was folded.
     pub async fn poll(&self) -> bool {
+        let Some(remote) = &self.0.remote else { return true };
         let list = self.0.freshness.begin();
         // Whoever gives up a poll half-way must not leave others waiting for it.
         let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };
-        let outcome = self.list_and_fold().await;
+        let outcome = self.list_and_fold(remote).await;
         let good = matches!(outcome, Ok(true));
         if let Err(error) = outcome {
             tracing::debug!(error = %error.chain(), "the log cannot be listed");
@@ -143,7 +176,7 @@ impl Follower {
         good
     }
 
-    async fn list_and_fold(&self) -> Result<bool> {
+    async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
         let began = self.0.ledger.clock().mono();
         let began_ms = self.0.ledger.now_ms();
         let (mut whole, watermark_ms) = {
@@ -153,12 +186,12 @@ impl Follower {
         let mut listed_again = false;
         loop {
             let after = (!whole).then(|| watermark_ms.saturating_sub(LOOK_BACK_MS));
-            let names = self.list(after).await?;
+            let names = self.list(remote, after).await?;
             if whole {
                 self.0.state.lock().unusable.retain(|_, why| *why == Unusable::Unknown);
             }
             let latest_ms = names.last().map_or(0, |stamp| stamp.ms);
-            match self.fold(self.unfolded(&names), listed_again).await {
+            match self.fold(remote, self.unfolded(&names), listed_again).await {
                 Folded::Gap => (listed_again, whole) = (true, true),
                 Folded::Partly => return Ok(false),
                 Folded::All => {
@@ -179,12 +212,12 @@ impl Follower {
     }
 
     /// Lists the log, from a time on or whole, in order.
-    async fn list(&self, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
+    async fn list(&self, remote: &Remote, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
         let first = Stamp { ms: from_ms.unwrap_or(0), counter: 0, node: NodeId(0) };
         let mut after = from_ms.map(|_| keys::commit_name(&first));
         // A program waits for most lists; when the store is down, this is what finds it up again.
         let down = self.0.freshness.is_down();
-        let remote = if down { self.0.remote.background() } else { self.0.remote.clone() };
+        let remote = if down { remote.background() } else { remote.clone() };
         let mut names = Vec::new();
         loop {
             let items = remote.list_log(after.as_deref()).await?;
@@ -205,9 +238,9 @@ impl Follower {
     }
 
     /// Reads and applies commits, in the order of their stamps.
-    async fn fold(&self, stamps: Vec<Stamp>, listed_again: bool) -> Folded {
+    async fn fold(&self, remote: &Remote, stamps: Vec<Stamp>, listed_again: bool) -> Folded {
         let mut reading =
-            stream::iter(stamps).map(|stamp| self.read(stamp)).buffered(FETCHES_AT_ONCE);
+            stream::iter(stamps).map(|stamp| self.read(remote, stamp)).buffered(FETCHES_AT_ONCE);
         let mut waiting: HashSet<NodeId> = HashSet::new();
         while let Some((stamp, got)) = reading.next().await {
             // What follows a commit that cannot be had now is not applied before it.
@@ -249,14 +282,14 @@ impl Follower {
     }
 
     /// Reads one commit.
-    async fn read(&self, stamp: Stamp) -> (Stamp, Got) {
+    async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, Got) {
         let name = keys::commit_name(&stamp);
         let mut got = Got::Later;
         for attempt in 0..READ_TRIES {
             if attempt > 0 {
                 clock::sleep(READ_WAIT).await;
             }
-            let read = match self.0.remote.get_commit(&name).await {
+            let read = match remote.get_commit(&name).await {
                 Ok(bytes) => task::blocking(move || decode_commit(&bytes)).await,
                 Err(error) => Err(error),
             };

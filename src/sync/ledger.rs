@@ -285,6 +285,14 @@ impl Ledger {
         tracing::warn!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged; it is a miss until rewritten");
     }
 
+    /// Returns the time to note for contents that are being stored now: what was found bad is older,
+    /// also where clocks differ, because the youngest location wins everywhere.
+    pub(super) fn storing_ms<'a>(&self, contents: impl Iterator<Item = &'a Digest>) -> u64 {
+        let order = self.0.order.lock();
+        let bad = contents.filter_map(|digest| order.bad.get(digest));
+        bad.map(|location| location.stored_ms + 1).fold(self.now_ms(), u64::max)
+    }
+
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that
     /// applied it and without any lock. It must not block.
     pub fn subscribe(&self, told: Subscriber) {

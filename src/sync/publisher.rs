@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
+use super::batch::Batch;
 use super::ledger::{Ledger, Outlook, Pending};
 use super::upload::{Uploaded, Uploader};
 use crate::clock;
@@ -110,8 +111,16 @@ impl Publisher {
     }
 
     /// Returns when everything that was published before the call is remote, or after `limit`.
-    /// Calls `progress` now and then.
-    pub async fn drain(&self, limit: Duration, mut progress: impl FnMut(Pending)) -> DrainReport {
+    pub async fn drain(&self, limit: Duration) -> DrainReport {
+        self.drain_with(limit, |_| ()).await
+    }
+
+    /// As [`Publisher::drain`]; calls `progress` now and then.
+    pub async fn drain_with(
+        &self,
+        limit: Duration,
+        mut progress: impl FnMut(Pending),
+    ) -> DrainReport {
         let ledger = &self.0.ledger;
         let (target, began) = (ledger.last(), ledger.clock().mono());
         let _hurry = Hurry::new(&self.0);
@@ -128,10 +137,7 @@ impl Publisher {
         clock::within(limit, wait).await;
         let complete = *upto.borrow() >= target;
         // So that the next start finds nothing to do. What fails here is done again then.
-        let saving = ledger.clone();
-        if let Err(error) = task::blocking(move || saving.save()).await {
-            tracing::warn!(error = %error.chain(), "what was drained could not be noted");
-        }
+        ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);
         DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
     }
@@ -173,7 +179,12 @@ impl Publisher {
     /// Takes the next batch, if there is one, and uploads its blobs.
     pub(super) async fn upload_next(&self) -> Option<Uploaded> {
         let batch = self.0.ledger.take()?;
-        Some(self.0.uploader.upload(batch).await)
+        Some(self.upload_batch(batch).await)
+    }
+
+    /// Uploads the blobs of a batch.
+    pub(super) async fn upload_batch(&self, batch: Batch) -> Uploaded {
+        self.0.uploader.upload(batch).await
     }
 
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.

@@ -1,1 +1,9 @@
+//! Several nodes in one process over one store, without a mount.
 
+mod converge;
+mod damage;
+mod durable;
+mod fresh;
+mod harness;
+mod order;
+mod requests;

@@ -104,7 +104,7 @@ impl Uploader {
         for stored in packs.into_iter().chain(objects) {
             uploaded.add_stored(stored);
         }
-        let stored_ms = self.remote.now_ms();
+        let stored_ms = self.ledger.storing_ms(inline.iter().map(|one| &one.0));
         for (digest, bytes) in inline {
             let size = bytes.len() as u64;
             uploaded.blobs.push(BlobAt { digest, size, place: Place::Inline(bytes), stored_ms });
@@ -169,7 +169,7 @@ impl Uploader {
         let name = keys::pack_name(&self.ledger.next_stamp());
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         loop {
-            let stored_ms = self.remote.now_ms();
+            let stored_ms = self.ledger.storing_ms(members.iter().map(|member| &member.0));
             match self.remote.put_pack(&name, bytes.clone()).await {
                 Ok(()) => return Stored::Pack { name, stored_ms, members },
                 Err(error) => self.again(&error, &mut backoff).await,
@@ -187,7 +187,7 @@ impl Uploader {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         let mut tries = 0;
         loop {
-            let stored_ms = self.remote.now_ms();
+            let stored_ms = self.ledger.storing_ms([digest].iter());
             let outcome = match self.open(digest, size).await {
                 Some(open) => match open.file.try_clone() {
                     Ok(file) => self.remote.put_blob(&digest, file, size).await,

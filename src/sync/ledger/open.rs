@@ -123,6 +123,8 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    // The run before may have sent it without noting that.
+                    order.queue.touch(&change.path);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
                 match &self.0.remote {

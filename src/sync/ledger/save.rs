@@ -14,6 +14,7 @@ use crate::name::TreePath;
 use crate::namespace::{Change, Fold, Op, Register};
 use crate::remote::keys;
 use crate::stamp::Stamp;
+use crate::task;
 
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
@@ -58,6 +59,19 @@ impl Ledger {
             self.0.journal.ack(upto)?;
         }
         self.compact()
+    }
+
+    /// As [`Ledger::save`], for who can do nothing about a failure: the next start takes longer.
+    pub fn save_index(&self) {
+        if let Err(error) = self.save() {
+            tracing::warn!(error = %error.chain(), "the state could not be saved");
+        }
+    }
+
+    /// As [`Ledger::save_index`], on a thread for work that blocks.
+    pub(in crate::sync) async fn save_behind(&self) {
+        let ledger = self.clone();
+        task::blocking(move || ledger.save_index()).await;
     }
 
     /// Takes what moved. The last part says whether something stands on records of the journal that

@@ -1,0 +1,152 @@
+//! P4: what was published survives, whatever happens to the daemon, the index, and the remote.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::namespace::{Attrs, Op};
+
+#[test]
+fn p4_local_durable_before_anything_is_remote() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        a.write("d/f", b"one");
+        a.write("d/g", b"two");
+        a.remove("d/g");
+        let of = a.write("h", b"three");
+        let attrs = Attrs { mode: 0o600, ..Attrs::default() };
+        a.publish(vec![(path("h"), Op::Attrs { of, attrs: attrs.clone() })]);
+        let before = a.registers();
+        let mut a = world.node_at(a.crash());
+        assert_eq!(a.registers(), before);
+        assert_eq!(a.read("d/f").await, Some(b"one".to_vec()));
+        assert_eq!(a.entry("h").unwrap().attrs, attrs);
+        assert_eq!(a.engine.ledger().pending().records, 5);
+        a.push().await;
+        assert_eq!(a.engine.ledger().pending().records, 0);
+        let b = world.node();
+        b.pull().await;
+        assert_eq!(b.read("d/f").await, Some(b"one".to_vec()));
+        assert_eq!(b.entry("h").unwrap().attrs, attrs);
+        assert!(b.entry("d/g").is_none());
+    });
+}
+
+#[test]
+fn p4_local_durable_at_every_step_to_the_remote_also_without_it() {
+    run(async {
+        for steps in 0..5 {
+            let world = World::new();
+            let mut a = world.node();
+            a.write("small", b"one");
+            a.write("packed", &content(1, 10_000));
+            a.write("large", &content(2, 1_200_000));
+            a.remove("small");
+            if steps > 0 {
+                a.upload().await;
+            }
+            if steps > 1 {
+                a.commit().await;
+            }
+            if steps > 2 {
+                a.engine.ledger().save().unwrap();
+            }
+            let root = a.crash();
+            if steps > 3 {
+                std::fs::remove_dir_all(root.path().join("v1/index")).unwrap();
+            }
+            let mut a = world.node_at(root);
+            if steps > 3 {
+                // Only then it has to be read again.
+                assert!(a.pull().await);
+            } else {
+                a.fail("hang=1");
+            }
+            assert!(a.read("packed").await == Some(content(1, 10_000)), "step {steps}");
+            assert!(a.read("large").await == Some(content(2, 1_200_000)));
+            assert!(a.entry("small").is_none());
+            a.fail("");
+            a.push().await;
+            let b = world.node();
+            assert!(b.pull().await);
+            assert!(b.read("packed").await == Some(content(1, 10_000)));
+            assert!(b.read("large").await == Some(content(2, 1_200_000)));
+        }
+    });
+}
+
+#[test]
+fn the_journal_is_let_go_once_the_index_has_it() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..100 {
+            a.write(&format!("f{n}"), &content(n, 3000));
+        }
+        a.push().await;
+        a.engine.ledger().save().unwrap();
+        let before = a.registers();
+        let a = world.node_at(a.crash());
+        assert_eq!(a.engine.ledger().pending().records, 0);
+        assert_eq!(a.registers(), before);
+        let gets = a.remote().requests().gets;
+        assert!(a.pull().await);
+        assert_eq!(
+            a.remote().requests().gets,
+            gets + 1,
+            "only the format: its own commits are known"
+        );
+    });
+}
+
+#[test]
+fn a_node_alone_keeps_everything_and_a_short_journal() {
+    run(async {
+        let world = World::new();
+        let root = tempfile::tempdir().unwrap();
+        let engine = world.engine(root.path(), None);
+        let node = Node::alone(root, engine);
+        for n in 0..60_000_u64 {
+            node.publish(vec![(path(&format!("d/{}", n % 100)), Op::Put(file_of(n)))]);
+            if n % 3 == 0 {
+                node.remove(&format!("d/{}", n % 100));
+            }
+        }
+        let before = node.registers();
+        assert!(before.iter().all(|(_, register)| register.entry.is_some()), "no tombstones");
+        let size = |node: &Node| dir_bytes(&node.dir().join("journal"));
+        let long = size(&node);
+        node.engine.ledger().save().unwrap();
+        assert!(size(&node) * 10 < long, "{} of {long} bytes", size(&node));
+        let root = node.crash();
+        std::fs::remove_dir_all(root.path().join("v1/index")).unwrap();
+        let engine = world.engine(root.path(), None);
+        let node = Node::alone(root, engine);
+        assert_eq!(node.registers(), before);
+        assert!(node.engine.follower().ready());
+        assert!(node.engine.follower().wait_fresh(Duration::ZERO).await);
+        assert!(node.engine.ledger().read(|fold| fold.contents().count()) > 0);
+        assert!(node.entry("d/1").is_none(), "without its blob it is a miss");
+    });
+}
+
+#[test]
+fn the_stamps_of_a_run_come_after_those_of_the_run_before() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let first = a.write("f", b"1");
+        a.push().await;
+        a.engine.ledger().save().unwrap();
+        let root = a.crash();
+        // The machine's clock was set back.
+        let earlier = World { clock: crate::clock::Clock::manual(NOW_MS - 3_600_000), ..world };
+        let mut a = earlier.node_at(root);
+        let second = a.write("f", b"2");
+        assert!(second > first);
+        a.push().await;
+        assert_eq!(a.read("f").await, Some(b"2".to_vec()));
+        let log = earlier.store.keys().await;
+        assert_eq!(log.iter().filter(|key| key.starts_with("log/")).count(), 2);
+    });
+}

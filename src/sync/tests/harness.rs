@@ -1,0 +1,237 @@
+//! Nodes that are driven step by step.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::clock::Clock;
+use crate::digest::Digest;
+use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, Kind, Op, Register};
+use crate::remote::fault::{Faults, MemoryStore, Plan};
+use crate::remote::{Remote, RemoteOptions};
+use crate::stamp::Stamp;
+use crate::sync::upload::Uploaded;
+use crate::sync::{Engine, LedgerParts, Settings};
+
+/// A time at which tests begin; any will do.
+pub(super) const NOW_MS: u64 = 1_760_000_000_000;
+
+/// Runs a test with one thread and virtual time: sleeping costs nothing.
+pub(super) fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(test)
+}
+
+/// Runs a test with several threads and the machine's time.
+pub(super) fn run_real<T>(test: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(test)
+}
+
+pub(super) fn path(text: &str) -> TreePath {
+    text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
+}
+
+pub(super) fn file(digest: Digest, size: u64) -> Entry {
+    Entry { kind: Kind::File { digest, size }, attrs: Attrs::default(), link: None }
+}
+
+/// Bytes that do not compress well, different for each seed.
+pub(super) fn content(seed: u64, size: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+/// The store and the time that nodes share.
+pub(super) struct World {
+    pub(super) store: MemoryStore,
+    pub(super) clock: Clock,
+    pub(super) settings: Settings,
+}
+
+impl World {
+    /// Makes a world whose time moves only when it is told to.
+    pub(super) fn new() -> Self {
+        Self::with_clock(Clock::manual(NOW_MS))
+    }
+
+    pub(super) fn with_clock(clock: Clock) -> Self {
+        let settings = Settings { delay: Duration::from_millis(200), ..Settings::default() };
+        Self { store: MemoryStore::new(), clock, settings }
+    }
+
+    pub(super) fn node(&self) -> Node {
+        self.node_at(tempfile::tempdir().unwrap())
+    }
+
+    /// Opens a node on a cache directory that an earlier run may have left.
+    pub(super) fn node_at(&self, root: tempfile::TempDir) -> Node {
+        let faults = Faults::none();
+        let engine = self.engine(root.path(), Some(&faults));
+        Node { root, engine, faults, flying: None }
+    }
+
+    pub(super) fn engine(&self, root: &Path, faults: Option<&Arc<Faults>>) -> Engine {
+        let dir = CacheDir::open(root).unwrap();
+        let index = Index::open(&dir);
+        let mut loaded = index.load();
+        let staging = Staging::open(&dir).unwrap();
+        let known: Vec<_> = loaded.seals.drain(..).map(|(d, used)| (d, used.seal)).collect();
+        let options = Options { evict_unsaved: faults.is_none(), clock: self.clock.clone() };
+        let blobs = Blobs::open(&dir, Limits::of(4 << 30), known.into_iter(), options).unwrap();
+        let remote = faults.map(|faults| {
+            let options = RemoteOptions::default();
+            self.store.remote(faults, &options, self.clock.clone(), dir.node())
+        });
+        let clock = self.clock.clone();
+        let parts = LedgerParts { dir, index, loaded, blobs, staging, remote, clock };
+        Engine::open(parts, self.settings, Handle::current()).unwrap()
+    }
+}
+
+/// One node.
+pub(super) struct Node {
+    root: tempfile::TempDir,
+    pub(super) engine: Engine,
+    pub(super) faults: Arc<Faults>,
+    /// A batch whose blobs are uploaded and whose commit is not written.
+    flying: Option<Uploaded>,
+}
+
+impl Node {
+    pub(super) fn remote(&self) -> &Remote {
+        self.engine.ledger().remote().unwrap()
+    }
+
+    pub(super) fn dir(&self) -> std::path::PathBuf {
+        self.root.path().join("v1")
+    }
+
+    /// Makes bytes a local blob, as a closed file is.
+    pub(super) fn store(&self, bytes: &[u8]) -> Entry {
+        let digest = Digest::of(bytes);
+        let ledger = self.engine.ledger();
+        let (mut written, staged) = ledger.staging().create().unwrap();
+        written.write_all(bytes).unwrap();
+        let size = bytes.len() as u64;
+        ledger.blobs().adopt(staged, &written, digest, size, State::Unsaved).unwrap();
+        file(digest, size)
+    }
+
+    pub(super) fn write(&self, at: &str, bytes: &[u8]) -> Stamp {
+        let entry = self.store(bytes);
+        self.publish(vec![(path(at), Op::Put(entry))])
+    }
+
+    pub(super) fn remove(&self, at: &str) -> Stamp {
+        self.publish(vec![(path(at), Op::Remove)])
+    }
+
+    pub(super) fn publish(&self, ops: Vec<(TreePath, Op)>) -> Stamp {
+        *self.engine.ledger().publish(ops).unwrap().last().unwrap()
+    }
+
+    pub(super) fn entry(&self, at: &str) -> Option<Entry> {
+        let ledger = self.engine.ledger();
+        let entry = ledger.read(|fold| fold.entry(&path(at)).cloned())?;
+        (!ledger.hidden(&entry)).then_some(entry)
+    }
+
+    /// Reads a file as a program would: `None` is a miss.
+    pub(super) async fn read(&self, at: &str) -> Option<Vec<u8>> {
+        let (digest, size) = self.entry(at)?.content()?;
+        self.read_blob(digest, size).await
+    }
+
+    pub(super) async fn read_blob(&self, digest: Digest, size: u64) -> Option<Vec<u8>> {
+        use std::os::unix::fs::FileExt as _;
+        let blobs = self.engine.ledger().blobs();
+        self.engine.fetcher().fetch(digest, size).await.ok()?;
+        let open = blobs.open_blob(&digest, size).unwrap()?;
+        let mut bytes = vec![0; size as usize];
+        open.file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(Digest::of(&bytes), digest, "a local blob is what its name says");
+        Some(bytes)
+    }
+
+    /// Uploads the blobs of the next batch, if none waits for its commit.
+    pub(super) async fn upload(&mut self) {
+        if self.flying.is_none() {
+            self.flying = self.engine.publisher().unwrap().upload_next().await;
+        }
+    }
+
+    /// Writes the commit of the batch that was uploaded.
+    pub(super) async fn commit(&mut self) {
+        if let Some(uploaded) = self.flying.take() {
+            self.engine.publisher().unwrap().commit(uploaded).await;
+        }
+    }
+
+    /// Brings everything to the remote.
+    pub(super) async fn push(&mut self) {
+        loop {
+            self.upload().await;
+            if self.flying.is_none() {
+                return;
+            }
+            self.commit().await;
+        }
+    }
+
+    /// Lists the log and folds it.
+    pub(super) async fn pull(&self) -> bool {
+        self.engine.follower().poll().await
+    }
+
+    /// Ends the node as SIGKILL does: nothing is saved, nothing is sent.
+    pub(super) fn crash(self) -> tempfile::TempDir {
+        self.root
+    }
+
+    pub(super) fn registers(&self) -> Vec<(TreePath, Register)> {
+        let all = |fold: &crate::namespace::Fold| {
+            fold.registers().map(|(p, r)| (p.clone(), r.clone())).collect()
+        };
+        self.engine.ledger().read(all)
+    }
+
+    pub(super) fn fail(&self, plan: &str) {
+        self.faults.set(Plan::parse(plan).unwrap());
+    }
+}
+
+impl Node {
+    /// Makes a node of an engine without a remote.
+    pub(super) fn alone(root: tempfile::TempDir, engine: Engine) -> Self {
+        Self { root, engine, faults: Faults::none(), flying: None }
+    }
+}
+
+/// Makes an entry whose content nobody has.
+pub(super) fn file_of(seed: u64) -> Entry {
+    file(Digest::of(&seed.to_le_bytes()), 8)
+}
+
+pub(super) fn dir_bytes(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().metadata().unwrap());
+    files.filter(std::fs::Metadata::is_file).map(|found| found.len()).sum()
+}

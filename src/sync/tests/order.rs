@@ -1,0 +1,156 @@
+//! P5: changes arrive in the order of their closes, in atomic batches.
+
+use super::harness::*;
+use crate::namespace::Op;
+use crate::remote::{decode_commit, encode_commit, keys};
+
+/// Returns the numbers of the files `n0`, `n1` ... that a node shows.
+fn shown(node: &Node, most: u64) -> Vec<u64> {
+    (0..most).filter(|n| node.entry(&format!("n{n}")).is_some()).collect()
+}
+
+async fn commits(world: &World) -> Vec<String> {
+    let keys = world.store.keys().await.into_iter();
+    keys.filter(|key| key.starts_with("log/")).collect()
+}
+
+#[test]
+fn p5_in_order_with_a_store_in_trouble() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.fail("errors=20 resets=10 lost=20");
+        b.fail("errors=20 resets=10 truncated=10");
+        for n in 0..40_u64 {
+            a.write(&format!("n{n}"), &content(n, if n % 3 == 0 { 20_000 } else { 100 }));
+            if n % 3 == 0 {
+                a.push().await;
+            }
+            b.pull().await;
+            let shown = shown(&b, 40);
+            let whole: Vec<u64> = (0..shown.len() as u64).collect();
+            assert_eq!(shown, whole, "no file is there without all before it");
+        }
+        a.push().await;
+        b.fail("");
+        assert!(b.pull().await);
+        assert_eq!(shown(&b, 40).len(), 40);
+        for n in 0..40_u64 {
+            let size = if n % 3 == 0 { 20_000 } else { 100 };
+            assert!(b.read(&format!("n{n}")).await == Some(content(n, size)));
+        }
+    });
+}
+
+#[test]
+fn p5_in_order_when_a_list_shows_a_later_commit_only() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for n in 0..4_u64 {
+            a.write(&format!("n{n}"), b"x");
+            a.push().await;
+        }
+        let log = commits(&world).await;
+        assert_eq!(log.len(), 4);
+        // What a list that was under way while commits were written may have seen.
+        let hidden = world.store.read(&log[1]).await.unwrap();
+        world.store.remove(&log[1]).await;
+        assert!(b.pull().await, "a commit that is really gone holds nobody up");
+        assert_eq!(shown(&b, 4), [0, 2, 3]);
+        world.store.overwrite(&log[1], hidden.to_vec()).await;
+        assert!(b.pull().await);
+        assert_eq!(shown(&b, 4), [0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn p5_in_order_when_a_commit_cannot_be_read_now() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut c, b) = (world.node(), world.node(), world.node());
+        for n in 0..30_u64 {
+            a.write(&format!("n{n}"), b"x");
+            a.push().await;
+        }
+        c.write("other", b"y");
+        c.push().await;
+        b.fail("errors=60");
+        while !b.pull().await {
+            let shown = shown(&b, 30);
+            assert_eq!(shown, (0..shown.len() as u64).collect::<Vec<_>>());
+        }
+        assert_eq!(shown(&b, 30).len(), 30);
+        assert_eq!(b.read("other").await, Some(b"y".to_vec()));
+    });
+}
+
+#[test]
+fn one_record_is_never_seen_in_part() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        let ops: Vec<_> = (0..5000)
+            .map(|n| (path(&format!("n{n}")), Op::Put(a.store(n.to_string().as_bytes()))))
+            .collect();
+        a.write("before", b"1");
+        a.publish(ops);
+        a.write("after", b"2");
+        a.push().await;
+        assert_eq!(commits(&world).await.len(), 3, "the large record is a commit of its own");
+        b.pull().await;
+        assert_eq!(shown(&b, 5000).len(), 5000);
+    });
+}
+
+#[test]
+fn commits_are_numbered_without_gaps_in_each_run() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..3 {
+            a.write("f", &content(n, 10));
+            a.push().await;
+        }
+        a.write("tmp", b"never seen");
+        a.remove("tmp");
+        a.push().await;
+        a.write("g", b"z");
+        a.push().await;
+        let mut numbers = Vec::new();
+        for key in commits(&world).await {
+            let bytes = world.store.read(&key).await.unwrap();
+            let commit = decode_commit(&bytes).unwrap();
+            let name = key.strip_prefix("log/").unwrap();
+            assert_eq!(keys::commit_stamp(name), Some(commit.stamp));
+            numbers.push(commit.sequence);
+        }
+        assert_eq!(numbers, [0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn a_commit_of_a_newer_format_is_left_out_and_costs_no_other() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write("n0", b"x");
+        a.push().await;
+        let log = commits(&world).await;
+        let mut commit = decode_commit(&world.store.read(&log[0]).await.unwrap()).unwrap();
+        commit.stamp.counter += 1;
+        let mut bytes = encode_commit(&commit).unwrap();
+        // The version behind the mark, and the sum over it.
+        bytes[8] = 9;
+        let end = bytes.len() - 32;
+        let sum = *blake3::hash(&bytes[..end]).as_bytes();
+        bytes[end..].copy_from_slice(&sum);
+        let newer = format!("log/{}", keys::commit_name(&commit.stamp));
+        world.store.overwrite(&newer, bytes).await;
+        assert!(b.pull().await);
+        assert!(b.entry("n0").is_some());
+        let before = b.remote().requests().gets;
+        assert!(b.pull().await);
+        assert_eq!(b.remote().requests().gets, before, "it is not read again each time");
+    });
+}

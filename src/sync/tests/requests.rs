@@ -1,0 +1,172 @@
+//! P13: how much is asked of the store.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::clock::Clock;
+use crate::namespace::Op;
+
+#[test]
+fn p13_bounded_puts_for_many_small_files() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("first", b"opens the store");
+        a.push().await;
+        let before = a.remote().requests().puts;
+        for n in 0..1000_u64 {
+            a.write(&format!("d/{n}"), &content(n, 2000));
+        }
+        a.push().await;
+        let puts = a.remote().requests().puts - before;
+        assert!(puts <= 3, "{puts} puts for 1000 files");
+        let b = world.node();
+        assert!(b.pull().await);
+        let before = b.remote().requests().gets;
+        for n in 0..1000_u64 {
+            assert!(b.read(&format!("d/{n}")).await == Some(content(n, 2000)));
+        }
+        let gets = b.remote().requests().gets - before;
+        assert!(gets <= 1, "{gets} gets: what was written together is read together");
+    });
+}
+
+#[test]
+fn p13_bounded_what_is_temporary_costs_nothing() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("first", b"opens the store");
+        a.push().await;
+        let before = a.remote().requests();
+        for n in 0..50_u64 {
+            a.write("lock", &content(n, 100));
+            a.write("tmp", &content(n + 1000, 50_000));
+            a.remove("tmp");
+        }
+        a.remove("lock");
+        a.push().await;
+        let after = a.remote().requests();
+        assert_eq!(after, before, "no request at all");
+        assert_eq!(a.registers().len(), 1, "and no tombstone");
+        assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0);
+        a.engine.ledger().save().unwrap();
+        let a = world.node_at(a.crash());
+        assert_eq!(a.engine.ledger().pending().records, 0);
+        assert_eq!(a.registers().len(), 1);
+    });
+}
+
+#[test]
+fn a_temporary_that_is_renamed_is_uploaded_once() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let bytes = content(7, 600_000);
+        let entry = a.store(&bytes);
+        a.publish(vec![(path("t"), Op::Put(entry.clone()))]);
+        a.publish(vec![(path("f"), Op::Put(entry)), (path("t"), Op::Remove)]);
+        a.push().await;
+        let up = a.remote().requests().bytes_up;
+        assert!((600_000..610_000).contains(&up), "{up}");
+        // The same content under another name costs a commit and no content.
+        let again = a.store(&bytes);
+        a.publish(vec![(path("g"), Op::Put(again))]);
+        a.push().await;
+        assert!(a.remote().requests().bytes_up - up < 2000);
+        let b = world.node();
+        b.pull().await;
+        assert!(b.read("g").await == Some(bytes));
+        assert!(b.entry("t").is_none());
+    });
+}
+
+#[test]
+fn p13_bounded_an_idle_node_asks_nothing() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        a.engine.start();
+        assert!(a.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        // Polled while there is activity, and for some seconds after.
+        for _ in 0..40 {
+            world.clock.advance(Duration::from_millis(500));
+            crate::clock::sleep(Duration::from_millis(500)).await;
+        }
+        let polled = a.remote().requests();
+        assert!(polled.lists > 10 && polled.lists < 30, "{polled:?}");
+        for _ in 0..1000 {
+            world.clock.advance(Duration::from_secs(2));
+            crate::clock::sleep(Duration::from_secs(2)).await;
+        }
+        assert_eq!(a.remote().requests(), polled);
+        // And wakes up again.
+        assert!(!a.engine.follower().ready());
+        assert!(a.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        a.engine.stop().await;
+    });
+}
+
+#[test]
+fn back_pressure_when_the_store_is_gone() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        let ledger = a.engine.ledger();
+        assert!(ledger.has_room() && ledger.wait_for_room(Duration::ZERO).await);
+        for n in 0..crate::sync::PENDING_RECORDS_MAX {
+            a.publish(vec![(path(&format!("{}", n % 50)), Op::Put(file_of(n % 50)))]);
+        }
+        assert!(!ledger.has_room());
+        assert!(!ledger.wait_for_room(Duration::from_millis(10)).await);
+        a.engine.start();
+        assert!(ledger.wait_for_room(Duration::from_secs(60)).await);
+        a.engine.stop().await;
+    });
+}
+
+/// The goal of the design for two nodes, as far as it can be told without a mount.
+#[test]
+fn the_set_of_the_design_is_durable_and_read_with_few_requests() {
+    run_real(async {
+        let clock = Clock::system();
+        let world = World::with_clock(clock.clone());
+        let a = world.node();
+        a.fail("latency_ms=20");
+        a.engine.start();
+        let sizes: Vec<(String, u64, usize)> = (0..2000_u64)
+            .map(|n| (format!("s{n}"), n, 8 << 10))
+            .chain((0..200).map(|n| (format!("m{n}"), 10_000 + n, 256 << 10)))
+            .chain((0..50).map(|n| (format!("l{n}"), 20_000 + n, 4 << 20)))
+            .collect();
+        let begin = clock.mono();
+        for (name, seed, size) in &sizes {
+            a.write(name, &content(*seed, *size));
+        }
+        let written = clock.mono();
+        let report = a.engine.drain(Duration::from_secs(60), |_| ()).await;
+        assert!(report.complete);
+        let (local, durable) = (written - begin, clock.mono() - begin);
+        let puts = a.remote().requests().puts;
+        assert!(puts <= 80, "{puts} puts");
+        a.engine.stop().await;
+
+        let b = world.node();
+        b.fail("latency_ms=20");
+        b.engine.start();
+        let begin = clock.mono();
+        assert!(b.engine.follower().wait_fresh(Duration::from_secs(20)).await);
+        let gets = sizes.iter().map(|(name, seed, size)| {
+            let b = &b;
+            async move { assert!(b.read(name).await == Some(content(*seed, *size)), "{name}") }
+        });
+        futures::future::join_all(gets).await;
+        let read = clock.mono() - begin;
+        let asked = b.remote().requests();
+        assert!(asked.gets <= 80 && asked.lists <= 5, "{asked:?}");
+        eprintln!(
+            "written {local:?}, durable {durable:?} ({puts} puts), read {read:?} ({asked:?})"
+        );
+        b.engine.stop().await;
+    });
+}
