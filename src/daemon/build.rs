@@ -95,7 +95,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let metrics = Arc::new(Metrics::new());
     let below = fs::Rooms {
         ledger: engine.ledger().clone(),
-        freshness: engine.freshness().clone(),
+        freshness: engine.follower().freshness().clone(),
         fetcher: engine.fetcher().clone(),
         blobs: blobs.clone(),
         staging: staging.clone(),
