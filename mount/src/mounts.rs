@@ -37,9 +37,20 @@ impl MountEntry {
     /// Tells whether nobody serves this mount any more. Asks the file system, so only ask it of ours;
     /// one that is alive but hangs makes this hang.
     pub fn is_stale(&self) -> bool {
-        fs::metadata(&self.mount_point)
-            .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+        // Not `stat`: the kernel answers that from what it remembers, even for a daemon that is gone.
+        statfs(&self.mount_point).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     }
+}
+
+/// Asks the file system at `path` for its size, and drops the answer.
+fn statfs(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: `path` is a NUL-terminated string, `figures` has room for the answer; both outlive the call.
+    if unsafe { libc::statfs(path.as_ptr(), figures.as_mut_ptr()) } == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
 }
 
 /// Returns all mounts, oldest first.

@@ -261,7 +261,9 @@ impl Node {
         within(READY_MS, format_args!("stat of node {}", self.name), move || {
             let dev = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev());
             let disk = dev(&above).must("stat above a mount");
-            dev(&mount).is_ok_and(|mounted| mounted != disk)
+            // The kernel may answer a stat from memory for a daemon that is dead, but not this.
+            let alive = rustix::fs::statvfs(&mount).is_ok();
+            alive && dev(&mount).is_ok_and(|mounted| mounted != disk)
         })
     }
 

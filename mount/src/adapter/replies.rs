@@ -109,7 +109,7 @@ fn fopen_flags(opened: &Opened) -> FopenFlags {
     let mut flags = match opened.io {
         Io::Passthrough(_) | Io::Cached { keep: false } => FopenFlags::empty(),
         Io::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
-        Io::Direct => FopenFlags::FOPEN_DIRECT_IO,
+        Io::Direct | Io::Beside(_) => FopenFlags::FOPEN_DIRECT_IO,
     };
     if opened.no_flush {
         flags |= FopenFlags::FOPEN_NOFLUSH;
@@ -158,7 +158,7 @@ fn hand_over(opened: &Opened, reply: impl OpenReply) {
     let handle = FileHandle(opened.handle.0);
     let flags = fopen_flags(opened);
     match &opened.io {
-        Io::Passthrough(backing) => pass(backing, handle, flags, reply),
+        Io::Passthrough(backing) | Io::Beside(backing) => pass(backing, handle, flags, reply),
         Io::Cached { .. } | Io::Direct => reply.plain(handle, flags),
     }
 }
