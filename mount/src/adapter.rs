@@ -26,6 +26,9 @@ const BACKGROUND_REQUESTS_MAX: u16 = 64;
 /// on a file system that is not stacked itself.
 const STACK_DEPTH_MAX: u32 = 1;
 
+/// What the kernel asks for before the first write to an inode.
+const CAPABILITY_XATTR: &str = "security.capability";
+
 /// What is asked of the kernel; what it does not know it does not get.
 const CAPABILITIES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
@@ -58,6 +61,9 @@ pub(crate) struct Adapter {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) want_passthrough: bool,
+    /// The kernel compares callers with owners and modes itself.
+    pub(crate) kernel_checks: bool,
+    pub(crate) user_xattrs: bool,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -81,6 +87,18 @@ impl Adapter {
             call(&*self.vfs)
         }))
         .map_err(|_panic| Errno::EIO)
+    }
+
+    /// Tells whether an extended attribute may exist: those of `user.*`, if any.
+    fn xattr(&self, name: &OsStr) -> Reply<()> {
+        if !self.user_xattrs {
+            // The kernel remembers it, and asks no more.
+            Err(Errno::ENOSYS)
+        } else if name.as_encoded_bytes().starts_with(b"user.") {
+            Ok(())
+        } else {
+            Err(Errno::EOPNOTSUPP)
+        }
     }
 
     /// Sends an answer now if it is here, and moves it with its reply into a task if it is not.
@@ -590,7 +608,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyEmpty,
     ) {
         let caller = translate::caller(request);
-        match translate::xattr_mode(flags) {
+        match self.xattr(name).and_then(|()| translate::xattr_mode(flags)) {
             Ok(mode) => self.settle(
                 "setxattr",
                 |vfs| vfs.setxattr(&caller, translate::ino(ino), name, value, mode),
@@ -609,6 +627,11 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyXattr,
     ) {
         let caller = translate::caller(request);
+        if let Err(errno) = self.xattr(name) {
+            let absent = self.user_xattrs && name == CAPABILITY_XATTR;
+            let errno = if absent { Errno::ENODATA } else { errno };
+            return reply.error(translate::errno(errno));
+        }
         self.settle(
             "getxattr",
             |vfs| vfs.getxattr(&caller, translate::ino(ino), name),
@@ -618,6 +641,9 @@ impl fuser::Filesystem for Adapter {
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: fuser::ReplyXattr) {
         let caller = translate::caller(request);
+        if !self.user_xattrs {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         self.settle(
             "listxattr",
             |vfs| vfs.listxattr(&caller, translate::ino(ino)),
@@ -627,6 +653,9 @@ impl fuser::Filesystem for Adapter {
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
         let caller = translate::caller(request);
+        if let Err(errno) = self.xattr(name) {
+            return reply.error(translate::errno(errno));
+        }
         self.settle(
             "removexattr",
             |vfs| vfs.removexattr(&caller, translate::ino(ino), name),
@@ -636,12 +665,22 @@ impl fuser::Filesystem for Adapter {
 
     fn access(
         &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _mask: fuser::AccessFlags,
+        request: &Request,
+        ino: INodeNo,
+        mask: fuser::AccessFlags,
         reply: fuser::ReplyEmpty,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        if self.kernel_checks {
+            // Never comes; said once, it would be remembered.
+            reply.error(fuser::Errno::ENOSYS);
+            return;
+        }
+        let caller = translate::caller(request);
+        self.settle(
+            "access",
+            |vfs| vfs.getattr(&caller, translate::ino(ino), None),
+            move |answer| replies::root_may(answer, mask, reply),
+        );
     }
 
     fn ioctl(

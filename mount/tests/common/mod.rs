@@ -1,5 +1,11 @@
 //! What the tests on real mounts share.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![expect(clippy::allow_attributes, reason = "what is unused differs from test to test")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "each test uses a part"
+)]
 
 pub mod shelf;
 
@@ -38,6 +44,7 @@ impl Mounted {
             fs_name: "shelf,with \\comma".to_owned(),
             read_only: false,
             allow_other: true,
+            user_xattrs: true,
             threads: 2,
             want_passthrough: manners.way == Way::Passthrough,
             probe_file: Some(tempfile::tempfile_in(&store).unwrap()),
@@ -69,7 +76,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        let _ = self.session.unmount(true);
+        drop(self.session.unmount(true));
         if !std::thread::panicking() {
             self.session.wait().unwrap();
             assert_eq!(self.session.panics(), 0);

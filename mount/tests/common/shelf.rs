@@ -15,6 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hearthfs_mount::*;
 
+/// More names than the kernel's buffer holds.
+const DIR_CHUNK: usize = 4096;
+
 /// How the bytes of all handles travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
@@ -57,6 +60,8 @@ struct Node {
     kind: Kind,
     xattrs: BTreeMap<OsString, Vec<u8>>,
     name: Option<(u64, OsString)>,
+    /// The time of the bytes when `attr.mtime` was set; another one says that they were written since.
+    set_at: Option<Timespec>,
     lookups: u64,
     handles: u64,
     published: bool,
@@ -215,7 +220,7 @@ fn directory(parent: u64) -> Kind {
 
 fn node(attr: Attr, kind: Kind, name: Option<(u64, OsString)>) -> Node {
     let xattrs = BTreeMap::new();
-    Node { attr, kind, xattrs, name, lookups: 0, handles: 0, published: false }
+    Node { attr, kind, xattrs, name, set_at: None, lookups: 0, handles: 0, published: false }
 }
 
 impl Node {
@@ -225,13 +230,19 @@ impl Node {
             Kind::File(backing) => {
                 let meta = backing.file().metadata().unwrap();
                 (attr.size, attr.blocks) = (meta.size(), meta.blocks());
-                let written = Timespec { secs: meta.mtime(), nanos: meta.mtime_nsec() as u32 };
-                attr.mtime = attr.mtime.max(written);
+                if self.set_at != self.written() {
+                    attr.mtime = self.written().unwrap_or(attr.mtime);
+                }
             }
             Kind::Symlink(target) => attr.size = target.len() as u64,
             Kind::Directory { .. } | Kind::Special => {}
         }
         attr
+    }
+
+    fn written(&self) -> Option<Timespec> {
+        let meta = self.file().ok()?.file().metadata().unwrap();
+        Some(Timespec { secs: meta.mtime(), nanos: meta.mtime_nsec() as u32 })
     }
 
     fn file(&self) -> Reply<Arc<Backing>> {
@@ -394,11 +405,7 @@ impl Vfs for Shelf {
                 SetTime::At(time) => time,
             };
             if let Some(time) = set.mtime {
-                // The file's own time would otherwise count as a later write.
-                if let Kind::File(backing) = &node.kind {
-                    let old = UNIX_EPOCH - Duration::from_secs(1 << 31);
-                    let _ = backing.file().set_modified(old);
-                }
+                node.set_at = node.written();
                 node.attr.mtime = at(time);
             }
             node.attr.atime = set.atime.map_or(node.attr.atime, at);
@@ -695,10 +702,11 @@ impl Vfs for Shelf {
         };
         // Cookies of names start above those of the two dots.
         let dots = [(1, ".", ino.0), (2, "..", *parent)];
+        let rest = order.range(offset.saturating_sub(1)..).take(DIR_CHUNK);
         let names: Vec<(u64, OsString, u64)> = dots
             .into_iter()
             .map(|(cookie, name, ino)| (cookie, OsString::from(name), ino))
-            .chain(order.iter().map(|(cookie, name)| (cookie + 2, name.clone(), children[name].0)))
+            .chain(rest.map(|(cookie, name)| (cookie + 2, name.clone(), children[name].0)))
             .filter(|(cookie, ..)| *cookie > offset)
             .collect();
         for (next, name, child) in names {
@@ -754,9 +762,6 @@ impl Vfs for Shelf {
     ) -> Answer<()> {
         self.trace("setxattr");
         run(|| {
-            if !name.as_bytes().starts_with(b"user.") {
-                return Err(Errno::EOPNOTSUPP);
-            }
             let mut state = self.lock();
             let xattrs = &mut state.node(ino.0)?.xattrs;
             match (mode, xattrs.contains_key(name)) {
