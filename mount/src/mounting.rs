@@ -20,6 +20,8 @@ use crate::{mounts, process};
 pub(crate) const HELPER: &str = "fusermount3";
 /// How the helper is told the socket over which it hands back the device.
 const HELPER_SOCKET_ENV: &str = "_FUSE_COMMFD";
+/// `_IOW(229, 2, u32)`: gives the registration of a backing file back.
+const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEVICE: &str = "/dev/fuse";
 /// The type of the root until the first GETATTR: a directory.
 const ROOT_MODE: &str = "40755";
@@ -206,8 +208,6 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
 pub(crate) fn try_backing(device: impl std::os::fd::AsFd, file: &File) -> io::Result<()> {
     let device = device.as_fd();
     let id = fuser::BackingId::create_raw(device, file)?;
-    // _IOW(229, 2, u32): gives the registration back.
-    const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
     // SAFETY: the request reads one u32 behind the pointer.
     match unsafe { libc::ioctl(device.as_raw_fd(), BACKING_CLOSE, &raw const id) } {
         -1 => Err(io::Error::last_os_error()),

@@ -55,6 +55,7 @@ pub struct Session {
 impl Session {
     /// Mounts `vfs`, tells it what the session can do, and serves it from threads of its own. Answers
     /// that have to wait run on `runtime`.
+    #[expect(clippy::needless_pass_by_value, reason = "the session owns what it is given")]
     pub fn mount(
         vfs: Arc<dyn Vfs>,
         options: MountOptions,
@@ -70,13 +71,13 @@ impl Session {
         let device = mounting::mount(&mount_point, &look)?;
         // Nobody serves the mount before `serve`, so nothing may touch what lies below it.
         let entry = own_entry(&mount_point)?;
-        Self::serve(vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
+        Self::serve(&vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
             drop(unmount_if_ours(&entry, true));
         })
     }
 
     fn serve(
-        vfs: Arc<dyn Vfs>,
+        vfs: &Arc<dyn Vfs>,
         options: &MountOptions,
         runtime: tokio::runtime::Handle,
         device: std::os::fd::OwnedFd,
@@ -85,7 +86,7 @@ impl Session {
         let shared = Arc::new(Shared::default());
         let want_passthrough = options.want_passthrough && options.probe_file.is_some();
         let adapter = Adapter {
-            vfs: Arc::clone(&vfs),
+            vfs: Arc::clone(vfs),
             runtime,
             want_passthrough,
             kernel_checks: kernel_checks(options),
@@ -103,20 +104,7 @@ impl Session {
         vfs.start(abilities);
         let invalidator = Invalidator::start(session.notifier())?;
         let (ending, ended) = watch::channel(false);
-        let thread = std::thread::Builder::new().name("hearthfs-fuse".to_owned());
-        #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; joined by `wait`")]
-        let served = entry.clone();
-        let server = thread.spawn(move || {
-            let result = session.run();
-            if let Err(error) = &result {
-                // Nobody reads requests any more, but the device stays open as long as names can be
-                // invalidated: without this, callers would wait for ever.
-                let aborted = abort_if_ours(&served);
-                tracing::error!(%error, ?aborted, "fuse session failed");
-            }
-            ending.send_replace(true);
-            result
-        })?;
+        let server = start_server(session, entry.clone(), ending)?;
         Ok(Self { entry, abilities, invalidator, shared, ended, server: Mutex::new(Some(server)) })
     }
 
@@ -133,6 +121,11 @@ impl Session {
     /// Returns the way to tell the kernel of changed names.
     pub fn notifier(&self) -> Invalidator {
         self.invalidator.clone()
+    }
+
+    /// Returns how many requests of each kind came, by name; those that never came are left out.
+    pub fn requests(&self) -> Vec<(&'static str, u64)> {
+        self.shared.requests.read()
     }
 
     /// Returns how many calls of the [`Vfs`] have panicked. Each was answered with EIO.
@@ -188,6 +181,28 @@ impl Drop for Session {
             tracing::warn!(%error, mount_point = %self.entry.mount_point.display(), "unmount failed");
         }
     }
+}
+
+/// Starts the thread that starts the others and outlives them.
+fn start_server(
+    session: fuser::Session<Adapter>,
+    entry: MountEntry,
+    ending: watch::Sender<bool>,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let work = move || {
+        let result = session.run();
+        if let Err(error) = &result {
+            // Nobody reads requests any more, but the device stays open as long as names can be
+            // invalidated: without this, callers would wait for ever.
+            let aborted = abort_if_ours(&entry);
+            tracing::error!(%error, ?aborted, "fuse session failed");
+        }
+        ending.send_replace(true);
+        result
+    };
+    let thread = std::thread::Builder::new().name("hearthfs-fuse".to_owned());
+    #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; joined by `wait`")]
+    thread.spawn(work)
 }
 
 /// Tells whether the kernel has to compare callers with owners and modes. Where root alone may come in

@@ -1,4 +1,9 @@
 //! Versions, mappings, programs, listings and waiting, on real mounts.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first fault, and says so"
+)]
 
 mod common;
 
@@ -36,7 +41,7 @@ impl Map {
         assert!(at + bytes.len() <= self.1);
         // SAFETY: within the mapping, which the test made writable.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.cast::<u8>().add(at), bytes.len())
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.cast::<u8>().add(at), bytes.len());
         }
     }
 

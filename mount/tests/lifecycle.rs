@@ -1,9 +1,15 @@
 //! Mounting, unmounting, dying, and what can be told of callers, on real mounts.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first fault, and says so"
+)]
 
 mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -41,16 +47,27 @@ fn served_by_another_process() {
     let shelf = Shelf::new(&store, Manners::new(Way::Passthrough));
     let options = options(&dir.join("mnt"), &store);
     let session = Session::mount(shelf, options, runtime.handle().clone()).unwrap();
-    fs::write(dir.join("ready"), "").unwrap();
+    let refusal = session.abilities().passthrough_refusal;
+    fs::write(dir.join("ready"), refusal.unwrap_or("passthrough")).unwrap();
+    common::within(Duration::from_mins(1), "stopping", || dir.join("stop").exists());
+    session.unmount(false).unwrap();
     session.wait().unwrap();
 }
 
-fn serve() -> (Child, tempfile::TempDir) {
+fn serve(user: u32) -> (Child, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("mnt")).unwrap();
-    fs::create_dir(dir.path().join("store")).unwrap();
-    let child = Command::new(std::env::current_exe().unwrap())
+    for name in ["mnt", "store"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        chown(dir.path().join(name), Some(user), Some(user)).unwrap();
+    }
+    chown(dir.path(), Some(user), Some(user)).unwrap();
+    // Where the tests were built is not open to everybody.
+    let program = dir.path().join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let child = Command::new(program)
         .args(["served_by_another_process", "--exact", "--nocapture"])
+        .uid(user)
+        .gid(user)
         .env(SERVE_AT, dir.path())
         .stdout(Stdio::null())
         .spawn()
@@ -81,7 +98,7 @@ fn a_stale_mount_is_cleared() {
     if skipped("a_stale_mount_is_cleared") {
         return;
     }
-    let (mut child, dir) = serve();
+    let (mut child, dir) = serve(0);
     let point = dir.path().join("mnt");
     fs::write(point.join("f"), "from the other side").unwrap();
     let mut open = File::open(point.join("f")).unwrap();
@@ -101,6 +118,40 @@ fn a_stale_mount_is_cleared() {
     assert_eq!(mounts::mounted_at(&point).unwrap(), None);
     assert!(!mounts::clear_stale(&point).unwrap());
     assert_eq!(fs::read_dir(&point).unwrap().count(), 0);
+}
+
+#[test]
+fn a_user_mounts_through_the_helper() {
+    const USER: u32 = 1000;
+    let name = "a_user_mounts_through_the_helper";
+    if skipped(name) {
+        return;
+    }
+    let open_to_all = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o006 == 0o006;
+    if !open_to_all || Command::new("fusermount3").arg("-V").output().is_err() {
+        writeln!(
+            std::io::stderr(),
+            "SKIPPED {name}: /dev/fuse is for root only, or no fusermount3"
+        )
+        .unwrap();
+        return;
+    }
+    let (mut child, dir) = serve(USER);
+    assert_eq!(fs::read(dir.path().join("ready")).unwrap(), b"it needs CAP_SYS_ADMIN");
+    let point = dir.path().join("mnt");
+    let entry = mounts::mounted_at(&point).unwrap().unwrap();
+    assert!(entry.is_hearthfs());
+    assert_eq!(entry.source, "test");
+    let as_user = |script: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", script]).current_dir(dir.path()).uid(USER).gid(USER);
+        shell.output().unwrap()
+    };
+    assert_eq!(as_user("echo body > mnt/f && cat mnt/f").stdout, b"body\n");
+    assert_eq!(as_user("chmod 400 mnt/f && echo more > mnt/f").status.code(), Some(2));
+    fs::write(dir.path().join("stop"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(mounts::mounted_at(&point).unwrap(), None);
 }
 
 #[test]
@@ -132,8 +183,7 @@ fn an_abort_frees_those_who_wait() {
     if skipped("an_abort_frees_those_who_wait") {
         return;
     }
-    let manners =
-        Manners { slow_read: Some(Duration::from_secs(3600)), ..Manners::new(Way::Direct) };
+    let manners = Manners { slow_read: Some(Duration::from_hours(1)), ..Manners::new(Way::Direct) };
     let m = Mounted::new(manners);
     fs::write(m.path("f"), "never").unwrap();
     let path = m.path("f");
@@ -298,6 +348,16 @@ fn closer(m: &Mounted, script: &str) -> (u32, Vec<(Option<u32>, bool)>) {
     (child.id(), m.shelf.closers.lock().unwrap().clone())
 }
 
+/// Opens a file and writes to it.
+const OPEN: &str = "import os, sys, time, threading, signal
+fd = os.open('mnt/f', os.O_WRONLY | os.O_CREAT)
+os.write(fd, b'x')
+";
+/// Others that are there when the process ends.
+const THREADS: &str = "for _ in range(8):
+    threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+";
+
 #[test]
 fn who_is_being_killed_and_who_is_not() {
     if skipped("who_is_being_killed_and_who_is_not") {
@@ -308,8 +368,6 @@ fn who_is_being_killed_and_who_is_not() {
             .unwrap();
         return;
     }
-    const OPEN: &str = "import os, sys, time, threading, signal\nfd = os.open('mnt/f', os.O_WRONLY | os.O_CREAT)\nos.write(fd, b'x')\n";
-    const THREADS: &str = "for _ in range(8): threading.Thread(target=time.sleep, args=(100,), daemon=True).start()\n";
     let wait = |how: &str| format!("print('{how}', flush=True)\ntime.sleep(100)\n");
     let table = [
         ("close", "os.close(fd)\nprint('', flush=True)\n".to_owned(), false),

@@ -1,12 +1,19 @@
 //! How many requests the kernel makes of us for what programs do: the first lever of speed.
 //!
-//! The question for `security.capability` is answered before the file system sees it, so it is counted
-//! with the help of `strace`-like figures only where it matters: see `requests_of_the_kernel`.
+//! What is counted here are the calls of the `Vfs`. The question for `security.capability`, one before
+//! the first write of an inode, is answered before it gets there; the session's own counts show it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first fault, and says so"
+)]
 
 mod common;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use common::shelf::{Manners, Way};
@@ -66,6 +73,30 @@ fn further_writes() {
         file.write_all(b"first").unwrap();
         let seen = requests(&m, || (0..100).for_each(|_| file.write_all(b"more").unwrap()));
         assert_eq!(seen.split_whitespace().count(), wanted, "{way:?} {seen}");
+    }
+}
+
+/// One question for `security.capability` for each new file that is written, unless there are no
+/// extended attributes at all.
+#[test]
+fn questions_for_capabilities() {
+    if skipped("questions_for_capabilities") {
+        return;
+    }
+    for (way, user_xattrs, wanted) in [
+        (Way::Passthrough, true, 10),
+        (Way::Cached, true, 10),
+        (Way::Direct, true, 0),
+        (Way::Passthrough, false, 1),
+    ] {
+        let m = Mounted::with(Manners::new(way), |options| options.user_xattrs = user_xattrs);
+        for round in 0..10 {
+            let mut file = File::create(m.path(format!("f{round}"))).unwrap();
+            (0..10).for_each(|_| file.write_all(b"some").unwrap());
+        }
+        let requests = m.session.requests();
+        let asked = requests.iter().find(|(name, _)| *name == "getxattr").map_or(0, |(_, n)| *n);
+        assert_eq!(asked, wanted, "{way:?} {user_xattrs} {requests:?}");
     }
 }
 
@@ -153,8 +184,6 @@ fn root_alone_may_all_but_run_what_nobody_may() {
     if skipped("root_alone_may_all_but_run_what_nobody_may") {
         return;
     }
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::PermissionsExt;
     for allow_other in [false, true] {
         let m = mounted(Way::Passthrough, allow_other);
         fs::write(m.path("script"), "#!/bin/sh\nexit 7\n").unwrap();

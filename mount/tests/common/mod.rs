@@ -1,5 +1,4 @@
 //! What the tests on real mounts share.
-#![expect(clippy::allow_attributes, reason = "what is unused differs from test to test")]
 #![allow(
     dead_code,
     unreachable_pub,
@@ -87,7 +86,7 @@ impl Drop for Mounted {
 /// A request that is never answered would hang the test for ever, past any kill; so a mount that lives
 /// too long is cut off, and the test fails.
 fn watch(mount_point: PathBuf, over: Arc<AtomicBool>) {
-    const LIFE_MAX: Duration = Duration::from_secs(60);
+    const LIFE_MAX: Duration = Duration::from_mins(1);
     #[expect(clippy::disallowed_methods, reason = "a watchdog of the tests")]
     std::thread::spawn(move || {
         let start = now();

@@ -39,10 +39,13 @@ pub struct Manners {
 
 impl Manners {
     pub fn new(way: Way) -> Self {
-        let ttl = Duration::from_secs(60);
+        let ttl = Duration::from_mins(1);
         Self { way, ttl, missing_ttl: ttl, slow_read: None, versions: false }
     }
 }
+
+/// The names of a directory with where they lead, and the same by their place in listings.
+type Names<'a> = (&'a mut BTreeMap<OsString, (u64, u64)>, &'a mut BTreeMap<u64, OsString>);
 
 enum Kind {
     File(Arc<Backing>),
@@ -109,7 +112,7 @@ impl Shelf {
             closers: Mutex::default(),
         };
         let root = directory(1);
-        let attr = Attr { nlink: 2, ..shelf.attr(1, FileType::Directory, 0o755, 0, 0) };
+        let attr = Attr { nlink: 2, ..attributes(1, FileType::Directory, 0o777, 0, 0) };
         shelf.lock().last = 1;
         shelf.lock().nodes.insert(1, node(attr, root, None));
         Arc::new(shelf)
@@ -141,7 +144,7 @@ impl Shelf {
 
     /// Makes an empty file as if another node had made it: without the kernel.
     pub fn create_behind(&self, name: &str) {
-        let attr = self.attr(0, FileType::File, 0o644, 0, 0);
+        let attr = attributes(0, FileType::File, 0o644, 0, 0);
         let kind = self.new_file();
         self.lock().add(1, OsStr::new(name), attr, kind).unwrap();
     }
@@ -149,24 +152,6 @@ impl Shelf {
     /// How many inodes are known.
     pub fn inodes(&self) -> usize {
         self.lock().nodes.len()
-    }
-
-    fn attr(&self, ino: u64, file_type: FileType, perm: u32, uid: u32, gid: u32) -> Attr {
-        Attr {
-            ino: Ino(ino),
-            size: 0,
-            blocks: 0,
-            atime: now(),
-            mtime: now(),
-            ctime: now(),
-            file_type,
-            perm: (perm & 0o7777) as u16,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            blksize: 4096,
-        }
     }
 
     fn new_file(&self) -> Kind {
@@ -204,13 +189,31 @@ impl Shelf {
         (file_type, kind): (FileType, Kind),
     ) -> Reply<(Found, u64)> {
         let mut state = self.lock();
-        let attr = self.attr(0, file_type, mode, caller.uid, caller.gid);
+        let attr = attributes(0, file_type, mode, caller.uid, caller.gid);
         let ino = state.add(parent.0, name, attr, kind)?;
         Ok((self.found(&mut state, ino)?, ino))
     }
 
     fn trace(&self, what: &str) {
         self.lock().trace.push(what.to_owned());
+    }
+}
+
+fn attributes(ino: u64, file_type: FileType, perm: u32, uid: u32, gid: u32) -> Attr {
+    Attr {
+        ino: Ino(ino),
+        size: 0,
+        blocks: 0,
+        atime: now(),
+        mtime: now(),
+        ctime: now(),
+        file_type,
+        perm: (perm & 0o7777) as u16,
+        nlink: 1,
+        uid,
+        gid,
+        rdev: 0,
+        blksize: 4096,
     }
 }
 
@@ -265,10 +268,7 @@ impl State {
         self.nodes.get_mut(&ino).ok_or(Errno::ESTALE)
     }
 
-    fn children(
-        &mut self,
-        ino: u64,
-    ) -> Reply<(&mut BTreeMap<OsString, (u64, u64)>, &mut BTreeMap<u64, OsString>)> {
+    fn children(&mut self, ino: u64) -> Reply<Names<'_>> {
         match &mut self.node(ino)?.kind {
             Kind::Directory { children, order, .. } => Ok((children, order)),
             _ => Err(Errno::ENOTDIR),
