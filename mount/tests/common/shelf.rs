@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hearthfs_mount::*;
 
-/// More names than the kernel's buffer holds.
-const DIR_CHUNK: usize = 4096;
+/// Names that one call lists at most; the kernel comes again for more.
+const DIR_CHUNK: usize = 512;
 
 /// How the bytes of all handles travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
