@@ -1,7 +1,10 @@
 //! Facts: what the index keeps, and the form in which it keeps it.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
+use super::Trouble;
 use crate::digest::Digest;
 use crate::local::seal::Seal;
 use crate::name::TreePath;
@@ -12,8 +15,6 @@ pub(super) const LOCATION: u8 = b'l';
 pub(super) const SEAL: u8 = b's';
 pub(super) const SEEN: u8 = b'n';
 pub(super) const META: u8 = b'm';
-/// Facts about the index itself.
-pub(super) const OWN: u8 = b'!';
 
 /// When a blob was last used, and how its file looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Used {
 /// Facts to save together: all of them are found by the next start, or none.
 #[derive(Debug, Default, Clone)]
 pub struct Batch(pub(super) Vec<Fact>);
+
+/// Facts that wait to be written, the newest of each key.
+pub(super) type Facts = HashMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// A key, and its value; `None` forgets it.
 pub(super) type Fact = (Vec<u8>, Option<Vec<u8>>);
@@ -118,4 +122,43 @@ pub struct Loaded {
     pub seen: Vec<String>,
     /// Other facts.
     pub meta: Vec<(String, Vec<u8>)>,
+}
+
+impl Loaded {
+    /// Takes one fact in; a kind that this build does not know is left out.
+    pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
+        let Some((kind, rest)) = key.split_first() else { return Ok(()) };
+        match *kind {
+            REGISTER => {
+                let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
+                self.registers.push((path, decode(value)?));
+            }
+            LOCATION => self.locations.push((digest(rest)?, decode(value)?)),
+            SEAL => self.seals.push((digest(rest)?, decode(value)?)),
+            SEEN => self.seen.push(name(rest)?),
+            META => self.meta.push((name(rest)?, value.to_vec())),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Brings everything into its order.
+    pub(super) fn sort(&mut self) {
+        self.registers.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        self.seals.sort_unstable_by_key(|(_, used)| used.used);
+        self.seen.sort_unstable();
+        self.meta.sort_unstable();
+    }
+}
+
+fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Trouble> {
+    postcard::from_bytes(value).map_err(|e| e.to_string())
+}
+
+fn digest(key: &[u8]) -> Result<Digest, Trouble> {
+    key.try_into().map(Digest::from_bytes).map_err(|_| "a key is not a digest".into())
+}
+
+fn name(key: &[u8]) -> Result<String, Trouble> {
+    String::from_utf8(key.to_vec()).map_err(|e| e.to_string())
 }
