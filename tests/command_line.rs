@@ -63,11 +63,10 @@ impl Bench {
     }
 
     /// Mounts the fake in a process of its own; `None`, with a note, where that cannot be.
-    #[expect(clippy::print_stderr, reason = "whoever reads the test's output counts these lines")]
     fn fake(&self) -> Option<FakeMount> {
         let us = rustix::process::geteuid();
         if !us.is_root() || File::options().read(true).open("/dev/fuse").is_err() {
-            eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+            skipped("mounting needs root and /dev/fuse");
             return None;
         }
         let mut command = Command::new(std::env::current_exe().expect("a name"));
@@ -80,6 +79,11 @@ impl Bench {
         assert!(ready, "the fake did not come up");
         Some(fake)
     }
+}
+
+#[expect(clippy::print_stderr, reason = "whoever reads the test's output counts these lines")]
+fn skipped(why: &str) {
+    eprintln!("SKIPPED: {why}");
 }
 
 const FAKE: &str = "FAKE_MOUNT_POINT";
@@ -197,6 +201,39 @@ fn impossible_places_are_refused() {
         refuses(&bench, &args, 2, &["the shared directory", "inside the mount"]);
     }
     assert!(!bench.path("c").exists());
+}
+
+#[test]
+fn a_disk_without_room_is_refused() {
+    let bench = Bench::new();
+    let small = bench.path("small");
+    std::fs::create_dir(&small).expect("mkdir");
+    let flags = rustix::mount::MountFlags::empty();
+    if rustix::mount::mount("none", &small, "tmpfs", flags, c"size=1m").is_err() {
+        skipped("mounting needs root");
+        return;
+    }
+    let args = ["config", "check", "mnt", "--cache-dir", "small/c"];
+    let output = bench.output(&args);
+    // A cache that is there already serves on a full disk.
+    std::fs::create_dir_all(small.join("c/v1")).expect("mkdir");
+    let again = bench.output(&args);
+    rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).expect("ours");
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("1.0 MiB left, and at least 16.0 MiB"), "{}", err(&output));
+    assert_eq!(again.status.code(), Some(0), "{}", err(&again));
+}
+
+#[test]
+fn directories_on_another_of_our_mounts_are_refused() {
+    let bench = Bench::new();
+    let Some(_fake) = bench.fake() else { return };
+    std::fs::create_dir(bench.path("second")).expect("mkdir");
+    let words = &["the cache directory", "lies on the hearthfs mount"];
+    refuses(&bench, &["mount", "second", "--cache-dir", "mnt/c"], 2, words);
+    let remote = format!("file://{}/r", bench.path("mnt").display());
+    let args = ["mount", "second", "--cache-dir", "c", "--remote", &remote];
+    refuses(&bench, &args, 2, &["the shared directory", "lies on the hearthfs mount"]);
 }
 
 #[test]

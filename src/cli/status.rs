@@ -11,7 +11,7 @@ use super::output::{count, data, note, time};
 use super::point::{self, State};
 use super::{unmount, wait};
 use crate::config::{ByteSize, Surroundings};
-use crate::control::{self, Client, Health, Mounts, Phase, Status};
+use crate::control::{self, Client, Health, Mounted, Mounts, Phase, Status};
 
 /// Options of `hearthfs status`.
 #[derive(Args, Clone, Debug)]
@@ -39,7 +39,9 @@ pub(super) fn run(command: &Show) -> Outcome<()> {
     if command.json {
         return data(&json(&all)?);
     }
-    for stray in Mounts::read()?.ours() {
+    let table_of_mounts = Mounts::read()?;
+    let visible = |m: &&Mounted| around.uid == 0 || m.owner == Some(around.uid);
+    for stray in table_of_mounts.ours().into_iter().filter(visible) {
         let known = |status: &Status| Path::new(&status.mount_point) == stray.point;
         if !all.iter().any(known) {
             note(&format!("{} is mounted too; nobody answers for it here", stray.point.display()));
