@@ -45,7 +45,7 @@ const CHUNK: u8 = b'c';
 /// Before the name of a fact about the index itself.
 const OWN: u8 = b'!';
 /// How long a load may take; then the index counts as empty.
-const LOAD_WAIT: Duration = Duration::from_secs(60);
+const LOAD_WAIT: Duration = Duration::from_mins(1);
 /// How long a flush is waited for.
 const FLUSH_WAIT: Duration = Duration::from_secs(30);
 
@@ -331,6 +331,7 @@ fn short(key: &[u8]) -> [u8; 16] {
     blake3::hash(key).as_bytes()[..16].try_into().expect("sixteen bytes")
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 fn text(error: sled::Error) -> Trouble {
     error.to_string()
 }

@@ -1,6 +1,7 @@
 //! Facts: what the index keeps, and the form in which it keeps it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +9,7 @@ use super::Trouble;
 use crate::digest::Digest;
 use crate::local::seal::Seal;
 use crate::name::TreePath;
-use crate::namespace::{Location, Register};
+use crate::namespace::{Location, Register, Site};
 
 pub(super) const REGISTER: u8 = b'r';
 pub(super) const LOCATION: u8 = b'l';
@@ -122,6 +123,7 @@ pub struct Loaded {
     pub seen: Vec<String>,
     /// Other facts.
     pub meta: Vec<(String, Vec<u8>)>,
+    names: HashSet<Arc<str>>,
 }
 
 impl Loaded {
@@ -133,7 +135,15 @@ impl Loaded {
                 let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
                 self.registers.push((path, decode(value)?));
             }
-            LOCATION => self.locations.push((digest(rest)?, decode(value)?)),
+            LOCATION => {
+                let mut location: Location = decode(value)?;
+                if let Site::Pack { pack: name, .. } | Site::Inline { commit: name } =
+                    &mut location.site
+                {
+                    *name = self.shared(name);
+                }
+                self.locations.push((digest(rest)?, location));
+            }
             SEAL => self.seals.push((digest(rest)?, decode(value)?)),
             SEEN => self.seen.push(name(rest)?),
             META => self.meta.push((name(rest)?, value.to_vec())),
@@ -142,12 +152,22 @@ impl Loaded {
         Ok(())
     }
 
+    /// Returns one copy of a name for all: many blobs lie in one pack.
+    fn shared(&mut self, name: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        self.names.insert(Arc::clone(name));
+        Arc::clone(name)
+    }
+
     /// Brings everything into its order.
     pub(super) fn sort(&mut self) {
         self.registers.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         self.seals.sort_unstable_by_key(|(_, used)| used.used);
         self.seen.sort_unstable();
         self.meta.sort_unstable();
+        self.names = HashSet::new();
     }
 }
 

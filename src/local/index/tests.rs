@@ -2,7 +2,7 @@ use super::*;
 use crate::digest::Digest;
 use crate::local::seal::Seal;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site, Time};
+use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site};
 use crate::stamp::{NodeId, Stamp};
 
 fn path(n: u64) -> TreePath {
@@ -198,46 +198,4 @@ fn p13_bounded_rewriting_does_not_grow_the_index() {
         sizes.push(dir_bytes(&dir.path().join("index")));
     }
     assert!(sizes[9] < sizes[1] * 4 + (16 << 20), "{sizes:?}");
-}
-
-#[test]
-#[ignore = "measure"]
-fn measure() {
-    let rss = || {
-        let s = fs::read_to_string("/proc/self/status").unwrap();
-        s.lines()
-            .filter(|l| l.starts_with("VmRSS") || l.starts_with("VmHWM"))
-            .map(|l| l.to_owned())
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    let n: u64 = std::env::var("N").map_or(100_000, |n| n.parse().unwrap());
-    let rounds: u64 = std::env::var("ROUNDS").map_or(10, |n| n.parse().unwrap());
-    let root = tempfile::tempdir_in("/var/tmp").unwrap();
-    let dir = CacheDir::open(root.path()).unwrap();
-    let clock = crate::clock::Clock::system();
-    eprintln!("start {}", rss());
-    {
-        let index = Index::open(&dir);
-        for round in 0..rounds {
-            let t = clock.mono();
-            fill(&index, 0, n, round);
-            index.flush();
-            eprintln!(
-                "round {round} {:?} disk {} MB {}",
-                clock.mono() - t,
-                dir_bytes(&dir.path().join("index")) >> 20,
-                rss()
-            );
-        }
-    }
-    let t = clock.mono();
-    let index = Index::open(&dir);
-    index.flush();
-    eprintln!("open {:?} {}", clock.mono() - t, rss());
-    let t = clock.mono();
-    let loaded = index.load();
-    eprintln!("load {} {:?} {}", loaded.registers.len(), clock.mono() - t, rss());
-    drop(loaded);
-    eprintln!("dropped {}", rss());
 }

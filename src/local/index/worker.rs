@@ -26,7 +26,7 @@ const FLUSH_AFTER: Duration = Duration::from_secs(2);
 /// Facts after which what was saved is written in any case.
 const WRITE_FACTS: usize = 20_000;
 /// How long an index that cannot be begun again stays off before another attempt.
-const RETRY_AFTER: Duration = Duration::from_secs(60);
+const RETRY_AFTER: Duration = Duration::from_mins(1);
 
 /// Failures of one run after which the index stays off.
 const LOSSES_MAX: u32 = 3;
