@@ -195,7 +195,7 @@ impl Publisher {
             self.0.ledger.committed(&batch, locations, &[]);
             return;
         }
-        let stamp = self.0.ledger.next_stamp();
+        let stamp = self.0.ledger.name_stamp();
         let mut commit = Commit {
             stamp,
             node: stamp.node,
@@ -234,7 +234,7 @@ impl Publisher {
         loop {
             let stamped = clock.mono();
             if !names.is_empty() {
-                commit.stamp = self.0.ledger.next_stamp();
+                commit.stamp = self.0.ledger.name_stamp();
             }
             names.push(commit.stamp);
             let bytes = encode(commit).await?;

@@ -114,7 +114,9 @@ impl Uploader {
             uploaded.blobs.push(BlobAt { digest, size, place: Place::Inline(bytes), stored_ms });
         }
         uploaded.add_known(plan.known);
-        let lost = lost.into_inner();
+        let mut lost = lost.into_inner();
+        // What was announced before can still be had from there.
+        lost.retain(|digest| self.ledger.location(digest).is_none());
         if !lost.is_empty() {
             self.leave_out(&mut batch, &lost);
         }
@@ -170,7 +172,7 @@ impl Uploader {
         }
         let (bytes, members) = task::blocking(move || build(&read)).await;
         let bytes = bytes::Bytes::from(bytes);
-        let name = keys::pack_name(&self.ledger.next_stamp());
+        let name = keys::pack_name(&self.ledger.name_stamp());
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         loop {
             let stored_ms = self.ledger.storing_ms(members.iter().map(|member| &member.0));
@@ -203,6 +205,7 @@ impl Uploader {
                 Ok(()) => return Stored::Object { digest, size, stored_ms },
                 // Our own disk, and not the store.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Internal) => {
+                    self.ledger.blobs().suspect(&digest);
                     tries += 1;
                     if tries >= LOCAL_TRIES || self.is_unwanted(&digest, batch) {
                         lost.lock().push(digest);
@@ -386,5 +389,9 @@ fn read_blob(blobs: &crate::local::Blobs, digest: &Digest, size: u64) -> Result<
     open.file
         .read_exact_at(&mut bytes, 0)
         .map_err(|e| Error::io(format!("read blob {digest}"), e))?;
-    Ok((Digest::of(&bytes) == *digest).then_some(bytes))
+    if Digest::of(&bytes) == *digest {
+        return Ok(Some(bytes));
+    }
+    blobs.suspect(digest);
+    Ok(None)
 }

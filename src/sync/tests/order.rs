@@ -154,3 +154,31 @@ fn a_commit_of_a_newer_format_is_left_out_and_costs_no_other() {
         assert_eq!(b.remote().requests().gets, before, "it is not read again each time");
     });
 }
+
+#[test]
+fn a_shared_directory_serves_as_a_store() {
+    use std::time::Duration;
+
+    use crate::clock::Clock;
+
+    run_real(async {
+        let shared = tempfile::tempdir().unwrap();
+        let world = World::with_clock(Clock::system());
+        let url = format!("file://{}", shared.path().display());
+        let (a, b) = (world.node_over(&url), world.node_over(&url));
+        a.engine.start();
+        b.engine.start();
+        let sizes = [0_usize, 100, 5000, 300_000, 1_500_000];
+        for (n, size) in sizes.iter().enumerate() {
+            a.write(&format!("n{n}"), &content(n as u64, *size));
+        }
+        assert!(a.engine.drain(Duration::from_secs(20), |_| ()).await.complete);
+        crate::clock::sleep(Duration::from_millis(1100)).await;
+        assert!(b.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        for (n, size) in sizes.iter().enumerate() {
+            assert!(b.read(&format!("n{n}")).await == Some(content(n as u64, *size)), "{n}");
+        }
+        a.engine.stop().await;
+        b.engine.stop().await;
+    });
+}

@@ -120,7 +120,7 @@ fn back_pressure_when_the_store_is_gone() {
         assert!(!ledger.has_room());
         assert!(!ledger.wait_for_room(Duration::from_millis(10)).await);
         a.engine.start();
-        assert!(ledger.wait_for_room(Duration::from_secs(60)).await);
+        assert!(ledger.wait_for_room(Duration::from_mins(1)).await);
         a.engine.stop().await;
     });
 }
@@ -144,9 +144,11 @@ fn the_set_of_the_design_is_durable_and_read_with_few_requests() {
             a.write(name, &content(*seed, *size));
         }
         let written = clock.mono();
-        let report = a.engine.drain(Duration::from_secs(60), |_| ()).await;
+        let report = a.engine.drain(Duration::from_mins(1), |_| ()).await;
         assert!(report.complete);
-        let (local, durable) = (written - begin, clock.mono() - begin);
+        let local = written.saturating_sub(begin);
+        let after = clock.mono().saturating_sub(written);
+        assert!(after < Duration::from_secs(5), "durable {after:?} after the last close");
         let puts = a.remote().requests().puts;
         // A machine that takes longer to write makes more batches of 200 ms, of two puts each.
         let slower = local.saturating_sub(Duration::from_secs(2)).as_millis() as u64 / 100;
@@ -163,12 +165,11 @@ fn the_set_of_the_design_is_durable_and_read_with_few_requests() {
             async move { assert!(b.read(name).await == Some(content(*seed, *size)), "{name}") }
         });
         futures::future::join_all(gets).await;
-        let read = clock.mono() - begin;
+        let read = clock.mono().saturating_sub(begin);
+        assert!(read < Duration::from_secs(10), "read after {read:?}");
         let asked = b.remote().requests();
-        assert!(asked.gets <= 80 && asked.lists <= 5, "{asked:?}");
-        eprintln!(
-            "written {local:?}, durable {durable:?} ({puts} puts), read {read:?} ({asked:?})"
-        );
+        let objects = world.store.keys().await.len() as u64;
+        assert!(asked.gets <= objects && asked.lists <= 5, "{asked:?} for {objects} objects");
         b.engine.stop().await;
     });
 }
