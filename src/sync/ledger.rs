@@ -46,7 +46,7 @@ pub const PENDING_RECORDS_MAX: u64 = 200_000;
 /// the local tier is a limit of its own, and usually the smaller one.
 pub const PENDING_BYTES_MAX: u64 = 1 << 40;
 /// The most changes in one record; one commit holds them all.
-pub const RECORD_CHANGES_MAX: usize = 50_000;
+pub const RECORD_CHANGES_MAX: usize = 100_000;
 /// The most bytes that the changes of one record may take, roughly.
 const RECORD_META_BYTES_MAX: u64 = 32 << 20;
 

@@ -189,6 +189,12 @@ impl Publisher {
 
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.
     pub(super) async fn commit(&self, uploaded: Uploaded) {
+        let landed: Vec<Digest> = uploaded.locations.iter().map(|(digest, _)| *digest).collect();
+        self.commit_batch(uploaded).await;
+        self.0.uploader.landed(landed.into_iter());
+    }
+
+    async fn commit_batch(&self, uploaded: Uploaded) {
         let began = self.0.ledger.clock().mono();
         let Uploaded { batch, packs, blobs, mut locations } = uploaded;
         if batch.changes.is_empty() {
