@@ -189,13 +189,19 @@ impl Publisher {
 
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.
     pub(super) async fn commit(&self, uploaded: Uploaded) {
+        let landed: Vec<Digest> = uploaded.locations.iter().map(|(digest, _)| *digest).collect();
+        self.commit_batch(uploaded).await;
+        self.0.uploader.landed(landed.into_iter());
+    }
+
+    async fn commit_batch(&self, uploaded: Uploaded) {
         let began = self.0.ledger.clock().mono();
         let Uploaded { batch, packs, blobs, mut locations } = uploaded;
         if batch.changes.is_empty() {
             self.0.ledger.committed(&batch, locations, &[]);
             return;
         }
-        let stamp = self.0.ledger.next_stamp();
+        let stamp = self.0.ledger.name_stamp();
         let mut commit = Commit {
             stamp,
             node: stamp.node,
@@ -234,7 +240,7 @@ impl Publisher {
         loop {
             let stamped = clock.mono();
             if !names.is_empty() {
-                commit.stamp = self.0.ledger.next_stamp();
+                commit.stamp = self.0.ledger.name_stamp();
             }
             names.push(commit.stamp);
             let bytes = encode(commit).await?;
