@@ -44,9 +44,9 @@ impl Target {
     }
 
     /// The floor.
-    pub(crate) fn floor(base: &Path) -> Result<Self> {
-        let floor = Floor::start(base)?;
-        Ok(Self { name: "floor", dir: base.join("floor"), served: Served::Floor(floor) })
+    pub(crate) fn floor(name: &'static str, base: &Path, passthrough: bool) -> Result<Self> {
+        let floor = Floor::start(&base.join(name.replace(", ", "-")), passthrough)?;
+        Ok(Self { name, dir: floor.mount.clone(), served: Served::Floor(floor) })
     }
 
     /// A hearthfs.
@@ -96,8 +96,9 @@ impl Target {
     pub(crate) fn io(&self) -> Result<String> {
         let Served::Node(node) = &self.served else { return Ok(String::new()) };
         let status = node.status()?;
-        let word = |at: &str| status.pointer(at).and_then(|v| v.as_str()).unwrap_or("").to_owned();
-        Ok(format!("{} {}", word("/io/mode"), word("/io/reason")).trim_end().to_owned())
+        let word = |at: &str| status.pointer(at).and_then(serde_json::Value::as_str);
+        let mode = word("/io/mode").unwrap_or("unknown").to_owned();
+        Ok(word("/io/reason").map_or_else(|| mode.clone(), |why| format!("{mode} ({why})")))
     }
 }
 
@@ -106,13 +107,14 @@ impl Target {
 struct Floor {
     mount: PathBuf,
     backing: PathBuf,
+    passthrough: bool,
     served: Option<(Child, ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Floor {
-    fn start(base: &Path) -> Result<Self> {
-        let mut floor =
-            Self { mount: base.join("floor"), backing: base.join("floor.backing"), served: None };
+    fn start(base: &Path, passthrough: bool) -> Result<Self> {
+        let (mount, backing) = (base.join("mount"), base.join("backing"));
+        let mut floor = Self { mount, backing, passthrough, served: None };
         std::fs::create_dir_all(&floor.mount)?;
         std::fs::create_dir_all(&floor.backing)?;
         floor.restart()?;
@@ -123,6 +125,9 @@ impl Floor {
         self.end()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--serve-floor").arg(&self.mount).arg(&self.backing);
+        if !self.passthrough {
+            command.arg("--ordinary");
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("start the floor")?;
         clock::watch(Pid::from_child(&child));
@@ -143,7 +148,8 @@ impl Floor {
         stdin.flush()?;
         let mut line = String::new();
         stdout.read_line(&mut line)?;
-        serde_json::from_str(&line).with_context(|| format!("the floor's counters: {line:?}"))
+        let requests = line.trim().parse().with_context(|| format!("the floor said {line:?}"))?;
+        Ok(BTreeMap::from([("all".to_owned(), requests)]))
     }
 
     fn end(&mut self) -> Result<()> {
