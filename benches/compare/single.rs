@@ -131,8 +131,7 @@ fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Rep
         names.iter().position(|other| *other == floor).unwrap_or_default()
     };
     let mut times = Table::new("One node: median / 99th percentile, microseconds", head(&["work"]));
-    let mut ratios =
-        Table::new("One node: ratio to the floor", head(&["work", "goal"]));
+    let mut ratios = Table::new("One node: ratio to the floor", head(&["work", "goal"]));
     let mut trips = Table::new(
         "One node: round trips on the caller's path, per operation",
         head(&["work", "goal"]),

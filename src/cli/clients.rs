@@ -16,16 +16,14 @@ pub(super) struct Client {
     /// The directory of the client below the mount. Variables that share one are one setting: if the
     /// user has set any of them, none is touched.
     dir: &'static str,
-    /// What stands before the path in the value.
-    prefix: &'static str,
     /// Whether the client fails, or caches nothing, if the directory is not there.
     needs_dir: bool,
-    /// Another variable that, if it holds this word, says the same in another way.
-    unless: Option<(&'static str, &'static str)>,
+    /// Other variables that, if they are set and hold this word, say the same in another way.
+    unless: &'static [(&'static str, &'static str)],
 }
 
 const fn client(name: &'static str, variable: &'static str, dir: &'static str) -> Client {
-    Client { name, variable, dir, prefix: "", needs_dir: false, unless: None }
+    Client { name, variable, dir, needs_dir: false, unless: &[] }
 }
 
 /// All clients. What each does in its directory is known from reading its source or watching it run.
@@ -45,14 +43,15 @@ static CLIENTS: &[Client] = &[
     client("PyTorch extensions", "TORCH_EXTENSIONS_DIR", "torch_extensions"),
     client("numba", "NUMBA_CACHE_DIR", "numba"),
     Client {
-        unless: Some(("NEURON_CC_FLAGS", "--cache_dir")),
+        unless: &[("NEURON_CC_FLAGS", "--cache_dir")],
         ..client("AWS Neuron", "NEURON_COMPILE_CACHE_URL", "neuron")
     },
-    // The second level, not CCACHE_DIR: the first level stays on the node's own disk with its statistics
-    // and locks, which are written at every call and mean nothing elsewhere.
-    Client { prefix: "file:", ..client("ccache", "CCACHE_REMOTE_STORAGE", "ccache") },
-    // The same under its name before version 4.7.
-    Client { prefix: "file:", ..client("ccache", "CCACHE_SECONDARY_STORAGE", "ccache") },
+    // Whoever names a second level keeps the first where it is: on the node's own disk, where its
+    // statistics and locks, which mean nothing elsewhere, cost the other nodes nothing.
+    Client {
+        unless: &[("CCACHE_REMOTE_STORAGE", ""), ("CCACHE_SECONDARY_STORAGE", "")],
+        ..client("ccache", "CCACHE_DIR", "ccache")
+    },
     client("sccache", "SCCACHE_DIR", "sccache"),
     client("Go", "GOCACHE", "go-build"),
 ];
@@ -75,9 +74,7 @@ pub(super) fn plan(point: &Path, set: &BTreeMap<OsString, OsString>) -> Plan {
         if same.any(|other| is_set(other.variable)) || said_otherwise(client, set) {
             continue;
         }
-        let mut value = OsString::from(client.prefix);
-        value.push(point.join(client.dir));
-        plan.variables.push((client.variable, value));
+        plan.variables.push((client.variable, point.join(client.dir).into_os_string()));
         if client.needs_dir && !plan.dirs.contains(&client.dir) {
             plan.dirs.push(client.dir);
         }
@@ -87,15 +84,15 @@ pub(super) fn plan(point: &Path, set: &BTreeMap<OsString, OsString>) -> Plan {
 }
 
 fn said_otherwise(client: &Client, set: &BTreeMap<OsString, OsString>) -> bool {
-    client.unless.is_some_and(|(variable, word)| {
-        set.get(OsStr::new(variable)).is_some_and(|value| value.to_string_lossy().contains(word))
+    client.unless.iter().any(|(variable, word)| {
+        set.get(OsStr::new(variable)).is_some_and(|value| value.to_string_lossy().contains(*word))
     })
 }
 
 /// Writes the table for the help text.
 pub(super) fn help() -> String {
     let row = |client: &Client| {
-        let value = format!("{}DIR/{}", client.prefix, client.dir);
+        let value = format!("DIR/{}", client.dir);
         format!("  {:<30} {:<26} {}\n", client.variable, value, client.name)
     };
     CLIENTS.iter().map(row).collect()
@@ -125,7 +122,7 @@ mod tests {
             ("TRITON_DEJAVU_STORAGE", "/m/triton-dejavu"),
             ("VLLM_CACHE_ROOT", "/m/vllm"),
             ("TORCH_EXTENSIONS_DIR", "/m/torch_extensions"),
-            ("CCACHE_REMOTE_STORAGE", "file:/m/ccache"),
+            ("CCACHE_DIR", "/m/ccache"),
             ("SCCACHE_DIR", "/m/sccache"),
             ("GOCACHE", "/m/go-build"),
             ("HEARTHFS_MOUNT", "/m"),
@@ -141,12 +138,14 @@ mod tests {
             ("TRITON_CACHE_DIR", "/mine"),
             ("JAX_COMPILATION_CACHE_DIR", ""),
             ("NEURON_CC_FLAGS", "-O1 --cache_dir=/mine"),
+            ("CCACHE_REMOTE_STORAGE", "file:/m/ccache"),
         ]);
         for untouched in [
             "TRITON_CACHE_DIR",
             "JAX_COMPILATION_CACHE_DIR",
             "OLYMPUS_COMPILATION_CACHE_DIR",
             "NEURON_COMPILE_CACHE_URL",
+            "CCACHE_DIR",
         ] {
             assert!(!all.contains_key(untouched), "{untouched}");
         }

@@ -143,8 +143,8 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
 /// Returns the tree of commands with its help texts.
 fn command() -> clap::Command {
     let run_notes = format!(
-        "{RUN_NOTES}{}\nccache keeps its first level where it is (CCACHE_DIR) and gets the mount as its \
-         second.\nHEARTHFS_MOUNT is set to DIR, so that a run inside the command joins the same mount.\n\n\
+        "{RUN_NOTES}{}\nWith CCACHE_REMOTE_STORAGE=file:DIR/ccache set by you, ccache keeps its first level \
+         (CCACHE_DIR)\non the node's own disk and shares its second.\nHEARTHFS_MOUNT is set to DIR, so that a run inside the command joins the same mount.\n\n\
          Examples:\n  hearthfs run -- make -j8\n  hearthfs run --mount /mnt/cache -- python train.py",
         clients::help()
     );
@@ -215,9 +215,7 @@ mod tests {
         }
         let mut tree = command();
         let run = tree.find_subcommand_mut("run").expect("there").render_long_help().to_string();
-        for word in
-            ["TRITON_CACHE_DIR", "CCACHE_REMOTE_STORAGE", "HEARTHFS_MOUNT", "127", "--cache-size"]
-        {
+        for word in ["TRITON_CACHE_DIR", "CCACHE_DIR", "HEARTHFS_MOUNT", "127", "--cache-size"] {
             assert!(run.contains(word), "`{word}` is not in:\n{run}");
         }
         let mount =

@@ -123,7 +123,10 @@ impl Filesystem {
         if let Some(seen) = self.seen(&path) {
             return Ok(Some(version_inode(state, spot, &path, seen)));
         }
-        let newest = state.private_generations(spot).last();
+        let newest = state
+            .private_generations(spot)
+            .filter(|id| state.generations.get(id).is_some_and(|g| g.guest_on.is_none()))
+            .last();
         Ok(newest.and_then(|id| state.generations.get(&id)).map(|generation| generation.ino))
     }
 

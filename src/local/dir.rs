@@ -18,7 +18,7 @@ use crate::task;
 
 /// The format of the layout below `v1`.
 const FORMAT: u32 = 1;
-/// Free space below which a directory is refused: room for one segment of the journal, the index
+/// Free space below which a new directory is refused: room for one segment of the journal, the index
 /// and a few blobs.
 const MIN_FREE_BYTES: u64 = 16 << 20;
 /// What marks a directory as a cache for backup programs (the Cache Directory Tagging Specification).
@@ -55,7 +55,7 @@ impl CacheDir {
     /// Opens the cache directory at `root`, making it if it is not there.
     ///
     /// Refuses, before anything is changed, a path that is not a directory or not writable, a disk
-    /// without space, a directory that another process holds (`Busy`), and a newer format.
+    /// without space for a new one, a directory that another process holds (`Busy`), and a newer format.
     pub fn open(root: &Path) -> Result<Self> {
         let root = std::path::absolute(root)
             .map_err(|e| Error::io(format!("cache directory {}", root.display()), e))?;
@@ -97,9 +97,10 @@ impl CacheDir {
     /// Says who holds the directory (the mount point), for the message of a second daemon.
     pub fn set_holder(&self, holder: &str) -> Result<()> {
         let text = format!("{}\n{holder}\n", std::process::id());
+        // Never empty in between: on a full disk the block that was let go might not come back.
         let write = || {
-            self.0.lock.set_len(0)?;
-            self.0.lock.write_all_at(text.as_bytes(), 0)
+            self.0.lock.write_all_at(text.as_bytes(), 0)?;
+            self.0.lock.set_len(text.len() as u64)
         };
         write().map_err(|e| Error::io(format!("write {}", self.path().join("LOCK").display()), e))
     }
@@ -178,12 +179,13 @@ fn check_place(root: &Path) -> Result<()> {
     match fs::symlink_metadata(&v1) {
         Ok(found) if !found.is_dir() => {
             let why = format!("{} is not a directory; remove it", v1.display());
-            return Err(refuse(Kind::Invalid, root, &why));
+            Err(refuse(Kind::Invalid, root, &why))
         }
-        Ok(_) => check_writable(root, &v1)?,
-        Err(_) => {}
+        // What is there may have filled the disk itself, and is served all the same.
+        Ok(_) if v1.join("blobs").is_dir() => check_writable(root, &v1),
+        Ok(_) => check_writable(root, &v1).and_then(|()| check_space(root, place)),
+        Err(_) => check_space(root, place),
     }
-    check_space(root, place)
 }
 
 fn check_writable(root: &Path, dir: &Path) -> Result<()> {
@@ -315,7 +317,20 @@ impl Life {
             .map_or_else(|| format!("unknown-{:016x}", task::random_u64()), |t| t.trim().into());
         let last = read_small(&v1.join("state"))?;
         let life = Self::after(boot, last.as_deref(), fresh);
-        life.write(v1, false)?;
+        match life.write(v1, false) {
+            // A full disk is no reason not to serve what it holds. With nothing noted, the next start
+            // is in doubt, which is always safe.
+            Err(e) if !fresh && e.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!(path = %v1.display(), error = %e, "the disk is full");
+                for name in ["state.next", "state"] {
+                    match fs::remove_file(v1.join(name)) {
+                        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                        _ => {}
+                    }
+                }
+            }
+            written => written?,
+        }
         Ok(life)
     }
 

@@ -29,6 +29,7 @@ pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
 use super::batch::Batch;
 use super::chains::Chains;
+use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -79,6 +80,8 @@ struct Inner {
     records: AtomicU64,
     bytes: AtomicU64,
     warned_ahead: AtomicBool,
+    quiet_bad: Quiet,
+    quiet_save: Quiet,
 }
 
 /// What is guarded by the order lock.
@@ -282,7 +285,11 @@ impl Ledger {
             self.0.fold.write().unlocate(digest, wrong);
             order.dirty.locations.insert(*digest);
         }
-        tracing::warn!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged; it is a miss until rewritten");
+        if let Some(unsaid) = self.0.quiet_bad.tell(&self.0.clock) {
+            tracing::warn!(%digest, site = ?wrong.site, unsaid, "a blob in the remote is missing or damaged; it is a miss until rewritten");
+        } else {
+            tracing::debug!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged");
+        }
     }
 
     /// Returns the time to note for contents that are being stored now: what was found bad is older,
@@ -394,9 +401,20 @@ impl Ledger {
 
     /// Takes the next batch.
     pub(super) fn take(&self) -> Option<Batch> {
+        let now = self.0.clock.mono();
+        let taken = self.0.order.lock().queue.take(now, HOLD_MAX)?;
+        // Without the lock: programs publish meanwhile.
+        let mut batch = Batch::of(taken);
         let mut order = self.0.order.lock();
+        let resets = order.queue.settle(&mut batch);
         let mut fold = self.0.fold.write();
-        order.queue.take(self.0.clock.mono(), HOLD_MAX, &mut fold)
+        for (path, removed, before) in resets {
+            // A later change in the queue stands.
+            if fold.register(&path).is_some_and(|register| register.stamp == removed) {
+                fold.reset(&path, before);
+            }
+        }
+        Some(batch)
     }
 
     /// Lets go of everything that is held.
@@ -420,6 +438,3 @@ impl fmt::Debug for Ledger {
         f.debug_struct("Ledger").field("node", &self.node()).finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

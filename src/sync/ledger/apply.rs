@@ -119,10 +119,11 @@ impl Ledger {
             order.queue.done(batch);
             order.dirty.ack = Some(batch.upto);
             self.note_totals(&order);
-            // What nobody points to any more need not be kept. Under the lock, so that whoever
-            // publishes it again keeps it again.
+            // What nobody points to any more, or is remote anyway, need not be kept. Under the
+            // lock, so that whoever publishes it again keeps it again.
             let fold = self.0.fold.read();
-            for digest in batch.dropped.iter().filter(|digest| !fold.uses(digest)) {
+            let needless = |d: &&Digest| !fold.uses(d) || fold.location(d).is_some();
+            for digest in batch.dropped.iter().filter(needless) {
                 self.0.blobs.mark_saved(digest);
             }
         }
