@@ -99,10 +99,11 @@ impl Session {
         // Who may come in at all is the kernel's decision (`allow_other`). A second check per request
         // would refuse the close of a file that was handed to a process of another user.
         let acl = fuser::SessionACL::All;
+        let notices = std::fs::File::from(device.try_clone()?);
         let session = fuser::Session::from_fd(adapter, device, acl, config)?;
         let abilities = abilities(&session, options, &shared);
         vfs.start(abilities);
-        let invalidator = Invalidator::start(session.notifier())?;
+        let invalidator = Invalidator::start(session.notifier(), notices)?;
         let (ending, ended) = watch::channel(false);
         let server = start_server(session, entry.clone(), ending)?;
         Ok(Self { entry, abilities, invalidator, shared, ended, server: Mutex::new(Some(server)) })

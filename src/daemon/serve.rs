@@ -62,13 +62,15 @@ fn serve_on(
     ready: impl FnOnce(),
 ) -> Result<ExitReport> {
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
-    let session = mount(runtime, settings, mount_point, &rooms)?;
-    rooms.fs.set_invalidator(session.notifier());
-    let node = Arc::new(MountedNode::new(settings.clone(), rooms, Arc::clone(&session)));
+    let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned()));
+    // Before the mount shows, so that whoever finds the mount finds who serves it.
     let around = crate::config::Surroundings::of_process();
-    let place = control::Place::new(&control::runtime_dir(&around), session.mount_point());
+    let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
+    let session = mount(runtime, settings, mount_point, node.rooms())?;
+    node.rooms().fs.set_invalidator(session.notifier());
+    node.set_session(Arc::clone(&session));
     let sweeping = {
         let fs = node.rooms().fs.clone();
         task::spawn(runtime.handle(), "sweep", async move {
@@ -119,6 +121,7 @@ fn mount(
             AllowOther::Yes => true,
             AllowOther::No => false,
         },
+        user_xattrs: true,
         threads: settings.mount.threads.unwrap_or(REQUEST_THREADS),
         want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
         probe_file: Some(rooms.probe_file()?),

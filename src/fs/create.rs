@@ -429,10 +429,19 @@ fn host(
     if who == Who::Unseen && requested.is_some() {
         return requested;
     }
-    if !flags.truncate {
-        return None;
-    }
     let bound = state.slots.get(spot).and_then(|slot| slot.published);
+    let wanted = |ino: &Ino| requested.is_none_or(|wanted| wanted == *ino);
+    // An empty file whose open handles are passed through cannot be taken over, only shared.
+    let passed = bound.filter(|ino| {
+        state.inodes.get(ino).is_some_and(|inode| {
+            matches!(&inode.node, Node::Version { entry, .. }
+                if entry.content().is_some_and(|(_, size)| size == 0))
+                && inode.mode == Some(Mode::Passthrough)
+        })
+    });
+    if passed.is_some() || !flags.truncate {
+        return passed.filter(wanted);
+    }
     let in_place = bound.and_then(|ino| match state.inodes.get(&ino).map(|inode| &inode.node) {
         Some(Node::Generation(id)) => Some(*id),
         _ => None,
@@ -449,7 +458,7 @@ fn host(
         })
         .map(|generation| generation.ino)
         .last()?;
-    requested.is_none_or(|wanted| wanted == ino).then_some(ino)
+    Some(ino).filter(wanted)
 }
 
 /// Copies the first `size` bytes of one file to another.

@@ -80,6 +80,8 @@ struct Inner {
     records: AtomicU64,
     bytes: AtomicU64,
     warned_ahead: AtomicBool,
+    /// Commits of other nodes that moved something; counted under the lock of the namespace.
+    applied: AtomicU64,
     quiet_bad: Quiet,
     quiet_save: Quiet,
 }
@@ -304,6 +306,12 @@ impl Ledger {
     /// applied it and without any lock. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
         self.0.subscribers.write().push(told);
+    }
+
+    /// Counts the commits of other nodes that moved something. Whoever reads the namespace first and this
+    /// then, has what is counted in what was read.
+    pub fn applied(&self) -> u64 {
+        self.0.applied.load(Ordering::Acquire)
     }
 
     /// Reports what is not yet remote.

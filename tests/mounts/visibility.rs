@@ -390,6 +390,10 @@ fn visibility_8_callers_in_another_pid_namespace(io: Io) {
         let callers: &[&str] = if callers_inside { &inside } else { &[] };
         // Without --mount-proc the daemon stays in the test's mount namespace.
         options = options.wrapped(if daemon_inside { &inside[..4] } else { &[] });
+        if daemon_inside && io == Io::Passthrough {
+            // Where no caller can be seen nothing is passed through, and asking for it is refused.
+            continue;
+        }
         let alone = Alone::with(options.clone());
         namespaced_round(&alone, callers);
     }

@@ -52,6 +52,9 @@ impl Ledger {
                     moved.push(change.path.clone());
                 }
             }
+            if !moved.is_empty() {
+                self.0.applied.fetch_add(1, Ordering::Release);
+            }
         }
         if !moved.is_empty() {
             for told in self.0.subscribers.read().iter() {

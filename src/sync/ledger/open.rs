@@ -88,6 +88,7 @@ impl Ledger {
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
+            applied: AtomicU64::new(0),
             quiet_bad: Quiet::default(),
             quiet_save: Quiet::default(),
         }));
