@@ -8,6 +8,7 @@ mod bodies;
 mod clock;
 #[path = "../floor/mod.rs"]
 mod floor;
+mod kernel;
 mod node;
 mod options;
 mod peers;

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use crate::bodies::Bodies;
+use crate::kernel::Tap;
 use crate::node::Options;
 use crate::options::Counts;
 use crate::report::{Report, Table, micros, ratio};
@@ -37,6 +38,12 @@ pub(crate) fn run(
     report: &mut Report,
 ) -> Result<()> {
     let mut targets = targets(base)?;
+    let tap = Tap::new();
+    match &tap {
+        Ok(_) => report.note("round trips are the kernel's own count"),
+        Err(why) => report.note(format!("round trips are the daemons' own count: {why:#}")),
+    }
+    let tap = tap.ok();
     crate::say(format_args!("single: filling {} targets", targets.len()));
     for (number, target) in targets.iter_mut().enumerate() {
         let dir = target.dir.clone();
@@ -58,7 +65,7 @@ pub(crate) fn run(
                 let target = &mut targets[number];
                 let dir = target.dir.clone();
                 let site = Site { dir: &dir, round, target: number, bodies, counts };
-                one_turn(work, &site, target, &mut row[number])
+                one_turn(work, &site, target, tap.as_ref(), &mut row[number])
                     .with_context(|| format!("{} on {}", work.name, target.name))?;
             }
         }
@@ -92,15 +99,21 @@ fn targets(base: &Path) -> Result<Vec<Target>> {
     ])
 }
 
-fn one_turn(work: &Work, site: &Site<'_>, target: &mut Target, cell: &mut Cell) -> Result<()> {
+fn one_turn(
+    work: &Work,
+    site: &Site<'_>,
+    target: &mut Target,
+    tap: Option<&Tap>,
+    cell: &mut Cell,
+) -> Result<()> {
     work.before(site)?;
     if site.round + 1 == site.counts.warm {
         // Counted in a round of its own, which is not timed.
-        let before = target.trips()?;
-        let samples = work.turn(site)?.len();
-        let after = target.trips()?;
-        let operations = samples * (work.per_sample)(site.counts);
-        cell.trips = before.zip(after).map(|(before, after)| grown(&before, &after, operations));
+        let (samples, trips) = target.count(tap, || Ok(work.turn(site)?.len()))?;
+        let operations = (samples * (work.per_sample)(site.counts)).max(1) as f64;
+        cell.trips = trips.map(|trips| {
+            trips.into_iter().map(|(name, count)| (name, count as f64 / operations)).collect()
+        });
     } else {
         let samples = work.turn(site)?;
         if site.round >= site.counts.warm {
@@ -108,20 +121,6 @@ fn one_turn(work: &Work, site: &Site<'_>, target: &mut Target, cell: &mut Cell) 
         }
     }
     target.settle()
-}
-
-/// Returns how many of each kind came per operation.
-fn grown(
-    before: &BTreeMap<String, u64>,
-    after: &BTreeMap<String, u64>,
-    operations: usize,
-) -> BTreeMap<String, f64> {
-    let count = |name: &String, now: &u64| now.saturating_sub(*before.get(name).unwrap_or(&0));
-    after
-        .iter()
-        .map(|(name, now)| (name.clone(), count(name, now) as f64 / operations.max(1) as f64))
-        .filter(|(_, count)| *count > 0.0)
-        .collect()
 }
 
 fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Report) {

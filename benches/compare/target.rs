@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::Pid;
 
 use crate::clock;
+use crate::kernel::Tap;
 use crate::node::{self, Node, Options};
 
 /// Operations that nobody on the caller's path waits for.
@@ -81,15 +82,36 @@ impl Target {
         }
     }
 
-    /// Returns the round trips so far that callers waited for; `None` where there are none to count.
-    pub(crate) fn trips(&mut self) -> Result<Option<BTreeMap<String, u64>>> {
-        let mut all = match &mut self.served {
-            Served::Disk => return Ok(None),
-            Served::Floor(floor) => floor.counters()?,
-            Served::Node(node) => node.operations()?,
+    /// Returns how many round trips callers waited for during `work`, by operation: as the kernel
+    /// says, or else as the target itself does. Nothing where there are none to count.
+    pub(crate) fn count<T>(
+        &mut self,
+        tap: Option<&Tap>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Option<BTreeMap<String, u64>>)> {
+        let (done, mut trips) = match (tap, &self.served) {
+            (_, Served::Disk) => return Ok((work()?, None)),
+            (Some(tap), _) => tap.count(&self.dir, work)?,
+            (None, _) => {
+                let before = self.trips()?;
+                let done = work()?;
+                let mut after = self.trips()?;
+                for (name, count) in &mut after {
+                    *count = count.saturating_sub(*before.get(name).unwrap_or(&0));
+                }
+                (done, after)
+            }
         };
-        all.retain(|name, _| !ASIDE.contains(&name.as_str()));
-        Ok(Some(all))
+        trips.retain(|name, _| !ASIDE.contains(&name.as_str()));
+        Ok((done, Some(trips)))
+    }
+
+    fn trips(&mut self) -> Result<BTreeMap<String, u64>> {
+        match &mut self.served {
+            Served::Disk => Ok(BTreeMap::new()),
+            Served::Floor(floor) => floor.counters(),
+            Served::Node(node) => node.operations(),
+        }
     }
 
     /// Returns how its reads and writes travel, as it says itself.
