@@ -108,7 +108,7 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
     }
     let ready = std::cell::Cell::new(false);
     let detached = command.detached;
-    let report = daemon::serve(loaded.settings, point, || {
+    let report = daemon::serve(&loaded.settings, &point, || {
         ready.set(true);
         notify::tell(around, "READY=1");
         if detached {

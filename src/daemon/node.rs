@@ -136,7 +136,7 @@ impl MountedNode {
 #[async_trait]
 impl Node for MountedNode {
     fn status(&self) -> Status {
-        let abilities = self.session.get().map(|session| session.abilities());
+        let abilities = self.session.get().map(|session| session.as_ref().abilities());
         let usage = self.rooms.blobs.usage();
         let mut counters = self.rooms.metrics.snapshot();
         add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs);
@@ -163,7 +163,7 @@ impl Node for MountedNode {
             },
             read_only: self.settings.mount.read_only,
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
-            entries: self.rooms.engine.ledger().read(|fold| fold.len()) as u64,
+            entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
             local: LocalUsage {
                 bytes: usage.bytes,

@@ -1,6 +1,6 @@
 //! One mount, from the first check to the mark of a clean stop.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub struct ExitReport {
 /// # Errors
 ///
 /// What was refused before anything was changed has kind `Invalid`, `Busy`, `Denied` or `NotFound`.
-pub fn serve(settings: Settings, mount_point: PathBuf, ready: impl FnOnce()) -> Result<ExitReport> {
+pub fn serve(settings: &Settings, mount_point: &Path, ready: impl FnOnce()) -> Result<ExitReport> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -50,7 +50,7 @@ pub fn serve(settings: Settings, mount_point: PathBuf, ready: impl FnOnce()) -> 
         .enable_all()
         .build()
         .map_err(|error| Error::io("start the runtime", error))?;
-    let done = serve_on(&runtime, &settings, &mount_point, ready);
+    let done = serve_on(&runtime, settings, mount_point, ready);
     runtime.shutdown_timeout(END_GRACE);
     done
 }
@@ -61,6 +61,11 @@ fn serve_on(
     mount_point: &Path,
     ready: impl FnOnce(),
 ) -> Result<ExitReport> {
+    // Before anything can be seen of it: who sees a mount may send its daemon a signal at once.
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::listen()?
+    };
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
     let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned()));
     // Before the mount shows, so that whoever finds the mount finds who serves it.
@@ -81,11 +86,6 @@ fn serve_on(
         })
     };
     look_through(runtime, session.mount_point())?;
-    // Before anybody is told that it works: who is told may send a signal at once.
-    let signals = {
-        let _inside = runtime.enter();
-        Signals::listen()?
-    };
     tracing::info!(mount_point = %mount_point.display(), "mounted");
     ready();
     let drain = runtime.block_on(run(&node, &session, signals));

@@ -270,7 +270,7 @@ impl Filesystem {
         if state.path_of(&spot).is_none() {
             return Err(state.why_no_path(&spot));
         }
-        match self.plan_write_at(&state, spot.clone(), who, flags)? {
+        let base = match self.plan_write_at(&state, spot.clone(), who, flags)? {
             Writing::Join(_) if requested.is_none() && flags.exclusive => {
                 return Err(Errno::EEXIST);
             }
@@ -291,8 +291,9 @@ impl Filesystem {
                 if moved && !flags.truncate {
                     return Err(MOVED);
                 }
+                now
             }
-        }
+        };
         self.insert(
             &mut state,
             Beginning { spot, base, who, flags, requested, attrs },

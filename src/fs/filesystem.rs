@@ -155,15 +155,20 @@ impl Filesystem {
         self.0.forgetful.load(Ordering::Relaxed)
     }
 
+    /// Makes the kernel look every name up again, at once.
+    pub(super) fn expire_names(&self) {
+        if let Some(invalidator) = self.0.invalidator.lock().as_ref() {
+            invalidator.expire_all();
+        }
+    }
+
     /// To be called between reading the namespace and answering from it. A program that sees one change of
     /// another node must see every earlier one, so what the kernel remembers from before has to go first.
     pub(super) fn keep_order(&self) {
         let applied = self.0.rooms.ledger.applied();
         let mut told = self.0.told.lock();
         if applied > *told {
-            if let Some(invalidator) = self.0.invalidator.lock().as_ref() {
-                invalidator.expire_all();
-            }
+            self.expire_names();
             *told = applied;
         }
     }

@@ -144,6 +144,11 @@ impl Generation {
         !flags.truncate || self.members.contains(&who)
     }
 
+    /// Returns the inode to which the kernel is led for it.
+    pub(super) fn home(&self) -> Ino {
+        self.guest_on.unwrap_or(self.ino)
+    }
+
     /// Reports whether it stands as a guest and nothing was written: it leaves without a trace.
     pub(super) fn leaves_no_trace(&self) -> bool {
         self.guest_on.is_some() && !self.wrote() && self.published.is_none() && !self.empties

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Lookup, Reply};
 
 use super::filesystem::Filesystem;
+use super::generation::Generation;
 use super::inode::{Inode, Node, Spot, number_of};
 use super::state::State;
 use super::who::Who;
@@ -120,7 +121,7 @@ impl Filesystem {
             return Err(dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path));
         };
         if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
-            return Ok(state.generations.get(&id).map(|generation| generation.ino));
+            return Ok(state.generations.get(&id).map(Generation::home));
         }
         if let Some(seen) = self.seen(&path) {
             return Ok(Some(version_inode(state, spot, &path, seen)));

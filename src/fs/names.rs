@@ -31,8 +31,33 @@ impl Filesystem {
     }
 
     /// Publishes changes; the caller holds the state's lock, so that what it checked still holds.
-    pub(super) fn commit(&self, ops: Vec<(TreePath, Op)>) -> Reply<Vec<Stamp>> {
+    pub(super) fn commit(&self, mut ops: Vec<(TreePath, Op)>) -> Reply<Vec<Stamp>> {
+        let stay = self.directories_to_keep(&ops);
+        ops.extend(stay);
         self.0.rooms.ledger.publish(ops).map_err(|error| super::errno::promised(&error))
+    }
+
+    /// Returns the changes that keep the directories from which something is removed. One that another node
+    /// has removed meanwhile lives on only through what lies in it; to the program here it is a directory
+    /// that it has emptied, and that stays until somebody removes it.
+    fn directories_to_keep(&self, ops: &[(TreePath, Op)]) -> Vec<(TreePath, Op)> {
+        let removed = ops.iter().filter(|(_, op)| *op == Op::Remove);
+        let mut above: Vec<TreePath> = removed.filter_map(|(path, _)| path.parent()).collect();
+        above.sort();
+        above.dedup();
+        self.0.rooms.ledger.read(|fold| {
+            above.retain(|dir| {
+                !dir.is_root() && fold.entry(dir).is_none() && fold.is_directory(dir)
+            });
+        });
+        above.retain(|dir| ops.iter().all(|(path, _)| path != dir));
+        let entry = Entry::directory(
+            0o755,
+            self.0.rules.root.attrs.uid,
+            self.0.rules.root.attrs.gid,
+            self.now(),
+        );
+        above.into_iter().map(|dir| (dir, Op::Put(entry.clone()))).collect()
     }
 
     /// Puts an entry under a name that must lead nowhere, and returns its inode.

@@ -83,6 +83,9 @@ impl Filesystem {
 
     /// Decides what an open for reading comes to. Counts the open when it is `Done` or `Blob`.
     fn plan_read(&self, state: &mut State, ino: Ino, who: Who, flags: OpenFlags) -> Reply<Reading> {
+        if let Some(source) = state.guest_source(ino, who) {
+            return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Source(source))));
+        }
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => Err(Errno::EISDIR),
@@ -94,7 +97,7 @@ impl Filesystem {
                     return Ok(Reading::Done(self.attach(state, ino, who, flags, source, None)));
                 }
                 if size == 0 {
-                    return Ok(Reading::Done(self.attach_empty(state, ino, who)));
+                    return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Empty)));
                 }
                 count_open(state, ino);
                 Ok(Reading::Blob(digest, size))
@@ -119,7 +122,7 @@ impl Filesystem {
                         if generation.published.as_ref().is_some_and(|p| p.mark.size == 0) =>
                     {
                         // Empty for whoever did not write it, even while a writer fills it again.
-                        Ok(Reading::Done(self.attach_empty(state, ino, who)))
+                        Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Empty)))
                     }
                     Stage::Published => {
                         self.0.rooms.metrics.hits.add(1);
@@ -240,8 +243,8 @@ impl Filesystem {
         Opened { handle, io, no_flush: true }
     }
 
-    /// Makes a handle that reads nothing, whatever becomes of the inode.
-    fn attach_empty(&self, state: &mut State, ino: Ino, who: Who) -> Opened {
+    /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
+    fn attach_bytes(state: &mut State, ino: Ino, who: Who, bytes: Bytes) -> Opened {
         let io = beside(state, ino);
         let handle = state.fresh_handle();
         let file = OpenFile {
@@ -249,7 +252,7 @@ impl Filesystem {
             who,
             write: false,
             to_the_end: false,
-            bytes: Bytes::Empty,
+            bytes,
             generation: None,
             closed: false,
             flushed: false,
@@ -367,7 +370,7 @@ impl Filesystem {
         flags: OpenFlags,
     ) -> Reply<Opened> {
         let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
-        if generation.ino != requested {
+        if generation.home() != requested {
             generation.invited.insert(who);
             return Err(Errno::ESTALE);
         }
@@ -445,6 +448,17 @@ pub(super) fn attach_writer(
 }
 
 impl State {
+    /// Returns the bytes that a process has written as a guest on an inode.
+    fn guest_source(&self, ino: Ino, who: Who) -> Option<Arc<Source>> {
+        let spot = self.inodes.get(&ino)?.place()?;
+        self.private_generations(spot)
+            .filter_map(|id| self.generations.get(&id))
+            .filter(|g| g.guest_on == Some(ino) && g.members.contains(&who) && who != Who::Unseen)
+            .filter(|g| g.wrote())
+            .last()
+            .map(|generation| Arc::clone(&generation.source))
+    }
+
     /// Lets go of an inode's file when nothing has it open, and of the inode when nothing needs it.
     pub(super) fn settle_inode(&mut self, ino: Ino) {
         if let Some(inode) = self.inodes.get_mut(&ino)

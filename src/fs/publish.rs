@@ -254,7 +254,12 @@ impl Filesystem {
         metrics.published.add(1);
         metrics.published_bytes.add(mark.size);
         let moved = settle_names(state, id, ino, &spot, &names, &entry);
+        let as_guest = state.generations.get(&id).is_some_and(|g| g.guest_on.is_some());
         drop(guard);
+        if as_guest {
+            // The kernel was never led to the inode of a guest, so it must look before the close returns.
+            self.expire_names();
+        }
         self.invalidate(moved);
         Ok(())
     }
@@ -273,7 +278,7 @@ impl Filesystem {
     pub(super) fn release_file(&self, handle: Handle) -> Answer<()> {
         let last = {
             let mut state = self.0.state.lock();
-            match self.plan_release(&mut state, handle) {
+            match Self::plan_release(&mut state, handle) {
                 Some(last) => last,
                 None => return Ok(()).into(),
             }
@@ -285,7 +290,7 @@ impl Filesystem {
         self.finish(&last).into()
     }
 
-    fn plan_release(&self, state: &mut State, handle: Handle) -> Option<Last> {
+    fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
         let file = state.files.remove(&handle)?;
         if let Some(inode) = state.inodes.get_mut(&file.ino) {
             inode.opens -= 1;
