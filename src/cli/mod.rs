@@ -215,9 +215,7 @@ mod tests {
         }
         let mut tree = command();
         let run = tree.find_subcommand_mut("run").expect("there").render_long_help().to_string();
-        for word in
-            ["TRITON_CACHE_DIR", "CCACHE_DIR", "HEARTHFS_MOUNT", "127", "--cache-size"]
-        {
+        for word in ["TRITON_CACHE_DIR", "CCACHE_DIR", "HEARTHFS_MOUNT", "127", "--cache-size"] {
             assert!(run.contains(word), "`{word}` is not in:\n{run}");
         }
         let mount =

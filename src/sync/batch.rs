@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::doubts::Amends;
 use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
@@ -13,7 +14,7 @@ use crate::stamp::Stamp;
 /// Consecutive records that become one commit.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The last record in it.
+    /// The last record in it; 0 when it holds none.
     pub(super) upto: Seq,
     /// How many records it holds.
     pub(super) records: u64,
@@ -25,12 +26,18 @@ pub(super) struct Batch {
     pub(super) dropped: Vec<Digest>,
     /// How many changes of each path its records held, sent or not.
     pub(super) paths: HashMap<TreePath, u32>,
+    /// What is to be said and stored beside the changes.
+    pub(super) amends: Amends,
 }
 
 impl Batch {
-    /// Returns the contents that its changes put, each once.
+    /// Returns the contents that its changes put or that are to be stored again, each once.
     pub(super) fn contents(&self) -> Vec<(Digest, u64)> {
-        contents_of(&self.changes)
+        let mut contents = contents_of(&self.changes);
+        let repairs = self.amends.repairs.iter();
+        let further: Vec<_> = repairs.filter(|one| !contents.contains(one)).copied().collect();
+        contents.extend(further);
+        contents
     }
 }
 

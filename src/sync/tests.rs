@@ -6,4 +6,5 @@ mod durable;
 mod fresh;
 mod harness;
 mod order;
+mod repair;
 mod requests;

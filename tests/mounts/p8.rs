@@ -223,6 +223,9 @@ in_both_modes!(p8_never_in_the_way_of_a_failing_server);
 fn p8_never_in_the_way_of_a_start() {
     let mut cluster = Cluster::with(Store::s3, &options(Io::best()));
     prepare(&cluster);
+    // What a node has learned from others is on its disk within two seconds; what it published itself
+    // is there at once (P4).
+    crate::harness::sleep_ms(2_000);
     for trouble in [Trouble::Down, Trouble::Hang, Trouble::Errors(100)] {
         cluster.b.kill_only();
         cluster.store.trouble(trouble);

@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::apply::intern;
+use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty};
 use super::{Inner, Ledger, Order};
@@ -59,7 +60,7 @@ impl Ledger {
             seen: HashSet::new(),
             chains: Chains::default(),
             packs: HashMap::new(),
-            bad: HashMap::new(),
+            bad: Bad::default(),
         };
         let mut fold = Fold::new();
         restore(&mut order, &mut fold, parts.loaded);

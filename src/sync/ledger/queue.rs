@@ -12,6 +12,7 @@ use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Kind, Op, Register};
 use crate::sync::batch::{Batch, coalesce, contents_of};
+use crate::sync::doubts::Amends;
 
 /// The most changes that a batch collects; a single record may have more.
 const BATCH_CHANGES_MAX: usize = 4096;
@@ -267,7 +268,29 @@ impl Queue {
         self.flying.push_back((records, sum.bytes, oldest));
         let sent: HashSet<_> = contents_of(&changes).into_iter().collect();
         let dropped = all.into_iter().filter(|one| !sent.contains(one)).map(|one| one.0).collect();
-        Some(Batch { upto, records, bytes: sum.bytes, changes, dropped, paths })
+        Some(Batch {
+            upto,
+            records,
+            bytes: sum.bytes,
+            changes,
+            dropped,
+            paths,
+            amends: Amends::default(),
+        })
+    }
+
+    /// Takes a batch without records, for what is to be said beside changes.
+    pub(super) fn take_nothing(&mut self, now: Duration) -> Batch {
+        self.flying.push_back((0, 0, now));
+        Batch {
+            upto: Seq(0),
+            records: 0,
+            bytes: 0,
+            changes: Vec::new(),
+            dropped: Vec::new(),
+            paths: HashMap::new(),
+            amends: Amends::default(),
+        }
     }
 
     /// Notes that the oldest batch that was taken is remote.

@@ -42,7 +42,7 @@ impl Ledger {
             self.0.index.refilled(generation);
             *known = generation;
         }
-        let (mut batch, ack, unsure) = self.gather();
+        let (mut batch, ack, unsure, learned) = self.gather();
         if unsure {
             self.0.journal.sync()?;
         }
@@ -54,8 +54,10 @@ impl Ledger {
             batch.forget_seal(&digest);
         }
         self.0.index.save(batch);
-        if let Some(upto) = ack {
+        if learned || ack.is_some() {
             self.0.index.flush();
+        }
+        if let Some(upto) = ack {
             self.0.journal.ack(upto)?;
         }
         self.compact()
@@ -74,9 +76,10 @@ impl Ledger {
         task::blocking(move || ledger.save_index()).await;
     }
 
-    /// Takes what moved. The last part says whether something stands on records of the journal that
-    /// a power loss could still take.
-    fn gather(&self) -> (Batch, Option<Seq>, bool) {
+    /// Takes what moved. The third part says whether something stands on records of the journal that
+    /// a power loss could still take; the last whether it holds what only the store says otherwise,
+    /// and a start without the store would miss.
+    fn gather(&self) -> (Batch, Option<Seq>, bool, bool) {
         let mut batch = Batch::new();
         let mut order = self.0.order.lock();
         let dirty = std::mem::take(&mut order.dirty);
@@ -109,7 +112,7 @@ impl Ledger {
         for stamp in &dirty.unseen {
             batch.forget_seen(&keys::commit_name(stamp));
         }
-        (batch, dirty.ack, unsure)
+        (batch, dirty.ack, unsure, !dirty.seen.is_empty())
     }
 
     /// Saves everything again, because the index was lost.
