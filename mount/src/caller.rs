@@ -1,10 +1,11 @@
 //! Facts about the tasks that call us.
 //!
 //! Owns every look into `/proc` for a task. A task whose request is unanswered cannot go away, so what
-//! is read here during a request is about the task that made it. Must never be believed after the reply.
+//! is read here during a request is about the task that made it. Must never be believed after the reply,
+//! and must never read a file of `/proc` that waits for a lock which the caller may hold.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,6 +78,12 @@ impl Tasks {
         if thread == 0 || self.refusal.is_some() {
             return false;
         }
+        // This must come first. A program that is replaced by another (execve) closes its files under a
+        // lock that reading `stat` waits for, while it waits for our answer to that very close.
+        // `statm` takes no lock, and a task that exits has given up its memory before its files.
+        if !has_no_memory(thread) {
+            return false;
+        }
         let Ok(stat) = Stat::read(thread) else { return false };
         if stat.flags & PF_SIGNALED == 0 {
             return false;
@@ -86,6 +93,15 @@ impl Tasks {
         // must do: taking a clean exit for a kill loses an unclosed file, the reverse publishes one.
         stat.exit_code & EXIT_SIGNAL_MASK != 0 || !may_inspect(thread)
     }
+}
+
+/// Tells whether a task has given up its memory, as one that exits has. Takes no lock of the task.
+fn has_no_memory(thread: u32) -> bool {
+    let mut sizes = [0; 8];
+    let read =
+        File::open(format!("/proc/{thread}/statm")).and_then(|mut file| file.read(&mut sizes));
+    // The first number is the size of all memory.
+    read.is_ok_and(|count| count >= 2 && sizes.starts_with(b"0 "))
 }
 
 /// Tells whether the kernel shows us all about a task (fields of `stat` read 0 otherwise).
@@ -144,7 +160,7 @@ mod tests {
         }
         line.extend_from_slice(b" 15\n");
         assert_eq!(Stat::parse(&line), Some(Stat { flags: 4_195_328, exit_code: 15 }));
-        assert_eq!(4_195_328 & PF_SIGNALED, PF_SIGNALED);
+        assert_eq!(4_195_328, 0x40_0400, "one of the two bits is that of a signal");
         assert_eq!(Stat::parse(b"7 (x"), None);
         assert_eq!(Stat::parse(b"7 (x) S 1"), None);
     }

@@ -5,7 +5,8 @@
 //! waits for requests in that directory that may be waiting for us.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -15,6 +16,9 @@ use crate::vfs::Ino;
 /// Most names that wait to be invalidated. What does not fit is dropped: it costs freshness up to the
 /// lifetime that the kernel was given with the name, never correctness.
 const QUEUE_MAX: usize = 16 * 1024;
+
+/// `FUSE_NOTIFY_INC_EPOCH` of `linux/fuse.h`.
+const INC_EPOCH: i32 = 8;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -27,10 +31,11 @@ struct Counts {
 pub struct Invalidator {
     queue: SyncSender<(Ino, OsString)>,
     counts: Arc<Counts>,
+    device: Arc<File>,
 }
 
 impl Invalidator {
-    pub(crate) fn start(notifier: fuser::Notifier) -> io::Result<Self> {
+    pub(crate) fn start(notifier: fuser::Notifier, device: File) -> io::Result<Self> {
         let (queue, names) = sync_channel(QUEUE_MAX);
         let counts = Arc::new(Counts::default());
         let shared = Arc::clone(&counts);
@@ -40,7 +45,18 @@ impl Invalidator {
             reason = "the crate is a leaf; the thread ends with the last handle"
         )]
         drop(thread.spawn(move || drain(&names, &notifier, &shared))?);
-        Ok(Self { queue, counts })
+        Ok(Self { queue, counts, device: Arc::new(device) })
+    }
+
+    /// Makes the kernel look every name up again before it believes in it; returns whether it can do so
+    /// (Linux 6.16 or later). Takes no lock of the kernel's, so it may be called from inside a request,
+    /// and has happened when it returns.
+    pub fn expire_all(&self) -> bool {
+        // `struct fuse_out_header` of a notification: length, code, no request.
+        let mut notice = [0; 16];
+        notice[..4].copy_from_slice(&16u32.to_ne_bytes());
+        notice[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
+        (&*self.device).write_all(&notice).is_ok()
     }
 
     /// Asks that the kernel looks this name up again before it believes in it, present or missing.

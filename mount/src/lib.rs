@@ -5,6 +5,7 @@
 mod adapter;
 mod backing;
 mod caller;
+mod counts;
 mod invalidator;
 mod mounting;
 pub mod mounts;

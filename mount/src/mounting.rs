@@ -20,6 +20,8 @@ use crate::{mounts, process};
 pub(crate) const HELPER: &str = "fusermount3";
 /// How the helper is told the socket over which it hands back the device.
 const HELPER_SOCKET_ENV: &str = "_FUSE_COMMFD";
+/// `_IOW(229, 2, u32)`: gives the registration of a backing file back.
+const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEVICE: &str = "/dev/fuse";
 /// The type of the root until the first GETATTR: a directory.
 const ROOT_MODE: &str = "40755";
@@ -30,6 +32,22 @@ pub(crate) struct Look<'a> {
     pub(crate) source: &'a str,
     pub(crate) read_only: bool,
     pub(crate) allow_other: bool,
+    /// Whether the kernel compares callers with owners and modes.
+    pub(crate) default_permissions: bool,
+}
+
+impl Look<'_> {
+    /// The options that both ways of mounting spell alike, each with a comma before it.
+    fn common(&self) -> String {
+        let mut options = String::new();
+        if self.default_permissions {
+            options.push_str(",default_permissions");
+        }
+        if self.allow_other {
+            options.push_str(",allow_other");
+        }
+        options
+    }
 }
 
 /// Mounts and returns the device; by mount(2) if we may, else through the helper.
@@ -45,11 +63,11 @@ pub(crate) fn mount(mount_point: &Path, look: &Look<'_>) -> io::Result<OwnedFd> 
 fn mount_by_kernel(mount_point: &Path, look: &Look<'_>) -> io::Result<OwnedFd> {
     let device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(no_device)?;
     let data = format!(
-        "fd={},rootmode={ROOT_MODE},user_id={},group_id={},default_permissions{}",
+        "fd={},rootmode={ROOT_MODE},user_id={},group_id={}{}",
         device.as_raw_fd(),
         process::effective_user(),
         process::effective_group(),
-        if look.allow_other { ",allow_other" } else { "" },
+        look.common(),
     );
     let source = CString::new(look.source)?;
     let target = CString::new(mount_point.as_os_str().as_bytes())?;
@@ -111,14 +129,11 @@ fn mount_by_helper(mount_point: &Path, look: &Look<'_>) -> io::Result<OwnedFd> {
 }
 
 fn helper_options(look: &Look<'_>) -> OsString {
-    let mut options =
-        OsString::from("nosuid,nodev,noatime,default_permissions,subtype=hearthfs,fsname=");
+    let mut options = OsString::from("nosuid,nodev,noatime,subtype=hearthfs,fsname=");
     options.push(mounts::escape_option(OsStr::new(look.source)));
+    options.push(look.common());
     if look.read_only {
         options.push(",ro");
-    }
-    if look.allow_other {
-        options.push(",allow_other");
     }
     options
 }
@@ -193,8 +208,6 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
 pub(crate) fn try_backing(device: impl std::os::fd::AsFd, file: &File) -> io::Result<()> {
     let device = device.as_fd();
     let id = fuser::BackingId::create_raw(device, file)?;
-    // _IOW(229, 2, u32): gives the registration back.
-    const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
     // SAFETY: the request reads one u32 behind the pointer.
     match unsafe { libc::ioctl(device.as_raw_fd(), BACKING_CLOSE, &raw const id) } {
         -1 => Err(io::Error::last_os_error()),

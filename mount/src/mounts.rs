@@ -37,9 +37,20 @@ impl MountEntry {
     /// Tells whether nobody serves this mount any more. Asks the file system, so only ask it of ours;
     /// one that is alive but hangs makes this hang.
     pub fn is_stale(&self) -> bool {
-        fs::metadata(&self.mount_point)
-            .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+        // Not `stat`: the kernel answers that from what it remembers, even for a daemon that is gone.
+        statfs(&self.mount_point).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     }
+}
+
+/// Asks the file system at `path` for its size, and drops the answer.
+fn statfs(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: `path` is a NUL-terminated string, `figures` has room for the answer; both outlive the call.
+    if unsafe { libc::statfs(path.as_ptr(), figures.as_mut_ptr()) } == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
 }
 
 /// Returns all mounts, oldest first.
@@ -50,7 +61,11 @@ pub fn all() -> io::Result<Vec<MountEntry>> {
 
 /// Returns what is mounted at exactly this path, the topmost if several.
 pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
-    let path = resolve(path)?;
+    top_at(&resolve(path)?)
+}
+
+/// As [`mounted_at`], for a path that is free of links; asks no file system.
+pub(crate) fn top_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(all()?.into_iter().rfind(|entry| entry.mount_point == path))
 }
 
@@ -105,6 +120,18 @@ pub(crate) fn unmount_entry(entry: &MountEntry, lazy: bool) -> io::Result<()> {
     unmount_by_helper(&entry.mount_point, lazy)
 }
 
+/// Aborts the connection of a mount, whoever waits on it, and unmounts it.
+pub(crate) fn abort_entry(entry: &MountEntry) -> io::Result<()> {
+    let path = CString::new(entry.mount_point.as_os_str().as_bytes())?;
+    let flags = libc::UMOUNT_NOFOLLOW | libc::MNT_FORCE;
+    // SAFETY: `path` is a NUL-terminated string that outlives the call.
+    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    // Aborted, but somebody still has a file open.
+    unmount_entry(entry, true)
+}
+
 /// Users other than root may unmount what they mounted through the helper that mounted it.
 fn unmount_by_helper(path: &Path, lazy: bool) -> io::Result<()> {
     let output = Command::new(crate::mounting::HELPER)
@@ -146,15 +173,12 @@ fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {
-        match octal(rest) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &rest[4..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
+        if let Some(byte) = octal(rest) {
+            bytes.push(byte);
+            rest = &rest[4..];
+        } else {
+            bytes.push(*first);
+            rest = tail;
         }
     }
     OsString::from_vec(bytes)

@@ -15,6 +15,7 @@ use crate::adapter::{Adapter, Shared};
 use crate::invalidator::Invalidator;
 use crate::mounting::{self, Look};
 use crate::mounts::{self, MountEntry};
+use crate::process;
 use crate::vfs::{Abilities, Vfs};
 
 /// How to mount.
@@ -28,6 +29,9 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Whether other users may use the mount, within the permissions of its files.
     pub allow_other: bool,
+    /// Whether files have extended attributes of `user.*`. Without them a new file costs one request
+    /// less: the kernel then stops asking for `security.capability` before the first write.
+    pub user_xattrs: bool,
     /// Threads that take requests; at least one.
     pub threads: usize,
     /// Whether to ask for passthrough.
@@ -51,6 +55,7 @@ pub struct Session {
 impl Session {
     /// Mounts `vfs`, tells it what the session can do, and serves it from threads of its own. Answers
     /// that have to wait run on `runtime`.
+    #[expect(clippy::needless_pass_by_value, reason = "the session owns what it is given")]
     pub fn mount(
         vfs: Arc<dyn Vfs>,
         options: MountOptions,
@@ -61,17 +66,18 @@ impl Session {
             source: &options.fs_name,
             read_only: options.read_only,
             allow_other: options.allow_other,
+            default_permissions: kernel_checks(&options),
         };
         let device = mounting::mount(&mount_point, &look)?;
         // Nobody serves the mount before `serve`, so nothing may touch what lies below it.
         let entry = own_entry(&mount_point)?;
-        Self::serve(vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
+        Self::serve(&vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
             drop(unmount_if_ours(&entry, true));
         })
     }
 
     fn serve(
-        vfs: Arc<dyn Vfs>,
+        vfs: &Arc<dyn Vfs>,
         options: &MountOptions,
         runtime: tokio::runtime::Handle,
         device: std::os::fd::OwnedFd,
@@ -80,9 +86,11 @@ impl Session {
         let shared = Arc::new(Shared::default());
         let want_passthrough = options.want_passthrough && options.probe_file.is_some();
         let adapter = Adapter {
-            vfs: Arc::clone(&vfs),
+            vfs: Arc::clone(vfs),
             runtime,
             want_passthrough,
+            kernel_checks: kernel_checks(options),
+            user_xattrs: options.user_xattrs,
             shared: Arc::clone(&shared),
         };
         let mut config = fuser::Config::default();
@@ -91,21 +99,13 @@ impl Session {
         // Who may come in at all is the kernel's decision (`allow_other`). A second check per request
         // would refuse the close of a file that was handed to a process of another user.
         let acl = fuser::SessionACL::All;
+        let notices = std::fs::File::from(device.try_clone()?);
         let session = fuser::Session::from_fd(adapter, device, acl, config)?;
         let abilities = abilities(&session, options, &shared);
         vfs.start(abilities);
-        let invalidator = Invalidator::start(session.notifier())?;
+        let invalidator = Invalidator::start(session.notifier(), notices)?;
         let (ending, ended) = watch::channel(false);
-        let thread = std::thread::Builder::new().name("hearthfs-fuse".to_owned());
-        #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; joined by `wait`")]
-        let server = thread.spawn(move || {
-            let result = session.run();
-            if let Err(error) = &result {
-                tracing::error!(%error, "fuse session failed");
-            }
-            ending.send_replace(true);
-            result
-        })?;
+        let server = start_server(session, entry.clone(), ending)?;
         Ok(Self { entry, abilities, invalidator, shared, ended, server: Mutex::new(Some(server)) })
     }
 
@@ -124,6 +124,11 @@ impl Session {
         self.invalidator.clone()
     }
 
+    /// Returns how many requests of each kind came, by name; those that never came are left out.
+    pub fn requests(&self) -> Vec<(&'static str, u64)> {
+        self.shared.requests.read()
+    }
+
     /// Returns how many calls of the [`Vfs`] have panicked. Each was answered with EIO.
     pub fn panics(&self) -> u64 {
         self.shared.panics.load(Ordering::Relaxed)
@@ -132,7 +137,17 @@ impl Session {
     /// Unmounts. `lazy`: even if it is in use; its users keep what they have open, and the session goes
     /// on serving them. `EBUSY`: in use. Success if it is not mounted any more.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        // The number of the device is given to another mount once this one is gone.
+        if self.has_ended() {
+            return Ok(());
+        }
         unmount_if_ours(&self.entry, lazy)
+    }
+
+    /// Cuts the connection: every request that waits, and every later one, fails with `ECONNABORTED` or
+    /// `ENOTCONN`. For when a deadline has passed. Needs root; a user's mounts end with the process.
+    pub fn abort(&self) -> io::Result<()> {
+        if self.has_ended() { Ok(()) } else { abort_if_ours(&self.entry) }
     }
 
     /// Waits until nobody uses the mount any more, whoever unmounted it. Blocks the thread.
@@ -169,6 +184,35 @@ impl Drop for Session {
     }
 }
 
+/// Starts the thread that starts the others and outlives them.
+fn start_server(
+    session: fuser::Session<Adapter>,
+    entry: MountEntry,
+    ending: watch::Sender<bool>,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let work = move || {
+        let result = session.run();
+        if let Err(error) = &result {
+            // Nobody reads requests any more, but the device stays open as long as names can be
+            // invalidated: without this, callers would wait for ever.
+            let aborted = abort_if_ours(&entry);
+            tracing::error!(%error, ?aborted, "fuse session failed");
+        }
+        ending.send_replace(true);
+        result
+    };
+    let thread = std::thread::Builder::new().name("hearthfs-fuse".to_owned());
+    #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; joined by `wait`")]
+    thread.spawn(work)
+}
+
+/// Tells whether the kernel has to compare callers with owners and modes. Where root alone may come in
+/// there is nothing to compare, and the kernel would ask for the attributes of a directory again after
+/// each change of its names.
+fn kernel_checks(options: &MountOptions) -> bool {
+    options.allow_other || process::effective_user() != 0
+}
+
 /// Finds the mount that was just made.
 fn own_entry(mount_point: &Path) -> io::Result<MountEntry> {
     let found = mounts::all()?
@@ -179,13 +223,21 @@ fn own_entry(mount_point: &Path) -> io::Result<MountEntry> {
 
 /// Unmounts if the topmost mount there is still this one.
 fn unmount_if_ours(entry: &MountEntry, lazy: bool) -> io::Result<()> {
-    let top = mounts::all()?.into_iter().rfind(|other| other.mount_point == entry.mount_point);
-    match top {
-        Some(top) if top.device == entry.device && top.is_hearthfs() => {
-            mounts::unmount_entry(&top, lazy)
-        }
+    match mounts::top_at(&entry.mount_point)? {
+        Some(top) if is_same(&top, entry) => mounts::unmount_entry(&top, lazy),
         _ => Ok(()),
     }
+}
+
+fn abort_if_ours(entry: &MountEntry) -> io::Result<()> {
+    match mounts::top_at(&entry.mount_point)? {
+        Some(top) if is_same(&top, entry) => mounts::abort_entry(&top),
+        _ => Ok(()),
+    }
+}
+
+fn is_same(one: &MountEntry, other: &MountEntry) -> bool {
+    one.device == other.device && one.is_hearthfs()
 }
 
 fn abilities<F: fuser::Filesystem>(

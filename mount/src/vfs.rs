@@ -198,6 +198,9 @@ pub enum Io {
     },
     /// Each call comes to us.
     Direct,
+    /// Each call comes to us although other handles of the inode are passed through to this backing. A
+    /// shared writable mapping of such a handle would write into the backing all the same.
+    Beside(Arc<Backing>),
 }
 
 /// An opened file.

@@ -1,5 +1,9 @@
 //! Every operation, once around, on real mounts, for each way of I/O.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first fault, and says so"
+)]
 
 mod common;
 
@@ -165,10 +169,9 @@ fn links_and_other_kinds() {
         drop(listener);
         let device = c_path(&m.path("null"));
         // SAFETY: a NUL-terminated path that outlives the call.
-        assert_eq!(
-            unsafe { libc::mknod(device.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) },
-            0
-        );
+        let made =
+            unsafe { libc::mknod(device.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) };
+        assert_eq!(made, 0);
         assert_eq!(fs::metadata(m.path("null")).unwrap().rdev(), libc::makedev(1, 3));
         // nodev
         assert_eq!(File::open(m.path("null")).unwrap_err().raw_os_error(), Some(libc::EACCES));
@@ -186,7 +189,7 @@ fn modes_owners_and_umask() {
             libc::umask(umask);
             umask
         };
-        OpenOptions::new().write(true).create(true).mode(0o777).open(m.path("f")).unwrap();
+        OpenOptions::new().write(true).create_new(true).mode(0o777).open(m.path("f")).unwrap();
         assert_eq!(fs::metadata(m.path("f")).unwrap().mode() & 0o7777, 0o777 & !umask);
         fs::set_permissions(m.path("f"), fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(fs::metadata(m.path("f")).unwrap().mode(), libc::S_IFREG | 0o640);
@@ -252,10 +255,8 @@ fn times_before_and_after_the_epoch() {
                 libc::timespec { tv_sec: secs, tv_nsec: nanos },
             ];
             // SAFETY: a NUL-terminated path and two times that outlive the call.
-            assert_eq!(
-                unsafe { libc::utimensat(libc::AT_FDCWD, c.as_ptr(), times.as_ptr(), 0) },
-                0
-            );
+            let set = unsafe { libc::utimensat(libc::AT_FDCWD, c.as_ptr(), times.as_ptr(), 0) };
+            assert_eq!(set, 0);
             let meta = fs::metadata(&path).unwrap();
             assert_eq!((meta.mtime(), meta.mtime_nsec()), (secs, nanos));
             assert_eq!((meta.atime(), meta.atime_nsec()), (7, 8));
@@ -263,10 +264,8 @@ fn times_before_and_after_the_epoch() {
         let omit = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
         let now = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
         // SAFETY: as above.
-        assert_eq!(
-            unsafe { libc::utimensat(libc::AT_FDCWD, c.as_ptr(), [omit, now].as_ptr(), 0) },
-            0
-        );
+        let set = unsafe { libc::utimensat(libc::AT_FDCWD, c.as_ptr(), [omit, now].as_ptr(), 0) };
+        assert_eq!(set, 0);
         let meta = fs::metadata(&path).unwrap();
         assert_eq!(meta.atime(), 7);
         assert!(meta.modified().unwrap() > UNIX_EPOCH + Duration::from_secs(1_600_000_000));
@@ -301,7 +300,7 @@ fn extended_attributes() {
         assert_eq!(get(0).unwrap().0, 5);
         assert_eq!(get(4), Err(libc::ERANGE));
         assert_eq!(get(5).unwrap(), (5, b"value".to_vec()));
-        assert_eq!(set(&[7; 60_000], 0), 0);
+        assert_eq!(set(&vec![7; 60_000], 0), 0);
         assert_eq!(get(65_536).unwrap().0, 60_000);
         let mut names = [0u8; 64];
         // SAFETY: as above.
@@ -401,10 +400,8 @@ fn unnamed_files_and_terminal_questions_are_declined() {
         let mut file = tempfile::tempfile_in(m.path("")).unwrap();
         file.write_all(b"x").unwrap();
         // SAFETY: an open descriptor.
-        assert_eq!(
-            (unsafe { libc::isatty(file.as_raw_fd()) }, last_errno()),
-            (0, Some(libc::ENOTTY))
-        );
+        let terminal = unsafe { libc::isatty(file.as_raw_fd()) };
+        assert_eq!((terminal, last_errno()), (0, Some(libc::ENOTTY)));
     });
 }
 

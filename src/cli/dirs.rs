@@ -16,8 +16,9 @@ pub(super) fn check(settings: &Settings, point: &Path) -> Outcome<()> {
     let cache = &settings.local.cache_dir;
     let mounts = Mounts::read()?;
     apart("the cache directory", cache, point)?;
-    check_cache(cache, settings)?;
+    // Before it is touched: that mount may be a stuck one.
     not_on_a_mount("the cache directory", cache, &mounts)?;
+    check_cache(cache, settings)?;
     if let Some(dir) = settings.remote.url.as_ref().and_then(RemoteUrl::directory) {
         let dir = resolve(dir);
         apart("the shared directory", &dir, point)?;

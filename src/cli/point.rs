@@ -89,14 +89,16 @@ fn is_dead(error: &std::io::Error) -> bool {
     matches!(code, Some(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }
 
-/// Stats a path; `None` when that takes longer than `limit`. The thread that hangs is left behind:
+/// Asks the file system at a path for its size; `None` when that takes longer than `limit`. The thread that hangs is left behind:
 /// nothing can end it.
 pub(super) fn stat_within(path: &Path, limit: Duration) -> Option<std::io::Result<()>> {
     let (tell, told) = mpsc::sync_channel(1);
     let path = path.to_owned();
     let started = task::thread("stat", move || {
         // The receiver is gone only if the limit has passed.
-        tell.send(std::fs::metadata(path).map(drop)).ok();
+        // Not `stat`: that the kernel may answer from memory, even for a daemon that is gone.
+        let asked = rustix::fs::statvfs(&path).map(drop).map_err(std::io::Error::from);
+        tell.send(asked).ok();
     });
     match started {
         Ok(_) => told.recv_timeout(limit).ok(),

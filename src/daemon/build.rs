@@ -16,7 +16,7 @@ use crate::control::Health;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
-use crate::local::{Blobs, CacheDir, Index, Limits, Options, StagedPath, Staging};
+use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging};
 use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Remote, RemoteOptions};
@@ -39,13 +39,13 @@ pub(super) struct Rooms {
     pub(super) tasks: Arc<Tasks>,
     dir: CacheDir,
     index: Index,
-    probe: (File, StagedPath),
+    probe: File,
 }
 
 impl Rooms {
     /// Returns a file of the cache directory by which the kernel is asked for passthrough.
     pub(super) fn probe_file(&self) -> Result<File> {
-        self.probe.0.try_clone().map_err(|error| Error::io("try passthrough", error))
+        self.probe.try_clone().map_err(|error| Error::io("try passthrough", error))
     }
 
     /// Puts everything away: the index as it is now, and the mark of a clean stop.
@@ -112,7 +112,8 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         cache_dir: dir.path().to_owned(),
     };
     let fs = Filesystem::new(below, rules);
-    let probe = staging.create()?;
+    // Only its file is wanted; the name goes at once.
+    let (probe, _) = staging.create()?;
     engine.start();
     Ok(Rooms { fs, engine, blobs, remote, clock, metrics, tasks, dir, index, probe })
 }

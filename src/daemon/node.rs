@@ -1,7 +1,8 @@
 //! The daemon as the control socket sees it.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,7 +23,9 @@ const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
 pub(super) struct MountedNode {
     settings: Settings,
     rooms: Rooms,
-    session: Arc<Session>,
+    mount_point: PathBuf,
+    /// Set once it is mounted.
+    session: OnceLock<Arc<Session>>,
     started_ms: u64,
     started: Duration,
     phase: AtomicU8,
@@ -32,19 +35,27 @@ pub(super) struct MountedNode {
 }
 
 impl MountedNode {
-    pub(super) fn new(settings: Settings, rooms: Rooms, session: Arc<Session>) -> Self {
+    pub(super) fn new(settings: Settings, rooms: Rooms, mount_point: PathBuf) -> Self {
         let (started_ms, started) = (rooms.clock.wall_ms(), rooms.clock.mono());
-        let serving = AtomicU8::new(Phase::Serving as u8);
+        let starting = AtomicU8::new(Phase::Starting as u8);
         let ended = watch::Sender::new(false);
         Self {
             settings,
             rooms,
-            session,
+            mount_point,
+            session: OnceLock::new(),
             started_ms,
             started,
-            phase: serving,
+            phase: starting,
             ending: Mutex::new(None),
             ended,
+        }
+    }
+
+    /// Learns of the session that it was mounted with.
+    pub(super) fn set_session(&self, session: Arc<Session>) {
+        if self.session.set(session).is_ok() {
+            self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
         }
     }
 
@@ -77,6 +88,9 @@ impl MountedNode {
     }
 
     async fn end(&self, limit: Option<Duration>, lazy: bool) -> Result<DrainReport> {
+        let Some(session) = self.session.get() else {
+            return Err(Error::new(Kind::Busy, "it is being mounted just now; try again"));
+        };
         let mut ending = self.ending.lock().await;
         if let Some(report) = ending.as_ref() {
             return Ok(report.clone());
@@ -84,7 +98,7 @@ impl MountedNode {
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
         self.rooms.fs.close_to_writers();
         let report = self.drain_for(limit.unwrap_or(self.settings.writeback.drain_deadline)).await;
-        if let Err(error) = self.session.unmount(lazy) {
+        if let Err(error) = session.unmount(lazy) {
             self.rooms.fs.open_to_writers();
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
             let kind = if error.kind() == std::io::ErrorKind::ResourceBusy {
@@ -94,7 +108,7 @@ impl MountedNode {
             };
             return Err(Error::with(kind, "the mount is in use and stays", error));
         }
-        within(UNMOUNT_DEADLINE, self.session.ended()).await;
+        within(UNMOUNT_DEADLINE, session.ended()).await;
         *ending = Some(report.clone());
         self.ended.send_replace(true);
         Ok(report)
@@ -122,21 +136,22 @@ impl MountedNode {
 #[async_trait]
 impl Node for MountedNode {
     fn status(&self) -> Status {
-        let abilities = self.session.abilities();
+        let abilities = self.session.get().map(|session| session.abilities());
         let usage = self.rooms.blobs.usage();
         let mut counters = self.rooms.metrics.snapshot();
         add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs);
-        let mode = if abilities.passthrough { "passthrough" } else { "ordinary" };
-        let phase = if self.phase.load(Ordering::Relaxed) == Phase::Ending as u8 {
-            Phase::Ending
-        } else {
-            Phase::Serving
+        let passthrough = abilities.is_some_and(|abilities| abilities.passthrough);
+        let mode = if passthrough { "passthrough" } else { "ordinary" };
+        let phase = match self.phase.load(Ordering::Relaxed) {
+            phase if phase == Phase::Ending as u8 => Phase::Ending,
+            phase if phase == Phase::Starting as u8 => Phase::Starting,
+            _ => Phase::Serving,
         };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uid: rustix::process::geteuid().as_raw(),
-            mount_point: self.session.mount_point().to_string_lossy().into_owned(),
+            mount_point: self.mount_point.to_string_lossy().into_owned(),
             remote: self.settings.remote.url.as_ref().map(ToString::to_string),
             cache_dir: self.settings.local.cache_dir.to_string_lossy().into_owned(),
             started_ms: self.started_ms,
@@ -144,7 +159,7 @@ impl Node for MountedNode {
             phase,
             io: IoReport {
                 mode: mode.to_owned(),
-                reason: abilities.passthrough_refusal.map(ToOwned::to_owned),
+                reason: abilities.and_then(|a| a.passthrough_refusal).map(ToOwned::to_owned),
             },
             read_only: self.settings.mount.read_only,
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hearthfs_mount::{MountOptions, Session};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::build::{self, Rooms};
 use super::node::MountedNode;
@@ -62,13 +62,15 @@ fn serve_on(
     ready: impl FnOnce(),
 ) -> Result<ExitReport> {
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
-    let session = mount(runtime, settings, mount_point, &rooms)?;
-    rooms.fs.set_invalidator(session.notifier());
-    let node = Arc::new(MountedNode::new(settings.clone(), rooms, Arc::clone(&session)));
+    let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned()));
+    // Before the mount shows, so that whoever finds the mount finds who serves it.
     let around = crate::config::Surroundings::of_process();
-    let place = control::Place::new(&control::runtime_dir(&around), session.mount_point());
+    let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
+    let session = mount(runtime, settings, mount_point, node.rooms())?;
+    node.rooms().fs.set_invalidator(session.notifier());
+    node.set_session(Arc::clone(&session));
     let sweeping = {
         let fs = node.rooms().fs.clone();
         task::spawn(runtime.handle(), "sweep", async move {
@@ -79,9 +81,14 @@ fn serve_on(
         })
     };
     look_through(runtime, session.mount_point())?;
+    // Before anybody is told that it works: who is told may send a signal at once.
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::listen()?
+    };
     tracing::info!(mount_point = %mount_point.display(), "mounted");
     ready();
-    let drain = runtime.block_on(run(&node, &session));
+    let drain = runtime.block_on(run(&node, &session, signals));
     sweeping.abort();
     runtime.block_on(server.close());
     runtime.block_on(node.rooms().engine.stop());
@@ -114,6 +121,7 @@ fn mount(
             AllowOther::Yes => true,
             AllowOther::No => false,
         },
+        user_xattrs: true,
         threads: settings.mount.threads.unwrap_or(REQUEST_THREADS),
         want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
         probe_file: Some(rooms.probe_file()?),
@@ -144,17 +152,30 @@ fn look_through(runtime: &Runtime, mount_point: &Path) -> Result<()> {
     }
 }
 
+/// The signals that end a mount.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|error| Error::io("listen for the signals that end a mount", error))
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+}
+
 /// Waits for whatever ends the mount, and ends it.
-async fn run(node: &Arc<MountedNode>, session: &Session) -> DrainReport {
-    let (Ok(mut term), Ok(mut int)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        tracing::error!("cannot listen for signals");
-        return node.end_by_signal().await;
-    };
+async fn run(node: &Arc<MountedNode>, session: &Session, mut signals: Signals) -> DrainReport {
     tokio::select! {
-        _ = term.recv() => node.end_by_signal().await,
-        _ = int.recv() => node.end_by_signal().await,
+        _ = signals.terminate.recv() => node.end_by_signal().await,
+        _ = signals.interrupt.recv() => node.end_by_signal().await,
         () = node.ended() => node.end_by_signal().await,
         () = session.ended() => node.end_after_unmount().await,
     }

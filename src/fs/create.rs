@@ -24,7 +24,14 @@ use crate::local::StagedPath;
 use crate::name::check_name;
 use crate::namespace::{Attrs, Entry};
 
+/// What was found under a name has changed while a generation was prepared. Never reaches a program: the
+/// beginning is tried again.
+pub(super) const MOVED: Errno = Errno::EAGAIN;
+/// How often a beginning is tried again.
+const BEGIN_TRIES_MAX: u32 = 16;
+
 /// A generation that is asked for.
+#[derive(Clone)]
 pub(super) struct Beginning {
     pub(super) spot: Spot,
     /// What the name leads to now.
@@ -110,7 +117,10 @@ impl Filesystem {
         };
         let asked = Beginning { spot, base, who, flags, requested: None, attrs: Some(attrs) };
         if self.has_room() && !asked.copies() {
-            return self.created(asked).into();
+            match self.created(asked.clone()) {
+                Err(MOVED) => {}
+                created => return created.into(),
+            }
         }
         let this = self.clone();
         Answer::later(async move {
@@ -207,8 +217,23 @@ impl Filesystem {
     }
 
     /// Waits for room, makes the base local and copies it, then begins.
-    pub(super) async fn begin_when_possible(&self, asked: Beginning) -> Reply<Begun> {
+    pub(super) async fn begin_when_possible(&self, mut asked: Beginning) -> Reply<Begun> {
         self.wait_for_room().await?;
+        for _ in 0..BEGIN_TRIES_MAX {
+            match self.begin_copy(asked.clone()).await {
+                Err(MOVED) => {}
+                begun => return begun,
+            }
+            let path = self.0.state.lock().path_of(&asked.spot).ok_or(Errno::ENOENT)?;
+            asked.base = self.seen(&path).map(|seen| seen.entry);
+            if asked.base.as_ref().is_some_and(|entry| entry.content().is_none()) {
+                return Err(Errno::ESTALE);
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    async fn begin_copy(&self, asked: Beginning) -> Reply<Begun> {
         let Some((digest, size)) = asked.copy() else { return self.begin_now(asked) };
         let blob = self.obtain(digest, size).await?;
         let this = self.clone();
@@ -264,8 +289,7 @@ impl Filesystem {
                     return Err(Errno::EEXIST);
                 }
                 if moved && !flags.truncate {
-                    // What was copied is not what is there now; the kernel asks again.
-                    return Err(Errno::ESTALE);
+                    return Err(MOVED);
                 }
             }
         }
@@ -291,7 +315,7 @@ impl Filesystem {
         let bound = state.slots.get(&spot).and_then(|slot| slot.published);
         // A lock file is opened for writing by many and written by none: all must get one inode.
         let in_place = bound.filter(|ino| empty_base && is_empty_version(state, *ino));
-        let own_inode = requested.filter(|_| who == Who::Unseen && in_place.is_none());
+        let guest_on = host(state, &spot, who, flags, requested).filter(|_| in_place.is_none());
         let id = state.fresh_generation();
         let ino = in_place.unwrap_or_else(|| state.fresh_ino());
         let mut generation = Generation {
@@ -301,8 +325,12 @@ impl Filesystem {
             staged: Some(staged),
             stage: Stage::Private,
             members: HashSet::from([who]),
+            invited: HashSet::new(),
+            guest_on,
+            closed_once: false,
             writers: 0,
             fresh: base.is_none() || (flags.truncate && !empty_base),
+            empties: flags.truncate && base.is_some() && !empty_base,
             clean,
             attrs: base.as_ref().map(|entry| entry.attrs.clone()).or(attrs).unwrap_or_default(),
             attrs_moved: false,
@@ -337,14 +365,11 @@ impl Filesystem {
             }
         }
         state.generations.insert(id, generation);
-        match requested {
-            Some(wanted) if wanted != ino && own_inode.is_none() => Err(Errno::ESTALE),
-            Some(wanted) if wanted != ino && !can_be_direct(state, wanted) => Err(Errno::ESTALE),
-            wanted => {
-                let on = wanted.unwrap_or(ino);
-                Ok(Begun { ino, opened: attach_writer(self, state, on, id, who, flags) })
-            }
+        let on = guest_on.unwrap_or(ino);
+        if requested.is_some_and(|wanted| wanted != on) {
+            return Err(Errno::ESTALE);
         }
+        Ok(Begun { ino: on, opened: attach_writer(self, state, on, id, who, flags) })
     }
 
     /// Begins a generation without a handle, for an operation that publishes it itself.
@@ -391,9 +416,49 @@ fn is_empty_version(state: &State, ino: Ino) -> bool {
     })
 }
 
-/// Reports whether a handle with bytes of its own may be opened on an inode.
-fn can_be_direct(state: &State, ino: Ino) -> bool {
-    state.inodes.get(&ino).is_some_and(|inode| inode.mode != Some(Mode::Passthrough))
+/// Returns the inode on which a new generation's handle shall stand although it is another's: for a caller
+/// of whom nothing is known, the one that it asked for; for one that empties what another has open and has
+/// not written, the inode of that.
+fn host(
+    state: &State,
+    spot: &Spot,
+    who: Who,
+    flags: OpenFlags,
+    requested: Option<Ino>,
+) -> Option<Ino> {
+    if who == Who::Unseen && requested.is_some() {
+        return requested;
+    }
+    let bound = state.slots.get(spot).and_then(|slot| slot.published);
+    let wanted = |ino: &Ino| requested.is_none_or(|wanted| wanted == *ino);
+    // An empty file whose open handles are passed through cannot be taken over, only shared.
+    let passed = bound.filter(|ino| {
+        state.inodes.get(ino).is_some_and(|inode| {
+            matches!(&inode.node, Node::Version { entry, .. }
+                if entry.content().is_some_and(|(_, size)| size == 0))
+                && inode.mode == Some(Mode::Passthrough)
+        })
+    });
+    if passed.is_some() || !flags.truncate {
+        return passed.filter(wanted);
+    }
+    let in_place = bound.and_then(|ino| match state.inodes.get(&ino).map(|inode| &inode.node) {
+        Some(Node::Generation(id)) => Some(*id),
+        _ => None,
+    });
+    let open = state.private_generations(spot).chain(in_place);
+    let ino = open
+        .filter_map(|id| state.generations.get(&id))
+        .filter(|generation| {
+            let empty = generation.published.as_ref().is_none_or(|p| p.mark.size == 0);
+            generation.guest_on.is_none()
+                && generation.writers > 0
+                && empty
+                && !generation.unpublished_bytes()
+        })
+        .map(|generation| generation.ino)
+        .last()?;
+    Some(ino).filter(wanted)
 }
 
 /// Copies the first `size` bytes of one file to another.

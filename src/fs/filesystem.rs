@@ -70,6 +70,10 @@ pub(super) struct Inner {
     pub(super) callers: Callers,
     passthrough: AtomicBool,
     invalidator: Mutex<Option<Invalidator>>,
+    /// How many commits of other nodes the kernel's memory of names has been told of.
+    told: Mutex<u64>,
+    /// The kernel cannot be told at once, so it must not remember names.
+    forgetful: AtomicBool,
     /// Set when the daemon stops: no new writers.
     pub(super) closing: AtomicBool,
 }
@@ -89,6 +93,8 @@ impl Filesystem {
             callers,
             passthrough: AtomicBool::new(false),
             invalidator: Mutex::new(None),
+            told: Mutex::new(0),
+            forgetful: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         }));
         let weak = Arc::downgrade(&fs.0);
@@ -107,6 +113,8 @@ impl Filesystem {
 
     /// Gives the way to tell the kernel that names moved.
     pub fn set_invalidator(&self, invalidator: Invalidator) {
+        let forgetful = self.0.rules.shared && !invalidator.expire_all();
+        self.0.forgetful.store(forgetful, Ordering::Relaxed);
         *self.0.invalidator.lock() = Some(invalidator);
     }
 
@@ -140,6 +148,24 @@ impl Filesystem {
                 .collect()
         };
         self.invalidate(spots);
+    }
+
+    /// Reports whether the kernel must not remember names.
+    pub(super) fn is_forgetful(&self) -> bool {
+        self.0.forgetful.load(Ordering::Relaxed)
+    }
+
+    /// To be called between reading the namespace and answering from it. A program that sees one change of
+    /// another node must see every earlier one, so what the kernel remembers from before has to go first.
+    pub(super) fn keep_order(&self) {
+        let applied = self.0.rooms.ledger.applied();
+        let mut told = self.0.told.lock();
+        if applied > *told {
+            if let Some(invalidator) = self.0.invalidator.lock().as_ref() {
+                invalidator.expire_all();
+            }
+            *told = applied;
+        }
     }
 
     /// Makes the kernel ask again for names. Call it with no lock held.

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hearthfs_mount::Ino;
+use hearthfs_mount::{Ino, OpenFlags};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -76,8 +76,18 @@ pub(super) struct Generation {
     pub(super) stage: Stage,
     /// Processes that opened it for writing, and so see its bytes.
     pub(super) members: HashSet<Who>,
+    /// Processes that were led here and have not come yet.
+    pub(super) invited: HashSet<Who>,
+    /// The inode on which its handle stands as a guest: one that belongs to another generation or version.
+    /// A lock file must be one inode to all who open it, even to those who empty it; yet two who write in
+    /// place must not share bytes. So whoever empties what another has open gets bytes of its own there.
+    pub(super) guest_on: Option<Ino>,
+    /// Somebody has closed it in an orderly way.
+    pub(super) closed_once: bool,
     /// Open handles that can write.
     pub(super) writers: u32,
+    /// It empties a version that had content.
+    pub(super) empties: bool,
     /// Made by `O_CREAT` or `O_TRUNC`: it is published even if nothing is written.
     pub(super) fresh: bool,
     /// What the file looked like when nothing of ours was written yet.
@@ -126,9 +136,22 @@ impl Generation {
         self.moved.send_replace(stage);
     }
 
+    /// Reports whether an open for writing by `who` shares its bytes.
+    pub(super) fn admits(&self, who: Who, flags: OpenFlags) -> bool {
+        if !self.can_join() || (who == Who::Unseen && self.writers > 0) {
+            return false;
+        }
+        !flags.truncate || self.members.contains(&who)
+    }
+
+    /// Reports whether it stands as a guest and nothing was written: it leaves without a trace.
+    pub(super) fn leaves_no_trace(&self) -> bool {
+        self.guest_on.is_some() && !self.wrote() && self.published.is_none() && !self.empties
+    }
+
     /// Reports whether a further writer may share its bytes: nothing of it is published that a reader
     /// might hold open.
-    pub(super) fn can_join(&self) -> bool {
+    fn can_join(&self) -> bool {
         match self.stage {
             Stage::Private | Stage::Held => true,
             Stage::Published => {

@@ -67,6 +67,8 @@ pub(super) struct Inode {
     pub(super) source: Option<Arc<Source>>,
     /// The names that lead here. A directory has one; none means unlinked or replaced.
     pub(super) places: Vec<Spot>,
+    /// The last name that led here and does not any more.
+    pub(super) last: Option<Spot>,
 }
 
 impl Inode {
@@ -78,6 +80,7 @@ impl Inode {
             mode: None,
             source: None,
             places: place.into_iter().collect(),
+            last: None,
         }
     }
 

@@ -155,6 +155,7 @@ impl Filesystem {
                 })
                 .collect()
         });
+        self.keep_order();
         let mut names: Vec<Listed> = Vec::with_capacity(found.len());
         for (name, entry, version) in found {
             if entry.as_ref().is_some_and(|entry| self.0.rooms.ledger.hidden(entry)) {

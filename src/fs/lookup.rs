@@ -57,7 +57,9 @@ pub(super) fn same_content(one: &Entry, two: &Entry) -> bool {
 impl Filesystem {
     /// Reads what is visible under a path: in the namespace, and its bytes can be had.
     pub(super) fn seen(&self, path: &TreePath) -> Option<Seen> {
-        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, path))?;
+        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, path));
+        self.keep_order();
+        let seen = seen?;
         (!self.0.rooms.ledger.hidden(&seen.entry)).then_some(seen)
     }
 
@@ -123,7 +125,10 @@ impl Filesystem {
         if let Some(seen) = self.seen(&path) {
             return Ok(Some(version_inode(state, spot, &path, seen)));
         }
-        let newest = state.private_generations(spot).last();
+        let newest = state
+            .private_generations(spot)
+            .filter(|id| state.generations.get(id).is_some_and(|g| g.guest_on.is_none()))
+            .last();
         Ok(newest.and_then(|id| state.generations.get(&id)).map(|generation| generation.ino))
     }
 
@@ -151,6 +156,9 @@ impl Filesystem {
 
     /// Returns how long an answer that is given now may be taken for granted.
     pub(super) fn ttl(&self) -> Duration {
+        if self.is_forgetful() {
+            return Duration::ZERO;
+        }
         self.0.rooms.freshness.ttl().min(TTL_MAX)
     }
 }

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use hearthfs_mount::{Answer, Backing, Caller, Errno, Handle, Ino, Io, OpenFlags, Opened, Reply};
 
-use super::create::Beginning;
+use super::create::{Beginning, MOVED};
 use super::filesystem::Filesystem;
 use super::generation::Stage;
 use super::handle::{Bytes, OpenFile};
 use super::inode::{GenId, Mode, Node, Source, Spot};
-use super::lookup::seen_in;
 use super::state::State;
 use super::who::Who;
 use crate::clock;
@@ -243,15 +242,7 @@ impl Filesystem {
 
     /// Makes a handle that reads nothing, whatever becomes of the inode.
     fn attach_empty(&self, state: &mut State, ino: Ino, who: Who) -> Opened {
-        let passed = state.inodes.get(&ino).filter(|inode| inode.mode == Some(Mode::Passthrough));
-        if let Some(source) = passed.and_then(|inode| inode.source.clone()) {
-            // The kernel allows nothing else beside an open handle that is passed through.
-            return self.attach(state, ino, who, OpenFlags::default(), source, None);
-        }
-        count_open(state, ino);
-        if let Some(inode) = state.inodes.get_mut(&ino) {
-            inode.mode.get_or_insert(Mode::Direct);
-        }
+        let io = beside(state, ino);
         let handle = state.fresh_handle();
         let file = OpenFile {
             ino,
@@ -264,7 +255,7 @@ impl Filesystem {
             flushed: false,
         };
         state.files.insert(handle, file);
-        Opened { handle, io: Io::Direct, no_flush: true }
+        Opened { handle, io, no_flush: true }
     }
 
     /// Decides how the handles of an inode do their I/O, if no open one has.
@@ -296,7 +287,10 @@ impl Filesystem {
         let (spot, base) = plan;
         let asked = Beginning { spot, base, who, flags, requested: Some(ino), attrs: None };
         if self.has_room() && !asked.copies() {
-            return self.begin_now(asked).map(|begun| begun.opened).into();
+            match self.begin_now(asked.clone()) {
+                Err(MOVED) => {}
+                begun => return begun.map(|begun| begun.opened).into(),
+            }
         }
         let this = self.clone();
         Answer::later(
@@ -318,19 +312,16 @@ impl Filesystem {
             Node::Gone => return Err(Errno::ESTALE),
             Node::Version { entry, .. } if entry.content().is_none() => return Err(Errno::ENXIO),
             Node::Generation(id) => {
-                // The kernel was led here: what it asked for is this very generation, unless the caller
-                // would cut into bytes that belong to another process.
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
-                let cuts = flags.truncate
-                    && generation.unpublished_bytes()
-                    && !generation.members.contains(&who);
-                if generation.can_join() && !cuts && !needs_own(who, generation.writers) {
+                if generation.admits(who, flags) {
                     return Ok(Writing::Join(*id));
                 }
             }
             Node::Version { .. } => {}
         }
-        let spot = inode.place().cloned().ok_or(Errno::ESTALE)?;
+        // The kernel asks again only once. Where another version has taken the place of this one since
+        // the kernel looked it up, the way to what is there now begins here.
+        let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
         self.plan_write_at(state, spot, who, flags)
     }
 
@@ -343,17 +334,23 @@ impl Filesystem {
         flags: OpenFlags,
     ) -> Reply<Writing> {
         let joinable = state.private_generations(&spot).filter(|id| {
-            state.generations.get(id).is_some_and(|generation| {
-                let member = generation.members.contains(&who);
-                let cuts = flags.truncate && !member && generation.unpublished_bytes();
-                !cuts && !needs_own(who, generation.writers)
+            let generation = state.generations.get(id);
+            generation.is_some_and(|g| {
+                (g.guest_on.is_none() || g.members.contains(&who)) && g.admits(who, flags)
             })
         });
         if let Some(id) = joinable.last() {
             return Ok(Writing::Join(id));
         }
         let path = state.path_of(&spot).ok_or(Errno::ESTALE)?;
-        let base = self.0.rooms.ledger.read(|fold| seen_in(fold, &path)).map(|seen| seen.entry);
+        let bound = state.slots.get(&spot).and_then(|slot| slot.published);
+        if let Some(Node::Generation(id)) =
+            bound.and_then(|ino| state.inodes.get(&ino)).map(|inode| &inode.node)
+            && state.generations.get(id).is_some_and(|generation| generation.admits(who, flags))
+        {
+            return Ok(Writing::Join(*id));
+        }
+        let base = self.seen(&path).map(|seen| seen.entry);
         if base.as_ref().is_some_and(|entry| entry.content().is_none()) {
             return Err(Errno::ESTALE);
         }
@@ -370,8 +367,8 @@ impl Filesystem {
         flags: OpenFlags,
     ) -> Reply<Opened> {
         let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
-        generation.members.insert(who);
         if generation.ino != requested {
+            generation.invited.insert(who);
             return Err(Errno::ESTALE);
         }
         if flags.truncate && generation.file().metadata()?.len() > 0 {
@@ -382,16 +379,20 @@ impl Filesystem {
     }
 }
 
-/// Reports whether a caller of whom nothing is known must not share a generation that somebody has
-/// open: each of its opens counts as a process of its own.
-fn needs_own(who: Who, writers: u32) -> bool {
-    who == Who::Unseen && writers > 0
-}
-
 /// Counts an open of an inode.
 pub(super) fn count_open(state: &mut State, ino: Ino) {
     if let Some(inode) = state.inodes.get_mut(&ino) {
         inode.opens += 1;
+    }
+}
+
+/// Counts an open whose calls all come to us, whatever the other handles of the inode do.
+fn beside(state: &mut State, ino: Ino) -> Io {
+    count_open(state, ino);
+    let Some(inode) = state.inodes.get_mut(&ino) else { return Io::Direct };
+    match (*inode.mode.get_or_insert(Mode::Direct), &inode.source) {
+        (Mode::Passthrough, Some(source)) => Io::Beside(Arc::clone(&source.backing)),
+        _ => Io::Direct,
     }
 }
 
@@ -418,20 +419,17 @@ pub(super) fn attach_writer(
         return Opened { handle: Handle(0), io: Io::Direct, no_flush: false };
     };
     generation.writers += 1;
+    generation.invited.remove(&who);
     generation.members.insert(who);
     let source = Arc::clone(&generation.source);
     let own_inode = generation.ino == ino;
-    count_open(state, ino);
-    let mode = if own_inode {
-        fs.settle_mode(state, ino, &source)
+    let io = if own_inode {
+        count_open(state, ino);
+        io_of(fs.settle_mode(state, ino, &source), &source, flags)
     } else {
-        if let Some(inode) = state.inodes.get_mut(&ino) {
-            inode.mode.get_or_insert(Mode::Direct);
-        }
-        Mode::Direct
+        beside(state, ino)
     };
     let handle = state.fresh_handle();
-    let io = io_of(mode, &source, flags);
     let file = OpenFile {
         ino,
         who,

@@ -75,12 +75,7 @@ impl Filesystem {
             // close, and nothing of it is published; an inherited descriptor says nothing either way.
             if opener {
                 file.closed = true;
-                let lost = state.generations.get(&id).is_some_and(|g| {
-                    g.published.is_none() && (g.fresh || g.wrote()) || g.unpublished_bytes()
-                });
-                if lost {
-                    return Ok(Flush::Lost(self.lose(state, id)));
-                }
+                return Ok(self.plan_death(state, id));
             }
             return Ok(Flush::Nothing);
         }
@@ -90,15 +85,31 @@ impl Filesystem {
             // A child gave back what it inherited; the opener still has it.
             return Ok(Flush::Nothing);
         }
-        let open_elsewhere = state
-            .files
-            .values()
-            .any(|other| other.generation == Some(id) && other.write && !other.closed);
-        let Some(generation) = state.generations.get(&id) else { return Ok(Flush::Nothing) };
+        let open_elsewhere = state.is_open_for_writing(id);
+        let Some(generation) = state.generations.get_mut(&id) else { return Ok(Flush::Nothing) };
+        generation.closed_once = true;
         if open_elsewhere || generation.stage == Stage::Dropped || generation.place.is_none() {
             return Ok(Flush::Nothing);
         }
         Ok(flush_of(id, generation))
+    }
+
+    /// Decides what the death of a writer comes to. What it wrote is lost; if it wrote nothing, whoever else
+    /// has the file open goes on, and what somebody closed before stands.
+    fn plan_death(&self, state: &mut State, id: GenId) -> Flush {
+        let open_elsewhere = state.is_open_for_writing(id);
+        let Some(generation) = state.generations.get(&id) else { return Flush::Nothing };
+        let empty_handed = !generation.wrote() || !generation.unpublished_bytes();
+        let nothing_new = generation.published.is_some() || generation.closed_once;
+        if empty_handed && (open_elsewhere || nothing_new || !generation.fresh) {
+            return if open_elsewhere || generation.published.is_some() || generation.place.is_none()
+            {
+                Flush::Nothing
+            } else {
+                flush_of(id, generation)
+            };
+        }
+        Flush::Lost(self.lose(state, id))
     }
 
     /// Drops what will never be an entry, and says so.
@@ -290,7 +301,8 @@ impl Filesystem {
                 && generation.unpublished_bytes()
                 && (file.flushed || file.closed);
             // Written, and torn down without any close that we could see: not a close.
-            let torn = generation.published.is_none()
+            let torn = !generation.leaves_no_trace()
+                && generation.published.is_none()
                 && !file.flushed
                 && (generation.fresh || generation.wrote());
             let bytes = generation.file().metadata().map_or(0, |meta| meta.len());
@@ -380,7 +392,17 @@ struct Stored {
     staged: Option<StagedPath>,
 }
 
+impl State {
+    /// Reports whether somebody has a generation open for writing and has not closed it.
+    fn is_open_for_writing(&self, id: GenId) -> bool {
+        self.files.values().any(|file| file.generation == Some(id) && file.write && !file.closed)
+    }
+}
+
 fn flush_of(id: GenId, generation: &Generation) -> Flush {
+    if generation.leaves_no_trace() {
+        return Flush::Nothing;
+    }
     let wrote = generation.wrote();
     let pending = match &generation.published {
         None => generation.fresh || wrote || generation.attrs_moved,

@@ -134,6 +134,7 @@ impl State {
                     && g.published.is_none()));
             if !stays {
                 inode.places.retain(|place| place != spot);
+                inode.last = Some(spot.clone());
             }
         }
         self.sweep_inode(ino);
@@ -234,7 +235,11 @@ impl State {
             return None;
         }
         self.private_generations(spot)
-            .filter(|id| self.generations.get(id).is_some_and(|g| g.members.contains(&who)))
+            .filter(|id| {
+                self.generations
+                    .get(id)
+                    .is_some_and(|g| g.members.contains(&who) || g.invited.contains(&who))
+            })
             .last()
     }
 }

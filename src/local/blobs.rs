@@ -227,10 +227,8 @@ impl Blobs {
         if digest.is_empty_content() {
             return Some(Pin::empty());
         }
-        if !self.count_pin(digest) && !(self.look_up(digest) && self.count_pin(digest)) {
-            return None;
-        }
-        Some(Pin::counted(self.clone(), *digest))
+        let pinned = self.count_pin(digest) || (self.look_up(digest) && self.count_pin(digest));
+        pinned.then(|| Pin::counted(self.clone(), *digest))
     }
 
     /// Notes that the remote has a blob. Returns whether the blob is there.

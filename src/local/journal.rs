@@ -212,7 +212,7 @@ impl Journal {
             state.unsynced.clear();
         }
         drop(state);
-        self.remove(&done)
+        Self::remove(&done)
     }
 
     /// Counts the records that are not acknowledged, and their bytes on disk.
@@ -246,7 +246,7 @@ impl Journal {
         Ok(())
     }
 
-    fn remove(&self, paths: &[PathBuf]) -> Result<()> {
+    fn remove(paths: &[PathBuf]) -> Result<()> {
         for path in paths {
             match fs::remove_file(path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {

@@ -157,13 +157,12 @@ impl Tier {
     }
 
     fn take(&mut self, digest: &Digest) -> Option<Held> {
-        let held = match self.free.pop(digest) {
-            Some(blob) => Held::free(blob),
-            None => {
-                let held = self.held.remove(digest)?;
-                self.held_present -= usize::from(held.present);
-                held
-            }
+        let held = if let Some(blob) = self.free.pop(digest) {
+            Held::free(blob)
+        } else {
+            let held = self.held.remove(digest)?;
+            self.held_present -= usize::from(held.present);
+            held
         };
         if held.present {
             let bytes = charge(held.blob.seal.size);

@@ -202,12 +202,11 @@ impl Fold {
     /// Puts a register back as it was before changes that nobody else will ever see; `None` for a
     /// path of which nothing was known.
     pub fn reset(&mut self, path: &TreePath, register: Option<Register>) {
-        match register {
-            Some(register) => self.replace(path, register),
-            None => {
-                let old = self.registers.remove(path);
-                self.let_go(path, old);
-            }
+        if let Some(register) = register {
+            self.replace(path, register);
+        } else {
+            let old = self.registers.remove(path);
+            self.let_go(path, old);
         }
     }
 

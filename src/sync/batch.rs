@@ -11,6 +11,15 @@ use crate::name::TreePath;
 use crate::namespace::{Change, Op};
 use crate::stamp::Stamp;
 
+/// Consecutive records that were taken from the queue.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) upto: Seq,
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+    pub(super) changes: Vec<Change>,
+}
+
 /// Consecutive records that become one commit.
 #[derive(Debug)]
 pub(super) struct Batch {
@@ -31,6 +40,23 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// Makes a batch of records, leaving out what later ones replace.
+    pub(super) fn of(taken: Taken, amends: Amends) -> Self {
+        let Taken { upto, records, bytes, changes } = taken;
+        let mut paths: HashMap<TreePath, u32> = HashMap::new();
+        for change in &changes {
+            match paths.get_mut(&change.path) {
+                Some(count) => *count += 1,
+                None => drop(paths.insert(change.path.clone(), 1)),
+            }
+        }
+        let all = contents_of(&changes);
+        let changes = coalesce(changes);
+        let left: HashSet<_> = contents_of(&changes).into_iter().collect();
+        let dropped = all.into_iter().filter(|one| !left.contains(one)).map(|one| one.0).collect();
+        Self { upto, records, bytes, changes, dropped, paths, amends }
+    }
+
     /// Returns the contents that its changes put or that are to be stored again, each once.
     pub(super) fn contents(&self) -> Vec<(Digest, u64)> {
         let mut contents = contents_of(&self.changes);

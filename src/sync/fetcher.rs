@@ -62,7 +62,7 @@ impl Fetcher {
             return Ok(());
         }
         let inner = Arc::clone(&self.0);
-        let work = async move { inner.fetch(digest, size).await };
+        let work = Box::pin(async move { inner.fetch(digest, size).await });
         self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await
     }
 }
@@ -110,7 +110,7 @@ impl Inner {
     ) -> Result<()> {
         if self.ledger.pack_end(pack) <= WHOLE_PACK_BYTES {
             let (inner, name) = (Arc::clone(self), Arc::clone(pack));
-            let work = async move { inner.fetch_pack(&name).await };
+            let work = Box::pin(async move { inner.fetch_pack(&name).await });
             let whole = self.packs.join(&self.runtime, Arc::clone(pack), FLIGHTS_MAX, work).await;
             if self.ledger.blobs().contains(&digest) {
                 return Ok(());

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -35,7 +36,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
         runtime: &Handle,
         key: K,
         most: usize,
-        work: impl Future<Output = Result<()>> + Send + 'static,
+        work: BoxFuture<'static, Result<()>>,
     ) -> Result<()> {
         let mut outcome = {
             let mut flying = self.0.lock();

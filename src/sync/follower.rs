@@ -27,7 +27,7 @@ use crate::task;
 /// after its stamp, and clocks differ a little.
 const LOOK_BACK_MS: u64 = 60_000;
 /// How often the whole log is listed while the node is active.
-const WHOLE_EVERY: Duration = Duration::from_secs(600);
+const WHOLE_EVERY: Duration = Duration::from_mins(10);
 /// Commits that are read at once.
 const FETCHES_AT_ONCE: usize = 8;
 /// How often a commit is read that does not arrive whole.
@@ -187,11 +187,8 @@ impl Follower {
         loop {
             let after = (!whole).then(|| watermark_ms.saturating_sub(LOOK_BACK_MS));
             let names = self.list(remote, after).await?;
-            if whole {
-                self.0.state.lock().unusable.retain(|_, why| *why == Unusable::Unknown);
-            }
             let latest_ms = names.last().map_or(0, |stamp| stamp.ms);
-            match self.fold(remote, self.unfolded(&names), listed_again).await {
+            match self.fold(remote, self.unfolded(&names, whole), listed_again).await {
                 Folded::Gap => (listed_again, whole) = (true, true),
                 Folded::Partly => return Ok(false),
                 Folded::All => {
@@ -231,9 +228,13 @@ impl Follower {
     }
 
     /// Returns what of the log is to be read.
-    fn unfolded(&self, names: &[Stamp]) -> Vec<Stamp> {
+    fn unfolded(&self, names: &[Stamp], whole: bool) -> Vec<Stamp> {
         let state = self.0.state.lock();
-        let usable = names.iter().filter(|stamp| !state.unusable.contains_key(stamp));
+        let usable = names.iter().filter(|stamp| match state.unusable.get(stamp) {
+            Some(Unusable::Damaged) => whole,
+            Some(Unusable::Unknown) => false,
+            None => true,
+        });
         self.0.ledger.unseen(usable.copied())
     }
 
@@ -266,6 +267,12 @@ impl Follower {
 
     fn give_up(&self, stamp: Stamp, why: Unusable, error: &Error) {
         let name = keys::commit_name(&stamp);
+        {
+            let mut state = self.0.state.lock();
+            if state.unusable.len() < UNUSABLE_MAX && state.unusable.insert(stamp, why).is_some() {
+                return;
+            }
+        }
         match why {
             Unusable::Damaged => tracing::warn!(
                 %name, error = %error.chain(), "a commit is damaged and left out"
@@ -274,10 +281,6 @@ impl Follower {
                 %name, error = %error.chain(),
                 "a commit was written by a newer hearthfs and is left out; bring this node up to date"
             ),
-        }
-        let mut state = self.0.state.lock();
-        if state.unusable.len() < UNUSABLE_MAX {
-            state.unusable.insert(stamp, why);
         }
     }
 

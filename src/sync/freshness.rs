@@ -14,7 +14,7 @@ use crate::clock::{self, Clock};
 use crate::remote::{Health, Remote};
 
 /// How long answers hold when there is no remote that could contradict them.
-pub const FRESH_FOR_EVER: Duration = Duration::from_secs(24 * 60 * 60);
+pub const FRESH_FOR_EVER: Duration = Duration::from_hours(24);
 /// How long after a program's last question the log is still polled.
 const ACTIVE_FOR: Duration = Duration::from_secs(10);
 /// A list that failed is not repeated for a waiting program within this time.
@@ -135,8 +135,9 @@ impl Freshness {
 
     /// Notes that a program asked something: the log is polled for some time after.
     pub fn note_activity(&self) {
-        self.0.active_ms.store(self.now_ms(), Ordering::Relaxed);
-        if self.0.asleep.load(Ordering::Relaxed) && self.0.asleep.swap(false, Ordering::Relaxed) {
+        // In one order with `woken`: either we see it asleep, or it sees us active.
+        self.0.active_ms.store(self.now_ms(), Ordering::SeqCst);
+        if self.0.asleep.load(Ordering::SeqCst) && self.0.asleep.swap(false, Ordering::SeqCst) {
             self.0.wake.notify_one();
         }
     }
@@ -158,7 +159,7 @@ impl Freshness {
 
     /// Reports whether a program asked something lately.
     pub(super) fn is_active(&self) -> bool {
-        let last = self.0.active_ms.load(Ordering::Relaxed);
+        let last = self.0.active_ms.load(Ordering::SeqCst);
         last > 0 && self.now_ms().saturating_sub(last) < ACTIVE_FOR.as_millis() as u64
     }
 
@@ -204,15 +205,12 @@ impl Freshness {
     /// Returns when a program asks something again.
     pub(super) async fn woken(&self) {
         loop {
-            self.0.asleep.store(true, Ordering::Relaxed);
+            self.0.asleep.store(true, Ordering::SeqCst);
             if self.is_active() || self.0.state.lock().asked {
-                self.0.asleep.store(false, Ordering::Relaxed);
+                self.0.asleep.store(false, Ordering::SeqCst);
                 return;
             }
             self.0.wake.notified().await;
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

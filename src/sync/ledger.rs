@@ -31,6 +31,7 @@ pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
 use super::batch::Batch;
 use super::chains::Chains;
+use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -81,6 +82,10 @@ struct Inner {
     records: AtomicU64,
     bytes: AtomicU64,
     warned_ahead: AtomicBool,
+    /// Commits of other nodes that moved something; counted under the lock of the namespace.
+    applied: AtomicU64,
+    quiet_bad: Quiet,
+    quiet_save: Quiet,
 }
 
 /// What is guarded by the order lock.
@@ -278,6 +283,12 @@ impl Ledger {
         self.0.subscribers.write().push(told);
     }
 
+    /// Counts the commits of other nodes that moved something. Whoever reads the namespace first and this
+    /// then, has what is counted in what was read.
+    pub fn applied(&self) -> u64 {
+        self.0.applied.load(Ordering::Acquire)
+    }
+
     /// Reports what is not yet remote.
     pub fn pending(&self) -> Pending {
         let (records, bytes, oldest) = self.0.order.lock().queue.totals();
@@ -376,14 +387,26 @@ impl Ledger {
 
     /// Takes the next batch.
     pub(super) fn take(&self) -> Option<Batch> {
-        let mut order = self.0.order.lock();
         let now = self.0.clock.mono();
-        let batch = order.queue.take(now, HOLD_MAX, &mut self.0.fold.write());
-        if !order.bad.has_amends() {
-            return batch;
+        let (taken, amends) = {
+            let mut order = self.0.order.lock();
+            let mut taken = order.queue.take(now, HOLD_MAX);
+            if taken.is_none() && order.bad.has_amends() {
+                taken = Some(order.queue.take_nothing(now));
+            }
+            (taken?, order.bad.take_amends())
+        };
+        // Without the lock: programs publish meanwhile.
+        let mut batch = Batch::of(taken, amends);
+        let mut order = self.0.order.lock();
+        let resets = order.queue.settle(&mut batch);
+        let mut fold = self.0.fold.write();
+        for (path, removed, before) in resets {
+            // A later change in the queue stands.
+            if fold.register(&path).is_some_and(|register| register.stamp == removed) {
+                fold.reset(&path, before);
+            }
         }
-        let mut batch = batch.unwrap_or_else(|| order.queue.take_nothing(now));
-        batch.amends = order.bad.take_amends();
         Some(batch)
     }
 
@@ -405,6 +428,3 @@ impl fmt::Debug for Ledger {
         f.debug_struct("Ledger").field("node", &self.node()).finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

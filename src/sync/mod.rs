@@ -15,6 +15,7 @@ mod follower;
 mod freshness;
 mod ledger;
 mod publisher;
+mod quiet;
 mod upload;
 
 pub use engine::{Engine, Parts, Settings};

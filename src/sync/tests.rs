@@ -6,5 +6,6 @@ mod durable;
 mod fresh;
 mod harness;
 mod order;
+mod publish;
 mod repair;
 mod requests;

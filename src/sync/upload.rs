@@ -13,6 +13,7 @@ use futures::stream;
 use super::backoff::Backoff;
 use super::batch::Batch;
 use super::ledger::{Ledger, PACKED_BELOW_BYTES};
+use super::quiet::Quiet;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -40,8 +41,6 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 const LOCAL_TRIES: u32 = 5;
 /// How long is waited between these.
 const LOCAL_WAIT: Duration = Duration::from_millis(200);
-/// At most one WARN in this time about failing uploads.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// A batch whose blobs are in the store.
 #[derive(Debug)]
@@ -60,7 +59,8 @@ pub(super) struct Uploader {
     ledger: Ledger,
     remote: Remote,
     pack_bytes: u64,
-    warned: parking_lot::Mutex<Option<Duration>>,
+    quiet: Quiet,
+    quiet_lost: Quiet,
 }
 
 /// What is to be uploaded, and how.
@@ -72,9 +72,12 @@ struct Plan {
     known: Vec<(Digest, Location)>,
 }
 
+/// A blob in a pack: its digest, its size, and offset and length of its frame.
+type Packed = (Digest, u64, u64, u32);
+
 /// What came of one pack or object.
 enum Stored {
-    Pack { name: String, stored_ms: u64, members: Vec<(Digest, u64, u64, u32)> },
+    Pack { name: String, stored_ms: u64, members: Vec<Packed> },
     Object { digest: Digest, size: u64, stored_ms: u64 },
     Nothing,
 }
@@ -82,7 +85,8 @@ enum Stored {
 impl Uploader {
     pub(super) fn new(ledger: Ledger, remote: Remote, pack_bytes: u64) -> Self {
         let pack_bytes = pack_bytes.min(PACK_BYTES_SET_MAX);
-        Self { ledger, remote, pack_bytes, warned: parking_lot::Mutex::default() }
+        let (quiet, quiet_lost) = (Quiet::default(), Quiet::default());
+        Self { ledger, remote, pack_bytes, quiet, quiet_lost }
     }
 
     /// Uploads what the batch needs. Returns only when all of it is in the store, or lost here.
@@ -277,12 +281,11 @@ impl Uploader {
             hidden += u64::from(!replaced);
             !replaced
         });
-        if hidden > 0 {
-            tracing::warn!(
-                files = hidden,
-                digest = %lost[0],
-                "content was lost before it was remote; its files are misses until rewritten"
-            );
+        if hidden > 0
+            && let Some(unsaid) = self.quiet_lost.tell(self.ledger.clock())
+        {
+            let (files, digest) = (hidden, lost[0]);
+            tracing::warn!(files, %digest, unsaid, "content was lost before it was remote; its files are misses until rewritten");
         }
     }
 
@@ -292,22 +295,14 @@ impl Uploader {
         let wait_ms = wait.as_millis() as u64;
         // The remote itself reports outages.
         let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut);
-        if !outage && self.may_warn() {
-            tracing::warn!(error = %error.chain(), wait_ms, "upload failed; it is tried again");
+        let told = if outage { None } else { self.quiet.tell(self.ledger.clock()) };
+        if let Some(unsaid) = told {
+            let error = error.chain();
+            tracing::warn!(%error, wait_ms, unsaid, "upload failed; it is tried again");
         } else {
             tracing::debug!(error = %error.chain(), wait_ms, "upload failed");
         }
         clock::sleep(wait).await;
-    }
-
-    fn may_warn(&self) -> bool {
-        let now = self.ledger.clock().mono();
-        let mut warned = self.warned.lock();
-        let due = warned.is_none_or(|last| now >= last + WARN_EVERY);
-        if due {
-            *warned = Some(now);
-        }
-        due
     }
 }
 
@@ -371,8 +366,8 @@ fn puts(change: &Change, digest: &Digest) -> bool {
     matches!(&change.op, Op::Put(entry) if entry.content().is_some_and(|(d, _)| d == *digest))
 }
 
-/// Builds a pack; returns it with digest, size, offset and length of each member.
-fn build(read: &[(Digest, Vec<u8>)]) -> (Vec<u8>, Vec<(Digest, u64, u64, u32)>) {
+/// Builds a pack.
+fn build(read: &[(Digest, Vec<u8>)]) -> (Vec<u8>, Vec<Packed>) {
     let mut pack = PackBuilder::new();
     let mut members = Vec::with_capacity(read.len());
     for (digest, bytes) in read {

@@ -11,6 +11,7 @@ pub(crate) mod options;
 pub(crate) mod store;
 pub(crate) mod time;
 pub(crate) mod tree;
+mod turn;
 
 use std::fmt::{Debug, Display};
 use std::io::Write as _;

@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::command::{Said, run, wait};
 use super::time::{now, sleep_ms, thread};
+use super::turn::Turn;
 use super::{Must as _, Options, Store, is_root, say, within};
 
 /// How long a mount may take until a stat through it answers.
@@ -31,11 +32,23 @@ const LOG_SHOWN_BYTES: usize = 20_000;
 
 /// The directory of one test, on a real disk; everything of the test lies below it.
 #[derive(Debug)]
-pub(crate) struct Site(Option<tempfile::TempDir>);
+pub(crate) struct Site {
+    dir: Option<tempfile::TempDir>,
+    _turn: Turn,
+}
 
 impl Site {
     /// Makes one below `HEARTHFS_TEST_DIR`, or below the system's directory for temporary files.
     pub(crate) fn new() -> Self {
+        Self::with(Turn::shared())
+    }
+
+    /// Makes one for a test that needs the machine to itself.
+    pub(crate) fn alone() -> Self {
+        Self::with(Turn::alone())
+    }
+
+    fn with(turn: Turn) -> Self {
         let above =
             std::env::var_os("HEARTHFS_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let made = tempfile::Builder::new().prefix("hfs-").tempdir_in(&above);
@@ -43,12 +56,12 @@ impl Site {
         for name in ["run", "home", "xdg"] {
             std::fs::create_dir(dir.path().join(name)).must("make the site's directories");
         }
-        Self(Some(dir))
+        Self { dir: Some(dir), _turn: turn }
     }
 
     /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
-        self.0.as_ref().map_or(Path::new("/nonexistent"), tempfile::TempDir::path)
+        self.dir.as_ref().map_or(Path::new("/nonexistent"), tempfile::TempDir::path)
     }
 
     /// Returns the path of a directory in it, made when it is missing.
@@ -89,7 +102,7 @@ impl Drop for Site {
         }
         if !mounts_below(self.path()).is_empty() {
             // Never delete into what is still mounted.
-            drop(self.0.take().map(tempfile::TempDir::keep));
+            drop(self.dir.take().map(tempfile::TempDir::keep));
         }
     }
 }
@@ -261,7 +274,9 @@ impl Node {
         within(READY_MS, format_args!("stat of node {}", self.name), move || {
             let dev = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev());
             let disk = dev(&above).must("stat above a mount");
-            dev(&mount).is_ok_and(|mounted| mounted != disk)
+            // The kernel may answer a stat from memory for a daemon that is dead, but not this.
+            let alive = rustix::fs::statvfs(&mount).is_ok();
+            alive && dev(&mount).is_ok_and(|mounted| mounted != disk)
         })
     }
 
@@ -419,7 +434,7 @@ impl Cluster {
 
     /// Starts two nodes over a store of the test's choice, with the same options.
     pub(crate) fn with(store: impl FnOnce(&Site) -> Store, options: &Options) -> Self {
-        let site = Site::new();
+        let site = if options.alone { Site::alone() } else { Site::new() };
         let store = store(&site);
         let a = Node::start(&site, "a", Some(&store), options.clone());
         let b = Node::start(&site, "b", Some(&store), options.clone());

@@ -51,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) args: Vec<String>,
     /// Further environment of the daemon.
     pub(crate) env: Vec<(String, String)>,
+    /// Whether the test measures deadlines and needs the machine to itself.
+    pub(crate) alone: bool,
     /// Words put before the daemon's own command line, such as `unshare --pid --fork`.
     pub(crate) wrapper: Vec<String>,
 }
@@ -58,11 +60,24 @@ pub(crate) struct Options {
 impl Options {
     /// Starts from the defaults of the program.
     pub(crate) fn new(io: Io) -> Self {
-        Self { io, keys: Vec::new(), args: Vec::new(), env: Vec::new(), wrapper: Vec::new() }
+        Self {
+            io,
+            keys: Vec::new(),
+            args: Vec::new(),
+            env: Vec::new(),
+            alone: false,
+            wrapper: Vec::new(),
+        }
     }
 
     fn key(mut self, section: &'static str, key: &'static str, value: &str) -> Self {
         self.keys.push((section, key, value.to_owned()));
+        self
+    }
+
+    /// Gives the test the machine to itself, for one that measures deadlines.
+    pub(crate) fn alone(mut self) -> Self {
+        self.alone = true;
         self
     }
 

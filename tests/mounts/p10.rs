@@ -83,7 +83,7 @@ in_both_modes!(p10_freshness_zero_asks_each_time);
 
 /// A name that was asked for in vain, over and over, is found within the window after its creation.
 fn p10_freshness_of_a_name_asked_for_in_vain(io: Io) {
-    let cluster = Cluster::two(io);
+    let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let mut hand = Hand::new();
     for round in 0..5 {
         let name = format!("wanted{round}");
@@ -105,7 +105,7 @@ in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
 /// A miss is answered soon even when it has to ask, and a busy misser does not ask each time.
 #[test]
 fn p10_freshness_shares_one_question_among_all_misses() {
-    let cluster = Cluster::two(Io::best());
+    let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).alone());
     let start = crate::harness::now();
     for k in 0..2_000 {
         assert!(std::fs::metadata(cluster.b.at(format!("missing{k}"))).is_err());

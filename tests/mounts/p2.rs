@@ -8,7 +8,9 @@ use rustix::process::Signal;
 
 use crate::harness::body::{self, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+};
 
 /// How a writer writes while it dies: length of all, length of one piece, pause after each.
 const SMALL_CHUNKS: (usize, usize, u64) = (64 << 20, 4096, 200);
@@ -122,7 +124,7 @@ in_both_modes!(p2_killed_writer_keeps_the_old_version);
 
 /// While somebody writes, others see the old version at once, not after a wait.
 fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
-    let cluster = Cluster::two(io);
+    let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let path = cluster.a.at("busy");
     let old = Id { writer: 1, seq: 0 };
     Hand::new().put(&path, &body::make(old, 100_000)).must("write the old version");

@@ -21,7 +21,7 @@ fn bytes(seq: u64, len: usize) -> Vec<u8> {
 }
 
 fn options(io: Io) -> Options {
-    Options::new(io).deadline("2s").drain_deadline("3s")
+    Options::new(io).alone().deadline("2s").drain_deadline("3s")
 }
 
 /// Does one thing and fails when it takes longer than the deadline allows.

@@ -8,7 +8,7 @@ use fuser::{FileHandle, FopenFlags, Generation};
 
 use super::translate;
 use crate::backing::{Backing, Registration};
-use crate::vfs::{Attr, Created, Errno, Found, Io, Lookup, Opened, Reply, StatFs};
+use crate::vfs::{Attr, Created, Errno, FileType, Found, Io, Lookup, Opened, Reply, StatFs};
 
 /// Inode numbers are never used twice within a session, so one generation does.
 const GENERATION: Generation = Generation(0);
@@ -44,6 +44,25 @@ pub(super) fn attr(answer: Reply<(Attr, Duration)>, reply: fuser::ReplyAttr) {
 pub(super) fn empty(answer: Reply<()>, reply: fuser::ReplyEmpty) {
     match answer {
         Ok(()) => reply.ok(),
+        Err(errno) => reply.error(translate::errno(errno)),
+    }
+}
+
+/// What `access` says where root is the only caller: all but running what nobody may run.
+pub(super) fn root_may(
+    answer: Reply<(Attr, Duration)>,
+    mask: fuser::AccessFlags,
+    reply: fuser::ReplyEmpty,
+) {
+    match answer {
+        Ok((attr, _))
+            if mask.contains(fuser::AccessFlags::X_OK)
+                && attr.file_type != FileType::Directory
+                && attr.perm & 0o111 == 0 =>
+        {
+            reply.error(fuser::Errno::EACCES);
+        }
+        Ok(_) => reply.ok(),
         Err(errno) => reply.error(translate::errno(errno)),
     }
 }
@@ -109,7 +128,7 @@ fn fopen_flags(opened: &Opened) -> FopenFlags {
     let mut flags = match opened.io {
         Io::Passthrough(_) | Io::Cached { keep: false } => FopenFlags::empty(),
         Io::Cached { keep: true } => FopenFlags::FOPEN_KEEP_CACHE,
-        Io::Direct => FopenFlags::FOPEN_DIRECT_IO,
+        Io::Direct | Io::Beside(_) => FopenFlags::FOPEN_DIRECT_IO,
     };
     if opened.no_flush {
         flags |= FopenFlags::FOPEN_NOFLUSH;
@@ -158,7 +177,7 @@ fn hand_over(opened: &Opened, reply: impl OpenReply) {
     let handle = FileHandle(opened.handle.0);
     let flags = fopen_flags(opened);
     match &opened.io {
-        Io::Passthrough(backing) => pass(backing, handle, flags, reply),
+        Io::Passthrough(backing) | Io::Beside(backing) => pass(backing, handle, flags, reply),
         Io::Cached { .. } | Io::Direct => reply.plain(handle, flags),
     }
 }

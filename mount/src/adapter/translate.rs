@@ -181,11 +181,8 @@ mod tests {
     fn times_of_replies_count_nanoseconds_upwards() {
         let before = system_time(Timespec { secs: -2, nanos: 800_000_000 });
         assert_eq!(UNIX_EPOCH.duration_since(before).unwrap(), Duration::new(1, 200_000_000));
-        assert_eq!(
-            system_time(Timespec { secs: i64::MIN, nanos: 0 }).duration_since(UNIX_EPOCH).is_err(),
-            true
-        );
-        assert_eq!(system_time(Timespec { secs: i64::MAX, nanos: 999_999_999 }) > UNIX_EPOCH, true);
+        assert!(system_time(Timespec { secs: i64::MIN, nanos: 0 }) < UNIX_EPOCH);
+        assert!(system_time(Timespec { secs: i64::MAX, nanos: 999_999_999 }) > UNIX_EPOCH);
     }
 
     #[test]

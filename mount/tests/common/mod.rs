@@ -1,5 +1,10 @@
 //! What the tests on real mounts share.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "each test uses a part"
+)]
 
 pub mod shelf;
 
@@ -38,6 +43,7 @@ impl Mounted {
             fs_name: "shelf,with \\comma".to_owned(),
             read_only: false,
             allow_other: true,
+            user_xattrs: true,
             threads: 2,
             want_passthrough: manners.way == Way::Passthrough,
             probe_file: Some(tempfile::tempfile_in(&store).unwrap()),
@@ -69,7 +75,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        let _ = self.session.unmount(true);
+        drop(self.session.unmount(true));
         if !std::thread::panicking() {
             self.session.wait().unwrap();
             assert_eq!(self.session.panics(), 0);
@@ -80,7 +86,7 @@ impl Drop for Mounted {
 /// A request that is never answered would hang the test for ever, past any kill; so a mount that lives
 /// too long is cut off, and the test fails.
 fn watch(mount_point: PathBuf, over: Arc<AtomicBool>) {
-    const LIFE_MAX: Duration = Duration::from_secs(60);
+    const LIFE_MAX: Duration = Duration::from_mins(1);
     #[expect(clippy::disallowed_methods, reason = "a watchdog of the tests")]
     std::thread::spawn(move || {
         let start = now();

@@ -15,6 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hearthfs_mount::*;
 
+/// Names that one call lists at most; the kernel comes again for more.
+const DIR_CHUNK: usize = 512;
+
 /// How the bytes of all handles travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
@@ -36,10 +39,13 @@ pub struct Manners {
 
 impl Manners {
     pub fn new(way: Way) -> Self {
-        let ttl = Duration::from_secs(60);
+        let ttl = Duration::from_mins(1);
         Self { way, ttl, missing_ttl: ttl, slow_read: None, versions: false }
     }
 }
+
+/// The names of a directory with where they lead, and the same by their place in listings.
+type Names<'a> = (&'a mut BTreeMap<OsString, (u64, u64)>, &'a mut BTreeMap<u64, OsString>);
 
 enum Kind {
     File(Arc<Backing>),
@@ -57,6 +63,8 @@ struct Node {
     kind: Kind,
     xattrs: BTreeMap<OsString, Vec<u8>>,
     name: Option<(u64, OsString)>,
+    /// The time of the bytes when `attr.mtime` was set; another one says that they were written since.
+    set_at: Option<Timespec>,
     lookups: u64,
     handles: u64,
     published: bool,
@@ -104,7 +112,7 @@ impl Shelf {
             closers: Mutex::default(),
         };
         let root = directory(1);
-        let attr = Attr { nlink: 2, ..shelf.attr(1, FileType::Directory, 0o755, 0, 0) };
+        let attr = Attr { nlink: 2, ..attributes(1, FileType::Directory, 0o777, 0, 0) };
         shelf.lock().last = 1;
         shelf.lock().nodes.insert(1, node(attr, root, None));
         Arc::new(shelf)
@@ -136,7 +144,7 @@ impl Shelf {
 
     /// Makes an empty file as if another node had made it: without the kernel.
     pub fn create_behind(&self, name: &str) {
-        let attr = self.attr(0, FileType::File, 0o644, 0, 0);
+        let attr = attributes(0, FileType::File, 0o644, 0, 0);
         let kind = self.new_file();
         self.lock().add(1, OsStr::new(name), attr, kind).unwrap();
     }
@@ -144,24 +152,6 @@ impl Shelf {
     /// How many inodes are known.
     pub fn inodes(&self) -> usize {
         self.lock().nodes.len()
-    }
-
-    fn attr(&self, ino: u64, file_type: FileType, perm: u32, uid: u32, gid: u32) -> Attr {
-        Attr {
-            ino: Ino(ino),
-            size: 0,
-            blocks: 0,
-            atime: now(),
-            mtime: now(),
-            ctime: now(),
-            file_type,
-            perm: (perm & 0o7777) as u16,
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            blksize: 4096,
-        }
     }
 
     fn new_file(&self) -> Kind {
@@ -199,7 +189,7 @@ impl Shelf {
         (file_type, kind): (FileType, Kind),
     ) -> Reply<(Found, u64)> {
         let mut state = self.lock();
-        let attr = self.attr(0, file_type, mode, caller.uid, caller.gid);
+        let attr = attributes(0, file_type, mode, caller.uid, caller.gid);
         let ino = state.add(parent.0, name, attr, kind)?;
         Ok((self.found(&mut state, ino)?, ino))
     }
@@ -209,13 +199,31 @@ impl Shelf {
     }
 }
 
+fn attributes(ino: u64, file_type: FileType, perm: u32, uid: u32, gid: u32) -> Attr {
+    Attr {
+        ino: Ino(ino),
+        size: 0,
+        blocks: 0,
+        atime: now(),
+        mtime: now(),
+        ctime: now(),
+        file_type,
+        perm: (perm & 0o7777) as u16,
+        nlink: 1,
+        uid,
+        gid,
+        rdev: 0,
+        blksize: 4096,
+    }
+}
+
 fn directory(parent: u64) -> Kind {
     Kind::Directory { children: BTreeMap::new(), order: BTreeMap::new(), parent }
 }
 
 fn node(attr: Attr, kind: Kind, name: Option<(u64, OsString)>) -> Node {
     let xattrs = BTreeMap::new();
-    Node { attr, kind, xattrs, name, lookups: 0, handles: 0, published: false }
+    Node { attr, kind, xattrs, name, set_at: None, lookups: 0, handles: 0, published: false }
 }
 
 impl Node {
@@ -225,13 +233,19 @@ impl Node {
             Kind::File(backing) => {
                 let meta = backing.file().metadata().unwrap();
                 (attr.size, attr.blocks) = (meta.size(), meta.blocks());
-                let written = Timespec { secs: meta.mtime(), nanos: meta.mtime_nsec() as u32 };
-                attr.mtime = attr.mtime.max(written);
+                if self.set_at != self.written() {
+                    attr.mtime = self.written().unwrap_or(attr.mtime);
+                }
             }
             Kind::Symlink(target) => attr.size = target.len() as u64,
             Kind::Directory { .. } | Kind::Special => {}
         }
         attr
+    }
+
+    fn written(&self) -> Option<Timespec> {
+        let meta = self.file().ok()?.file().metadata().unwrap();
+        Some(Timespec { secs: meta.mtime(), nanos: meta.mtime_nsec() as u32 })
     }
 
     fn file(&self) -> Reply<Arc<Backing>> {
@@ -254,10 +268,7 @@ impl State {
         self.nodes.get_mut(&ino).ok_or(Errno::ESTALE)
     }
 
-    fn children(
-        &mut self,
-        ino: u64,
-    ) -> Reply<(&mut BTreeMap<OsString, (u64, u64)>, &mut BTreeMap<u64, OsString>)> {
+    fn children(&mut self, ino: u64) -> Reply<Names<'_>> {
         match &mut self.node(ino)?.kind {
             Kind::Directory { children, order, .. } => Ok((children, order)),
             _ => Err(Errno::ENOTDIR),
@@ -394,11 +405,7 @@ impl Vfs for Shelf {
                 SetTime::At(time) => time,
             };
             if let Some(time) = set.mtime {
-                // The file's own time would otherwise count as a later write.
-                if let Kind::File(backing) = &node.kind {
-                    let old = UNIX_EPOCH - Duration::from_secs(1 << 31);
-                    let _ = backing.file().set_modified(old);
-                }
+                node.set_at = node.written();
                 node.attr.mtime = at(time);
             }
             node.attr.atime = set.atime.map_or(node.attr.atime, at);
@@ -695,10 +702,11 @@ impl Vfs for Shelf {
         };
         // Cookies of names start above those of the two dots.
         let dots = [(1, ".", ino.0), (2, "..", *parent)];
+        let rest = order.range(offset.saturating_sub(1)..).take(DIR_CHUNK);
         let names: Vec<(u64, OsString, u64)> = dots
             .into_iter()
             .map(|(cookie, name, ino)| (cookie, OsString::from(name), ino))
-            .chain(order.iter().map(|(cookie, name)| (cookie + 2, name.clone(), children[name].0)))
+            .chain(rest.map(|(cookie, name)| (cookie + 2, name.clone(), children[name].0)))
             .filter(|(cookie, ..)| *cookie > offset)
             .collect();
         for (next, name, child) in names {
@@ -754,9 +762,6 @@ impl Vfs for Shelf {
     ) -> Answer<()> {
         self.trace("setxattr");
         run(|| {
-            if !name.as_bytes().starts_with(b"user.") {
-                return Err(Errno::EOPNOTSUPP);
-            }
             let mut state = self.lock();
             let xattrs = &mut state.node(ino.0)?.xattrs;
             match (mode, xattrs.contains_key(name)) {

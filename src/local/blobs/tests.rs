@@ -402,7 +402,7 @@ fn threads_never_read_wrong_bytes() {
                 3 => drop(fs::remove_file(run.path(&Digest::of(&content)))),
                 4 => {
                     let (file, digest, _) = run.put_unsealed(&content);
-                    if n % 2 == 0 {
+                    if n.is_multiple_of(2) {
                         file.write_all_at(b"C", 0).unwrap();
                     }
                     if run.blobs.seal(&digest, &file).unwrap() == Sealed::Changed {

@@ -1,19 +1,21 @@
 //! Facts: what the index keeps, and the form in which it keeps it.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
+use super::Trouble;
 use crate::digest::Digest;
 use crate::local::seal::Seal;
 use crate::name::TreePath;
-use crate::namespace::{Location, Register};
+use crate::namespace::{Location, Register, Site};
 
 pub(super) const REGISTER: u8 = b'r';
 pub(super) const LOCATION: u8 = b'l';
 pub(super) const SEAL: u8 = b's';
 pub(super) const SEEN: u8 = b'n';
 pub(super) const META: u8 = b'm';
-/// Facts about the index itself.
-pub(super) const OWN: u8 = b'!';
 
 /// When a blob was last used, and how its file looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +29,9 @@ pub struct Used {
 /// Facts to save together: all of them are found by the next start, or none.
 #[derive(Debug, Default, Clone)]
 pub struct Batch(pub(super) Vec<Fact>);
+
+/// Facts that wait to be written, the newest of each key.
+pub(super) type Facts = HashMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// A key, and its value; `None` forgets it.
 pub(super) type Fact = (Vec<u8>, Option<Vec<u8>>);
@@ -118,4 +123,62 @@ pub struct Loaded {
     pub seen: Vec<String>,
     /// Other facts.
     pub meta: Vec<(String, Vec<u8>)>,
+    names: HashSet<Arc<str>>,
+}
+
+impl Loaded {
+    /// Takes one fact in; a kind that this build does not know is left out.
+    pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
+        let Some((kind, rest)) = key.split_first() else { return Ok(()) };
+        match *kind {
+            REGISTER => {
+                let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
+                self.registers.push((path, decode(value)?));
+            }
+            LOCATION => {
+                let mut location: Location = decode(value)?;
+                if let Site::Pack { pack: name, .. } | Site::Inline { commit: name } =
+                    &mut location.site
+                {
+                    *name = self.shared(name);
+                }
+                self.locations.push((digest(rest)?, location));
+            }
+            SEAL => self.seals.push((digest(rest)?, decode(value)?)),
+            SEEN => self.seen.push(name(rest)?),
+            META => self.meta.push((name(rest)?, value.to_vec())),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Returns one copy of a name for all: many blobs lie in one pack.
+    fn shared(&mut self, name: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        self.names.insert(Arc::clone(name));
+        Arc::clone(name)
+    }
+
+    /// Brings everything into its order.
+    pub(super) fn sort(&mut self) {
+        self.registers.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        self.seals.sort_unstable_by_key(|(_, used)| used.used);
+        self.seen.sort_unstable();
+        self.meta.sort_unstable();
+        self.names = HashSet::new();
+    }
+}
+
+fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Trouble> {
+    postcard::from_bytes(value).map_err(|e| e.to_string())
+}
+
+fn digest(key: &[u8]) -> Result<Digest, Trouble> {
+    key.try_into().map(Digest::from_bytes).map_err(|_| "a key is not a digest".into())
+}
+
+fn name(key: &[u8]) -> Result<String, Trouble> {
+    String::from_utf8(key.to_vec()).map_err(|e| e.to_string())
 }

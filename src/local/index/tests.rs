@@ -1,6 +1,8 @@
 use super::*;
+use crate::digest::Digest;
 use crate::local::seal::Seal;
-use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site, Time};
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site};
 use crate::stamp::{NodeId, Stamp};
 
 fn path(n: u64) -> TreePath {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::facts::{Batch, Loaded};
+use super::facts::{Batch, Facts, Loaded};
 use super::{Store, Trouble};
 use crate::clock::Clock;
 
@@ -23,11 +23,15 @@ const QUEUE_OPS: usize = 100_000;
 const SAVE_WAIT: Duration = Duration::from_secs(10);
 /// How long what was saved may stay in memory only, while nothing else is saved.
 const FLUSH_AFTER: Duration = Duration::from_secs(2);
-/// Operations after which it is flushed in any case.
-const FLUSH_OPS: usize = 50_000;
+/// Facts after which what was saved is written in any case.
+const WRITE_FACTS: usize = 20_000;
 /// How long an index that cannot be begun again stays off before another attempt.
-const RETRY_AFTER: Duration = Duration::from_secs(60);
+const RETRY_AFTER: Duration = Duration::from_mins(1);
 
+/// Failures of one run after which the index stays off.
+const LOSSES_MAX: u32 = 3;
+/// How long the end of the thread is waited for.
+const STOP_WAIT: Duration = Duration::from_secs(10);
 /// How often the store is tried while a former one still holds it ...
 const OPEN_TRIES: u32 = 200;
 /// ... and how long it is waited in between, at most.
@@ -43,6 +47,17 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Waits for the end of the thread, but not for ever; returns whether it came.
+    pub(super) fn wait_ended(&self) -> bool {
+        let mut queue = self.queue.lock();
+        while !queue.ended {
+            if self.changed.wait_for(&mut queue, STOP_WAIT).timed_out() {
+                return queue.ended;
+            }
+        }
+        true
+    }
+
     /// Ends the thread once it has done what is in the queue.
     pub(super) fn stop(&self) {
         self.queue.lock().stopped = true;
@@ -53,6 +68,9 @@ impl Shared {
     pub(super) fn send(&self, order: Order) {
         let mut queue = self.queue.lock();
         while queue.ops > QUEUE_OPS && !queue.stopped {
+            if queue.given_up && matches!(order, Order::Save(_)) {
+                return;
+            }
             if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > QUEUE_OPS {
                 // A disk that takes this long would hold up programs next. The facts are elsewhere.
                 queue.given_up = true;
@@ -73,6 +91,8 @@ struct Queue {
     orders: VecDeque<Order>,
     ops: usize,
     stopped: bool,
+    /// The thread has ended.
+    ended: bool,
     /// Set by a save that could not wait any longer.
     given_up: bool,
 }
@@ -103,10 +123,12 @@ pub(super) struct Worker {
     store: Option<Store>,
     path: PathBuf,
     era: u64,
-    unflushed: usize,
+    /// What was saved and not yet written: whole batches, so that they are written whole.
+    waiting: Facts,
     /// When the index could not be begun again.
     off_since: Duration,
-    /// When it failed last.
+    /// How often it failed, and when last.
+    losses: u32,
     lost_at: Option<Duration>,
     clock: Clock,
 }
@@ -114,7 +136,18 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, path: PathBuf, era: u64) -> Self {
         let (off_since, lost_at, clock) = (Duration::ZERO, None, Clock::system());
-        Self { shared, store: None, path, era, unflushed: 0, off_since, lost_at, clock }
+        let losses = 0;
+        Self {
+            shared,
+            store: None,
+            path,
+            era,
+            waiting: Facts::new(),
+            off_since,
+            losses,
+            lost_at,
+            clock,
+        }
     }
 
     /// Obeys until the queue is stopped and empty.
@@ -128,7 +161,10 @@ impl Worker {
         }
         shared.stop();
         // Whoever waits for an answer learns that there will be none.
-        shared.queue.lock().orders.clear();
+        let mut queue = shared.queue.lock();
+        queue.orders.clear();
+        queue.ended = true;
+        shared.changed.notify_all();
     }
 
     fn work(&mut self) {
@@ -180,7 +216,7 @@ impl Worker {
             if queue.stopped {
                 return None;
             }
-            if self.unflushed == 0 {
+            if self.waiting.is_empty() {
                 shared.changed.wait(&mut queue);
             } else if shared.changed.wait_for(&mut queue, FLUSH_AFTER).timed_out() {
                 drop(queue);
@@ -196,7 +232,7 @@ impl Worker {
         let done = match order {
             Order::Save(batch) => self.save(batch),
             Order::Load(reply) => {
-                let (loaded, done) = match self.with(Store::load) {
+                let (loaded, done) = match self.flush().and_then(|()| self.with(Store::load)) {
                     Ok(loaded) => (loaded.unwrap_or_default(), Ok(())),
                     Err(why) => (Loaded::default(), Err(why)),
                 };
@@ -214,19 +250,26 @@ impl Worker {
             }
             Order::Refilled(generation) => {
                 let now = self.shared.generation.load(Ordering::Acquire);
-                if generation == now { self.with(Store::set_whole).map(drop) } else { Ok(()) }
+                if generation == now {
+                    self.flush().and_then(|()| self.with(|store| store.set_whole()).map(drop))
+                } else {
+                    Ok(())
+                }
             }
         };
         self.lose_if(done);
     }
 
     fn save(&mut self, batch: Batch) -> Result<(), Trouble> {
-        if self.store.is_none() && self.clock.mono() >= self.off_since + RETRY_AFTER {
+        if self.store.is_none() {
+            let later = self.off_since + RETRY_AFTER;
+            if self.losses > LOSSES_MAX || self.clock.mono() < later {
+                return Ok(());
+            }
             self.begin_again(false);
         }
-        self.unflushed += batch.len();
-        self.with(|store| store.save(batch))?;
-        if self.unflushed >= FLUSH_OPS { self.flush() } else { Ok(()) }
+        self.waiting.extend(batch.0);
+        if self.waiting.len() >= WRITE_FACTS { self.flush() } else { Ok(()) }
     }
 
     fn lose_if(&mut self, done: Result<(), Trouble>) {
@@ -235,17 +278,19 @@ impl Worker {
         }
     }
 
+    /// Writes what is waiting and makes it durable.
     fn flush(&mut self) -> Result<(), Trouble> {
-        self.unflushed = 0;
-        self.with(Store::flush).map(drop)
+        let facts = std::mem::take(&mut self.waiting);
+        self.with(|store| if facts.is_empty() { store.flush() } else { store.save(&facts) })
+            .map(drop)
     }
 
     /// Works on the store if there is one. A panic inside sled is an error like any other.
     fn with<T>(
         &mut self,
-        work: impl FnOnce(&Store) -> Result<T, Trouble>,
+        work: impl FnOnce(&mut Store) -> Result<T, Trouble>,
     ) -> Result<Option<T>, Trouble> {
-        match &self.store {
+        match &mut self.store {
             Some(store) => guarded(|| work(store)).map(Some),
             None => Ok(None),
         }
@@ -254,10 +299,14 @@ impl Worker {
     /// Gives the index up and begins it again, empty.
     fn lose(&mut self, why: &str) {
         tracing::info!(why, "the index failed and is rebuilt");
-        self.drop_store();
+        // A store that failed may wait for ever for its last bytes when it is dropped, and hold up
+        // every other store of the process with it: it is left alone. That costs memory, so it may
+        // happen a few times only.
+        std::mem::forget(self.store.take());
+        self.losses += 1;
         let now = self.clock.mono();
         let lost = self.lost_at.replace(now);
-        if lost.is_some_and(|lost| now < lost + RETRY_AFTER) {
+        if self.losses > LOSSES_MAX || lost.is_some_and(|lost| now < lost + RETRY_AFTER) {
             // Whatever ails it would ail it again at once.
             self.off_since = now;
             self.shared.generation.fetch_add(1, Ordering::Release);
@@ -269,13 +318,13 @@ impl Worker {
     fn begin_again(&mut self, whole: bool) {
         let opened = guarded(|| {
             move_aside(&self.path).map_err(|e| e.to_string())?;
-            let store = self.open()?;
+            let mut store = self.open()?;
             if !whole {
                 store.unset_whole()?;
             }
             Ok(store)
         });
-        self.unflushed = 0;
+        self.waiting.clear();
         match opened {
             Ok(store) => self.store = Some(store),
             Err(why) => {

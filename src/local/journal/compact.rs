@@ -71,7 +71,7 @@ impl Journal {
                 state.segments.push_front(snapshot);
             }
         }
-        self.remove(&replaced)
+        Self::remove(&replaced)
     }
 }
 

@@ -118,18 +118,17 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
                 scan.damaged += 1;
                 at += length;
             }
-            found @ (Found::Short | Found::Nothing) => match next_record(rest) {
-                Some(distance) => {
+            found @ (Found::Short | Found::Nothing) => {
+                if let Some(distance) = next_record(rest) {
                     scan.damaged += 1;
                     at += distance;
-                }
-                None => {
+                } else {
                     let torn = matches!(found, Found::Short) || rest.iter().all(|b| *b == 0);
                     scan.damaged += u64::from(!torn);
                     scan.torn_at = Some(at as u64);
                     break;
                 }
-            },
+            }
         }
     }
     Ok(scan)

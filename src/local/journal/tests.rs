@@ -16,7 +16,7 @@ fn change(n: u64) -> Change {
     Change {
         path: TreePath::root().join(name.as_bytes()).unwrap(),
         stamp: Stamp { ms: n, counter: 0, node: NodeId(1) },
-        op: if n % 5 == 0 {
+        op: if n.is_multiple_of(5) {
             Op::Remove
         } else {
             Op::Put(Entry::directory(0o755, 1, 2, Time::from_ms(n)))
@@ -361,11 +361,11 @@ fn crash_child() {
     let mut out = std::io::stdout().lock();
     for n in 0.. {
         let next = journal.last().0 + 1;
-        let changes: Vec<_> = (0..1 + n % 4).map(|k| change(next * 10 + k)).collect();
+        let changes: Vec<_> = (0..=n % 4).map(|k| change(next * 10 + k)).collect();
         let seq = journal.append(&changes).unwrap();
         assert_eq!(seq.0, next);
         writeln!(out, "appended {seq}").unwrap();
-        if task::random_u64() % 50 == 0 {
+        if task::random_u64().is_multiple_of(50) {
             let upto = Seq(seq.0 - task::random_u64() % 40.min(seq.0));
             writeln!(out, "acknowledging {upto}").unwrap();
             journal.ack(upto).unwrap();

@@ -64,6 +64,9 @@ impl Ledger {
             if order.bad.has_amends() {
                 self.0.queued.notify_waiters();
             }
+            if !moved.is_empty() {
+                self.0.applied.fetch_add(1, Ordering::Release);
+            }
         }
         if !moved.is_empty() {
             for told in self.0.subscribers.read().iter() {
@@ -131,11 +134,11 @@ impl Ledger {
             order.queue.done(batch);
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             self.note_totals(&order);
-            // What nobody points to any more need not be kept, nor what another node has stored. Under
-            // the lock, so that whoever publishes it again keeps it again.
+            // What nobody points to any more, or is remote anyway, need not be kept. Under the
+            // lock, so that whoever publishes it again keeps it again.
             let fold = self.0.fold.read();
-            let needed = |digest: &Digest| fold.uses(digest) && fold.location(digest).is_none();
-            for digest in batch.dropped.iter().filter(|digest| !needed(digest)) {
+            let needless = |d: &&Digest| !fold.uses(d) || fold.location(d).is_some();
+            for digest in batch.dropped.iter().filter(needless) {
                 self.0.blobs.mark_saved(digest);
             }
         }

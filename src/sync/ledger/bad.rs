@@ -98,7 +98,11 @@ impl Ledger {
             order.dirty.locations.insert(*digest);
         }
         self.0.queued.notify_waiters();
-        tracing::warn!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged; it is a miss until rewritten");
+        if let Some(unsaid) = self.0.quiet_bad.tell(&self.0.clock) {
+            tracing::warn!(%digest, site = ?wrong.site, unsaid, "a blob in the remote is missing or damaged; it is a miss until rewritten");
+        } else {
+            tracing::debug!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged");
+        }
     }
 
     /// Takes in what another node could not read.

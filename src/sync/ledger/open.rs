@@ -20,6 +20,7 @@ use crate::namespace::{Fold, Time};
 use crate::remote::{Remote, keys};
 use crate::stamp::StampClock;
 use crate::sync::chains::Chains;
+use crate::sync::quiet::Quiet;
 use crate::task;
 
 /// What a ledger is made of.
@@ -88,6 +89,9 @@ impl Ledger {
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
+            applied: AtomicU64::new(0),
+            quiet_bad: Quiet::default(),
+            quiet_save: Quiet::default(),
         }));
         ledger.observe_all();
         ledger.replay(records);

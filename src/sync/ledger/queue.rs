@@ -3,7 +3,7 @@
 //! Owns what is known of every path with changes in the queue, which decides what need not be sent at
 //! all. Must never reorder or split a record.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Kind, Op, Register};
-use crate::sync::batch::{Batch, coalesce, contents_of};
-use crate::sync::doubts::Amends;
+use crate::stamp::Stamp;
+use crate::sync::batch::{Batch, Taken};
 
 /// The most changes that a batch collects; a single record may have more.
 const BATCH_CHANGES_MAX: usize = 4096;
@@ -215,13 +215,8 @@ impl Queue {
         Outlook::Open
     }
 
-    /// Takes the next batch, and takes back from the fold what nobody will hear of.
-    pub(super) fn take(
-        &mut self,
-        now: Duration,
-        hold_max: Duration,
-        fold: &mut Fold,
-    ) -> Option<Batch> {
+    /// Takes the records of the next batch.
+    pub(super) fn take(&mut self, now: Duration, hold_max: Duration) -> Option<Taken> {
         let (mut sum, mut records, mut upto) = (Weight::default(), 0, None);
         let mut changes = Vec::new();
         let oldest = self.waiting.front()?.at;
@@ -236,61 +231,38 @@ impl Queue {
             changes.extend(next.changes);
         }
         let upto = upto?;
-        let mut paths: HashMap<TreePath, u32> = HashMap::new();
-        for change in &changes {
-            match paths.get_mut(&change.path) {
-                Some(count) => *count += 1,
-                None => drop(paths.insert(change.path.clone(), 1)),
-            }
-        }
-        let all = contents_of(&changes);
-        let mut changes = coalesce(changes);
-        let private: HashMap<TreePath, crate::stamp::Stamp> = changes
-            .iter()
-            .filter(|change| change.op == Op::Remove && self.is_private(&change.path))
-            .map(|change| (change.path.clone(), change.stamp))
-            .collect();
-        changes.retain(|change| !private.contains_key(&change.path));
-        for (path, removed) in &private {
-            let Some(trail) = self.paths.get_mut(path) else { continue };
-            trail.changes -= paths.remove(path).unwrap_or(0);
-            // A later change in the queue stands; what was there before is then still to come back.
-            if fold.register(path).is_some_and(|register| register.stamp == *removed) {
-                fold.reset(path, trail.before.clone());
-            }
-            if trail.changes == 0 {
-                self.paths.remove(path);
-            }
-        }
-        for path in paths.keys() {
-            self.touch(path);
-        }
         self.flying.push_back((records, sum.bytes, oldest));
-        let sent: HashSet<_> = contents_of(&changes).into_iter().collect();
-        let dropped = all.into_iter().filter(|one| !sent.contains(one)).map(|one| one.0).collect();
-        Some(Batch {
-            upto,
-            records,
-            bytes: sum.bytes,
-            changes,
-            dropped,
-            paths,
-            amends: Amends::default(),
-        })
+        Some(Taken { upto, records, bytes: sum.bytes, changes })
     }
 
     /// Takes a batch without records, for what is to be said beside changes.
-    pub(super) fn take_nothing(&mut self, now: Duration) -> Batch {
+    pub(super) fn take_nothing(&mut self, now: Duration) -> Taken {
         self.flying.push_back((0, 0, now));
-        Batch {
-            upto: Seq(0),
-            records: 0,
-            bytes: 0,
-            changes: Vec::new(),
-            dropped: Vec::new(),
-            paths: HashMap::new(),
-            amends: Amends::default(),
+        Taken { upto: Seq(0), records: 0, bytes: 0, changes: Vec::new() }
+    }
+
+    /// Leaves out of a batch what nobody need ever hear of: paths that were made and removed in it.
+    /// Returns how the fold is to be set back for them: the path, the removal, what was there before.
+    pub(super) fn settle(&mut self, batch: &mut Batch) -> Vec<(TreePath, Stamp, Option<Register>)> {
+        let mut resets = Vec::new();
+        for change in &batch.changes {
+            if change.op == Op::Remove
+                && let Some(trail) = self.paths.get_mut(&change.path)
+                && !trail.known
+            {
+                resets.push((change.path.clone(), change.stamp, trail.before.clone()));
+                trail.changes -= batch.paths.remove(&change.path).unwrap_or(0);
+                if trail.changes == 0 {
+                    self.paths.remove(&change.path);
+                }
+            }
         }
+        // What is left are the paths that are sent.
+        batch.changes.retain(|change| batch.paths.contains_key(&change.path));
+        for path in batch.paths.keys() {
+            self.touch(path);
+        }
+        resets
     }
 
     /// Notes that the oldest batch that was taken is remote.

@@ -4,7 +4,7 @@
 //! without the remote shows everything that a start before it showed. A path with changes in the queue
 //! that others need not ever hear of is not saved: the journal has it.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::Ledger;
 use crate::digest::Digest;
@@ -18,18 +18,31 @@ use crate::task;
 
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
-/// Facts that go into one batch when everything is saved again.
-const REFILL_FACTS: usize = 20_000;
+/// Facts that are taken under the lock at once, roughly.
+const GATHER_FACTS: usize = 5000;
 
 /// What moved since the last save.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
-    pub(super) paths: HashSet<TreePath>,
-    pub(super) locations: HashSet<Digest>,
+    pub(super) paths: BTreeSet<TreePath>,
+    pub(super) locations: BTreeSet<Digest>,
     pub(super) seen: Vec<Stamp>,
     pub(super) unseen: Vec<Stamp>,
     /// Everything up to this record is remote.
     pub(super) ack: Option<Seq>,
+}
+
+/// A part of what moved.
+struct Gathered {
+    batch: Batch,
+    /// Everything up to this record is remote, and saved when this is.
+    ack: Option<Seq>,
+    /// Something in it stands on records of the journal that a power loss could still take.
+    unsure: bool,
+    /// It ends what others have told, which a start without the store has from nowhere else.
+    learned: bool,
+    /// Nothing is left.
+    last: bool,
 }
 
 impl Ledger {
@@ -39,26 +52,31 @@ impl Ledger {
         let generation = self.0.index.generation();
         if generation != *known {
             self.refill();
+        }
+        loop {
+            let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
+            if unsure {
+                self.0.journal.sync()?;
+            }
+            if last {
+                let news = self.0.blobs.news();
+                news.sealed.iter().for_each(|(digest, used)| batch.seal(digest, *used));
+                news.gone.iter().for_each(|digest| batch.forget_seal(digest));
+            }
+            self.0.index.save(batch);
+            if learned || ack.is_some() {
+                self.0.index.flush();
+            }
+            if let Some(upto) = ack {
+                self.0.journal.ack(upto)?;
+            }
+            if last {
+                break;
+            }
+        }
+        if generation != *known {
             self.0.index.refilled(generation);
             *known = generation;
-        }
-        let (mut batch, ack, unsure, learned) = self.gather();
-        if unsure {
-            self.0.journal.sync()?;
-        }
-        let news = self.0.blobs.news();
-        for (digest, used) in news.sealed {
-            batch.seal(&digest, used);
-        }
-        for digest in news.gone {
-            batch.forget_seal(&digest);
-        }
-        self.0.index.save(batch);
-        if learned || ack.is_some() {
-            self.0.index.flush();
-        }
-        if let Some(upto) = ack {
-            self.0.journal.ack(upto)?;
         }
         self.compact()
     }
@@ -66,7 +84,9 @@ impl Ledger {
     /// As [`Ledger::save`], for who can do nothing about a failure: the next start takes longer.
     pub fn save_index(&self) {
         if let Err(error) = self.save() {
-            tracing::warn!(error = %error.chain(), "the state could not be saved");
+            if let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock) {
+                tracing::warn!(error = %error.chain(), unsaid, "the state could not be saved");
+            }
         }
     }
 
@@ -76,77 +96,55 @@ impl Ledger {
         task::blocking(move || ledger.save_index()).await;
     }
 
-    /// Takes what moved. The third part says whether something stands on records of the journal that
-    /// a power loss could still take; the last whether it holds what only the store says otherwise,
-    /// and a start without the store would miss.
-    fn gather(&self) -> (Batch, Option<Seq>, bool, bool) {
+    /// Takes some of what moved. Objects of the log count as seen, and records as saved, only with
+    /// the last of it.
+    fn gather(&self) -> Gathered {
         let mut batch = Batch::new();
         let mut order = self.0.order.lock();
-        let dirty = std::mem::take(&mut order.dirty);
+        let order = &mut *order;
         let fold = self.0.fold.read();
         let mut unsure = false;
-        if self.0.remote.is_some() {
-            for path in &dirty.paths {
-                if order.queue.is_private(path) {
-                    continue;
-                }
-                unsure |= order.queue.has(path);
-                match fold.register(path) {
-                    Some(register) => batch.register(path, register),
-                    None => batch.forget_register(path),
-                }
+        while batch.len() < GATHER_FACTS
+            && let Some(path) = order.dirty.paths.pop_first()
+        {
+            if self.0.remote.is_none() || order.queue.is_private(&path) {
+                continue;
+            }
+            unsure |= order.queue.has(&path);
+            match fold.register(&path) {
+                Some(register) => batch.register(&path, register),
+                None => batch.forget_register(&path),
             }
         }
-        for digest in &dirty.locations {
-            match fold.location(digest) {
-                Some(location) => batch.location(digest, location),
-                None => batch.forget_location(digest),
+        while batch.len() < GATHER_FACTS
+            && let Some(digest) = order.dirty.locations.pop_first()
+        {
+            match fold.location(&digest) {
+                Some(location) => batch.location(&digest, location),
+                None => batch.forget_location(&digest),
             }
         }
-        if !dirty.seen.is_empty() {
+        if !order.dirty.paths.is_empty() || !order.dirty.locations.is_empty() {
+            return Gathered { batch, ack: None, unsure, learned: false, last: false };
+        }
+        let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
+        if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
-        for stamp in &dirty.seen {
-            batch.seen(&keys::commit_name(stamp));
-        }
-        for stamp in &dirty.unseen {
-            batch.forget_seen(&keys::commit_name(stamp));
-        }
-        (batch, dirty.ack, unsure, !dirty.seen.is_empty())
+        seen.iter().for_each(|stamp| batch.seen(&keys::commit_name(stamp)));
+        unseen.iter().for_each(|stamp| batch.forget_seen(&keys::commit_name(stamp)));
+        Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
     }
 
-    /// Saves everything again, because the index was lost.
+    /// Marks everything to be saved again, because the index was lost.
     fn refill(&self) {
-        if self.0.remote.is_none() {
-            return;
-        }
         tracing::info!("the index is filled again");
-        let order = self.0.order.lock();
+        let mut order = self.0.order.lock();
+        let order = &mut *order;
         let fold = self.0.fold.read();
-        let mut batch = Batch::new();
-        let put = |batch: &mut Batch| {
-            if batch.len() >= REFILL_FACTS {
-                self.0.index.save(std::mem::take(batch));
-            }
-        };
-        for (path, register) in fold.registers() {
-            if !order.queue.has(path) {
-                batch.register(path, register);
-                put(&mut batch);
-            }
-        }
-        for (digest, location) in fold.locations() {
-            batch.location(digest, location);
-            put(&mut batch);
-        }
-        self.0.index.save(batch);
-        // Only now: an object of the log that is noted as seen is not read again.
-        let mut batch = Batch::new();
-        for stamp in &order.seen {
-            batch.seen(&keys::commit_name(stamp));
-        }
-        batch.meta(CHAINS, &order.chains.encode());
-        self.0.index.save(batch);
+        order.dirty.paths.extend(fold.registers().map(|(path, _)| path.clone()));
+        order.dirty.locations.extend(fold.locations().map(|(digest, _)| *digest));
+        order.dirty.seen.extend(&order.seen);
     }
 
     /// Shortens the journal of a node whose journal is all there is.

@@ -221,6 +221,21 @@ proptest! {
 }
 
 #[test]
+fn a_content_that_others_stored_first_need_not_be_kept() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        b.write("f", &body(36));
+        b.write("f", &body(0));
+        a.write("g", &body(36));
+        a.push().await;
+        b.pull().await;
+        b.push().await;
+        assert_eq!(b.engine.ledger().blobs().usage().unsaved_bytes, 0);
+    });
+}
+
+#[test]
 fn a_file_that_others_wrote_is_removed_for_them_too() {
     run(async {
         let world = World::new();

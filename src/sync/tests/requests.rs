@@ -148,7 +148,9 @@ fn the_set_of_the_design_is_durable_and_read_with_few_requests() {
         assert!(report.complete);
         let (local, durable) = (written - begin, clock.mono() - begin);
         let puts = a.remote().requests().puts;
-        assert!(puts <= 80, "{puts} puts");
+        // A machine that takes longer to write makes more batches of 200 ms, of two puts each.
+        let slower = local.saturating_sub(Duration::from_secs(2)).as_millis() as u64 / 100;
+        assert!(puts <= 80 + slower, "{puts} puts in {local:?}");
         a.engine.stop().await;
 
         let b = world.node();

@@ -1,0 +1,453 @@
+//! Mounting, unmounting, dying, and what can be told of callers, on real mounts.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first fault, and says so"
+)]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::shelf::{Manners, Shelf, Way};
+use common::{Mounted, skipped};
+use hearthfs_mount::process::{Signal, send_signal};
+use hearthfs_mount::{Ino, MountOptions, Session, mounts};
+
+/// The environment variable that turns this test binary into a server of a mount.
+const SERVE_AT: &str = "HEARTHFS_TEST_SERVE_AT";
+
+fn options(point: &Path, store: &Path) -> MountOptions {
+    MountOptions {
+        mount_point: point.to_owned(),
+        fs_name: "test".to_owned(),
+        read_only: false,
+        allow_other: false,
+        user_xattrs: true,
+        threads: 2,
+        want_passthrough: true,
+        probe_file: Some(tempfile::tempfile_in(store).unwrap()),
+    }
+}
+
+/// Not a test: the process that `serve` starts.
+#[test]
+fn served_by_another_process() {
+    let Some(dir) = std::env::var_os(SERVE_AT) else { return };
+    let dir = Path::new(&dir);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = dir.join("store");
+    let shelf = Shelf::new(&store, Manners::new(Way::Passthrough));
+    let options = options(&dir.join("mnt"), &store);
+    let session = Session::mount(shelf, options, runtime.handle().clone()).unwrap();
+    let refusal = session.abilities().passthrough_refusal;
+    fs::write(dir.join("ready"), refusal.unwrap_or("passthrough")).unwrap();
+    common::within(Duration::from_mins(1), "stopping", || dir.join("stop").exists());
+    session.unmount(false).unwrap();
+    session.wait().unwrap();
+}
+
+fn serve(user: u32) -> (Child, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["mnt", "store"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        chown(dir.path().join(name), Some(user), Some(user)).unwrap();
+    }
+    chown(dir.path(), Some(user), Some(user)).unwrap();
+    // Where the tests were built is not open to everybody.
+    let program = dir.path().join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let child = Command::new(program)
+        .args(["served_by_another_process", "--exact", "--nocapture"])
+        .uid(user)
+        .gid(user)
+        .env(SERVE_AT, dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    common::within(Duration::from_secs(10), "serving", || dir.path().join("ready").exists());
+    (child, dir)
+}
+
+#[test]
+fn a_mount_shows_what_it_is() {
+    if skipped("a_mount_shows_what_it_is") {
+        return;
+    }
+    let m = Mounted::new(Manners::new(Way::Passthrough));
+    let entry = mounts::mounted_at(m.session.mount_point()).unwrap().unwrap();
+    assert_eq!(entry.fs_type, "fuse.hearthfs");
+    assert_eq!(entry.source, "shelf,with \\comma");
+    assert!(entry.is_hearthfs() && !entry.is_stale());
+    assert!(!mounts::clear_stale(m.session.mount_point()).unwrap());
+    assert_eq!(mounts::mounted_at(&m.dir.path().join("store")).unwrap(), None);
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains("shelf")).unwrap();
+    assert!(line.contains("nosuid,nodev,noatime"), "{line}");
+}
+
+#[test]
+fn a_stale_mount_is_cleared() {
+    if skipped("a_stale_mount_is_cleared") {
+        return;
+    }
+    let (mut child, dir) = serve(0);
+    let point = dir.path().join("mnt");
+    fs::write(point.join("f"), "from the other side").unwrap();
+    let mut open = File::open(point.join("f")).unwrap();
+    send_signal(child.id(), Signal::Kill).unwrap();
+    child.wait().unwrap();
+    assert_eq!(fs::metadata(&point).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    // What was passed through goes on.
+    let mut body = String::new();
+    let mut bytes = [0; 64];
+    let count = open.read(&mut bytes).unwrap();
+    body.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+    assert_eq!(body, "from the other side");
+
+    let entry = mounts::mounted_at(&point).unwrap().unwrap();
+    assert!(entry.is_hearthfs() && entry.is_stale());
+    assert!(mounts::clear_stale(&point).unwrap());
+    assert_eq!(mounts::mounted_at(&point).unwrap(), None);
+    assert!(!mounts::clear_stale(&point).unwrap());
+    assert_eq!(fs::read_dir(&point).unwrap().count(), 0);
+}
+
+#[test]
+fn a_user_mounts_through_the_helper() {
+    const USER: u32 = 1000;
+    let name = "a_user_mounts_through_the_helper";
+    if skipped(name) {
+        return;
+    }
+    let open_to_all = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o006 == 0o006;
+    if !open_to_all || Command::new("fusermount3").arg("-V").output().is_err() {
+        writeln!(
+            std::io::stderr(),
+            "SKIPPED {name}: /dev/fuse is for root only, or no fusermount3"
+        )
+        .unwrap();
+        return;
+    }
+    let (mut child, dir) = serve(USER);
+    assert_eq!(fs::read(dir.path().join("ready")).unwrap(), b"it needs CAP_SYS_ADMIN");
+    let point = dir.path().join("mnt");
+    let entry = mounts::mounted_at(&point).unwrap().unwrap();
+    assert!(entry.is_hearthfs());
+    assert_eq!(entry.source, "test");
+    let as_user = |script: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", script]).current_dir(dir.path()).uid(USER).gid(USER);
+        shell.output().unwrap()
+    };
+    assert_eq!(as_user("echo body > mnt/f && cat mnt/f").stdout, b"body\n");
+    assert_eq!(as_user("chmod 400 mnt/f && echo more > mnt/f").status.code(), Some(2));
+    fs::write(dir.path().join("stop"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(mounts::mounted_at(&point).unwrap(), None);
+}
+
+#[test]
+fn unmounting_while_busy() {
+    if skipped("unmounting_while_busy") {
+        return;
+    }
+    let m = Mounted::new(Manners::new(Way::Direct));
+    fs::write(m.path("f"), "in use").unwrap();
+    let mut file = File::open(m.path("f")).unwrap();
+    let busy = m.session.unmount(false).unwrap_err();
+    assert_eq!(busy.raw_os_error(), Some(libc::EBUSY));
+    m.session.unmount(true).unwrap();
+    assert_eq!(mounts::mounted_at(m.session.mount_point()).unwrap(), None);
+    // Its users keep what they have.
+    let mut body = String::new();
+    file.read_to_string(&mut body).unwrap();
+    assert_eq!(body, "in use");
+    assert!(!m.session.has_ended());
+    drop(file);
+    m.session.wait().unwrap();
+    assert!(m.session.has_ended());
+    // A second time is no fault, and touches nothing that is mounted there now.
+    m.session.unmount(false).unwrap();
+}
+
+#[test]
+fn an_abort_frees_those_who_wait() {
+    if skipped("an_abort_frees_those_who_wait") {
+        return;
+    }
+    let manners = Manners { slow_read: Some(Duration::from_hours(1)), ..Manners::new(Way::Direct) };
+    let m = Mounted::new(manners);
+    fs::write(m.path("f"), "never").unwrap();
+    let path = m.path("f");
+    let reader = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| File::open(&path).unwrap().read(&mut [0; 8]));
+        common::nap(Duration::from_millis(100));
+        m.session.abort().unwrap();
+        reader.join().unwrap()
+    });
+    assert_eq!(reader.unwrap_err().raw_os_error(), Some(libc::ECONNABORTED));
+    m.session.wait().unwrap();
+    assert_eq!(mounts::mounted_at(m.session.mount_point()).unwrap(), None);
+}
+
+#[test]
+fn an_unmount_from_outside_ends_the_session() {
+    if skipped("an_unmount_from_outside_ends_the_session") {
+        return;
+    }
+    let m = Mounted::new(Manners::new(Way::Passthrough));
+    assert!(!m.session.has_ended());
+    let done = Command::new("umount").arg(m.session.mount_point()).status().unwrap();
+    assert!(done.success());
+    m.runtime.block_on(m.session.ended());
+    m.session.wait().unwrap();
+    // Another mount at the same place is not ours to undo.
+    let other = Shelf::new(&m.dir.path().join("store"), Manners::new(Way::Passthrough));
+    let options = options(m.session.mount_point(), &m.dir.path().join("store"));
+    let other = Session::mount(other, options, m.runtime.handle().clone()).unwrap();
+    m.session.unmount(true).unwrap();
+    assert!(mounts::mounted_at(other.mount_point()).unwrap().is_some());
+    other.unmount(false).unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
+fn mount_points_that_will_not_do() {
+    if skipped("mount_points_that_will_not_do") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    for (name, wanted) in [("missing", libc::ENOENT), ("file", libc::ENOTDIR)] {
+        let shelf = Shelf::new(dir.path(), Manners::new(Way::Direct));
+        let options = options(&dir.path().join(name), dir.path());
+        let error = Session::mount(shelf, options, runtime.handle().clone()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(wanted), "{name}");
+    }
+}
+
+#[test]
+fn passthrough_is_refused_with_a_reason() {
+    if skipped("passthrough_is_refused_with_a_reason") {
+        return;
+    }
+    let off = Mounted::with(Manners::new(Way::Direct), |options| options.want_passthrough = false);
+    assert_eq!(off.session.abilities().passthrough_refusal, Some("switched off"));
+    let none = Mounted::with(Manners::new(Way::Direct), |options| {
+        options.want_passthrough = true;
+        options.probe_file = None;
+    });
+    assert_eq!(none.session.abilities().passthrough_refusal, Some("no file to try it with"));
+
+    // A cache directory that is itself on a mount of ours is stacked too deep. Handles that are offered
+    // all the same work, the ordinary way.
+    let below = Mounted::new(Manners::new(Way::Passthrough));
+    fs::write(below.path("probe"), "").unwrap();
+    let store = below.path("store");
+    fs::create_dir(&store).unwrap();
+    let point = below.dir.path().join("above");
+    fs::create_dir(&point).unwrap();
+    let shelf = Shelf::new(&store, Manners::new(Way::Passthrough));
+    let above = Session::mount(
+        Arc::clone(&shelf) as _,
+        options(&point, &store),
+        below.runtime.handle().clone(),
+    )
+    .unwrap();
+    let refusal = above.abilities().passthrough_refusal.unwrap();
+    assert!(refusal.contains("stacked"), "{refusal}");
+    fs::write(point.join("f"), "ordinary").unwrap();
+    assert_eq!(fs::read(point.join("f")).unwrap(), b"ordinary");
+    assert!(shelf.take_trace().iter().any(|op| op == "write"));
+    above.unmount(false).unwrap();
+    above.wait().unwrap();
+}
+
+#[test]
+fn changes_from_elsewhere_are_pushed() {
+    if skipped("changes_from_elsewhere_are_pushed") {
+        return;
+    }
+    let m = Mounted::new(Manners::new(Way::Passthrough));
+    let inval = m.session.notifier();
+    let push = |name: &str| {
+        let before = inval.sent();
+        inval.inval_entry(Ino::ROOT, name.as_ref());
+        common::within(Duration::from_secs(5), "invalidation", || inval.sent() > before);
+    };
+    assert!(!m.path("f").exists());
+    m.shelf.create_behind("f");
+    assert!(!m.path("f").exists(), "the kernel still believes that it is missing");
+    push("f");
+    assert!(m.path("f").exists());
+    let open = File::open(m.path("f")).unwrap();
+    m.shelf.remove_behind("f");
+    assert!(m.path("f").exists(), "the kernel still believes that it is there");
+    push("f");
+    assert!(!m.path("f").exists());
+    drop(open);
+    push("never looked up");
+    assert_eq!(inval.dropped(), 0);
+}
+
+/// Invalidations of a directory whose requests wait for us must not hold anybody up.
+#[test]
+fn invalidations_never_block() {
+    if skipped("invalidations_never_block") {
+        return;
+    }
+    let m = Mounted::new(Manners::new(Way::Passthrough));
+    let inval = m.session.notifier();
+    let start = common::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..500 {
+                fs::write(m.path(format!("f{}", i % 7)), "x").unwrap();
+                drop(fs::remove_file(m.path(format!("f{}", (i + 3) % 7))));
+            }
+        });
+        for i in 0..40_000 {
+            inval.inval_entry(Ino::ROOT, format!("f{}", i % 7).as_ref());
+        }
+        assert!(start.elapsed() < Duration::from_secs(5));
+    });
+    let settled = || inval.sent() + inval.dropped() == 40_000;
+    common::within(Duration::from_secs(20), "settling", settled);
+}
+
+/// What FLUSH saw of the process that `script` ran in.
+fn closer(m: &Mounted, script: &str) -> (u32, Vec<(Option<u32>, bool)>) {
+    m.shelf.closers.lock().unwrap().clear();
+    let mut child = Command::new("python3")
+        .args(["-c", script])
+        .current_dir(m.dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    match line.trim() {
+        "kill" => send_signal(child.id(), Signal::Kill).unwrap(),
+        "term" => send_signal(child.id(), Signal::Terminate).unwrap(),
+        _ => {}
+    }
+    child.wait().unwrap();
+    let seen = || !m.shelf.closers.lock().unwrap().is_empty();
+    common::within(Duration::from_secs(5), "flush", seen);
+    (child.id(), m.shelf.closers.lock().unwrap().clone())
+}
+
+/// Opens a file and writes to it.
+const OPEN: &str = "import os, sys, time, threading, signal
+fd = os.open('mnt/f', os.O_WRONLY | os.O_CREAT)
+os.write(fd, b'x')
+";
+/// Others that are there when the process ends.
+const THREADS: &str = "for _ in range(8):
+    threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+";
+
+#[test]
+fn who_is_being_killed_and_who_is_not() {
+    if skipped("who_is_being_killed_and_who_is_not") {
+        return;
+    }
+    if Command::new("python3").arg("-V").output().is_err() {
+        writeln!(std::io::stderr(), "SKIPPED who_is_being_killed_and_who_is_not: no python3")
+            .unwrap();
+        return;
+    }
+    let wait = |how: &str| format!("print('{how}', flush=True)\ntime.sleep(100)\n");
+    let table = [
+        ("close", "os.close(fd)\nprint('', flush=True)\n".to_owned(), false),
+        ("exit", "print('', flush=True)\nsys.exit(0)\n".to_owned(), false),
+        ("exit 1", "print('', flush=True)\nsys.exit(1)\n".to_owned(), false),
+        ("_exit", "print('', flush=True)\nos._exit(3)\n".to_owned(), false),
+        ("_exit 15", "print('', flush=True)\nos._exit(15)\n".to_owned(), false),
+        ("SIGKILL", wait("kill"), true),
+        ("SIGTERM", wait("term"), true),
+        (
+            "SIGSEGV",
+            "print('', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n".to_owned(),
+            true,
+        ),
+        ("SIGABRT", "print('', flush=True)\nos.abort()\n".to_owned(), true),
+    ];
+    let m = Mounted::new(Manners::new(Way::Passthrough));
+    for (what, end, dying) in &table {
+        for threads in ["", THREADS] {
+            for _ in 0..if threads.is_empty() { 1 } else { 4 } {
+                let (process, seen) = closer(&m, &format!("{OPEN}{threads}{end}"));
+                assert_eq!(seen, [(Some(process), *dying)], "{what} {}", threads.len());
+            }
+        }
+    }
+    // A thread other than the first closes.
+    let script = format!(
+        "{OPEN}t = threading.Thread(target=os.close, args=(fd,))\nt.start()\nt.join()\nprint('', flush=True)\n"
+    );
+    let (process, seen) = closer(&m, &script);
+    assert_eq!(seen, [(Some(process), false)]);
+}
+
+/// A program that starts another closes what the other must not have from inside `execve`. Looking at it
+/// then the wrong way makes both wait for each other.
+#[test]
+fn a_close_by_execve_is_a_close() {
+    if skipped("a_close_by_execve_is_a_close") {
+        return;
+    }
+    for way in [Way::Passthrough, Way::Cached, Way::Direct] {
+        let m = Mounted::new(Manners::new(way));
+        let start = common::now();
+        for round in 0..20 {
+            let mut file = File::create(m.path(format!("f{round}"))).unwrap();
+            file.write_all(b"body").unwrap();
+            assert!(Command::new("/bin/true").status().unwrap().success());
+            // Through a shell that is replaced, too.
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", "exec /bin/echo more"]).stdout(file);
+            assert!(shell.status().unwrap().success());
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{way:?}");
+        let seen = m.shelf.closers.lock().unwrap().clone();
+        assert!(
+            seen.len() >= 40 && seen.iter().all(|(process, dying)| process.is_some() && !dying)
+        );
+    }
+}
+
+/// A file that was handed to a process of another user is closed by it like any other.
+#[test]
+fn a_stranger_may_close_what_it_was_handed() {
+    if skipped("a_stranger_may_close_what_it_was_handed") {
+        return;
+    }
+    let m = Mounted::with(Manners::new(Way::Passthrough), |options| options.allow_other = false);
+    let file = File::create(m.path("f")).unwrap();
+    let done = Command::new("/bin/sh")
+        .args(["-c", "echo body"])
+        .current_dir("/")
+        .stdout(file)
+        .uid(1000)
+        .gid(1000)
+        .status()
+        .unwrap();
+    assert!(done.success());
+    assert_eq!(fs::read(m.path("f")).unwrap(), b"body\n");
+    let closers = m.shelf.closers.lock().unwrap().clone();
+    assert!(closers.iter().any(|(process, _)| *process != Some(std::process::id())), "{closers:?}");
+    let refused = Command::new("/bin/ls").arg(m.path("")).uid(1000).gid(1000).output().unwrap();
+    assert!(!refused.status.success());
+}

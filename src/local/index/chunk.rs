@@ -1,0 +1,111 @@
+//! Chunks: many facts in one compressed value.
+//!
+//! sled keeps a great deal of memory and disk for each key, so there are few keys and large values:
+//! a value is the era of its seals (8 bytes), then a zstd frame of facts, each one
+//!
+//! ```text
+//! 4  bytes of the key, little-endian
+//! 4  bytes of the value, or ffffffff where the key is forgotten
+//! .. key, value
+//! ```
+
+use super::Trouble;
+
+/// Raw bytes of facts in one chunk, about; one fact may be larger. sled puts values beyond some ten
+/// thousand bytes into files of their own, which it handles badly.
+const CHUNK_BYTES: usize = 32 << 10;
+/// The fastest: the index is written all the time and read once.
+const LEVEL: i32 = 1;
+/// More than any chunk unpacks to; a damaged one may claim anything.
+const UNPACKED_MAX_BYTES: usize = 64 << 20;
+const FORGOTTEN: u32 = u32::MAX;
+
+/// Packs facts into chunks.
+pub(super) struct Packer {
+    era: u64,
+    raw: Vec<u8>,
+    count: u64,
+}
+
+impl Packer {
+    pub(super) fn new(era: u64) -> Self {
+        Self { era, raw: Vec::new(), count: 0 }
+    }
+
+    /// Adds a fact; returns a chunk when one is full.
+    pub(super) fn add(
+        &mut self,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<Option<Vec<u8>>, Trouble> {
+        self.count += 1;
+        let length = value.map_or(FORGOTTEN, |value| value.len() as u32);
+        self.raw.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        self.raw.extend_from_slice(&length.to_le_bytes());
+        self.raw.extend_from_slice(key);
+        self.raw.extend_from_slice(value.unwrap_or_default());
+        if self.raw.len() < CHUNK_BYTES { Ok(None) } else { self.finish() }
+    }
+
+    /// Returns what was added since the last chunk, if anything was.
+    pub(super) fn finish(&mut self) -> Result<Option<Vec<u8>>, Trouble> {
+        if self.raw.is_empty() {
+            return Ok(None);
+        }
+        let packed = zstd::bulk::compress(&self.raw, LEVEL).map_err(|e| e.to_string())?;
+        self.raw.clear();
+        let mut chunk = self.era.to_le_bytes().to_vec();
+        chunk.extend_from_slice(&packed);
+        Ok(Some(chunk))
+    }
+
+    /// Counts the facts that were added.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// The unpacked facts of one chunk.
+pub(super) struct Unpacked {
+    /// The era of its seals.
+    pub(super) era: u64,
+    raw: Vec<u8>,
+}
+
+impl Unpacked {
+    pub(super) fn new(chunk: &[u8]) -> Result<Self, Trouble> {
+        let (era, packed) = chunk.split_first_chunk::<8>().ok_or("a chunk is too short")?;
+        let size = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
+        let size = size.map_or(0, |size| size as usize);
+        if size > UNPACKED_MAX_BYTES {
+            return Err("a chunk is too large".into());
+        }
+        let raw = zstd::bulk::decompress(packed, size).map_err(|e| e.to_string())?;
+        Ok(Self { era: u64::from_le_bytes(*era), raw })
+    }
+
+    /// Calls `visit` with each fact.
+    pub(super) fn visit(
+        &self,
+        mut visit: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let mut rest = self.raw.as_slice();
+        while !rest.is_empty() {
+            let (lengths, after) = rest.split_first_chunk::<8>().ok_or(TORN)?;
+            let [key, value] = [0, 4]
+                .map(|at| u32::from_le_bytes(lengths[at..at + 4].try_into().expect("four bytes")));
+            let (key, after) = after.split_at_checked(key as usize).ok_or(TORN)?;
+            if value == FORGOTTEN {
+                visit(key, None)?;
+                rest = after;
+            } else {
+                let (value, after) = after.split_at_checked(value as usize).ok_or(TORN)?;
+                visit(key, Some(value))?;
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+}
+
+const TORN: &str = "a chunk ends within a fact";

@@ -1,0 +1,258 @@
+//! The way from a close to the store: holding, hurrying, trying again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::harness::*;
+use crate::clock::{Clock, sleep};
+use crate::error::{Error, Kind};
+use crate::namespace::{Attrs, Change, Op};
+use crate::remote::{decode_commit, keys};
+use crate::sync::ledger::Outlook;
+use crate::sync::{HOLD_MAX, RECORD_CHANGES_MAX, Settings};
+
+#[test]
+fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let ledger = a.engine.ledger().clone();
+        a.write("before", b"1");
+        let empty = file(crate::digest::Digest::empty(), 0);
+        let (_, token) = ledger.publish_held(vec![(path("f"), Op::Put(empty.clone()))]).unwrap();
+        a.write("f", b"the real content");
+        a.push().await;
+        let b = world.node();
+        b.pull().await;
+        assert!(b.entry("before").is_some() && b.entry("f").is_none());
+        assert!(matches!(ledger.outlook(1), Outlook::Held(_)));
+        token.release();
+        a.push().await;
+        b.pull().await;
+        assert!(b.read("f").await == Some(b"the real content".to_vec()));
+        // Nobody releases it: it goes by itself.
+        let (_, token) = ledger.publish_held(vec![(path("g"), Op::Put(empty))]).unwrap();
+        world.clock.advance(HOLD_MAX - Duration::from_millis(1));
+        a.push().await;
+        assert!(b.pull().await && b.entry("g").is_none());
+        world.clock.advance(Duration::from_millis(1));
+        a.push().await;
+        assert!(b.pull().await && b.entry("g").is_some());
+        drop(token);
+    });
+}
+
+#[test]
+fn a_drain_waits_for_nothing_but_the_store() {
+    run_real(async {
+        let mut world = World::with_clock(Clock::system());
+        world.settings = Settings { delay: Duration::from_secs(60), ..Settings::default() };
+        let a = world.node();
+        let ledger = a.engine.ledger().clone();
+        a.engine.start();
+        for n in 0..50 {
+            a.write(&format!("f{n}"), &content(n, 10_000));
+        }
+        let empty = file(crate::digest::Digest::empty(), 0);
+        let held = ledger.publish_held(vec![(path("held"), Op::Put(empty))]).unwrap();
+        let report = a.engine.drain(Duration::from_secs(20), |_| ()).await;
+        assert!(report.complete && report.left.records == 0, "{report:?}");
+        assert!(report.elapsed_ms < 5000);
+        drop(held);
+        let b = world.node();
+        assert!(b.pull().await);
+        assert!(b.entry("held").is_some() && b.read("f49").await == Some(content(49, 10_000)));
+        // A store that is gone: the report says so, at its deadline.
+        a.fail("resets=100");
+        a.write("late", b"x");
+        let mut told = 0;
+        let report = a.engine.drain(Duration::from_millis(700), |_| told += 1).await;
+        assert!(!report.complete && report.left.records == 1 && told >= 2, "{report:?}");
+        a.engine.stop().await;
+        let mut a = world.node_at(a.crash());
+        assert_eq!(a.engine.ledger().pending().records, 1, "and the journal has it");
+        a.push().await;
+        assert!(b.pull().await && b.entry("late").is_some());
+    });
+}
+
+#[test]
+fn a_change_is_seen_elsewhere_within_half_a_second() {
+    run_real(async {
+        let clock = Clock::system();
+        let world = World::with_clock(clock.clone());
+        let (a, b) = (world.node(), world.node());
+        for node in [&a, &b] {
+            node.fail("latency_ms=20");
+            node.engine.start();
+            assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        }
+        let mut times = Vec::new();
+        for n in 0..15 {
+            sleep(Duration::from_millis(1000 + 37 * n)).await;
+            let (name, begin) = (format!("f{n}"), clock.mono());
+            a.write(&name, &content(n, 8000));
+            loop {
+                b.engine.follower().note_activity();
+                if b.entry(&name).is_some() {
+                    break;
+                }
+                assert!(clock.mono() - begin < Duration::from_secs(5));
+                sleep(Duration::from_millis(5)).await;
+            }
+            times.push(clock.mono() - begin);
+        }
+        times.sort();
+        assert!(times[7] < Duration::from_millis(500), "{times:?}");
+        a.engine.stop().await;
+        b.engine.stop().await;
+    });
+}
+
+#[test]
+fn a_commit_that_was_long_on_its_way_is_written_again_under_a_new_name() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write("first", b"1");
+        a.push().await;
+        a.write("f", b"x");
+        a.upload().await;
+        a.fail("latency_ms=2000");
+        let clock = world.clock.clone();
+        let meanwhile = async {
+            sleep(Duration::from_millis(1000)).await;
+            clock.advance(Duration::from_secs(25));
+        };
+        futures::join!(a.commit(), meanwhile);
+        let mut commits = Vec::new();
+        for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
+            commits.push(decode_commit(&world.store.read(key).await.unwrap()).unwrap());
+        }
+        let all: Vec<u64> = commits.iter().map(|commit| commit.sequence).collect();
+        assert_eq!(all, [0, 1, 1]);
+        assert_eq!(commits[1].changes, commits[2].changes);
+        assert_eq!(commits[2].stamp.ms, NOW_MS + 25_000);
+        assert!(b.pull().await && b.entry("f").is_some());
+        a.fail("");
+        let gets = a.remote().requests().gets;
+        assert!(a.pull().await);
+        assert_eq!(a.remote().requests().gets, gets, "both names are known as its own");
+    });
+}
+
+#[test]
+fn a_commit_that_no_reader_would_accept_holds_nobody_up() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        let mut bad = a.store(b"bad");
+        bad.attrs = Attrs { mode: 0o100_644, ..Attrs::default() };
+        a.publish(vec![(path("bad"), Op::Put(bad))]);
+        a.write("good", b"good");
+        a.push().await;
+        a.write("later", b"later");
+        a.push().await;
+        assert!(b.pull().await);
+        assert!(b.entry("good").is_some() && b.entry("later").is_some());
+        assert!(b.entry("bad").is_none());
+    });
+}
+
+#[test]
+fn what_is_published_follows_from_what_is_there() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        let ledger = a.engine.ledger().clone();
+        // Many claim a name; one gets it.
+        let won = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for n in 0..8_u64 {
+                let (ledger, won) = (ledger.clone(), &won);
+                let claim = move || {
+                    let done = ledger.publish_with::<Error>(|fold, stamper| {
+                        if fold.entry(&path("name")).is_some() {
+                            return Err(Error::new(Kind::Exists, "it is taken"));
+                        }
+                        let op = Op::Put(file_of(n));
+                        Ok(vec![Change { path: path("name"), stamp: stamper.next(), op }])
+                    });
+                    match done {
+                        Ok(_) => drop(won.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) => assert_eq!(error.kind(), Kind::Exists),
+                    }
+                };
+                #[expect(clippy::disallowed_methods, reason = "a scoped thread of a test")]
+                std::thread::Builder::new().spawn_scoped(scope, claim).unwrap();
+            }
+        });
+        assert_eq!(won.load(Ordering::Relaxed), 1);
+        assert_eq!(ledger.pending().records, 1);
+        assert_eq!(ledger.publish(Vec::new()).unwrap(), []);
+        let many = (0..=RECORD_CHANGES_MAX).map(|_| (path("x"), Op::Remove)).collect();
+        assert_eq!(ledger.publish(many).unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(ledger.pending().records, 1, "nothing of it");
+        let (early, late) = (ledger.next_stamp(), a.write("f", b"late"));
+        let change = Change { path: path("f"), stamp: early, op: Op::Remove };
+        assert_eq!(ledger.publish_stamped(vec![change]).unwrap(), [early]);
+        assert!(early < late && a.entry("f").is_some());
+    });
+}
+
+#[test]
+fn subscribers_hear_of_whole_commits_and_may_use_the_ledger() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        let (heard, ledger) = (Arc::new(parking_lot::Mutex::new(Vec::new())), b.engine.ledger());
+        let (log, inner) = (Arc::clone(&heard), ledger.clone());
+        ledger.subscribe(Box::new(move |paths| {
+            // Would hang or panic if any lock were held.
+            let whole = paths.iter().all(|p| inner.read(|fold| fold.register(p).is_some()));
+            inner.touch_directory(&path("d"));
+            assert_eq!(inner.pending().records, 0);
+            log.lock().push((paths.len(), whole));
+        }));
+        a.publish(vec![
+            (path("d/x"), Op::Put(a.store(b"1"))),
+            (path("d/y"), Op::Put(a.store(b"2"))),
+        ]);
+        a.push().await;
+        assert!(b.pull().await && b.pull().await);
+        assert_eq!(*heard.lock(), [(2, true)]);
+    });
+}
+
+#[test]
+fn a_read_only_node_writes_nothing() {
+    run(async {
+        let mut world = World::new();
+        let mut a = world.node();
+        a.write("f", b"x");
+        a.push().await;
+        world.settings.read_only = true;
+        let b = world.node();
+        b.engine.start();
+        assert!(b.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        assert!(b.read("f").await == Some(b"x".to_vec()));
+        assert!(b.engine.publisher().is_none());
+        assert!(b.engine.drain(Duration::ZERO, |_| ()).await.complete);
+        assert_eq!(b.remote().requests().puts, 0);
+        b.engine.stop().await;
+    });
+}
+
+#[test]
+fn names_of_the_log_are_the_stamps_of_commits() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let stamp = a.write("f", b"x");
+        a.push().await;
+        let keys = world.store.keys().await;
+        let log = keys.iter().find_map(|key| key.strip_prefix("log/")).unwrap();
+        assert!(keys::commit_stamp(log).unwrap() > stamp, "a commit comes after its changes");
+    });
+}

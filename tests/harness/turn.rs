@@ -1,0 +1,55 @@
+//! Who may use the machine at the moment.
+//!
+//! Owns the turns of the tests in this process: those that measure deadlines have the machine to
+//! themselves, the others share it. Must never be taken twice by one test, or it waits for itself.
+
+use parking_lot::{Condvar, Mutex};
+
+#[derive(Debug, Default)]
+struct State {
+    sharing: usize,
+    alone: bool,
+    waiting: usize,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { sharing: 0, alone: false, waiting: 0 });
+static CHANGED: Condvar = Condvar::new();
+
+/// A turn; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    alone: bool,
+}
+
+impl Turn {
+    /// Waits until nobody has, or waits for, the machine alone.
+    pub(crate) fn shared() -> Self {
+        let mut state = STATE.lock();
+        CHANGED.wait_while(&mut state, |state| state.alone || state.waiting > 0);
+        state.sharing += 1;
+        Self { alone: false }
+    }
+
+    /// Waits until nobody uses the machine.
+    pub(crate) fn alone() -> Self {
+        let mut state = STATE.lock();
+        state.waiting += 1;
+        CHANGED.wait_while(&mut state, |state| state.alone || state.sharing > 0);
+        state.waiting -= 1;
+        state.alone = true;
+        Self { alone: true }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = STATE.lock();
+        if self.alone {
+            state.alone = false;
+        } else {
+            state.sharing -= 1;
+        }
+        drop(state);
+        CHANGED.notify_all();
+    }
+}
