@@ -63,6 +63,11 @@ fn serve_on(
 ) -> Result<ExitReport> {
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
     let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned()));
+    // Before anybody can find the mount: who finds it may send a signal at once.
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::listen()?
+    };
     // Before the mount shows, so that whoever finds the mount finds who serves it.
     let around = crate::config::Surroundings::of_process();
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);
@@ -81,11 +86,6 @@ fn serve_on(
         })
     };
     look_through(runtime, session.mount_point())?;
-    // Before anybody is told that it works: who is told may send a signal at once.
-    let signals = {
-        let _inside = runtime.enter();
-        Signals::listen()?
-    };
     tracing::info!(mount_point = %mount_point.display(), "mounted");
     ready();
     let drain = runtime.block_on(run(&node, &session, signals));
