@@ -8,6 +8,7 @@ mod bodies;
 mod clock;
 #[path = "../floor/mod.rs"]
 mod floor;
+mod kernel;
 mod node;
 mod options;
 mod peers;
@@ -30,6 +31,9 @@ use clap::Parser as _;
 use options::{Options, Part};
 use report::Report;
 
+/// Threads of the floor: as many as hearthfs has by default.
+const THREADS: usize = 4;
+
 /// Says on stderr how far it is.
 #[expect(clippy::print_stderr, reason = "this is the seam itself")]
 pub(crate) fn say(text: fmt::Arguments<'_>) {
@@ -44,7 +48,7 @@ fn print(text: &str) {
 fn main() -> ExitCode {
     let options = Options::parse();
     let done = match &options.serve_floor {
-        Some(paths) => serve_floor(paths),
+        Some(paths) => serve_floor(paths, !options.ordinary),
         None if options.bench => compare(&options),
         None => {
             say(format_args!("nothing done: run it by `cargo bench --bench compare`"));
@@ -146,15 +150,15 @@ fn load() -> String {
     text.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// Serves the floor until stdin ends; answers each line with its counters.
-fn serve_floor(paths: &[PathBuf]) -> Result<bool> {
+/// Serves the floor until stdin ends; answers each line with the number of its requests so far.
+fn serve_floor(paths: &[PathBuf], passthrough: bool) -> Result<bool> {
     let [mount, backing] = paths else { bail!("a mount point and a directory are needed") };
-    let floor = floor::Floor::mount(mount, backing).context("mount the floor")?;
+    let floor =
+        floor::Floor::mount(backing, mount, passthrough, THREADS).context("mount the floor")?;
     for line in std::io::stdin().lock().lines() {
         line?;
         let mut out = std::io::stdout().lock();
-        serde_json::to_writer(&mut out, &floor.counters())?;
-        out.write_all(b"\n")?;
+        writeln!(out, "{}", floor.requests())?;
         out.flush()?;
     }
     drop(floor);

@@ -19,6 +19,8 @@ use crate::clock::{self, now, sleep_ms};
 const READY_MAX: Duration = Duration::from_mins(2);
 /// How long an orderly end may take.
 const STOP_MAX: Duration = Duration::from_mins(2);
+/// How long the control socket may take after the mount.
+const SOCKET_MAX: Duration = Duration::from_secs(10);
 /// How much of a log is shown when a daemon fails.
 const LOG_LINES_SHOWN: usize = 20;
 
@@ -183,13 +185,19 @@ impl Node {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Returns what `status --json` says.
+    /// Returns what `status --json` says. A mount answers a moment before its control socket does.
     pub(crate) fn status(&self) -> Result<Value> {
-        let said = self.command().arg("status").arg(self.mount()).arg("--json").output()?;
-        if !said.status.success() {
-            bail!("status of {}: {}", self.name, String::from_utf8_lossy(&said.stderr));
+        let begun = now();
+        loop {
+            let said = self.command().arg("status").arg(self.mount()).arg("--json").output()?;
+            if said.status.success() {
+                return Ok(serde_json::from_slice(&said.stdout)?);
+            }
+            if now().saturating_sub(begun) > SOCKET_MAX {
+                bail!("status of {}: {}", self.name, String::from_utf8_lossy(&said.stderr));
+            }
+            sleep_ms(5);
         }
-        Ok(serde_json::from_slice(&said.stdout)?)
     }
 
     /// Returns the round trips so far, by operation.

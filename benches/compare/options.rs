@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Serves the floor: mount point and backing directory.
     #[arg(long, hide = true, num_args = 2, value_names = ["MOUNT", "BACKING"])]
     pub(crate) serve_floor: Option<Vec<PathBuf>>,
+    /// Serves it without passthrough.
+    #[arg(long, hide = true)]
+    pub(crate) ordinary: bool,
 }
 
 /// A part of the report.

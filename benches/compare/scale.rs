@@ -135,7 +135,10 @@ fn written(
 fn made(base: &Path, total: usize, table: &mut Table, report: &mut Report) -> Result<()> {
     let store = store(base, "made.store")?;
     // The store's own format object is a node's to write.
-    Node::start(base, "made.first", options(&store))?.stop()?;
+    let mut first = Node::start(base, "made.first", options(&store))?;
+    // A daemon that answers on its socket has all its signal handlers.
+    first.status()?;
+    first.stop()?;
     crate::say(format_args!("scale: making a log of {total} entries"));
     let (took, done) = timed(|| make_log(&store, total));
     done?;

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use crate::bodies::Bodies;
+use crate::kernel::Tap;
 use crate::node::Options;
 use crate::options::Counts;
 use crate::report::{Report, Table, micros, ratio};
@@ -17,8 +18,10 @@ use crate::stats::Samples;
 use crate::target::Target;
 use crate::work::{self, Site, WORKS, Work};
 
-/// The target that the others are compared with.
-const FLOOR: usize = 1;
+/// The column that the others are compared with.
+const FLOOR: &str = "floor";
+/// The column that those are compared with whose bytes travel through the daemon.
+const FLOOR_ORDINARY: &str = "floor, ordinary";
 
 /// What was found out about one work on one target.
 #[derive(Debug, Default)]
@@ -35,6 +38,12 @@ pub(crate) fn run(
     report: &mut Report,
 ) -> Result<()> {
     let mut targets = targets(base)?;
+    let tap = Tap::new();
+    match &tap {
+        Ok(_) => report.note("round trips are the kernel's own count"),
+        Err(why) => report.note(format!("round trips are the daemons' own count: {why:#}")),
+    }
+    let tap = tap.ok();
     crate::say(format_args!("single: filling {} targets", targets.len()));
     for (number, target) in targets.iter_mut().enumerate() {
         let dir = target.dir.clone();
@@ -56,7 +65,7 @@ pub(crate) fn run(
                 let target = &mut targets[number];
                 let dir = target.dir.clone();
                 let site = Site { dir: &dir, round, target: number, bodies, counts };
-                one_turn(work, &site, target, &mut row[number])
+                one_turn(work, &site, target, tap.as_ref(), &mut row[number])
                     .with_context(|| format!("{} on {}", work.name, target.name))?;
             }
         }
@@ -64,7 +73,7 @@ pub(crate) fn run(
     for target in &targets {
         let io = target.io()?;
         if !io.is_empty() {
-            report.note(format!("column `{}`: {io} I/O", target.name));
+            report.note(format!("column `{}`: I/O is {io}", target.name));
         }
     }
     let names: Vec<&str> = targets.iter().map(|target| target.name).collect();
@@ -78,24 +87,33 @@ fn targets(base: &Path) -> Result<Vec<Target>> {
     let store = base.join("store");
     std::fs::create_dir_all(&store)?;
     let shared = Options { remote: Some(format!("file://{}", store.display())), ..local("auto") };
+    // Passing through needs the same right as mounting by oneself.
+    let root = rustix::process::geteuid().is_root();
     Ok(vec![
         Target::disk(base)?,
-        Target::floor(base)?,
+        Target::floor(FLOOR, base, root)?,
         Target::node("hearthfs", base, "node", local("auto"))?,
         Target::node("hearthfs, file://", base, "shared", shared)?,
+        Target::floor(FLOOR_ORDINARY, base, false)?,
         Target::node("hearthfs, ordinary", base, "ordinary", local("ordinary"))?,
     ])
 }
 
-fn one_turn(work: &Work, site: &Site<'_>, target: &mut Target, cell: &mut Cell) -> Result<()> {
+fn one_turn(
+    work: &Work,
+    site: &Site<'_>,
+    target: &mut Target,
+    tap: Option<&Tap>,
+    cell: &mut Cell,
+) -> Result<()> {
     work.before(site)?;
     if site.round + 1 == site.counts.warm {
         // Counted in a round of its own, which is not timed.
-        let before = target.trips()?;
-        let samples = work.turn(site)?.len();
-        let after = target.trips()?;
-        let operations = samples * (work.per_sample)(site.counts);
-        cell.trips = before.zip(after).map(|(before, after)| grown(&before, &after, operations));
+        let (samples, trips) = target.count(tap, || Ok(work.turn(site)?.len()))?;
+        let operations = (samples * (work.per_sample)(site.counts)).max(1) as f64;
+        cell.trips = trips.map(|trips| {
+            trips.into_iter().map(|(name, count)| (name, count as f64 / operations)).collect()
+        });
     } else {
         let samples = work.turn(site)?;
         if site.round >= site.counts.warm {
@@ -105,22 +123,12 @@ fn one_turn(work: &Work, site: &Site<'_>, target: &mut Target, cell: &mut Cell) 
     target.settle()
 }
 
-/// Returns how many of each kind came per operation.
-fn grown(
-    before: &BTreeMap<String, u64>,
-    after: &BTreeMap<String, u64>,
-    operations: usize,
-) -> BTreeMap<String, f64> {
-    let count = |name: &String, now: &u64| now.saturating_sub(*before.get(name).unwrap_or(&0));
-    after
-        .iter()
-        .map(|(name, now)| (name.clone(), count(name, now) as f64 / operations.max(1) as f64))
-        .filter(|(_, count)| *count > 0.0)
-        .collect()
-}
-
 fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Report) {
     let head = |first: &[&str]| first.iter().chain(names).map(|name| (*name).to_owned()).collect();
+    let floor_of = |name: &str| {
+        let floor = if name.ends_with("ordinary") { FLOOR_ORDINARY } else { FLOOR };
+        names.iter().position(|other| *other == floor).unwrap_or_default()
+    };
     let mut times = Table::new("One node: median / 99th percentile, microseconds", head(&["work"]));
     let mut ratios = Table::new("One node: ratio to the floor", head(&["work", "goal"]));
     let mut trips = Table::new(
@@ -136,11 +144,11 @@ fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Rep
             let each = (work.per_sample)(counts) as f64;
             let (p50, p99) =
                 (cell.samples.quantile_us(0.5) / each, cell.samples.quantile_us(0.99) / each);
-            let to_floor = cell.samples.ratio_to(&row[FLOOR].samples);
+            let to_floor = cell.samples.ratio_to(&row[floor_of(name)].samples);
             time.push(format!("{} / {}", micros(p50), micros(p99)));
             let ours = name.starts_with("hearthfs");
             r.push(ratio(to_floor, work.ratio_max.filter(|_| ours)));
-            let total = cell.trips.as_ref().map(|trips| trips.values().sum::<f64>());
+            let total = cell.trips.as_ref().map(|trips| trips.values().fold(0.0, |sum, n| sum + n));
             t.push(trips_cell(total, cell.trips.as_ref(), work.trips_max.filter(|_| ours)));
             report.row(json!({
                 "part": "single", "work": work.name, "target": name, "samples": cell.samples.len(),

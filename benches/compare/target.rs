@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::Pid;
 
 use crate::clock;
+use crate::kernel::Tap;
 use crate::node::{self, Node, Options};
 
 /// Operations that nobody on the caller's path waits for.
@@ -44,9 +45,9 @@ impl Target {
     }
 
     /// The floor.
-    pub(crate) fn floor(base: &Path) -> Result<Self> {
-        let floor = Floor::start(base)?;
-        Ok(Self { name: "floor", dir: base.join("floor"), served: Served::Floor(floor) })
+    pub(crate) fn floor(name: &'static str, base: &Path, passthrough: bool) -> Result<Self> {
+        let floor = Floor::start(&base.join(name.replace(", ", "-")), passthrough)?;
+        Ok(Self { name, dir: floor.mount.clone(), served: Served::Floor(floor) })
     }
 
     /// A hearthfs.
@@ -81,23 +82,45 @@ impl Target {
         }
     }
 
-    /// Returns the round trips so far that callers waited for; `None` where there are none to count.
-    pub(crate) fn trips(&mut self) -> Result<Option<BTreeMap<String, u64>>> {
-        let mut all = match &mut self.served {
-            Served::Disk => return Ok(None),
-            Served::Floor(floor) => floor.counters()?,
-            Served::Node(node) => node.operations()?,
+    /// Returns how many round trips callers waited for during `work`, by operation: as the kernel
+    /// says, or else as the target itself does. Nothing where there are none to count.
+    pub(crate) fn count<T>(
+        &mut self,
+        tap: Option<&Tap>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, Option<BTreeMap<String, u64>>)> {
+        let (done, mut trips) = match (tap, &self.served) {
+            (_, Served::Disk) => return Ok((work()?, None)),
+            (Some(tap), _) => tap.count(&self.dir, work)?,
+            (None, _) => {
+                let before = self.trips()?;
+                let done = work()?;
+                let mut after = self.trips()?;
+                for (name, count) in &mut after {
+                    *count = count.saturating_sub(*before.get(name).unwrap_or(&0));
+                }
+                (done, after)
+            }
         };
-        all.retain(|name, _| !ASIDE.contains(&name.as_str()));
-        Ok(Some(all))
+        trips.retain(|name, _| !ASIDE.contains(&name.as_str()));
+        Ok((done, Some(trips)))
+    }
+
+    fn trips(&mut self) -> Result<BTreeMap<String, u64>> {
+        match &mut self.served {
+            Served::Disk => Ok(BTreeMap::new()),
+            Served::Floor(floor) => floor.counters(),
+            Served::Node(node) => node.operations(),
+        }
     }
 
     /// Returns how its reads and writes travel, as it says itself.
     pub(crate) fn io(&self) -> Result<String> {
         let Served::Node(node) = &self.served else { return Ok(String::new()) };
         let status = node.status()?;
-        let word = |at: &str| status.pointer(at).and_then(|v| v.as_str()).unwrap_or("").to_owned();
-        Ok(format!("{} {}", word("/io/mode"), word("/io/reason")).trim_end().to_owned())
+        let word = |at: &str| status.pointer(at).and_then(serde_json::Value::as_str);
+        let mode = word("/io/mode").unwrap_or("unknown").to_owned();
+        Ok(word("/io/reason").map_or_else(|| mode.clone(), |why| format!("{mode} ({why})")))
     }
 }
 
@@ -106,13 +129,14 @@ impl Target {
 struct Floor {
     mount: PathBuf,
     backing: PathBuf,
+    passthrough: bool,
     served: Option<(Child, ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Floor {
-    fn start(base: &Path) -> Result<Self> {
-        let mut floor =
-            Self { mount: base.join("floor"), backing: base.join("floor.backing"), served: None };
+    fn start(base: &Path, passthrough: bool) -> Result<Self> {
+        let (mount, backing) = (base.join("mount"), base.join("backing"));
+        let mut floor = Self { mount, backing, passthrough, served: None };
         std::fs::create_dir_all(&floor.mount)?;
         std::fs::create_dir_all(&floor.backing)?;
         floor.restart()?;
@@ -123,6 +147,9 @@ impl Floor {
         self.end()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--serve-floor").arg(&self.mount).arg(&self.backing);
+        if !self.passthrough {
+            command.arg("--ordinary");
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("start the floor")?;
         clock::watch(Pid::from_child(&child));
@@ -143,7 +170,8 @@ impl Floor {
         stdin.flush()?;
         let mut line = String::new();
         stdout.read_line(&mut line)?;
-        serde_json::from_str(&line).with_context(|| format!("the floor's counters: {line:?}"))
+        let requests = line.trim().parse().with_context(|| format!("the floor said {line:?}"))?;
+        Ok(BTreeMap::from([("all".to_owned(), requests)]))
     }
 
     fn end(&mut self) -> Result<()> {

@@ -190,6 +190,8 @@ pub enum Lookup {
 #[derive(Clone, Debug)]
 pub enum Io {
     /// Straight to the backing file, without us. All open handles of an inode must share one backing.
+    /// Where the kernel will not register the file, the handle's reads and writes come to us after all,
+    /// as with [`Io::Direct`]; whoever offers this must be able to serve them.
     Passthrough(Arc<Backing>),
     /// Through the page cache and then us. `keep`: what the cache holds of this inode is still true.
     Cached {
@@ -290,8 +292,9 @@ pub struct DirEntry<'a> {
     pub file_type: FileType,
     /// Where a later call goes on after this entry.
     pub next: u64,
-    /// Attributes, when they were asked for (`readdirplus`) and this is not `.` or `..`. Counts one
-    /// lookup if and only if the sink took the entry.
+    /// Attributes. Must be there when they were asked for (`readdirplus`), and must not be for `.` and
+    /// `..`: a name cannot be listed without, and the listing would end in EIO. Counts one lookup if
+    /// and only if the sink took the entry.
     pub found: Option<Found>,
 }
 
@@ -339,6 +342,11 @@ pub struct Abilities {
 
 /// A file system as the kernel sees it. Every call may come from several threads at once, and none
 /// may wait for the network: what has to wait is an [`Answer::Later`].
+///
+/// Two duties come with what the session asks of the kernel. Inode numbers are never used twice. And
+/// setuid and setgid bits of regular files go ([`without_privileges`]) at each change of owner or
+/// group, and at each change of size and each open for writing by a caller other than root: the
+/// kernel has left that to us, and passed-through writes are never seen here.
 pub trait Vfs: Send + Sync + 'static {
     /// Tells what the session can do, before the first request.
     fn start(&self, abilities: Abilities);
@@ -449,4 +457,23 @@ pub trait Vfs: Send + Sync + 'static {
     fn listxattr(&self, caller: &Caller, ino: Ino) -> Answer<Vec<u8>>;
     /// Removes an extended attribute; `ENODATA` when it is not there.
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<()>;
+}
+
+/// Returns permission bits without those that lend the rights of an owner or group: setuid always,
+/// setgid where the group may run the file.
+pub fn without_privileges(perm: u16) -> u16 {
+    let group_runs = perm & 0o010 != 0;
+    perm & if group_runs { !0o6000 } else { !0o4000 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn privileges_go_as_the_kernel_has_them_go() {
+        for (perm, left) in [(0o6755, 0o755), (0o6745, 0o2745), (0o4644, 0o644), (0o1777, 0o1777)] {
+            assert_eq!(without_privileges(perm), left, "{perm:o}");
+        }
+    }
 }

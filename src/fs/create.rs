@@ -452,7 +452,7 @@ fn host(
         .filter(|generation| {
             let empty = generation.published.as_ref().is_none_or(|p| p.mark.size == 0);
             generation.guest_on.is_none()
-                && generation.writers > 0
+                && (generation.writers > 0 || generation.published.is_some())
                 && empty
                 && !generation.unpublished_bytes()
         })

@@ -243,6 +243,12 @@ impl Blobs {
         self.edit(digest, |flag| *flag = unsaved)
     }
 
+    /// Notes that a blob was read and is not what its name says, or cannot be read: it is hashed
+    /// when it is opened next, whatever its seal says, and removed if it is wrong.
+    pub fn suspect(&self, digest: &Digest) {
+        self.0.table.lock().tier.change(digest, |held| held.blob.verified &= held.unsealed);
+    }
+
     /// Makes a blob durable: it survives a power loss once this has returned.
     pub fn sync(&self, digest: &Digest) -> Result<()> {
         if digest.is_empty_content() {

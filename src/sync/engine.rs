@@ -74,7 +74,9 @@ impl Engine {
     /// Starts publishing, following and saving.
     pub fn start(&self) {
         let mut tasks = self.tasks.lock();
-        tasks.push(self.follower.start(&self.runtime));
+        if self.ledger.remote().is_some() {
+            tasks.push(self.follower.start(&self.runtime));
+        }
         if let Some(publisher) = &self.publisher {
             tasks.extend(publisher.start(&self.runtime));
         }
@@ -98,6 +100,13 @@ impl Engine {
 
     /// Stops all tasks and saves. What is not remote stays in the journal for the next start.
     pub async fn stop(&self) {
+        self.kill().await;
+        self.ledger.save_behind().await;
+    }
+
+    /// Stops all tasks wherever they are, as a crash does; the next start finds everything in the
+    /// journal.
+    pub async fn kill(&self) {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in &tasks {
             task.abort();
@@ -106,7 +115,12 @@ impl Engine {
             // Aborted, or it has ended by a panic that was reported when it happened.
             drop(task.await);
         }
-        self.ledger.save_behind().await;
+    }
+
+    /// Reports whether a task has ended by itself, which only a panic makes it do: nothing will be
+    /// published, followed or saved any more, and the daemon should be restarted.
+    pub fn has_failed(&self) -> bool {
+        self.tasks.lock().iter().any(JoinHandle::is_finished)
     }
 
     /// Returns the namespace and the journal.

@@ -138,9 +138,6 @@ impl Follower {
     }
 
     async fn run(&self) {
-        if self.0.remote.is_none() {
-            return;
-        }
         let freshness = &self.0.freshness;
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         let limit = freshness.limit();

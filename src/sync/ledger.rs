@@ -35,11 +35,12 @@ use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::local::{Blobs, Index, Journal, Seq, Staging};
+use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
 use crate::remote::Remote;
 use crate::stamp::{NodeId, Stamp, StampClock};
+use crate::task;
 
 /// Records that may wait for the store before new writers are asked to wait.
 pub const PENDING_RECORDS_MAX: u64 = 200_000;
@@ -47,7 +48,7 @@ pub const PENDING_RECORDS_MAX: u64 = 200_000;
 /// the local tier is a limit of its own, and usually the smaller one.
 pub const PENDING_BYTES_MAX: u64 = 1 << 40;
 /// The most changes in one record; one commit holds them all.
-pub const RECORD_CHANGES_MAX: usize = 50_000;
+pub const RECORD_CHANGES_MAX: usize = 100_000;
 /// The most bytes that the changes of one record may take, roughly.
 const RECORD_META_BYTES_MAX: u64 = 32 << 20;
 
@@ -59,6 +60,8 @@ type Subscriber = Box<dyn Fn(&[TreePath]) + Send + Sync>;
 pub struct Ledger(Arc<Inner>);
 
 struct Inner {
+    /// Holds the lock of the cache directory for as long as anybody uses what is in it.
+    _dir: CacheDir,
     clock: Clock,
     incarnation: u64,
     stamps: StampClock,
@@ -97,6 +100,8 @@ struct Order {
     chains: Chains,
     /// Names of packs, one allocation each, with the end of the last frame that is known in each.
     packs: HashMap<Arc<str>, u64>,
+    /// The time of the last name.
+    named_ms: u64,
     bad: Bad,
 }
 
@@ -348,6 +353,17 @@ impl Ledger {
     /// Returns the wall time in milliseconds since the Unix epoch, as the store sees it if it is known.
     pub fn now_ms(&self) -> u64 {
         self.0.remote.as_ref().map_or_else(|| self.0.clock.wall_ms(), Remote::now_ms)
+    }
+
+    /// Makes a stamp for the name of an object, later than all that were made before.
+    ///
+    /// Names must be unique also when a run before has left nothing behind that tells which it used,
+    /// and the clock was set back since. So the counter is random, and the time alone grows.
+    pub(super) fn name_stamp(&self) -> Stamp {
+        let made = self.next_stamp();
+        let mut order = self.0.order.lock();
+        order.named_ms = made.ms.max(order.named_ms + 1);
+        Stamp { ms: order.named_ms, counter: task::random_u64() as u32, node: made.node }
     }
 
     /// Returns the number of the last record that was published.

@@ -190,6 +190,12 @@ impl Publisher {
 
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.
     pub(super) async fn commit(&self, uploaded: Uploaded) {
+        let landed: Vec<Digest> = uploaded.locations.iter().map(|(digest, _)| *digest).collect();
+        self.commit_batch(uploaded).await;
+        self.0.uploader.landed(landed.into_iter());
+    }
+
+    async fn commit_batch(&self, uploaded: Uploaded) {
         let began = self.0.ledger.clock().mono();
         let Uploaded { batch, packs, blobs, mut locations } = uploaded;
         if batch.changes.is_empty() && batch.amends.is_empty() {
@@ -200,7 +206,7 @@ impl Publisher {
         if !batch.amends.doubts.is_empty() {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
-        let stamp = self.0.ledger.next_stamp();
+        let stamp = self.0.ledger.name_stamp();
         let mut commit = Commit {
             stamp,
             node: stamp.node,
@@ -239,7 +245,7 @@ impl Publisher {
         loop {
             let stamped = clock.mono();
             if !names.is_empty() {
-                commit.stamp = self.0.ledger.next_stamp();
+                commit.stamp = self.0.ledger.name_stamp();
             }
             names.push(commit.stamp);
             let bytes = encode(commit).await?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
+use parking_lot::Mutex;
 
 use super::backoff::Backoff;
 use super::batch::Batch;
@@ -59,6 +60,9 @@ pub(super) struct Uploader {
     ledger: Ledger,
     remote: Remote,
     pack_bytes: u64,
+    /// Where contents lie whose commits are not written yet: a batch that needs them again goes
+    /// after these commits.
+    flying: Mutex<HashMap<Digest, Location>>,
     quiet: Quiet,
     quiet_lost: Quiet,
 }
@@ -86,13 +90,14 @@ impl Uploader {
     pub(super) fn new(ledger: Ledger, remote: Remote, pack_bytes: u64) -> Self {
         let pack_bytes = pack_bytes.min(PACK_BYTES_SET_MAX);
         let (quiet, quiet_lost) = (Quiet::default(), Quiet::default());
-        Self { ledger, remote, pack_bytes, quiet, quiet_lost }
+        let flying = Mutex::default();
+        Self { ledger, remote, pack_bytes, flying, quiet, quiet_lost }
     }
 
     /// Uploads what the batch needs. Returns only when all of it is in the store, or lost here.
     pub(super) async fn upload(self: &Arc<Self>, mut batch: Batch) -> Uploaded {
         let plan = self.plan(&batch);
-        let lost = parking_lot::Mutex::new(Vec::new());
+        let lost = Mutex::new(Vec::new());
         let batch_ref = &batch;
         let packs = stream::iter(plan.packs)
             .map(|some| self.store_pack(some, batch_ref, &lost))
@@ -114,19 +119,29 @@ impl Uploader {
             uploaded.blobs.push(BlobAt { digest, size, place: Place::Inline(bytes), stored_ms });
         }
         uploaded.add_known(plan.known);
-        let lost = lost.into_inner();
+        let mut lost = lost.into_inner();
+        // What was announced before can still be had from there.
+        lost.retain(|digest| self.ledger.location(digest).is_none());
         if !lost.is_empty() {
             self.leave_out(&mut batch, &lost);
         }
         let Announcement { packs, blobs, locations } = uploaded;
+        self.flying.lock().extend(locations.iter().cloned());
         Uploaded { batch, packs, blobs, locations }
+    }
+
+    /// Notes that the namespace knows now where the contents of a batch lie.
+    pub(super) fn landed(&self, contents: impl Iterator<Item = Digest>) {
+        let mut flying = self.flying.lock();
+        contents.for_each(|digest| drop(flying.remove(&digest)));
     }
 
     fn plan(&self, batch: &Batch) -> Plan {
         let mut plan = Plan::default();
         let (mut inline, mut packed) = (0, 0);
         for (digest, size) in batch.contents() {
-            match self.ledger.location(&digest) {
+            let flying = self.flying.lock().get(&digest).cloned();
+            match flying.or_else(|| self.ledger.location(&digest)) {
                 // Where it was announced before, nodes that lost it from there can still have it.
                 Some(Location { site: Site::Inline { .. }, .. })
                     if !self.ledger.blobs().contains(&digest) =>
@@ -162,7 +177,7 @@ impl Uploader {
         &self,
         some: Vec<(Digest, u64)>,
         batch: &Batch,
-        lost: &parking_lot::Mutex<Vec<Digest>>,
+        lost: &Mutex<Vec<Digest>>,
     ) -> Stored {
         let read = self.read_all(some, batch, lost).await;
         if read.is_empty() {
@@ -170,7 +185,7 @@ impl Uploader {
         }
         let (bytes, members) = task::blocking(move || build(&read)).await;
         let bytes = bytes::Bytes::from(bytes);
-        let name = keys::pack_name(&self.ledger.next_stamp());
+        let name = keys::pack_name(&self.ledger.name_stamp());
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         loop {
             let stored_ms = self.ledger.storing_ms(members.iter().map(|member| &member.0));
@@ -186,7 +201,7 @@ impl Uploader {
         &self,
         (digest, size): (Digest, u64),
         batch: &Batch,
-        lost: &parking_lot::Mutex<Vec<Digest>>,
+        lost: &Mutex<Vec<Digest>>,
     ) -> Stored {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         let mut tries = 0;
@@ -203,6 +218,7 @@ impl Uploader {
                 Ok(()) => return Stored::Object { digest, size, stored_ms },
                 // Our own disk, and not the store.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Internal) => {
+                    self.ledger.blobs().suspect(&digest);
                     tries += 1;
                     if tries >= LOCAL_TRIES || self.is_unwanted(&digest, batch) {
                         lost.lock().push(digest);
@@ -229,7 +245,7 @@ impl Uploader {
         &self,
         some: Vec<(Digest, u64)>,
         batch: &Batch,
-        lost: &parking_lot::Mutex<Vec<Digest>>,
+        lost: &Mutex<Vec<Digest>>,
     ) -> Vec<(Digest, Vec<u8>)> {
         let mut all = Vec::with_capacity(some.len());
         let mut left = some;
@@ -386,5 +402,9 @@ fn read_blob(blobs: &crate::local::Blobs, digest: &Digest, size: u64) -> Result<
     open.file
         .read_exact_at(&mut bytes, 0)
         .map_err(|e| Error::io(format!("read blob {digest}"), e))?;
-    Ok((Digest::of(&bytes) == *digest).then_some(bytes))
+    if Digest::of(&bytes) == *digest {
+        return Ok(Some(bytes));
+    }
+    blobs.suspect(digest);
+    Ok(None)
 }

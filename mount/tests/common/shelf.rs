@@ -256,10 +256,7 @@ impl Node {
     }
 
     fn drop_privileges(&mut self) {
-        self.attr.perm &= !0o4000;
-        if self.attr.perm & 0o010 != 0 {
-            self.attr.perm &= !0o2000;
-        }
+        self.attr.perm = without_privileges(self.attr.perm);
     }
 }
 

@@ -117,6 +117,23 @@ fn an_adopted_blob_is_read_back_and_known_the_second_time() {
 }
 
 #[test]
+fn a_suspect_blob_is_read_before_it_is_served() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let digest = run.put(b"content", State::Saved);
+    run.blobs.suspect(&digest);
+    assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]), "it was right after all");
+    rot(&run.path(&digest));
+    // As if the disk had changed it behind everybody's back.
+    let seal = seal_at(&run.path(&digest)).unwrap().unwrap();
+    run.blobs.0.table.lock().tier.change(&digest, |held| held.blob.seal = seal);
+    assert!(run.read(b"content").is_some_and(|bytes| bytes != b"content"), "nobody can know");
+    run.blobs.suspect(&digest);
+    assert_eq!(run.read(b"content"), None);
+    assert!(!run.blobs.contains(&digest));
+}
+
+#[test]
 fn the_empty_digest_needs_no_file() {
     let fixture = Fixture::new(1 << 30);
     let run = fixture.open();

@@ -25,7 +25,7 @@ use crate::task;
 
 /// What a ledger is made of.
 pub struct LedgerParts {
-    /// The cache directory, held by the caller for longer than the ledger lives.
+    /// The cache directory; the ledger holds it as long as it lives.
     pub dir: CacheDir,
     /// The index.
     pub index: Index,
@@ -61,6 +61,7 @@ impl Ledger {
             seen: HashSet::new(),
             chains: Chains::default(),
             packs: HashMap::new(),
+            named_ms: 0,
             bad: Bad::default(),
         };
         let mut fold = Fold::new();
@@ -71,6 +72,7 @@ impl Ledger {
         };
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let ledger = Self(Arc::new(Inner {
+            _dir: parts.dir,
             clock: parts.clock,
             incarnation: task::random_u64(),
             stamps,
@@ -107,12 +109,12 @@ impl Ledger {
                 .filter(|stamp| stamp.ms <= now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS))
                 .max()
         });
-        let node = self.node();
-        // Names in the log must be unique, also after the clock was set back.
-        let own = self.0.order.lock().seen.iter().filter(|s| s.node == node).max().copied();
-        for stamp in [latest, own].into_iter().flatten() {
+        if let Some(stamp) = latest {
             self.observe(stamp, now_ms);
         }
+        let mut order = self.0.order.lock();
+        let own = order.seen.iter().filter(|stamp| stamp.node == self.node());
+        order.named_ms = own.map(|stamp| stamp.ms).max().unwrap_or(0);
     }
 
     /// Applies what the journal has kept.

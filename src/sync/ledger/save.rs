@@ -83,10 +83,10 @@ impl Ledger {
 
     /// As [`Ledger::save`], for who can do nothing about a failure: the next start takes longer.
     pub fn save_index(&self) {
-        if let Err(error) = self.save() {
-            if let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock) {
-                tracing::warn!(error = %error.chain(), unsaid, "the state could not be saved");
-            }
+        if let Err(error) = self.save()
+            && let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock)
+        {
+            tracing::warn!(error = %error.chain(), unsaid, "the state could not be saved");
         }
     }
 
@@ -131,8 +131,12 @@ impl Ledger {
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
-        seen.iter().for_each(|stamp| batch.seen(&keys::commit_name(stamp)));
-        unseen.iter().for_each(|stamp| batch.forget_seen(&keys::commit_name(stamp)));
+        for stamp in &seen {
+            batch.seen(&keys::commit_name(stamp));
+        }
+        for stamp in &unseen {
+            batch.forget_seen(&keys::commit_name(stamp));
+        }
         Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
     }
 

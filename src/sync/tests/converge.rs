@@ -207,7 +207,7 @@ async fn play(steps: Vec<(usize, Step)>, trouble: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn p7_one_winner(steps in prop::collection::vec(any_step(), 1..60)) {
@@ -218,6 +218,25 @@ proptest! {
     fn p7_one_winner_with_a_store_in_trouble(steps in prop::collection::vec(any_step(), 1..40)) {
         run(play(steps, "errors=15 lost=15 truncated=10"));
     }
+}
+
+#[test]
+fn a_run_that_forgot_its_names_makes_new_ones() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write("f", &body(0));
+        a.upload().await;
+        a.write("f", &body(1));
+        a.commit().await;
+        // In the same millisecond, and without a trace of the commit.
+        let mut a = world.node_at(a.crash());
+        b.pull().await;
+        a.push().await;
+        b.pull().await;
+        assert!(b.read("f").await == Some(body(1)));
+        assert_eq!(a.registers(), b.registers());
+    });
 }
 
 #[test]

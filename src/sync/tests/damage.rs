@@ -34,12 +34,11 @@ fn p9_self_healing_of_every_part_of_a_pack() {
             let b = world.node();
             assert!(b.pull().await);
             for n in 0..8_u64 {
-                match b.read(&format!("f{n}")).await {
-                    Some(bytes) => assert!(bytes == content(n, 5000)),
-                    None => {
-                        misses += 1;
-                        assert!(b.entry(&format!("f{n}")).is_none(), "it is hidden");
-                    }
+                if let Some(bytes) = b.read(&format!("f{n}")).await {
+                    assert!(bytes == content(n, 5000));
+                } else {
+                    misses += 1;
+                    assert!(b.entry(&format!("f{n}")).is_none(), "it is hidden");
                 }
             }
         }

@@ -150,3 +150,50 @@ fn the_stamps_of_a_run_come_after_those_of_the_run_before() {
         assert_eq!(log.iter().filter(|key| key.starts_with("log/")).count(), 2);
     });
 }
+
+#[test]
+fn the_index_may_vanish_under_load() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let write = |a: &Node, from: u64| {
+            for n in from..from + 100 {
+                a.write(&format!("d{}/f{n}", n % 7), &content(n, 3000));
+            }
+        };
+        write(&a, 0);
+        a.push().await;
+        a.engine.ledger().save().unwrap();
+        std::fs::remove_dir_all(a.dir().join("index")).unwrap();
+        write(&a, 100);
+        a.push().await;
+        a.engine.ledger().save().unwrap();
+        write(&a, 200);
+        a.push().await;
+        // It notices, begins again, and is filled again.
+        a.engine.ledger().save().unwrap();
+        a.engine.ledger().save().unwrap();
+        let before = a.registers();
+        let a = world.node_at(a.crash());
+        a.fail("hang=1");
+        assert_eq!(a.registers(), before);
+        assert_eq!(a.engine.ledger().pending().records, 0);
+        for n in 0..300 {
+            assert!(a.read(&format!("d{}/f{n}", n % 7)).await == Some(content(n, 3000)), "{n}");
+        }
+    });
+}
+
+#[test]
+fn nobody_else_opens_the_directory_while_the_ledger_lives() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        let ledger = a.engine.ledger().clone();
+        let root = a.crash();
+        let refused = crate::local::CacheDir::open(root.path()).unwrap_err();
+        assert_eq!(refused.kind(), crate::error::Kind::Busy);
+        drop(ledger);
+        crate::local::CacheDir::open(root.path()).unwrap();
+    });
+}

@@ -89,18 +89,33 @@ impl World {
         Node { root, engine, faults, flying: None }
     }
 
+    /// Opens a new node on a store of its own address.
+    pub(super) fn node_over(&self, url: &str) -> Node {
+        let (root, faults) = (tempfile::tempdir().unwrap(), Faults::none());
+        let dir = CacheDir::open(root.path()).unwrap();
+        let options = RemoteOptions::default();
+        let url = url.parse().unwrap();
+        let remote = Remote::open(&url, &options, self.clock.clone(), dir.node()).unwrap();
+        let engine = self.engine_in(dir, Some(remote));
+        Node { root, engine, faults, flying: None }
+    }
+
     pub(super) fn engine(&self, root: &Path, faults: Option<&Arc<Faults>>) -> Engine {
         let dir = CacheDir::open(root).unwrap();
-        let index = Index::open(&dir);
-        let mut loaded = index.load();
-        let staging = Staging::open(&dir).unwrap();
-        let known: Vec<_> = loaded.seals.drain(..).map(|(d, used)| (d, used.seal)).collect();
-        let options = Options { evict_unsaved: faults.is_none(), clock: self.clock.clone() };
-        let blobs = Blobs::open(&dir, Limits::of(4 << 30), known.into_iter(), options).unwrap();
         let remote = faults.map(|faults| {
             let options = RemoteOptions::default();
             self.store.remote(faults, &options, self.clock.clone(), dir.node())
         });
+        self.engine_in(dir, remote)
+    }
+
+    fn engine_in(&self, dir: CacheDir, remote: Option<Remote>) -> Engine {
+        let index = Index::open(&dir);
+        let mut loaded = index.load();
+        let staging = Staging::open(&dir).unwrap();
+        let known: Vec<_> = loaded.seals.drain(..).map(|(d, used)| (d, used.seal)).collect();
+        let options = Options { evict_unsaved: remote.is_none(), clock: self.clock.clone() };
+        let blobs = Blobs::open(&dir, Limits::of(4 << 30), known.into_iter(), options).unwrap();
         let clock = self.clock.clone();
         let parts = LedgerParts { dir, index, loaded, blobs, staging, remote, clock };
         Engine::open(parts, self.settings, Handle::current()).unwrap()

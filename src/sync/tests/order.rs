@@ -154,3 +154,95 @@ fn a_commit_of_a_newer_format_is_left_out_and_costs_no_other() {
         assert_eq!(b.remote().requests().gets, before, "it is not read again each time");
     });
 }
+
+#[test]
+fn a_shared_directory_serves_as_a_store() {
+    use std::time::Duration;
+
+    use crate::clock::Clock;
+
+    run_real(async {
+        let shared = tempfile::tempdir().unwrap();
+        let world = World::with_clock(Clock::system());
+        let url = format!("file://{}", shared.path().display());
+        let (a, b) = (world.node_over(&url), world.node_over(&url));
+        a.engine.start();
+        b.engine.start();
+        let sizes = [0_usize, 100, 5000, 300_000, 1_500_000];
+        for (n, size) in sizes.iter().enumerate() {
+            a.write(&format!("n{n}"), &content(n as u64, *size));
+        }
+        assert!(a.engine.drain(Duration::from_secs(20), |_| ()).await.complete);
+        crate::clock::sleep(Duration::from_millis(1100)).await;
+        assert!(b.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        for (n, size) in sizes.iter().enumerate() {
+            assert!(b.read(&format!("n{n}")).await == Some(content(n as u64, *size)), "{n}");
+        }
+        a.engine.stop().await;
+        b.engine.stop().await;
+    });
+}
+
+/// Everything at once and running: writer, publisher, follower, a store in trouble, restarts.
+#[test]
+fn p5_in_order_while_the_writer_is_killed_again_and_again() {
+    use std::time::Duration;
+
+    use crate::clock::{Clock, sleep, within};
+
+    const FILES: u64 = 600;
+    run_real(async {
+        let mut world = World::with_clock(Clock::system());
+        world.settings.delay = Duration::from_millis(10);
+        let b = world.node();
+        b.fail("errors=5 truncated=5 latency_ms=1");
+        b.engine.start();
+        let ledger = b.engine.ledger().clone();
+        // In one look, as commits arrive meanwhile.
+        let shown = || -> Vec<u64> {
+            let there = |fold: &crate::namespace::Fold, n: u64| {
+                fold.entry(&path(&format!("n{n}"))).is_some_and(|entry| !ledger.hidden(entry))
+            };
+            ledger.read(|fold| (0..FILES).filter(|n| there(fold, *n)).collect())
+        };
+        let mut root = Some(tempfile::tempdir().unwrap());
+        for n in 0..FILES {
+            let life = 40;
+            if n % life != 0 {
+                continue;
+            }
+            let a = world.node_at(root.take().unwrap());
+            a.fail("errors=5 lost=10 latency_ms=1");
+            a.engine.start();
+            for n in n..(n + life).min(FILES) {
+                a.write(&format!("n{n}"), &content(n, if n % 2 == 0 { 30_000 } else { 50 }));
+                sleep(Duration::from_millis(n % 5)).await;
+                b.engine.follower().note_activity();
+                let shown = shown();
+                assert_eq!(shown, (0..shown.len() as u64).collect::<Vec<_>>());
+            }
+            // Its tasks end wherever they are; the journal alone goes on.
+            a.engine.kill().await;
+            root = Some(a.crash());
+        }
+        let a = world.node_at(root.take().unwrap());
+        a.engine.start();
+        assert!(a.engine.drain(Duration::from_mins(1), |_| ()).await.complete);
+        b.fail("");
+        let all = async {
+            while (shown().len() as u64) < FILES {
+                b.engine.follower().wait_fresh(Duration::from_secs(5)).await;
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(within(Duration::from_mins(1), all).await.is_some(), "{}", shown().len());
+        for n in 0..FILES {
+            let size = if n % 2 == 0 { 30_000 } else { 50 };
+            assert!(b.read(&format!("n{n}")).await == Some(content(n, size)), "{n}");
+        }
+        assert!(a.engine.follower().poll().await);
+        assert_eq!(a.registers(), b.registers());
+        a.engine.stop().await;
+        b.engine.stop().await;
+    });
+}
