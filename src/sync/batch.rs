@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::doubts::Amends;
 use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
@@ -22,7 +23,7 @@ pub(super) struct Taken {
 /// Consecutive records that become one commit.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The last record in it.
+    /// The last record in it; 0 when it holds none.
     pub(super) upto: Seq,
     /// How many records it holds.
     pub(super) records: u64,
@@ -34,11 +35,13 @@ pub(super) struct Batch {
     pub(super) dropped: Vec<Digest>,
     /// How many changes of each path its records held, sent or not.
     pub(super) paths: HashMap<TreePath, u32>,
+    /// What is to be said and stored beside the changes.
+    pub(super) amends: Amends,
 }
 
 impl Batch {
     /// Makes a batch of records, leaving out what later ones replace.
-    pub(super) fn of(taken: Taken) -> Self {
+    pub(super) fn of(taken: Taken, amends: Amends) -> Self {
         let Taken { upto, records, bytes, changes } = taken;
         let mut paths: HashMap<TreePath, u32> = HashMap::new();
         for change in &changes {
@@ -51,12 +54,16 @@ impl Batch {
         let changes = coalesce(changes);
         let left: HashSet<_> = contents_of(&changes).into_iter().collect();
         let dropped = all.into_iter().filter(|one| !left.contains(one)).map(|one| one.0).collect();
-        Self { upto, records, bytes, changes, dropped, paths }
+        Self { upto, records, bytes, changes, dropped, paths, amends }
     }
 
-    /// Returns the contents that its changes put, each once.
+    /// Returns the contents that its changes put or that are to be stored again, each once.
     pub(super) fn contents(&self) -> Vec<(Digest, u64)> {
-        contents_of(&self.changes)
+        let mut contents = contents_of(&self.changes);
+        let repairs = self.amends.repairs.iter();
+        let further: Vec<_> = repairs.filter(|one| !contents.contains(one)).copied().collect();
+        contents.extend(further);
+        contents
     }
 }
 

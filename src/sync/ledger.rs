@@ -8,6 +8,7 @@
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 
 mod apply;
+mod bad;
 mod hold;
 mod open;
 mod queue;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};
 pub use self::open::LedgerParts;
 use self::queue::{Hold, Queue, Weight};
@@ -100,8 +102,7 @@ struct Order {
     packs: HashMap<Arc<str>, u64>,
     /// The time of the last name.
     named_ms: u64,
-    /// Locations that proved bad.
-    bad: HashMap<Digest, Location>,
+    bad: Bad,
 }
 
 /// What is published here and not yet remote.
@@ -281,32 +282,6 @@ impl Ledger {
         self.0.fold.read_recursive().location(digest).cloned()
     }
 
-    /// Notes that a content is not where it should be. It stays hidden until another location is
-    /// known or it is here again, and is uploaded again when it is published again.
-    pub fn mark_bad(&self, digest: &Digest, wrong: &Location) {
-        {
-            let mut order = self.0.order.lock();
-            if order.bad.len() < BAD_MAX {
-                order.bad.insert(*digest, wrong.clone());
-            }
-            self.0.fold.write().unlocate(digest, wrong);
-            order.dirty.locations.insert(*digest);
-        }
-        if let Some(unsaid) = self.0.quiet_bad.tell(&self.0.clock) {
-            tracing::warn!(%digest, site = ?wrong.site, unsaid, "a blob in the remote is missing or damaged; it is a miss until rewritten");
-        } else {
-            tracing::debug!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged");
-        }
-    }
-
-    /// Returns the time to note for contents that are being stored now: what was found bad is older,
-    /// also where clocks differ, because the youngest location wins everywhere.
-    pub(super) fn storing_ms<'a>(&self, contents: impl Iterator<Item = &'a Digest>) -> u64 {
-        let order = self.0.order.lock();
-        let bad = contents.filter_map(|digest| order.bad.get(digest));
-        bad.map(|location| location.stored_ms + 1).fold(self.now_ms(), u64::max)
-    }
-
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that
     /// applied it and without any lock. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
@@ -420,15 +395,25 @@ impl Ledger {
     /// Says whether there is a batch to take; `enough` bytes for packs make one.
     pub(super) fn outlook(&self, enough: u64) -> Outlook {
         let order = self.0.order.lock();
-        order.queue.outlook(self.0.clock.mono(), enough, HOLD_MAX)
+        match order.queue.outlook(self.0.clock.mono(), enough, HOLD_MAX) {
+            Outlook::Nothing | Outlook::Held(_) if order.bad.has_amends() => Outlook::Open,
+            outlook => outlook,
+        }
     }
 
     /// Takes the next batch.
     pub(super) fn take(&self) -> Option<Batch> {
         let now = self.0.clock.mono();
-        let taken = self.0.order.lock().queue.take(now, HOLD_MAX)?;
+        let (taken, amends) = {
+            let mut order = self.0.order.lock();
+            let mut taken = order.queue.take(now, HOLD_MAX);
+            if taken.is_none() && order.bad.has_amends() {
+                taken = Some(order.queue.take_nothing(now));
+            }
+            (taken?, order.bad.take_amends())
+        };
         // Without the lock: programs publish meanwhile.
-        let mut batch = Batch::of(taken);
+        let mut batch = Batch::of(taken, amends);
         let mut order = self.0.order.lock();
         let resets = order.queue.settle(&mut batch);
         let mut fold = self.0.fold.write();
@@ -453,9 +438,6 @@ impl Ledger {
         self.0.bytes.store(bytes, Ordering::Relaxed);
     }
 }
-
-/// Locations that proved bad and are remembered; what is forgotten may be found bad once more.
-const BAD_MAX: usize = 10_000;
 
 impl fmt::Debug for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,7 @@
 mod backoff;
 mod batch;
 mod chains;
+mod doubts;
 mod engine;
 mod fetcher;
 mod flight;

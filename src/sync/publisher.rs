@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
 use super::batch::Batch;
+use super::doubts;
 use super::ledger::{Ledger, Outlook, Pending};
 use super::upload::{Uploaded, Uploader};
 use crate::clock;
@@ -197,9 +198,13 @@ impl Publisher {
     async fn commit_batch(&self, uploaded: Uploaded) {
         let began = self.0.ledger.clock().mono();
         let Uploaded { batch, packs, blobs, mut locations } = uploaded;
-        if batch.changes.is_empty() {
+        if batch.changes.is_empty() && batch.amends.is_empty() {
             self.0.ledger.committed(&batch, locations, &[]);
             return;
+        }
+        let mut extensions = BTreeMap::new();
+        if !batch.amends.doubts.is_empty() {
+            extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
         let stamp = self.0.ledger.name_stamp();
         let mut commit = Commit {
@@ -210,7 +215,7 @@ impl Publisher {
             packs,
             blobs,
             changes: batch.changes.clone(),
-            extensions: BTreeMap::new(),
+            extensions,
         };
         let Some(names) = self.put(&mut commit).await else {
             self.0.ledger.committed(&batch, locations, &[]);

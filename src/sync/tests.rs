@@ -7,4 +7,5 @@ mod fresh;
 mod harness;
 mod order;
 mod publish;
+mod repair;
 mod requests;

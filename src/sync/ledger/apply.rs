@@ -5,15 +5,17 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::bad::{self, learn};
 use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::State;
 use crate::name::TreePath;
-use crate::namespace::{Applied, BlobAt, Change, Commit, Fold, Location, Op, Place, Site, Time};
+use crate::namespace::{Applied, BlobAt, Change, Commit, Location, Op, Place, Site, Time};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
+use crate::sync::doubts;
 
 impl Ledger {
     /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
@@ -39,9 +41,13 @@ impl Ledger {
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
             let mut fold = self.0.fold.write();
+            self.hear(&mut order, &mut fold, doubts::of(commit));
+            let mut healed = HashSet::new();
             for blob in &commit.blobs {
-                if let Some(location) = location_of(&mut order, name, commit, blob) {
-                    learn(&mut order, &mut fold, blob.digest, location);
+                if let Some(location) = location_of(&mut order, name, commit, blob)
+                    && learn(&mut order, &mut fold, blob.digest, location)
+                {
+                    healed.insert(blob.digest);
                 }
             }
             for change in &commit.changes {
@@ -51,6 +57,12 @@ impl Ledger {
                 if fold.apply(change, now) != Applied::Nothing {
                     moved.push(change.path.clone());
                 }
+            }
+            if !healed.is_empty() {
+                moved.extend(bad::paths_of(&fold, &healed));
+            }
+            if order.bad.has_amends() {
+                self.0.queued.notify_waiters();
             }
             if !moved.is_empty() {
                 self.0.applied.fetch_add(1, Ordering::Release);
@@ -120,7 +132,7 @@ impl Ledger {
                 order.dirty.paths.insert(change.path.clone());
             }
             order.queue.done(batch);
-            order.dirty.ack = Some(batch.upto);
+            order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             self.note_totals(&order);
             // What nobody points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that whoever publishes it again keeps it again.
@@ -135,7 +147,8 @@ impl Ledger {
                 self.0.blobs.mark_saved(&digest);
             }
         }
-        self.0.remote_upto.send_replace(batch.upto);
+        // A batch without records has no number of its own.
+        self.0.remote_upto.send_modify(|upto| *upto = batch.upto.max(*upto));
     }
 
     /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
@@ -217,15 +230,5 @@ pub(super) fn intern(order: &mut Order, location: &mut Location) {
             }
         }
         None => drop(order.packs.insert(Arc::clone(pack), end)),
-    }
-}
-
-fn learn(order: &mut Order, fold: &mut Fold, digest: Digest, location: Location) {
-    if order.bad.get(&digest) == Some(&location) {
-        return;
-    }
-    if fold.locate(digest, location) {
-        order.bad.remove(&digest);
-        order.dirty.locations.insert(digest);
     }
 }

@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::apply::intern;
+use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty};
 use super::{Inner, Ledger, Order};
@@ -61,7 +62,7 @@ impl Ledger {
             chains: Chains::default(),
             packs: HashMap::new(),
             named_ms: 0,
-            bad: HashMap::new(),
+            bad: Bad::default(),
         };
         let mut fold = Fold::new();
         restore(&mut order, &mut fold, parts.loaded);

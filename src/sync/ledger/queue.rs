@@ -235,6 +235,12 @@ impl Queue {
         Some(Taken { upto, records, bytes: sum.bytes, changes })
     }
 
+    /// Takes a batch without records, for what is to be said beside changes.
+    pub(super) fn take_nothing(&mut self, now: Duration) -> Taken {
+        self.flying.push_back((0, 0, now));
+        Taken { upto: Seq(0), records: 0, bytes: 0, changes: Vec::new() }
+    }
+
     /// Leaves out of a batch what nobody need ever hear of: paths that were made and removed in it.
     /// Returns how the fold is to be set back for them: the path, the removal, what was there before.
     pub(super) fn settle(&mut self, batch: &mut Batch) -> Vec<(TreePath, Stamp, Option<Register>)> {

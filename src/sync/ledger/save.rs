@@ -39,6 +39,8 @@ struct Gathered {
     ack: Option<Seq>,
     /// Something in it stands on records of the journal that a power loss could still take.
     unsure: bool,
+    /// It ends what others have told, which a start without the store has from nowhere else.
+    learned: bool,
     /// Nothing is left.
     last: bool,
 }
@@ -52,7 +54,7 @@ impl Ledger {
             self.refill();
         }
         loop {
-            let Gathered { mut batch, ack, unsure, last } = self.gather();
+            let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
             if unsure {
                 self.0.journal.sync()?;
             }
@@ -62,8 +64,10 @@ impl Ledger {
                 news.gone.iter().for_each(|digest| batch.forget_seal(digest));
             }
             self.0.index.save(batch);
-            if let Some(upto) = ack {
+            if learned || ack.is_some() {
                 self.0.index.flush();
+            }
+            if let Some(upto) = ack {
                 self.0.journal.ack(upto)?;
             }
             if last {
@@ -121,7 +125,7 @@ impl Ledger {
             }
         }
         if !order.dirty.paths.is_empty() || !order.dirty.locations.is_empty() {
-            return Gathered { batch, ack: None, unsure, last: false };
+            return Gathered { batch, ack: None, unsure, learned: false, last: false };
         }
         let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
         if !seen.is_empty() {
@@ -133,7 +137,7 @@ impl Ledger {
         for stamp in &unseen {
             batch.forget_seen(&keys::commit_name(stamp));
         }
-        Gathered { batch, ack, unsure, last: true }
+        Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
     }
 
     /// Marks everything to be saved again, because the index was lost.

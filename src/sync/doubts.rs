@@ -1,0 +1,51 @@
+//! Doubts: what nodes tell each other about places where a content is not.
+//!
+//! Owns the commit extension that carries them. Must never be needed to read the namespace: a node that
+//! skips it only goes on to believe in a place that is empty.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::namespace::{Commit, Location};
+
+/// The tag of the extension: postcard of a list of doubts.
+pub(super) const TAG: u16 = 1;
+/// The most doubts in one commit, and the most that wait for one.
+pub(super) const DOUBTS_MAX: usize = 1024;
+
+/// A place that proved bad.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Doubt {
+    /// The content that should be there.
+    pub(super) digest: Digest,
+    /// The place as commits have named it.
+    pub(super) location: Location,
+}
+
+/// What a batch brings beside changes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Amends {
+    /// Places that the other nodes should not believe in any more.
+    pub(super) doubts: Vec<Doubt>,
+    /// Contents that are to be stored again, with their sizes.
+    pub(super) repairs: Vec<(Digest, u64)>,
+}
+
+impl Amends {
+    pub(super) fn is_empty(&self) -> bool {
+        self.doubts.is_empty() && self.repairs.is_empty()
+    }
+}
+
+/// Encodes doubts for a commit.
+pub(super) fn encode(doubts: &[Doubt]) -> Vec<u8> {
+    postcard::to_stdvec(doubts).expect("numbers and names always encode")
+}
+
+/// Returns the doubts that a commit carries; none if they cannot be read.
+pub(super) fn of(commit: &Commit) -> Vec<Doubt> {
+    let Some(bytes) = commit.extensions.get(&TAG) else { return Vec::new() };
+    let mut doubts: Vec<Doubt> = postcard::from_bytes(bytes).unwrap_or_default();
+    doubts.truncate(DOUBTS_MAX);
+    doubts
+}

@@ -1,0 +1,148 @@
+//! P9: what one node could not read, another stores again.
+
+use super::harness::*;
+
+/// Removes everything that was stored of contents.
+async fn lose(world: &World) {
+    for key in world.store.keys().await {
+        if key.starts_with("packs/") || key.starts_with("blobs/") {
+            world.store.remove(&key).await;
+        }
+    }
+}
+
+async fn commits(world: &World) -> usize {
+    world.store.keys().await.iter().filter(|key| key.starts_with("log/")).count()
+}
+
+#[test]
+fn p9_self_healing_by_a_writer_on_another_node() {
+    run(async {
+        for (size, hears_first) in [(9_000, true), (9_000, false), (1_500_000, true)] {
+            let world = World::new();
+            let (mut a, mut b) = (world.node(), world.node());
+            a.write("f", &content(1, size));
+            a.push().await;
+            lose(&world).await;
+            assert!(b.pull().await);
+            assert_eq!(b.read("f").await, None);
+            if !hears_first {
+                // It says again where the content lies, and does not know better.
+                a.write("f", &content(1, size));
+                a.push().await;
+                assert!(b.pull().await);
+                assert!(b.entry("f").is_none());
+            }
+            b.push().await;
+            let said = commits(&world).await;
+            b.push().await;
+            assert_eq!(commits(&world).await, said, "it is said once");
+            assert!(a.pull().await);
+            a.push().await;
+            assert!(b.pull().await);
+            assert!(b.read("f").await == Some(content(1, size)));
+            let c = world.node();
+            assert!(c.pull().await);
+            assert!(c.read("f").await == Some(content(1, size)));
+            assert_eq!(a.registers(), b.registers());
+            // Nobody has anything more to say.
+            for node in [&mut a, &mut b] {
+                assert!(node.pull().await);
+                let said = commits(&world).await;
+                node.push().await;
+                assert_eq!(commits(&world).await, said);
+                assert_eq!(node.engine.ledger().pending().records, 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn p9_self_healing_by_a_writer_who_only_read_it_before() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        drop(a);
+        assert!(c.pull().await);
+        assert!(c.read("f").await.is_some());
+        lose(&world).await;
+        assert!(b.pull().await);
+        assert_eq!(b.read("f").await, None);
+        b.push().await;
+        assert!(c.pull().await);
+        let said = commits(&world).await;
+        c.push().await;
+        assert_eq!(
+            commits(&world).await,
+            said,
+            "it is for the node that published it, or a writer"
+        );
+        assert!(c.entry("f").is_some(), "it has it");
+        c.write("g", &content(1, 9_000));
+        c.push().await;
+        assert!(b.pull().await);
+        for name in ["f", "g"] {
+            assert!(b.read(name).await == Some(content(1, 9_000)), "{name}");
+        }
+    });
+}
+
+#[test]
+fn p9_self_healing_ends_where_only_the_reader_is_ill() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        for round in 0..5 {
+            lose(&world).await;
+            let mut reader = world.node();
+            assert!(reader.pull().await);
+            assert_eq!(reader.read("f").await, None, "round {round}");
+            reader.push().await;
+            assert!(a.pull().await);
+            let said = commits(&world).await;
+            a.push().await;
+            let stored = commits(&world).await - said;
+            assert_eq!(stored, usize::from(round < 3), "round {round}");
+        }
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        let b = world.node();
+        assert!(b.pull().await);
+        assert!(b.read("f").await == Some(content(1, 9_000)), "the next writer heals it always");
+    });
+}
+
+#[test]
+fn what_was_learned_is_there_after_a_crash_without_the_store() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        assert!(b.pull().await);
+        assert!(b.read("f").await.is_some());
+        b.engine.ledger().save().unwrap();
+        // As it is on the disk, whatever the process still does.
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(&b.dir(), &copy.path().join("v1"));
+        let b = world.node_at(copy);
+        b.fail("resets=100");
+        assert!(b.read("f").await == Some(content(1, 9_000)));
+    });
+}
+
+fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
