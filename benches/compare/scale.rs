@@ -183,7 +183,9 @@ fn make_log(store: &Path, total: usize) -> Result<()> {
             Stamp { ms, counter, node: WRITER }
         };
         for n in sequence * CHANGES..total.min((sequence + 1) * CHANGES) {
-            let path = TreePath::from_bytes(name(n).as_bytes())?;
+            let name = name(n);
+            let mut parts = name.split('/');
+            let path = parts.try_fold(TreePath::root(), |path, part| path.join(part.as_bytes()))?;
             let time = Time::from_ms(ms);
             if n % 16 == 1 {
                 let op = Op::Put(Entry::directory(0o755, 0, 0, time));
