@@ -64,14 +64,25 @@ fn serve(user: u32) -> (Child, tempfile::TempDir) {
     // Where the tests were built is not open to everybody.
     let program = dir.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(["served_by_another_process", "--exact", "--nocapture"])
         .uid(user)
         .gid(user)
         .env(SERVE_AT, dir.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::null());
+    let mut child = None;
+    common::within(Duration::from_secs(10), "a start", || match command.spawn() {
+        Ok(started) => {
+            child = Some(started);
+            true
+        }
+        // Another test forked while the copy was being written, and its child has not become another
+        // program yet.
+        Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => false,
+        Err(error) => panic!("{error}"),
+    });
+    let child = child.unwrap();
     common::within(Duration::from_secs(10), "serving", || dir.path().join("ready").exists());
     (child, dir)
 }

@@ -68,11 +68,6 @@ fn serve_on(
     };
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
     let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned()));
-    // Before anybody can find the mount: who finds it may send a signal at once.
-    let signals = {
-        let _inside = runtime.enter();
-        Signals::listen()?
-    };
     // Before the mount shows, so that whoever finds the mount finds who serves it.
     let around = crate::config::Surroundings::of_process();
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);

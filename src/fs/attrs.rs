@@ -148,7 +148,8 @@ impl Filesystem {
             }
             matches!(state.inodes.get(&ino).map(|inode| &inode.node), Some(Node::Directory))
         };
-        if !is_directory || self.0.rooms.freshness.ready() {
+        // The root is asked for by whoever looks whether the mount works; that must not wait for the store.
+        if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {
             return self.attr_of(&self.0.state.lock(), ino).into();
         }
         // Somebody may stand in this directory and only ever ask for it: it must not grow stale.
