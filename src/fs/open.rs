@@ -182,15 +182,20 @@ impl Filesystem {
         }
         match clock::within(self.0.rules.deadline, rooms.fetcher.fetch(digest, size)).await {
             Some(Ok(())) => match rooms.blobs.open_blob(&digest, size) {
-                Ok(Some(blob)) => Ok(blob),
+                Ok(Some(blob)) => {
+                    rooms.metrics.fetched.add(1);
+                    Ok(blob)
+                }
                 _ => Err(Errno::ENOENT),
             },
             Some(Err(error)) => {
                 tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
                 rooms.metrics.misses.add(1);
+                rooms.metrics.fetch_failures.add(1);
                 Err(super::errno::of_open(error.kind()))
             }
             None => {
+                rooms.metrics.fetch_failures.add(1);
                 rooms.metrics.misses.add(1);
                 Err(Errno::ENOENT)
             }
