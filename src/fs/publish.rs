@@ -215,7 +215,10 @@ impl Filesystem {
         let Some(generation) = state.generations.get(&id) else { return Ok(()) };
         let Some((spot, path)) = place_of(state, generation) else {
             // Unlinked while it was digested: nobody will ever ask for these bytes.
-            self.0.rooms.blobs.mark_saved(&stored.digest);
+            // Unless another path has the same bytes, and they are on their way to the remote.
+            if !self.0.rooms.ledger.read(|fold| fold.uses(&stored.digest)) {
+                self.0.rooms.blobs.mark_saved(&stored.digest);
+            }
             return Ok(());
         };
         let mut attrs = generation.attrs.clone();
