@@ -140,6 +140,16 @@ pub static KEYS: &[Key] = &[
     text("writeback.open_wait", "5s", None, |s, v| {
         time(v, 0, 300_000).map(|time| s.writeback.open_wait = time)
     }),
+    text("expiry.age", "30d", Some("HEARTHFS_EXPIRY"), |s, v| {
+        age(v).map(|age| s.expiry.age = age)
+    }),
+    Key {
+        name: "expiry.renew_on_use",
+        shape: Shape::Switch,
+        default: "true",
+        variable: None,
+        set: |s, v| word(v, &SWITCH).map(|on| s.expiry.renew_on_use = on),
+    },
     text("log.level", "info", Some("HEARTHFS_LOG"), |s, v| {
         log_level(v).map(|level| s.log.level = level)
     }),
@@ -202,6 +212,16 @@ fn time(value: &str, least_ms: u64, most_ms: u64) -> Result<Duration, String> {
         return Err(format!("it must be from {least} to {most}"));
     }
     Ok(time)
+}
+
+fn age(value: &str) -> Result<Option<Duration>, String> {
+    if value == "never" {
+        return Ok(None);
+    }
+    match time(value, 1000, 3650 * 86_400_000) {
+        Ok(age) => Ok(Some(age)),
+        Err(problem) => Err(format!("{problem}, or \"never\"")),
+    }
 }
 
 fn threads(value: &str) -> Result<Option<usize>, String> {

@@ -19,6 +19,8 @@ pub struct Settings {
     pub remote: Remote,
     /// How closed files travel to it.
     pub writeback: Writeback,
+    /// How long entries live.
+    pub expiry: Expiry,
     /// What is written about it.
     pub log: Log,
 }
@@ -98,6 +100,15 @@ pub struct Writeback {
     pub drain_deadline: Duration,
     /// How long a reader waits for the first version of a file that is being written.
     pub open_wait: Duration,
+}
+
+/// Section `[expiry]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Expiry {
+    /// How long the bytes of an entry serve after they were stored; `None` is for ever.
+    pub age: Option<Duration>,
+    /// Whether the bytes of an entry that is used after half its age are stored again.
+    pub renew_on_use: bool,
 }
 
 /// Section `[log]`.

@@ -98,7 +98,7 @@ fn flag_before_environment_before_file_before_default() {
 fn bad_files_are_refused_by_name_and_line() {
     let cases: [(&str, usize, &[&str]); 22] = [
         ("[locl]\n", 1, &["locl", "unknown section", "\"local\""]),
-        ("[zebra]\n", 1, &["zebra", "mount, local, remote, writeback, log"]),
+        ("[zebra]\n", 1, &["zebra", "mount, local, remote, writeback, expiry, log"]),
         ("cache_dir = \"/x\"\n", 1, &["cache_dir", "[local]"]),
         ("bogus = 1\n", 1, &["bogus", "outside of a section"]),
         ("[local]\n\ncache_sise = \"1GiB\"\n", 3, &["local.cache_sise", "\"cache_size\""]),
