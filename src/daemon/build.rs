@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging};
 use crate::metrics::{Metrics, Snapshot};
-use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
+use crate::namespace::{Age, Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Remote, RemoteOptions};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine};
@@ -86,6 +86,8 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,
         read_only: settings.mount.read_only,
+        age: Age::of(settings.expiry.age),
+        renew_on_use: settings.expiry.renew_on_use,
     };
     let engine = {
         let _inside = runtime.enter();

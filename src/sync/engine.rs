@@ -14,6 +14,7 @@ use super::ledger::{Ledger, LedgerParts, Pending};
 use super::publisher::{DrainReport, Publisher};
 use crate::clock;
 use crate::error::Result;
+use crate::namespace::Age;
 use crate::task;
 
 /// How often what moved is saved to the index.
@@ -30,6 +31,10 @@ pub struct Settings {
     pub freshness: Duration,
     /// Nothing is ever written to the remote.
     pub read_only: bool,
+    /// How long what is stored serves.
+    pub age: Age,
+    /// What is used after half its age is stored again.
+    pub renew_on_use: bool,
 }
 
 impl Default for Settings {
@@ -39,6 +44,8 @@ impl Default for Settings {
             pack_bytes: 8 << 20,
             freshness: Duration::from_secs(1),
             read_only: false,
+            age: Age::NEVER,
+            renew_on_use: true,
         }
     }
 }
@@ -60,7 +67,7 @@ pub struct Engine {
 impl Engine {
     /// Opens the ledger and makes the rest, without starting anything or asking the store.
     pub fn open(parts: Parts, settings: Settings, runtime: Handle) -> Result<Self> {
-        let ledger = Ledger::open(parts)?;
+        let ledger = Ledger::open(parts, settings.age)?;
         let remote = ledger.remote().cloned();
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
         let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {

@@ -13,6 +13,7 @@ mod hold;
 mod open;
 mod queue;
 mod save;
+mod shown;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -29,6 +30,7 @@ pub use self::open::LedgerParts;
 use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
+use self::shown::Unsent;
 use super::batch::Batch;
 use super::chains::Chains;
 use super::quiet::Quiet;
@@ -37,7 +39,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
-use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
+use crate::namespace::{Age, Change, Entry, Fold, Location, Op, Time};
 use crate::remote::Remote;
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
@@ -87,6 +89,10 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Commits of other nodes that moved something; counted under the lock of the namespace.
     applied: AtomicU64,
+    age: RwLock<Age>,
+    unsent: Unsent,
+    /// When the last list of the log began that was folded completely, by the monotonic clock.
+    listed: Mutex<Option<Duration>>,
     quiet_bad: Quiet,
     quiet_save: Quiet,
 }
@@ -132,8 +138,8 @@ impl Stamper<'_> {
 }
 
 impl Ledger {
-    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::hidden`] and
-    /// [`Ledger::obtainable`].
+    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`],
+    /// [`Ledger::hidden`] and [`Ledger::obtainable`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
     }
@@ -211,11 +217,11 @@ impl Ledger {
             for change in &changes {
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    self.note_put(seq, &fold, &change.op);
                 }
                 fold.apply(change, now);
-                match &self.0.remote {
-                    Some(_) => self.keep_unsaved(&fold, &change.op),
-                    None => self.forget_alone(&mut fold, change),
+                if self.0.remote.is_none() {
+                    self.forget_alone(&mut fold, change);
                 }
             }
         }
@@ -225,16 +231,6 @@ impl Ledger {
             self.0.queued.notify_waiters();
         }
         Ok(stamps)
-    }
-
-    /// Keeps a blob that is not remote from eviction: it may have been let go since it was adopted.
-    fn keep_unsaved(&self, fold: &Fold, op: &Op) {
-        if let Op::Put(entry) = op
-            && let Some((digest, _)) = entry.content()
-            && fold.location(&digest).is_none()
-        {
-            self.0.blobs.mark_unsaved(&digest);
-        }
     }
 
     /// Reports whether a later change of the path is known.
@@ -264,15 +260,23 @@ impl Ledger {
         self.0.journal.sync()
     }
 
-    /// Reports whether an entry must not be shown: its bytes are neither here nor anywhere known.
+    /// Reports whether the bytes of an entry are lost: neither here nor anywhere known.
     pub fn hidden(&self, entry: &Entry) -> bool {
-        entry.content().is_some_and(|(digest, _)| !self.obtainable(&digest))
+        self.hidden_in(&self.0.fold.read_recursive(), entry)
+    }
+
+    fn hidden_in(&self, fold: &Fold, entry: &Entry) -> bool {
+        entry.content().is_some_and(|(digest, _)| !self.obtainable_in(fold, &digest))
     }
 
     /// Reports whether a content is here, or is known to be in the remote.
     pub fn obtainable(&self, digest: &Digest) -> bool {
+        self.obtainable_in(&self.0.fold.read_recursive(), digest)
+    }
+
+    fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
-            || (self.0.remote.is_some() && self.location(digest).is_some())
+            || (self.0.remote.is_some() && fold.location(digest).is_some())
             || self.0.blobs.contains(digest)
     }
 

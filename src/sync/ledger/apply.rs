@@ -132,6 +132,8 @@ impl Ledger {
                 order.dirty.paths.insert(change.path.clone());
             }
             order.queue.done(batch);
+            let put = contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
+            self.0.unsent.sent(batch.upto, put);
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             self.note_totals(&order);
             // What nobody points to any more, or is remote anyway, need not be kept. Under the

@@ -12,11 +12,12 @@ use super::apply::intern;
 use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty};
+use super::shown::Unsent;
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
-use crate::namespace::{Fold, Time};
+use crate::namespace::{Age, Fold, Time};
 use crate::remote::{Remote, keys};
 use crate::stamp::StampClock;
 use crate::sync::chains::Chains;
@@ -50,8 +51,10 @@ impl fmt::Debug for LedgerParts {
 impl Ledger {
     /// Opens the journal and rebuilds the namespace, without asking the store anything.
     ///
-    /// Everything that was published and is not remote is queued again.
-    pub fn open(parts: LedgerParts) -> Result<Self> {
+    /// Everything that was published and is not remote is queued again. `age` is how long what is stored
+    /// serves; without a remote nothing expires.
+    pub fn open(parts: LedgerParts, age: Age) -> Result<Self> {
+        let age = if parts.remote.is_some() { age } else { Age::NEVER };
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();
         let stamps = StampClock::new(parts.dir.node());
@@ -92,6 +95,9 @@ impl Ledger {
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
             applied: AtomicU64::new(0),
+            age: RwLock::new(age),
+            unsent: Unsent::default(),
+            listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
             quiet_save: Quiet::default(),
         }));
@@ -132,11 +138,11 @@ impl Ledger {
                     order.queue.track(change, &fold);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
+                    self.note_put(record.seq, &fold, &change.op);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
-                match &self.0.remote {
-                    Some(_) => self.keep_unsaved(&fold, &change.op),
-                    None => self.forget_alone(&mut fold, change),
+                if self.0.remote.is_none() {
+                    self.forget_alone(&mut fold, change);
                 }
             }
             drop(fold);
