@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging};
 use crate::metrics::{Metrics, Snapshot};
-use crate::namespace::{Age, Attrs, Entry, Kind as EntryKind, Time};
+use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Remote, RemoteOptions};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine};
@@ -59,7 +59,7 @@ impl Rooms {
 
 /// Builds the rooms. What can refuse without a change comes first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
-    let clock = Clock::system();
+    let clock = Clock::of_process();
     let remote = connect(runtime, settings, &clock)?;
     let root = root_of(mount_point)?;
     let dir = CacheDir::open(&settings.local.cache_dir)?;
@@ -86,7 +86,6 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,
         read_only: settings.mount.read_only,
-        age: Age::of(settings.expiry.age),
         renew_on_use: settings.expiry.renew_on_use,
     };
     let engine = {
@@ -99,6 +98,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         ledger: engine.ledger().clone(),
         freshness: engine.follower().freshness().clone(),
         fetcher: engine.fetcher().clone(),
+        renewer: engine.renewer().clone(),
         blobs: blobs.clone(),
         staging: staging.clone(),
         clock: clock.clone(),

@@ -18,6 +18,7 @@ pub mod keys;
 mod meter;
 mod pack;
 mod store;
+mod time;
 mod trouble;
 mod validate;
 

@@ -12,9 +12,9 @@ use super::fetcher::Fetcher;
 use super::follower::Follower;
 use super::ledger::{Ledger, LedgerParts, Pending};
 use super::publisher::{DrainReport, Publisher};
+use super::renewer::Renewer;
 use crate::clock;
 use crate::error::Result;
-use crate::namespace::Age;
 use crate::task;
 
 /// How often what moved is saved to the index.
@@ -31,8 +31,6 @@ pub struct Settings {
     pub freshness: Duration,
     /// Nothing is ever written to the remote.
     pub read_only: bool,
-    /// How long what is stored serves.
-    pub age: Age,
     /// What is used after half its age is stored again.
     pub renew_on_use: bool,
 }
@@ -44,7 +42,6 @@ impl Default for Settings {
             pack_bytes: 8 << 20,
             freshness: Duration::from_secs(1),
             read_only: false,
-            age: Age::NEVER,
             renew_on_use: true,
         }
     }
@@ -60,6 +57,7 @@ pub struct Engine {
     fetcher: Fetcher,
     follower: Follower,
     publisher: Option<Publisher>,
+    renewer: Renewer,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     runtime: Handle,
 }
@@ -67,15 +65,18 @@ pub struct Engine {
 impl Engine {
     /// Opens the ledger and makes the rest, without starting anything or asking the store.
     pub fn open(parts: Parts, settings: Settings, runtime: Handle) -> Result<Self> {
-        let ledger = Ledger::open(parts, settings.age)?;
+        let ledger = Ledger::open(parts)?;
         let remote = ledger.remote().cloned();
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
         let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
             Publisher::new(ledger.clone(), remote, settings.delay, settings.pack_bytes)
         });
         let follower = Follower::new(ledger.clone(), settings.freshness);
+        let freshness = follower.freshness().clone();
+        let on = publisher.is_some() && settings.renew_on_use;
+        let renewer = Renewer::new(ledger.clone(), fetcher.clone(), freshness, on);
         let tasks = Mutex::new(Vec::new());
-        Ok(Self { ledger, fetcher, follower, publisher, tasks, runtime })
+        Ok(Self { ledger, fetcher, follower, publisher, renewer, tasks, runtime })
     }
 
     /// Starts publishing, following and saving.
@@ -86,6 +87,7 @@ impl Engine {
         }
         if let Some(publisher) = &self.publisher {
             tasks.extend(publisher.start(&self.runtime));
+            tasks.push(self.renewer.start(&self.runtime));
         }
         let ledger = self.ledger.clone();
         tasks.push(task::spawn(&self.runtime, "save", async move {
@@ -138,6 +140,11 @@ impl Engine {
     /// Returns what makes contents local.
     pub fn fetcher(&self) -> &Fetcher {
         &self.fetcher
+    }
+
+    /// Returns what stores again what is used.
+    pub fn renewer(&self) -> &Renewer {
+        &self.renewer
     }
 
     /// Returns what brings in other nodes' changes and says whether they all are in.

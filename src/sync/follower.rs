@@ -199,7 +199,7 @@ impl Follower {
                         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
                         self.0.ledger.forget_unlisted(&all, settled_ms);
                     }
-                    self.0.ledger.note_listed(began);
+                    self.0.ledger.note_listed(began, began_ms);
                     return Ok(true);
                 }
             }

@@ -14,6 +14,7 @@ mod open;
 mod queue;
 mod save;
 mod shown;
+mod times;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -31,6 +32,7 @@ use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
 use self::shown::Unsent;
+use self::times::Times;
 use super::batch::Batch;
 use super::chains::Chains;
 use super::quiet::Quiet;
@@ -39,7 +41,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
-use crate::namespace::{Age, Change, Entry, Fold, Location, Op, Time};
+use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
 use crate::remote::Remote;
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
@@ -89,7 +91,6 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Commits of other nodes that moved something; counted under the lock of the namespace.
     applied: AtomicU64,
-    age: RwLock<Age>,
     unsent: Unsent,
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
@@ -109,6 +110,9 @@ struct Order {
     /// The time of the last name.
     named_ms: u64,
     bad: Bad,
+    times: Times,
+    /// The times as they were saved.
+    saved_times: Times,
 }
 
 /// What is published here and not yet remote.

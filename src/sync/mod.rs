@@ -16,6 +16,7 @@ mod freshness;
 mod ledger;
 mod publisher;
 mod quiet;
+mod renewer;
 mod upload;
 
 pub use engine::{Engine, Parts, Settings};
@@ -27,6 +28,7 @@ pub use ledger::{
     RECORD_CHANGES_MAX, Stamper,
 };
 pub use publisher::{DrainReport, Publisher};
+pub use renewer::Renewer;
 
 #[cfg(test)]
 mod tests;

@@ -149,8 +149,15 @@ impl Uploader {
     fn plan(&self, batch: &Batch) -> Plan {
         let mut plan = Plan::default();
         let (mut inline, mut packed) = (0, 0);
-        for (digest, size) in batch.contents() {
-            match self.known(&digest) {
+        // What is renewed has no other reason to be stored than that it grows old where it is.
+        let renewals = batch.renewals().into_iter().filter(|(digest, _)| self.grows_old(digest));
+        for (digest, size, renew) in batch
+            .contents()
+            .into_iter()
+            .map(|(digest, size)| (digest, size, false))
+            .chain(renewals.map(|(digest, size)| (digest, size, true)))
+        {
+            match if renew { Known::Nowhere } else { self.known(&digest) } {
                 Known::Nowhere => {}
                 // Where it was announced before, nodes that lost it from there can still have it.
                 Known::Said => continue,
@@ -190,6 +197,12 @@ impl Uploader {
             return Known::Nowhere;
         }
         if inline { Known::Said } else { Known::At(location) }
+    }
+
+    /// Reports whether a content should be renewed still: nobody else has, and it is not too late.
+    fn grows_old(&self, digest: &Digest) -> bool {
+        let location = self.ledger.location(digest);
+        location.is_some_and(|at| self.ledger.is_half_over(&at) && !self.ledger.is_expired(&at))
     }
 
     /// Builds a pack and uploads it.

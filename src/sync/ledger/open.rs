@@ -13,6 +13,7 @@ use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty};
 use super::shown::Unsent;
+use super::times::{TIMES, Times};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
@@ -51,10 +52,8 @@ impl fmt::Debug for LedgerParts {
 impl Ledger {
     /// Opens the journal and rebuilds the namespace, without asking the store anything.
     ///
-    /// Everything that was published and is not remote is queued again. `age` is how long what is stored
-    /// serves; without a remote nothing expires.
-    pub fn open(parts: LedgerParts, age: Age) -> Result<Self> {
-        let age = if parts.remote.is_some() { age } else { Age::NEVER };
+    /// Everything that was published and is not remote is queued again.
+    pub fn open(parts: LedgerParts) -> Result<Self> {
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();
         let stamps = StampClock::new(parts.dir.node());
@@ -66,9 +65,19 @@ impl Ledger {
             packs: HashMap::new(),
             named_ms: 0,
             bad: Bad::default(),
+            times: Times::default(),
+            saved_times: Times::default(),
         };
         let mut fold = Fold::new();
-        restore(&mut order, &mut fold, parts.loaded);
+        take_times(&mut order, &parts);
+        if lacks(&order, &parts) {
+            tracing::info!(
+                "this node was away for longer than entries live: what it knew is forgotten"
+            );
+            forget(&mut order, parts.loaded);
+        } else {
+            restore(&mut order, &mut fold, parts.loaded);
+        }
         let kept = match parts.remote {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path.clone()).collect(),
@@ -95,7 +104,6 @@ impl Ledger {
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
             applied: AtomicU64::new(0),
-            age: RwLock::new(age),
             unsent: Unsent::default(),
             listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
@@ -157,6 +165,32 @@ impl Ledger {
             "took over from the journal what an earlier run had published"
         );
     }
+}
+
+/// Brings back what was known of time.
+fn take_times(order: &mut Order, parts: &LedgerParts) {
+    let known = parts.loaded.meta.iter().find(|(name, _)| name == TIMES);
+    order.times = known.map(|(_, value)| Times::decode(value)).unwrap_or_default();
+    order.saved_times = order.times;
+    if let Some(remote) = &parts.remote {
+        remote.assume_ahead(order.times.ahead_ms);
+    }
+}
+
+/// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
+/// from before may have been replaced without a trace.
+fn lacks(order: &Order, parts: &LedgerParts) -> bool {
+    parts.remote.as_ref().is_some_and(|remote| {
+        order.times.may_lack(Age::of(remote.effective_expiry()), remote.now_ms())
+    })
+}
+
+/// Forgets what the index remembered of the remote. All of it is past its age but what others have used
+/// since, and that they know.
+fn forget(order: &mut Order, loaded: Loaded) {
+    order.dirty.paths.extend(loaded.registers.into_iter().map(|(path, _)| path));
+    order.dirty.locations.extend(loaded.locations.into_iter().map(|(digest, _)| digest));
+    order.dirty.unseen.extend(loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)));
 }
 
 /// Brings back what the index remembered.

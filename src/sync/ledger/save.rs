@@ -131,6 +131,7 @@ impl Ledger {
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
+        self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {
             batch.seen(&keys::commit_name(stamp));
         }

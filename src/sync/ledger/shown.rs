@@ -44,11 +44,14 @@ impl Unsent {
     }
 
     /// Notes that the records up to one are remote, which put these contents.
-    pub(super) fn sent(&self, upto: Seq, contents: impl Iterator<Item = Digest>) {
+    pub(super) fn sent(&self, upto: Seq, contents: impl Iterator<Item = Digest>, at: Duration) {
         let mut puts = self.0.lock();
         for digest in contents {
-            if puts.get(&digest).is_some_and(|put| put.last <= upto) {
-                puts.remove(&digest);
+            match puts.get_mut(&digest) {
+                Some(put) if put.last <= upto => drop(puts.remove(&digest)),
+                // What was just sent uses it until what waits is sent too.
+                Some(put) => (put.shared, put.at) = (true, at),
+                None => {}
             }
         }
     }
@@ -68,16 +71,9 @@ fn within(at: Duration, now: Duration) -> bool {
 }
 
 impl Ledger {
-    /// Returns how long what is stored serves.
+    /// Returns how long what is stored serves. Without a remote nothing ever expires.
     pub fn age(&self) -> Age {
-        *self.0.age.read()
-    }
-
-    /// Sets how long what is stored serves; without a remote nothing ever expires.
-    pub fn set_age(&self, age: Age) {
-        if self.0.remote.is_some() {
-            *self.0.age.write() = age;
-        }
+        self.0.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.effective_expiry()))
     }
 
     /// Returns for how much longer what a path has may be shown; `None` when it must not be: its bytes are
@@ -143,11 +139,6 @@ impl Ledger {
         let now = self.0.clock.mono();
         let listed = self.0.listed.lock().is_some_and(|at| within(at, now));
         listed && !self.is_half_over(location) && self.0.unsent.is_shared(digest, now)
-    }
-
-    /// Notes that the log was listed and folded; the list began at `began`, by the monotonic clock.
-    pub(in crate::sync) fn note_listed(&self, began: Duration) {
-        *self.0.listed.lock() = Some(began);
     }
 
     /// Notes what a record puts before it is applied: it keeps the bytes that the remote does not have, or
