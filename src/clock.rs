@@ -18,8 +18,13 @@ pub struct Clock(Source);
 #[derive(Clone, Debug)]
 enum Source {
     /// The machine's wall clock, and this much added, which only a test does.
-    System { ahead_ms: i64 },
-    Manual { now_ms: Arc<AtomicU64>, ahead_ms: i64 },
+    System {
+        ahead_ms: i64,
+    },
+    Manual {
+        now_ms: Arc<AtomicU64>,
+        ahead_ms: i64,
+    },
 }
 
 impl Clock {

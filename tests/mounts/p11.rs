@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use crate::harness::hand::CREATE_NEW;
 use crate::harness::node::Site;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now,
-    sleep_ms, tree,
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
+    tree,
 };
 
 /// How long entries live in these tests.
@@ -216,7 +216,8 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o750).create(a.at("used/deep")).must("mkdir -p");
     std::fs::set_permissions(a.at("used"), PermissionsExt::from_mode(0o2770)).must("chmod");
-    let owner = if crate::harness::is_root() { 12_345 } else { rustix::process::geteuid().as_raw() };
+    let owner =
+        if crate::harness::is_root() { 12_345 } else { rustix::process::geteuid().as_raw() };
     std::os::unix::fs::chown(a.at("used"), Some(owner), None).must("chown");
     std::fs::create_dir(a.at("idle")).must("mkdir");
     let mut hand = Hand::new();
@@ -242,9 +243,11 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
     }
     // When nobody uses it any more, all of it goes.
     for node in [a, b] {
-        eventually(AGE.as_millis() as u64 + 10_000, "it goes", || match kind_of(&node.at("used")) {
-            Err(ErrorKind::NotFound) => Ok(()),
-            other => Err(format!("{other:?}")),
+        eventually(AGE.as_millis() as u64 + 10_000, "it goes", || {
+            match kind_of(&node.at("used")) {
+                Err(ErrorKind::NotFound) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
         });
         assert!(tree::texts(&node.mount).is_empty());
     }
@@ -255,14 +258,14 @@ fn p11_expiry_goes_by_the_stores_clock() {
     let site = Site::new();
     let store = Store::dir(&site);
     // Nodes whose clocks are hours off, to both sides, and a store whose clock is an hour off.
-    let node = |name: &str, ahead_s: &str| {
-        let options = options(Io::best())
+    let clocks = |ahead_s: &str, faults: &str| {
+        options(Io::best())
             .without_renewal()
             .variable("HEARTHFS_TEST_CLOCK_AHEAD_S", ahead_s)
-            .variable("HEARTHFS_TEST_FAULTS", "ahead_s=3600");
-        Node::start(&site, name, Some(&store), options)
+            .variable("HEARTHFS_TEST_FAULTS", faults)
     };
-    let (mut a, b) = (node("a", "18000"), node("b", "-18000"));
+    let mut a = Node::start(&site, "a", Some(&store), clocks("18000", "ahead_s=3600"));
+    let b = Node::start(&site, "b", Some(&store), clocks("-18000", "ahead_s=3600"));
     for from_a in [true, false] {
         let (from, to) = if from_a { (&a, &b) } else { (&b, &a) };
         let name = if from_a { "from_a" } else { "from_b" };
@@ -282,11 +285,10 @@ fn p11_expiry_goes_by_the_stores_clock() {
     a.drain();
     let stored = now();
     a.stop();
-    store.fail();
+    a.set_options(clocks("18000", "resets=100"));
     a.up();
     assert!(std::fs::read(a.at("late")).must("read without the store") == bytes(9_000));
     await_expiry(&a.at("late"), begun, stored);
-    store.heal();
 }
 
 #[test]

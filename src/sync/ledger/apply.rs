@@ -134,7 +134,8 @@ impl Ledger {
             }
             order.queue.done(batch);
             order.bad.end_renewals(&batch.amends.renewals);
-            let put = contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
+            let put =
+                contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
             self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             self.note_totals(&order);

@@ -86,7 +86,11 @@ impl Ledger {
         entry: &Entry,
         changed_ms: Option<u64>,
     ) -> Option<Duration> {
-        if self.hidden_in(fold, entry) { None } else { self.living_left(fold, path, entry, changed_ms) }
+        if self.hidden_in(fold, entry) {
+            None
+        } else {
+            self.living_left(fold, path, entry, changed_ms)
+        }
     }
 
     /// As [`Ledger::shown`], whether or not its bytes can be had.
