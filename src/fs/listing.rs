@@ -148,20 +148,17 @@ impl Filesystem {
         type Found = (Box<[u8]>, FileType, Vec<u8>);
         let ledger = &self.0.rooms.ledger;
         let found: Vec<Found> = ledger.read(|fold| {
-            let shown = |child: Child<'_>| -> Option<Found> {
-                let below = path.join(child.name).ok()?;
-                let seen = match child.register {
-                    Some(register) => {
-                        let entry = register.entry.as_ref()?;
-                        ledger.shown(fold, &below, entry, Some(register.changed_ms()))?;
-                        (type_of(&entry.kind), register.stamp.sortable().into_bytes())
-                    }
-                    None => {
-                        ledger.shown(fold, &below, &implied_directory().entry, None)?;
-                        (FileType::Directory, Vec::new())
-                    }
+            let shown = |child: Child| -> Option<Found> {
+                let below = path.join(&child.name).ok()?;
+                let Some(register) = child.register else {
+                    ledger.shown(fold, &below, &implied_directory().entry, None)?;
+                    return Some((child.name, FileType::Directory, Vec::new()));
                 };
-                Some((child.name.into(), seen.0, seen.1))
+                let changed_ms = register.changed_ms();
+                let entry = register.entry?;
+                ledger.shown(fold, &below, &entry, Some(changed_ms))?;
+                let version = register.stamp.sortable().into_bytes();
+                Some((child.name, type_of(&entry.kind), version))
             };
             fold.children(path).into_iter().filter_map(shown).collect()
         });

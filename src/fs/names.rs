@@ -51,7 +51,7 @@ impl Filesystem {
         above.dedup();
         self.0.rooms.ledger.read(|fold| {
             above.retain(|dir| {
-                !dir.is_root() && fold.entry(dir).is_none() && fold.is_directory(dir)
+                !dir.is_root() && fold.visible(dir).is_none() && fold.is_directory(dir)
             });
         });
         above.retain(|dir| ops.iter().all(|(path, _)| path != dir));
@@ -189,7 +189,7 @@ impl Filesystem {
             names
                 .filter_map(|name| {
                     let register = fold.register(name)?;
-                    let attrs = register.entry.as_ref()?.attrs.clone();
+                    let attrs = register.entry?.attrs;
                     Some((name.clone(), Op::Attrs { of: register.stamp, attrs }))
                 })
                 .collect()
@@ -229,10 +229,9 @@ impl Filesystem {
         let ledger = &self.0.rooms.ledger;
         let shown = ledger.read(|fold| {
             fold.below(path).any(|(path, register)| {
+                let changed_ms = Some(register.changed_ms());
                 let entry = register.entry.as_ref();
-                entry.is_some_and(|entry| {
-                    ledger.shown(fold, path, entry, Some(register.changed_ms())).is_some()
-                })
+                entry.is_some_and(|entry| ledger.shown(fold, &path, entry, changed_ms).is_some())
             })
         });
         if shown {

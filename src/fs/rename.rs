@@ -155,8 +155,8 @@ impl Filesystem {
                 let entry = register.entry.clone()?;
                 // What is past its age stays behind, and goes.
                 let changed_ms = Some(register.changed_ms());
-                let left = ledger.living_left(fold, path, &entry, changed_ms);
-                Some((path.clone(), left.map(|_| entry)))
+                let left = ledger.living_left(fold, &path, &entry, changed_ms);
+                Some((path, left.map(|_| entry)))
             });
             own.into_iter().chain(below).collect()
         });

@@ -58,7 +58,7 @@ impl Living<'_> {
     /// Returns for how much longer a content serves in an entry that was changed at `changed_ms`.
     pub fn left_of(&self, digest: &Digest, changed_ms: u64) -> Option<Duration> {
         // Of a copy that is only here, and not on its way, nobody knows the age but by its entry.
-        let stored_ms = self.fold.location(digest).map_or(changed_ms, |found| found.stored_ms);
+        let stored_ms = self.fold.stored_ms(digest).unwrap_or(changed_ms);
         match self.age.left(stored_ms, self.now_ms) {
             None if (self.pending)(digest) => Some(Duration::MAX),
             left => left,
@@ -83,7 +83,7 @@ impl Living<'_> {
             if looked > WITNESSES_MAX {
                 return Some(Duration::MAX);
             }
-            if counts(path)
+            if counts(&path)
                 && let Some(left) = self.witness(register.entry.as_ref(), register.changed_ms())
             {
                 return Some(left);

@@ -80,7 +80,7 @@ impl Inner {
             let location = self.ledger.location(&digest).ok_or_else(unknown)?;
             let remote = self.remote.as_ref().ok_or_else(unknown)?;
             // Whether the store still has it says nothing then: that is no damage.
-            if self.ledger.is_expired(&location) {
+            if self.ledger.is_expired(location.stored_ms) {
                 return Err(Error::new(Kind::NotFound, format!("blob {digest} is past its age")));
             }
             if location.size != size {
@@ -154,9 +154,11 @@ impl Inner {
             let reader = PackReader::open(&bytes)?;
             let wanted: Vec<_> = ledger.read(|fold| {
                 let all = reader.members().iter();
-                all.filter(|m| fold.uses(&m.digest) && lies_in(fold.location(&m.digest), &pack))
-                    .copied()
-                    .collect()
+                all.filter(|m| {
+                    fold.uses(&m.digest) && lies_in(fold.location(&m.digest).as_ref(), &pack)
+                })
+                .copied()
+                .collect()
             });
             let mut damaged = 0_u64;
             for member in wanted {

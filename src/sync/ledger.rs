@@ -16,7 +16,7 @@ mod save;
 mod shown;
 mod times;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,8 +105,6 @@ struct Order {
     /// Objects of the log that were folded.
     seen: HashSet<Stamp>,
     chains: Chains,
-    /// Names of packs, one allocation each, with the end of the last frame that is known in each.
-    packs: HashMap<Arc<str>, u64>,
     /// The time of the last name.
     named_ms: u64,
     bad: Bad,
@@ -280,14 +278,19 @@ impl Ledger {
 
     fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
-            || (self.0.remote.is_some() && fold.location(digest).is_some())
+            || (self.0.remote.is_some() && fold.stored_ms(digest).is_some())
             || self.0.blobs.contains(digest)
     }
 
     /// Returns where the remote keeps a content, as far as it has not proved bad.
     pub fn location(&self, digest: &Digest) -> Option<Location> {
         // Recursive, because it is asked from within `read`.
-        self.0.fold.read_recursive().location(digest).cloned()
+        self.0.fold.read_recursive().location(digest)
+    }
+
+    /// Returns since when the remote keeps a content, as far as its place has not proved bad.
+    pub(in crate::sync) fn stored_ms(&self, digest: &Digest) -> Option<u64> {
+        self.0.fold.read_recursive().stored_ms(digest)
     }
 
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that

@@ -17,7 +17,6 @@ use super::freshness::Freshness;
 use super::ledger::Ledger;
 use crate::clock;
 use crate::digest::Digest;
-use crate::namespace::Location;
 use crate::task;
 
 /// Contents that wait to be renewed; the next open of what finds no room asks again.
@@ -67,8 +66,7 @@ impl Renewer {
         if !inner.on || size == 0 || inner.ledger.age().is_endless() {
             return;
         }
-        let wanted = inner.ledger.location(digest).is_some_and(|at| inner.is_due(&at));
-        if !wanted {
+        if !inner.is_due(digest) {
             return;
         }
         let due = inner.ledger.clock().mono() + inner.jitter(digest);
@@ -129,13 +127,12 @@ impl Renewer {
 }
 
 impl Inner {
-    fn is_due(&self, location: &Location) -> bool {
-        self.ledger.is_half_over(location) && !self.ledger.is_expired(location)
+    fn is_due(&self, digest: &Digest) -> bool {
+        self.ledger.stored_ms(digest).is_some_and(|stored_ms| self.ledger.grows_old(stored_ms))
     }
 
     fn is_wanted(&self, digest: &Digest) -> bool {
-        let located = self.ledger.location(digest).is_some_and(|location| self.is_due(&location));
-        located && self.ledger.read(|fold| fold.uses(digest))
+        self.is_due(digest) && self.ledger.read(|fold| fold.uses(digest))
     }
 
     /// Spreads the nodes over some time, each content in another order, so that one comes first and the

@@ -201,8 +201,7 @@ impl Uploader {
 
     /// Reports whether a content should be renewed still: nobody else has, and it is not too late.
     fn grows_old(&self, digest: &Digest) -> bool {
-        let location = self.ledger.location(digest);
-        location.is_some_and(|at| self.ledger.is_half_over(&at) && !self.ledger.is_expired(&at))
+        self.ledger.stored_ms(digest).is_some_and(|stored_ms| self.ledger.grows_old(stored_ms))
     }
 
     /// Builds a pack and uploads it.

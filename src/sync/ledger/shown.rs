@@ -125,16 +125,22 @@ impl Ledger {
         look(&Living { fold, age, now_ms, pending: &pending })
     }
 
-    /// Reports whether what is stored at a location is past its age.
-    pub(in crate::sync) fn is_expired(&self, location: &Location) -> bool {
+    /// Reports whether what was stored at a time is past its age.
+    pub(in crate::sync) fn is_expired(&self, stored_ms: u64) -> bool {
         let age = self.age();
-        !age.is_endless() && age.left(location.stored_ms, self.now_ms()).is_none()
+        !age.is_endless() && age.left(stored_ms, self.now_ms()).is_none()
     }
 
-    /// Reports whether half of the age of what is stored at a location is over.
-    pub(in crate::sync) fn is_half_over(&self, location: &Location) -> bool {
+    /// Reports whether half of the age is over of what was stored at a time.
+    pub(in crate::sync) fn is_half_over(&self, stored_ms: u64) -> bool {
         let age = self.age();
-        !age.is_endless() && age.is_half_over(location.stored_ms, self.now_ms())
+        !age.is_endless() && age.is_half_over(stored_ms, self.now_ms())
+    }
+
+    /// Reports whether what was stored at a time should be stored again if it is used: half of its age is
+    /// over, and it still serves.
+    pub(in crate::sync) fn grows_old(&self, stored_ms: u64) -> bool {
+        self.is_half_over(stored_ms) && !self.is_expired(stored_ms)
     }
 
     /// Reports whether a new entry may rely on a location that is known. It must last, and nobody may be
@@ -142,7 +148,7 @@ impl Ledger {
     pub(in crate::sync) fn may_reuse(&self, digest: &Digest, location: &Location) -> bool {
         let now = self.0.clock.mono();
         let listed = self.0.listed.lock().is_some_and(|at| within(at, now));
-        listed && !self.is_half_over(location) && self.0.unsent.is_shared(digest, now)
+        listed && !self.is_half_over(location.stored_ms) && self.0.unsent.is_shared(digest, now)
     }
 
     /// Notes what a record puts before it is applied: it keeps the bytes that the remote does not have, or
@@ -151,7 +157,7 @@ impl Ledger {
         let Op::Put(entry) = op else { return };
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else { return };
         self.0.unsent.note(seq, digest, fold, self.0.clock.mono());
-        if fold.location(&digest).is_none_or(|found| self.is_half_over(found)) {
+        if fold.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms)) {
             self.0.blobs.mark_unsaved(&digest);
         }
     }
