@@ -10,7 +10,9 @@
 mod apply;
 mod bad;
 mod hold;
+mod late;
 mod open;
+mod purge;
 mod queue;
 mod save;
 mod shown;
@@ -27,7 +29,9 @@ use tokio::sync::{Notify, watch};
 
 use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};
+use self::late::Late;
 pub use self::open::LedgerParts;
+pub(in crate::sync) use self::purge::PurgeMark;
 use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
@@ -109,6 +113,8 @@ struct Order {
     named_ms: u64,
     bad: Bad,
     times: Times,
+    /// Set while late changes go.
+    late: Option<Late>,
     /// The times as they were saved.
     saved_times: Times,
 }

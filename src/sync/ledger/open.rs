@@ -64,6 +64,7 @@ impl Ledger {
             named_ms: 0,
             bad: Bad::default(),
             times: Times::default(),
+            late: None,
             saved_times: Times::default(),
         };
         let mut fold = Fold::new();
