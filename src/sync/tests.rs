@@ -6,6 +6,7 @@ mod damage;
 mod durable;
 mod fresh;
 mod harness;
+mod lifetimes;
 mod order;
 mod publish;
 mod repair;
