@@ -17,6 +17,7 @@
 
 mod items;
 mod read;
+mod transfer;
 mod wire;
 mod write;
 
