@@ -149,9 +149,10 @@ impl Filesystem {
             fold.children(path)
                 .into_iter()
                 .map(|child| {
-                    let entry = child.register.and_then(|register| register.entry.clone());
-                    let version = child.register.map(|r| r.stamp.sortable().into_bytes());
-                    (child.name.into(), entry, version.unwrap_or_default())
+                    let stamp = child.register.as_ref().map(|register| register.stamp);
+                    let version = stamp.map(|stamp| stamp.sortable().into_bytes());
+                    let entry = child.register.and_then(|register| register.entry);
+                    (child.name, entry, version.unwrap_or_default())
                 })
                 .collect()
         });

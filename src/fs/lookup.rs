@@ -34,15 +34,11 @@ pub(super) struct Seen {
 
 /// Reads what the namespace has under a path, before anything is hidden.
 pub(super) fn seen_in(fold: &Fold, path: &TreePath) -> Option<Seen> {
-    match (fold.entry(path), fold.register(path)) {
-        (Some(entry), Some(register)) => Some(Seen {
-            entry: entry.clone(),
-            stamp: Some(register.stamp),
-            changed_ms: register.changed_ms(),
-        }),
-        _ if !path.is_root() && fold.is_directory(path) => Some(implied_directory()),
-        _ => None,
+    if let Some(register) = fold.visible(path) {
+        let (stamp, changed_ms) = (Some(register.stamp), register.changed_ms());
+        return register.entry.map(|entry| Seen { entry, stamp, changed_ms });
     }
+    (!path.is_root() && fold.is_directory(path)).then(implied_directory)
 }
 
 /// Returns a directory that exists only because something lies below it.

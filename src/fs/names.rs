@@ -47,7 +47,7 @@ impl Filesystem {
         above.dedup();
         self.0.rooms.ledger.read(|fold| {
             above.retain(|dir| {
-                !dir.is_root() && fold.entry(dir).is_none() && fold.is_directory(dir)
+                !dir.is_root() && fold.visible(dir).is_none() && fold.is_directory(dir)
             });
         });
         above.retain(|dir| ops.iter().all(|(path, _)| path != dir));
@@ -182,7 +182,7 @@ impl Filesystem {
             names
                 .filter_map(|name| {
                     let register = fold.register(name)?;
-                    let attrs = register.entry.as_ref()?.attrs.clone();
+                    let attrs = register.entry?.attrs;
                     Some((name.clone(), Op::Attrs { of: register.stamp, attrs }))
                 })
                 .collect()
@@ -220,9 +220,7 @@ impl Filesystem {
             return Err(Errno::ENOTEMPTY);
         }
         let below: Vec<(TreePath, Entry)> = self.0.rooms.ledger.read(|fold| {
-            fold.below(path)
-                .filter_map(|(path, register)| Some((path.clone(), register.entry.clone()?)))
-                .collect()
+            fold.below(path).filter_map(|(path, register)| Some((path, register.entry?))).collect()
         });
         if below.iter().any(|(_, entry)| !self.0.rooms.ledger.hidden(entry)) {
             return Err(Errno::ENOTEMPTY);

@@ -12,5 +12,5 @@ mod location;
 pub use change::{Change, Op};
 pub use commit::{BlobAt, Commit, Place};
 pub use entry::{Attrs, Entry, Kind, Time, XATTR_TOTAL_BYTES_MAX, Xattrs};
-pub use fold::{Applied, Child, Fold, Register};
+pub use fold::{Applied, Builder, Child, Fold, Register};
 pub use location::{Location, Site};

@@ -149,9 +149,11 @@ impl Inner {
             let reader = PackReader::open(&bytes)?;
             let wanted: Vec<_> = ledger.read(|fold| {
                 let all = reader.members().iter();
-                all.filter(|m| fold.uses(&m.digest) && lies_in(fold.location(&m.digest), &pack))
-                    .copied()
-                    .collect()
+                all.filter(|m| {
+                    fold.uses(&m.digest) && lies_in(fold.location(&m.digest).as_ref(), &pack)
+                })
+                .copied()
+                .collect()
             });
             let mut damaged = 0_u64;
             for member in wanted {

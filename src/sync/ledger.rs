@@ -14,7 +14,7 @@ mod open;
 mod queue;
 mod save;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -98,8 +98,6 @@ struct Order {
     /// Objects of the log that were folded.
     seen: HashSet<Stamp>,
     chains: Chains,
-    /// Names of packs, one allocation each, with the end of the last frame that is known in each.
-    packs: HashMap<Arc<str>, u64>,
     /// The time of the last name.
     named_ms: u64,
     bad: Bad,
@@ -231,7 +229,7 @@ impl Ledger {
     fn keep_unsaved(&self, fold: &Fold, op: &Op) {
         if let Op::Put(entry) = op
             && let Some((digest, _)) = entry.content()
-            && fold.location(&digest).is_none()
+            && fold.stored_ms(&digest).is_none()
         {
             self.0.blobs.mark_unsaved(&digest);
         }
@@ -272,14 +270,19 @@ impl Ledger {
     /// Reports whether a content is here, or is known to be in the remote.
     pub fn obtainable(&self, digest: &Digest) -> bool {
         digest.is_empty_content()
-            || (self.0.remote.is_some() && self.location(digest).is_some())
+            || (self.0.remote.is_some() && self.is_stored(digest))
             || self.0.blobs.contains(digest)
     }
 
     /// Returns where the remote keeps a content, as far as it has not proved bad.
     pub fn location(&self, digest: &Digest) -> Option<Location> {
         // Recursive, because it is asked from within `read`.
-        self.0.fold.read_recursive().location(digest).cloned()
+        self.0.fold.read_recursive().location(digest)
+    }
+
+    /// Reports whether the remote keeps a content somewhere, as far as it has not proved bad.
+    fn is_stored(&self, digest: &Digest) -> bool {
+        self.0.fold.read_recursive().stored_ms(digest).is_some()
     }
 
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Ledger;
 use super::bad::{self, learn};
-use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::State;
@@ -44,7 +44,7 @@ impl Ledger {
             self.hear(&mut order, &mut fold, doubts::of(commit));
             let mut healed = HashSet::new();
             for blob in &commit.blobs {
-                if let Some(location) = location_of(&mut order, name, commit, blob)
+                if let Some(location) = location_of(name, commit, blob)
                     && learn(&mut order, &mut fold, blob.digest, location)
                 {
                     healed.insert(blob.digest);
@@ -121,8 +121,7 @@ impl Ledger {
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
-            for (digest, mut location) in stored {
-                intern(&mut order, &mut location);
+            for (digest, location) in stored {
                 learn(&mut order, &mut fold, digest, location);
             }
             drop(fold);
@@ -137,13 +136,13 @@ impl Ledger {
             // What nobody points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that whoever publishes it again keeps it again.
             let fold = self.0.fold.read();
-            let needless = |d: &&Digest| !fold.uses(d) || fold.location(d).is_some();
+            let needless = |d: &&Digest| !fold.uses(d) || fold.stored_ms(d).is_some();
             for digest in batch.dropped.iter().filter(needless) {
                 self.0.blobs.mark_saved(digest);
             }
         }
         for (digest, _) in contents {
-            if self.location(&digest).is_some() {
+            if self.is_stored(&digest) {
                 self.0.blobs.mark_saved(&digest);
             }
         }
@@ -153,7 +152,7 @@ impl Ledger {
 
     /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
     pub(in crate::sync) fn pack_end(&self, pack: &str) -> u64 {
-        self.0.order.lock().packs.get(pack).copied().unwrap_or(0)
+        self.read(|fold| fold.pack_end(pack))
     }
 
     /// Puts inline blobs into the local tier, where files use them and they are not there yet. What
@@ -203,7 +202,7 @@ impl Ledger {
 }
 
 /// Says where a blob of a commit lies.
-fn location_of(order: &mut Order, name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
+fn location_of(name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
     let site = match &blob.place {
         Place::Inline(_) => Site::Inline { commit: Arc::from(name) },
         Place::Object => Site::Object,
@@ -212,23 +211,5 @@ fn location_of(order: &mut Order, name: &str, commit: &Commit, blob: &BlobAt) ->
             Site::Pack { pack, offset: *offset, length: *length }
         }
     };
-    let mut location = Location { site, size: blob.size, stored_ms: blob.stored_ms };
-    intern(order, &mut location);
-    Some(location)
-}
-
-/// Shares the names of packs, and notes how long they are.
-pub(super) fn intern(order: &mut Order, location: &mut Location) {
-    let Site::Pack { pack, offset, length } = &mut location.site else { return };
-    let end = *offset + u64::from(*length);
-    match order.packs.get_key_value(pack) {
-        Some((known, known_end)) => {
-            let longer = end > *known_end;
-            *pack = Arc::clone(known);
-            if longer {
-                order.packs.insert(Arc::clone(pack), end);
-            }
-        }
-        None => drop(order.packs.insert(Arc::clone(pack), end)),
-    }
+    Some(Location { site, size: blob.size, stored_ms: blob.stored_ms })
 }

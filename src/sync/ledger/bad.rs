@@ -79,7 +79,7 @@ pub(super) fn learn(
         }
         return false;
     }
-    if !fold.locate(digest, location) {
+    if !fold.locate(digest, &location) {
         return false;
     }
     order.dirty.locations.insert(digest);
@@ -110,7 +110,9 @@ impl Ledger {
         let mut lost = HashSet::new();
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
-            if known.is_some_and(|known| *known != location) || order.bad.is(&digest, &location) {
+            if known.as_ref().is_some_and(|known| *known != location)
+                || order.bad.is(&digest, &location)
+            {
                 continue;
             }
             if known.is_some() {
@@ -124,7 +126,7 @@ impl Ledger {
             return;
         }
         let own = fold.registers().filter(|(_, register)| register.stamp.node == self.node());
-        let contents = own.filter_map(|(_, register)| register.entry.as_ref()?.content());
+        let contents = own.filter_map(|(_, register)| register.entry?.content());
         for (digest, size) in contents.filter(|(digest, _)| lost.contains(digest)) {
             let queued = &mut order.bad.amends.repairs;
             if queued.len() >= DOUBTS_MAX || queued.contains(&(digest, size)) {
@@ -159,5 +161,5 @@ pub(super) fn paths_of(fold: &Fold, contents: &HashSet<Digest>) -> Vec<TreePath>
         let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
         content.is_some_and(|(digest, _)| contents.contains(&digest))
     };
-    fold.registers().filter(|(_, r)| has(r)).map(|(path, _)| path.clone()).collect()
+    fold.registers().filter(|(_, r)| has(r)).map(|(path, _)| path).collect()
 }

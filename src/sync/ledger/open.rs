@@ -1,6 +1,6 @@
 //! Starting: from what the index and the journal have kept to the namespace.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use super::apply::intern;
 use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty};
@@ -60,7 +59,6 @@ impl Ledger {
             dirty: Dirty::default(),
             seen: HashSet::new(),
             chains: Chains::default(),
-            packs: HashMap::new(),
             named_ms: 0,
             bad: Bad::default(),
         };
@@ -68,7 +66,7 @@ impl Ledger {
         restore(&mut order, &mut fold, parts.loaded);
         let kept = match parts.remote {
             Some(_) => HashSet::new(),
-            None => fold.registers().map(|(path, _)| path.clone()).collect(),
+            None => fold.registers().map(|(path, _)| path).collect(),
         };
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let ledger = Self(Arc::new(Inner {
@@ -156,11 +154,10 @@ impl Ledger {
 /// Brings back what the index remembered.
 fn restore(order: &mut Order, fold: &mut Fold, loaded: Loaded) {
     for (path, register) in loaded.registers {
-        fold.restore(&path, register);
+        fold.restore(&path, &register);
     }
-    for (digest, mut location) in loaded.locations {
-        intern(order, &mut location);
-        fold.locate(digest, location);
+    for (digest, location) in loaded.locations {
+        fold.locate(digest, &location);
     }
     order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
     for (name, value) in loaded.meta {

@@ -164,11 +164,11 @@ impl Queue {
     pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
         let trail = self.paths.entry(change.path.clone()).or_insert_with(|| {
             let register = fold.register(&change.path);
-            let known = match register {
+            let known = match &register {
                 Some(register) => register.entry.is_some(),
                 None => fold.knows(&change.path),
             };
-            Trail { changes: 0, known, before: register.filter(|_| !known).cloned() }
+            Trail { changes: 0, known, before: register.filter(|_| !known) }
         });
         trail.changes += 1;
     }

@@ -112,7 +112,7 @@ impl Ledger {
             }
             unsure |= order.queue.has(&path);
             match fold.register(&path) {
-                Some(register) => batch.register(&path, register),
+                Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
             }
         }
@@ -120,7 +120,7 @@ impl Ledger {
             && let Some(digest) = order.dirty.locations.pop_first()
         {
             match fold.location(&digest) {
-                Some(location) => batch.location(&digest, location),
+                Some(location) => batch.location(&digest, &location),
                 None => batch.forget_location(&digest),
             }
         }
@@ -146,8 +146,8 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();
-        order.dirty.paths.extend(fold.registers().map(|(path, _)| path.clone()));
-        order.dirty.locations.extend(fold.locations().map(|(digest, _)| *digest));
+        order.dirty.paths.extend(fold.registers().map(|(path, _)| path));
+        order.dirty.locations.extend(fold.locations().map(|(digest, _)| digest));
         order.dirty.seen.extend(&order.seen);
     }
 
@@ -164,7 +164,7 @@ impl Ledger {
         self.0.journal.compact(|| {
             let _order = self.0.order.lock();
             self.read(|fold| {
-                fold.registers().flat_map(|(p, r)| changes_of(p, r)).collect::<Vec<_>>()
+                fold.registers().flat_map(|(p, r)| changes_of(&p, &r)).collect::<Vec<_>>()
             })
         })
     }

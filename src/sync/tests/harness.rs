@@ -166,7 +166,7 @@ impl Node {
 
     pub(super) fn entry(&self, at: &str) -> Option<Entry> {
         let ledger = self.engine.ledger();
-        let entry = ledger.read(|fold| fold.entry(&path(at)).cloned())?;
+        let entry = ledger.read(|fold| fold.entry(&path(at)))?;
         (!ledger.hidden(&entry)).then_some(entry)
     }
 
@@ -223,9 +223,7 @@ impl Node {
     }
 
     pub(super) fn registers(&self) -> Vec<(TreePath, Register)> {
-        let all = |fold: &crate::namespace::Fold| {
-            fold.registers().map(|(p, r)| (p.clone(), r.clone())).collect()
-        };
+        let all = |fold: &crate::namespace::Fold| fold.registers().collect();
         self.engine.ledger().read(all)
     }
 
