@@ -128,6 +128,7 @@ fn connect(runtime: &Handle, settings: &Settings, clock: &Clock) -> Result<Optio
         region: settings.remote.region.clone(),
         path_style: settings.remote.path_style,
         deadline: settings.remote.deadline,
+        expiry: settings.expiry.age,
     };
     let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
     if settings.mount.read_only {

@@ -129,7 +129,7 @@ impl Remote {
                 ..self.call(Verb::Get, self.asking("read the format of"))
             };
             match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
-                Ok(bytes) => return format::check(&bytes, &self.inner.url),
+                Ok(bytes) => return self.take_format(&bytes),
                 Err(error) if error.kind() == Kind::NotFound && !write => {
                     let op = format!(
                         "{} holds no {}; mount it once without read-only, or correct the address",
@@ -151,10 +151,20 @@ impl Remote {
         Err(Error::new(Kind::Unavailable, op))
     }
 
+    /// Checks the format, and takes what it says beside.
+    fn take_format(&self, bytes: &[u8]) -> Result<()> {
+        let declared = format::check(bytes, &self.inner.url)?;
+        if let Some(warning) = self.inner.expiry.learn(declared, &self.inner.url) {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+
     /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
     /// the same but for the time.
     async fn make_format(&self, lane: Lane, key: &Path) -> Result<()> {
-        let text = Bytes::from(Format::new(self.inner.clock.wall_ms()).encode());
+        let format = Format::new(self.inner.clock.wall_ms(), self.inner.expiry.own());
+        let text = Bytes::from(format.encode());
         self.inner.caller.meter.up(text.len() as u64);
         let op = self.asking("write the format of");
         let is_dir = self.inner.caller.backend.dir().is_some();

@@ -11,6 +11,7 @@ mod codec;
 mod connect;
 mod credentials;
 mod dir;
+mod expiry;
 mod format;
 mod frame;
 mod health;
@@ -35,6 +36,7 @@ pub use codec::{
     INLINE_BYTES_MAX, decode_commit, encode_commit,
 };
 pub use connect::{Environment, RemoteOptions};
+pub use expiry::Declared;
 pub use format::FORMAT_VERSION;
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
 pub use health::Health;

@@ -18,6 +18,7 @@ use super::call::{Call, Caller, Failure};
 use super::codec::COMMIT_BYTES_MAX;
 use super::connect::{self, Environment, RemoteOptions};
 use super::dir::SharedDir;
+use super::expiry::{Agreement, Declared};
 use super::health::{Gate, Health, Lane};
 use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
@@ -68,6 +69,7 @@ pub(super) struct Inner {
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) offset_ms: AtomicI64,
+    pub(super) expiry: Agreement,
 }
 
 /// Where the objects are.
@@ -170,6 +172,7 @@ impl Remote {
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
             offset_ms: AtomicI64::new(0),
+            expiry: Agreement::new(options.expiry),
         };
         Self { inner: Arc::new(inner), lane: Lane::Foreground }
     }
@@ -213,6 +216,17 @@ impl Remote {
     /// Returns how often the store was asked.
     pub fn requests(&self) -> Requests {
         self.inner.caller.meter.read()
+    }
+
+    /// Returns how long the store says that entries live, as of the last check.
+    pub fn declared_expiry(&self) -> Declared {
+        self.inner.expiry.declared()
+    }
+
+    /// Returns how long entries live, `None` for ever: the shorter of what this node is configured with
+    /// and what the store declares. It moves when a store is reached that could not be at first.
+    pub fn effective_expiry(&self) -> Option<Duration> {
+        self.inner.expiry.effective()
     }
 
     /// Returns the wall time in milliseconds since the Unix epoch as the store sees it.
