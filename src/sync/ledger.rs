@@ -7,12 +7,14 @@
 //! Two locks, in this order: *order* is held by whoever brings changes in, so that stamps, journal,
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 
+mod adopt;
 mod apply;
 mod bad;
 mod hold;
 mod open;
 mod queue;
 mod save;
+mod snapshot;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,12 +25,15 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+pub(in crate::sync) use self::apply::location_of;
 use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};
 pub use self::open::LedgerParts;
 use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
+use self::snapshot::Before;
+pub(in crate::sync) use self::snapshot::Snapshot;
 use super::batch::Batch;
 use super::chains::Chains;
 use super::quiet::Quiet;
@@ -87,6 +92,10 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Commits of other nodes that moved something; counted under the lock of the namespace.
     applied: AtomicU64,
+    /// Commits that were ever folded.
+    folded: AtomicU64,
+    /// The last record that an earlier run has left.
+    replayed: Seq,
     quiet_bad: Quiet,
     quiet_save: Quiet,
 }
@@ -101,6 +110,12 @@ struct Order {
     /// The time of the last name.
     named_ms: u64,
     bad: Bad,
+    /// What was remote when a snapshot began, of what has moved since.
+    before: Option<Before>,
+    /// When a list of the log began that was folded completely, by the store's time; 0 is never.
+    listed_ms: u64,
+    /// A commit was not there when one that follows it was folded.
+    partial: bool,
 }
 
 /// What is published here and not yet remote.

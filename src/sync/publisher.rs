@@ -199,7 +199,7 @@ impl Publisher {
         let began = self.0.ledger.clock().mono();
         let Uploaded { batch, packs, blobs, mut locations } = uploaded;
         if batch.changes.is_empty() && batch.amends.is_empty() {
-            self.0.ledger.committed(&batch, locations, &[]);
+            self.0.ledger.committed(&batch, locations, None);
             return;
         }
         let mut extensions = BTreeMap::new();
@@ -218,13 +218,13 @@ impl Publisher {
             extensions,
         };
         let Some(names) = self.put(&mut commit).await else {
-            self.0.ledger.committed(&batch, locations, &[]);
+            self.0.ledger.committed(&batch, locations, None);
             return;
         };
         *self.0.sequence.lock() += 1;
         *self.0.last.lock() = Some(self.0.ledger.clock().mono());
         locations.extend(inline_locations(&commit));
-        self.0.ledger.committed(&batch, locations, &names);
+        self.0.ledger.committed(&batch, locations, Some((&commit, &names)));
         tracing::debug!(
             name = %keys::commit_name(&commit.stamp),
             changes = commit.changes.len(),

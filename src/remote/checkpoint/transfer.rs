@@ -14,10 +14,10 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::blobs::{PART_BYTES, Piece, upload_mib};
 use crate::remote::call::Call;
+use crate::remote::keys;
 use crate::remote::meter::Verb;
 use crate::remote::store::{LogItem, Remote};
 use crate::remote::trouble::Trouble;
-use crate::remote::keys;
 use crate::task;
 
 /// Bytes that are gathered before they are written.
@@ -113,7 +113,8 @@ fn read(file: &File, size: u64, pieces: &mpsc::Sender<Result<Piece>>) -> Result<
     let mut left = size;
     loop {
         let mut bytes = vec![0; left.min(PART_BYTES as u64) as usize];
-        file.read_exact_at(&mut bytes, size - left).map_err(|e| Error::io("read a checkpoint", e))?;
+        file.read_exact_at(&mut bytes, size - left)
+            .map_err(|e| Error::io("read a checkpoint", e))?;
         left -= bytes.len() as u64;
         let piece = if left == 0 { Piece::Last(bytes) } else { Piece::Part(bytes) };
         if pieces.blocking_send(Ok(piece)).is_err() {

@@ -10,14 +10,14 @@ use tokio::sync::{Notify, watch};
 
 use super::bad::Bad;
 use super::queue::Queue;
-use super::save::{CHAINS, Dirty};
+use super::save::{CHAINS, Dirty, LISTED};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
 use crate::namespace::{Fold, Time};
 use crate::remote::{Remote, keys};
-use crate::stamp::StampClock;
+use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
 use crate::sync::quiet::Quiet;
 use crate::task;
@@ -61,6 +61,9 @@ impl Ledger {
             chains: Chains::default(),
             named_ms: 0,
             bad: Bad::default(),
+            before: None,
+            listed_ms: 0,
+            partial: false,
         };
         let mut fold = Fold::new();
         restore(&mut order, &mut fold, parts.loaded);
@@ -68,6 +71,8 @@ impl Ledger {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
         };
+        let folded = AtomicU64::new(order.seen.len() as u64);
+        let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let ledger = Self(Arc::new(Inner {
             _dir: parts.dir,
@@ -90,6 +95,8 @@ impl Ledger {
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
             applied: AtomicU64::new(0),
+            folded,
+            replayed,
             quiet_bad: Quiet::default(),
             quiet_save: Quiet::default(),
         }));
@@ -121,6 +128,8 @@ impl Ledger {
             return;
         }
         let (count, now_ms) = (records.len(), self.now_ms());
+        let queued: HashSet<Stamp> =
+            records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
         let mut order = self.0.order.lock();
         for record in records {
             let mut fold = self.0.fold.write();
@@ -128,6 +137,7 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
                 }
@@ -161,8 +171,10 @@ fn restore(order: &mut Order, fold: &mut Fold, loaded: Loaded) {
     }
     order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
     for (name, value) in loaded.meta {
-        if name == CHAINS {
-            order.chains = Chains::decode(&value);
+        match name.as_str() {
+            CHAINS => order.chains = Chains::decode(&value),
+            LISTED => order.listed_ms = value.try_into().map_or(0, u64::from_le_bytes),
+            _ => {}
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Ledger;
+use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Batch, Seq};
@@ -18,6 +18,8 @@ use crate::task;
 
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
+/// The name under which lies when the log was listed last, in the store's time.
+pub(super) const LISTED: &str = "listed";
 /// Facts that are taken under the lock at once, roughly.
 const GATHER_FACTS: usize = 5000;
 
@@ -30,6 +32,17 @@ pub(super) struct Dirty {
     pub(super) unseen: Vec<Stamp>,
     /// Everything up to this record is remote.
     pub(super) ack: Option<Seq>,
+    /// Everything behind this is to be saved, moved or not.
+    pub(super) all: Option<Rest>,
+    /// The log was listed since.
+    pub(super) listed: bool,
+}
+
+/// How far everything was saved: marking it all would take as much memory as keeping it.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    path: Option<TreePath>,
+    mark: u32,
 }
 
 /// A part of what moved.
@@ -124,10 +137,15 @@ impl Ledger {
                 None => batch.forget_location(&digest),
             }
         }
-        if !order.dirty.paths.is_empty() || !order.dirty.locations.is_empty() {
+        unsure |= gather_rest(order, &fold, &mut batch);
+        let dirty = &order.dirty;
+        if !dirty.paths.is_empty() || !dirty.locations.is_empty() || dirty.all.is_some() {
             return Gathered { batch, ack: None, unsure, learned: false, last: false };
         }
-        let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
+        let Dirty { seen, unseen, ack, listed, .. } = std::mem::take(&mut order.dirty);
+        if listed {
+            batch.meta(LISTED, &order.listed_ms.to_le_bytes());
+        }
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
@@ -145,10 +163,9 @@ impl Ledger {
         tracing::info!("the index is filled again");
         let mut order = self.0.order.lock();
         let order = &mut *order;
-        let fold = self.0.fold.read();
-        order.dirty.paths.extend(fold.registers().map(|(path, _)| path));
-        order.dirty.locations.extend(fold.locations().map(|(digest, _)| digest));
+        order.dirty.all = Some(Rest::default());
         order.dirty.seen.extend(&order.seen);
+        order.dirty.listed = true;
     }
 
     /// Shortens the journal of a node whose journal is all there is.
@@ -168,6 +185,37 @@ impl Ledger {
             })
         })
     }
+}
+
+/// Takes some of what is to be saved whether it moved or not. Returns whether it stands on records of the
+/// journal.
+fn gather_rest(order: &mut Order, fold: &Fold, batch: &mut Batch) -> bool {
+    let room = GATHER_FACTS.saturating_sub(batch.len());
+    let Some(rest) = order.dirty.all.as_mut().filter(|_| room > 0) else { return false };
+    let root = TreePath::root();
+    let first = rest.path.is_none().then(|| fold.register(&root)).flatten();
+    let first = first.map(|register| (root.clone(), register));
+    let after = rest.path.clone().unwrap_or(root);
+    let (mut taken, mut unsure) = (0, false);
+    for (path, register) in first.into_iter().chain(fold.registers_after(&after)).take(room) {
+        taken += 1;
+        if !order.queue.is_private(&path) {
+            unsure |= order.queue.has(&path);
+            batch.register(&path, &register);
+        }
+        rest.path = Some(path);
+    }
+    let mut more = taken == room;
+    for (mark, digest, location) in fold.locations_from(rest.mark).take(room - taken) {
+        taken += 1;
+        batch.location(&digest, &location);
+        rest.mark = mark;
+        more = taken == room;
+    }
+    if !more {
+        order.dirty.all = None;
+    }
+    unsure
 }
 
 /// Returns the changes that make a register.
