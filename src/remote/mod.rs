@@ -19,6 +19,7 @@ pub mod keys;
 mod meter;
 mod pack;
 mod store;
+mod time;
 mod trouble;
 mod validate;
 

@@ -4,7 +4,7 @@
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use super::health::{Gate, Health, Lane};
 use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
 use super::pack::PACK_BYTES_MAX;
+use super::time::StoreTime;
 use super::trouble::Trouble;
 use crate::clock::{self, Clock};
 use crate::config::RemoteUrl;
@@ -68,7 +69,7 @@ pub(super) struct Inner {
     pub(super) checked: AtomicBool,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
-    pub(super) offset_ms: AtomicI64,
+    pub(super) time: StoreTime,
     pub(super) expiry: Agreement,
 }
 
@@ -160,6 +161,7 @@ impl Remote {
         node: NodeId,
     ) -> Self {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string()));
+        let time = StoreTime::new(clock.clone());
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
@@ -171,7 +173,7 @@ impl Remote {
             checked: AtomicBool::new(false),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
-            offset_ms: AtomicI64::new(0),
+            time,
             expiry: Agreement::new(options.expiry),
         };
         Self { inner: Arc::new(inner), lane: Lane::Foreground }
@@ -229,10 +231,20 @@ impl Remote {
         self.inner.expiry.effective()
     }
 
-    /// Returns the wall time in milliseconds since the Unix epoch as the store sees it.
+    /// Returns the wall time in milliseconds since the Unix epoch as the store sees it. Our own clock
+    /// may be set meanwhile; once the store's time was learned, that makes no difference.
     pub fn now_ms(&self) -> u64 {
-        let offset = self.inner.offset_ms.load(Ordering::Relaxed);
-        self.inner.clock.wall_ms().saturating_add_signed(offset)
+        self.inner.time.now_ms()
+    }
+
+    /// Returns how far the store's clock is ahead of ours, in milliseconds, for the next run.
+    pub fn ahead_ms(&self) -> i64 {
+        self.inner.time.ahead_ms()
+    }
+
+    /// Takes what [`Remote::ahead_ms`] was in an earlier run, for as long as this one has not asked.
+    pub fn assume_ahead(&self, ahead_ms: i64) {
+        self.inner.time.assume(ahead_ms);
     }
 
     /// Lists the commits whose names come after `after`, in order of their names: all of them, or
@@ -276,6 +288,7 @@ impl Remote {
                         inner.caller.meter.request(Verb::List);
                     }
                     let Some(item) = log_item(&meta, after, stamp_of) else { continue };
+                    inner.time.note_taken(item.stored_ms);
                     first.push(item);
                     if first.len() > LOG_ITEMS_MAX {
                         first.pop();
@@ -295,7 +308,14 @@ impl Remote {
     /// Writes a commit. Writing it again is harmless.
     pub async fn put_commit(&self, name: &str, bytes: Bytes) -> Result<()> {
         let key = self.inner.keys.commit(name)?;
-        self.write(key, bytes, COMMIT_BYTES_MAX as u64).await
+        let before = self.inner.clock.mono();
+        self.write(key.clone(), bytes, COMMIT_BYTES_MAX as u64).await?;
+        if self.inner.time.is_old()
+            && let Err(error) = self.learn_from(&key, before).await
+        {
+            tracing::debug!(error = %error.chain(), "the store's time was not learned again");
+        }
+        Ok(())
     }
 
     /// Reads a whole pack.
@@ -379,6 +399,11 @@ impl Remote {
 
     pub(super) async fn write(&self, key: Path, bytes: Bytes, most: u64) -> Result<()> {
         self.ready_to_write().await?;
+        self.write_now(key, bytes, most).await
+    }
+
+    /// Writes, once the store has been checked.
+    pub(super) async fn write_now(&self, key: Path, bytes: Bytes, most: u64) -> Result<()> {
         let size = bytes.len() as u64;
         if size > most {
             let op = format!("write {key}: {size} bytes where {most} are the most");

@@ -13,6 +13,7 @@ use super::fetcher::Fetcher;
 use super::follower::Follower;
 use super::ledger::{Ledger, LedgerParts, Pending};
 use super::publisher::{DrainReport, Publisher};
+use super::renewer::Renewer;
 use crate::clock;
 use crate::error::Result;
 use crate::task;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub freshness: Duration,
     /// Nothing is ever written to the remote.
     pub read_only: bool,
+    /// What is used after half its age is stored again.
+    pub renew_on_use: bool,
 }
 
 impl Default for Settings {
@@ -40,6 +43,7 @@ impl Default for Settings {
             pack_bytes: 8 << 20,
             freshness: Duration::from_secs(1),
             read_only: false,
+            renew_on_use: true,
         }
     }
 }
@@ -55,6 +59,7 @@ pub struct Engine {
     follower: Follower,
     publisher: Option<Publisher>,
     checkpointer: Option<Checkpointer>,
+    renewer: Renewer,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     runtime: Handle,
 }
@@ -73,8 +78,11 @@ impl Engine {
             .as_ref()
             .filter(|_| !settings.read_only)
             .map(|remote| Checkpointer::new(ledger.clone(), follower.clone(), remote));
+        let freshness = follower.freshness().clone();
+        let on = publisher.is_some() && settings.renew_on_use;
+        let renewer = Renewer::new(ledger.clone(), fetcher.clone(), freshness, on);
         let tasks = Mutex::new(Vec::new());
-        Ok(Self { ledger, fetcher, follower, publisher, checkpointer, tasks, runtime })
+        Ok(Self { ledger, fetcher, follower, publisher, checkpointer, renewer, tasks, runtime })
     }
 
     /// Starts publishing, following and saving.
@@ -85,6 +93,7 @@ impl Engine {
         }
         if let Some(publisher) = &self.publisher {
             tasks.extend(publisher.start(&self.runtime));
+            tasks.push(self.renewer.start(&self.runtime));
         }
         if let Some(checkpointer) = &self.checkpointer {
             tasks.push(checkpointer.start(&self.runtime));
@@ -110,7 +119,7 @@ impl Engine {
             && let Some(checkpointer) = &self.checkpointer
         {
             let left = limit.saturating_sub(Duration::from_millis(report.elapsed_ms));
-            clock::within(left, checkpointer.write_if_due()).await;
+            clock::within(left, Box::pin(checkpointer.write_if_due())).await;
         }
         report
     }
@@ -148,6 +157,11 @@ impl Engine {
     /// Returns what makes contents local.
     pub fn fetcher(&self) -> &Fetcher {
         &self.fetcher
+    }
+
+    /// Returns what stores again what is used.
+    pub fn renewer(&self) -> &Renewer {
+        &self.renewer
     }
 
     /// Returns what brings in other nodes' changes and says whether they all are in.

@@ -200,13 +200,13 @@ impl Follower {
                     // Not beyond our own time: a node whose clock is ahead must not make us miss
                     // what the others write meanwhile.
                     state.watermark_ms = state.watermark_ms.max(latest_ms.min(began_ms));
-                    self.0.ledger.note_listed(began_ms);
                     if whole {
                         state.whole = Some(began);
                         let all: HashSet<Stamp> = names.into_iter().collect();
                         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
                         self.0.ledger.forget_unlisted(&all, settled_ms);
                     }
+                    self.0.ledger.note_listed(began, began_ms);
                     return Ok(true);
                 }
             }

@@ -14,7 +14,9 @@ mod hold;
 mod open;
 mod queue;
 mod save;
+mod shown;
 mod snapshot;
+mod times;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -32,8 +34,10 @@ pub use self::open::LedgerParts;
 use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
+use self::shown::Unsent;
 use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
+use self::times::Times;
 use super::batch::Batch;
 use super::chains::Chains;
 use super::quiet::Quiet;
@@ -96,6 +100,9 @@ struct Inner {
     folded: AtomicU64,
     /// The last record that an earlier run has left.
     replayed: Seq,
+    unsent: Unsent,
+    /// When the last list of the log began that was folded completely, by the monotonic clock.
+    listed: Mutex<Option<Duration>>,
     quiet_bad: Quiet,
     quiet_save: Quiet,
 }
@@ -112,10 +119,11 @@ struct Order {
     bad: Bad,
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
-    /// When a list of the log began that was folded completely, by the store's time; 0 is never.
-    listed_ms: u64,
     /// A commit was not there when one that follows it was folded.
     partial: bool,
+    times: Times,
+    /// The times as they were saved.
+    saved_times: Times,
 }
 
 /// What is published here and not yet remote.
@@ -145,8 +153,8 @@ impl Stamper<'_> {
 }
 
 impl Ledger {
-    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::hidden`] and
-    /// [`Ledger::obtainable`].
+    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`],
+    /// [`Ledger::hidden`] and [`Ledger::obtainable`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
     }
@@ -224,11 +232,11 @@ impl Ledger {
             for change in &changes {
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    self.note_put(seq, &fold, &change.op);
                 }
                 fold.apply(change, now);
-                match &self.0.remote {
-                    Some(_) => self.keep_unsaved(&fold, &change.op),
-                    None => self.forget_alone(&mut fold, change),
+                if self.0.remote.is_none() {
+                    self.forget_alone(&mut fold, change);
                 }
             }
         }
@@ -238,16 +246,6 @@ impl Ledger {
             self.0.queued.notify_waiters();
         }
         Ok(stamps)
-    }
-
-    /// Keeps a blob that is not remote from eviction: it may have been let go since it was adopted.
-    fn keep_unsaved(&self, fold: &Fold, op: &Op) {
-        if let Op::Put(entry) = op
-            && let Some((digest, _)) = entry.content()
-            && fold.stored_ms(&digest).is_none()
-        {
-            self.0.blobs.mark_unsaved(&digest);
-        }
     }
 
     /// Reports whether a later change of the path is known.
@@ -277,15 +275,23 @@ impl Ledger {
         self.0.journal.sync()
     }
 
-    /// Reports whether an entry must not be shown: its bytes are neither here nor anywhere known.
+    /// Reports whether the bytes of an entry are lost: neither here nor anywhere known.
     pub fn hidden(&self, entry: &Entry) -> bool {
-        entry.content().is_some_and(|(digest, _)| !self.obtainable(&digest))
+        self.hidden_in(&self.0.fold.read_recursive(), entry)
+    }
+
+    fn hidden_in(&self, fold: &Fold, entry: &Entry) -> bool {
+        entry.content().is_some_and(|(digest, _)| !self.obtainable_in(fold, &digest))
     }
 
     /// Reports whether a content is here, or is known to be in the remote.
     pub fn obtainable(&self, digest: &Digest) -> bool {
+        self.obtainable_in(&self.0.fold.read_recursive(), digest)
+    }
+
+    fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
-            || (self.0.remote.is_some() && self.is_stored(digest))
+            || (self.0.remote.is_some() && fold.stored_ms(digest).is_some())
             || self.0.blobs.contains(digest)
     }
 
@@ -295,9 +301,9 @@ impl Ledger {
         self.0.fold.read_recursive().location(digest)
     }
 
-    /// Reports whether the remote keeps a content somewhere, as far as it has not proved bad.
-    fn is_stored(&self, digest: &Digest) -> bool {
-        self.0.fold.read_recursive().stored_ms(digest).is_some()
+    /// Returns since when the remote keeps a content, as far as its place has not proved bad.
+    pub(in crate::sync) fn stored_ms(&self, digest: &Digest) -> Option<u64> {
+        self.0.fold.read_recursive().stored_ms(digest)
     }
 
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that

@@ -18,6 +18,7 @@ mod freshness;
 mod ledger;
 mod publisher;
 mod quiet;
+mod renewer;
 mod upload;
 
 pub use checkpointer::{Checkpointer, LOG_GRACE, log_grace};
@@ -31,6 +32,7 @@ pub use ledger::{
     RECORD_CHANGES_MAX, Stamper,
 };
 pub use publisher::{DrainReport, Publisher};
+pub use renewer::Renewer;
 
 #[cfg(test)]
 mod tests;

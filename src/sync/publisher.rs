@@ -198,7 +198,7 @@ impl Publisher {
     async fn commit_batch(&self, uploaded: Uploaded) {
         let began = self.0.ledger.clock().mono();
         let Uploaded { batch, packs, blobs, mut locations } = uploaded;
-        if batch.changes.is_empty() && batch.amends.is_empty() {
+        if batch.changes.is_empty() && batch.amends.doubts.is_empty() && blobs.is_empty() {
             self.0.ledger.committed(&batch, locations, None);
             return;
         }

@@ -32,18 +32,7 @@ impl Ledger {
 
     /// Returns when the log was listed and folded last, in the store's time; 0 is never.
     pub(in crate::sync) fn listed_ms(&self) -> u64 {
-        self.0.order.lock().listed_ms
-    }
-
-    /// Notes that a list of the log that began at this time was folded completely.
-    pub(in crate::sync) fn note_listed(&self, began_ms: u64) {
-        /// How far the noted time may lie behind: an idle node should not write.
-        const NOTED_EVERY_MS: u64 = 60_000;
-        let mut order = self.0.order.lock();
-        let order = &mut *order;
-        let noted = order.listed_ms / NOTED_EVERY_MS == began_ms / NOTED_EVERY_MS;
-        order.listed_ms = order.listed_ms.max(began_ms);
-        order.dirty.listed |= !noted;
+        self.0.order.lock().times.listed_ms
     }
 
     /// Reports whether commits are missing in what was folded.
@@ -132,7 +121,7 @@ impl Ledger {
                 new.restore(&path, &shown);
                 let content = shown.entry.as_ref().and_then(Entry::content);
                 if let Some((digest, _)) = content
-                    && new.stored_ms(&digest).is_none()
+                    && new.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms))
                 {
                     self.0.blobs.mark_unsaved(&digest);
                 }

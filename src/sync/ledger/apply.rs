@@ -120,7 +120,8 @@ impl Ledger {
         stored: Vec<(Digest, Location)>,
         commit: Option<(&Commit, &[Stamp])>,
     ) {
-        let contents = batch.contents();
+        let mut contents = batch.contents();
+        contents.extend(batch.renewals());
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
@@ -143,6 +144,10 @@ impl Ledger {
                 }
             }
             order.queue.done(batch);
+            order.bad.end_renewals(&batch.amends.renewals);
+            let put =
+                contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
+            self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             self.note_totals(&order);
             // What nobody points to any more, or is remote anyway, need not be kept. Under the
@@ -154,7 +159,7 @@ impl Ledger {
             }
         }
         for (digest, _) in contents {
-            if self.is_stored(&digest) {
+            if self.stored_ms(&digest).is_some() {
                 self.0.blobs.mark_saved(&digest);
             }
         }

@@ -10,12 +10,14 @@ use tokio::sync::{Notify, watch};
 
 use super::bad::Bad;
 use super::queue::Queue;
-use super::save::{CHAINS, Dirty, LISTED};
+use super::save::{CHAINS, Dirty};
+use super::shown::Unsent;
+use super::times::{TIMES, Times};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
-use crate::namespace::{Fold, Time};
+use crate::namespace::{Age, Fold, Time};
 use crate::remote::{Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
@@ -62,11 +64,20 @@ impl Ledger {
             named_ms: 0,
             bad: Bad::default(),
             before: None,
-            listed_ms: 0,
             partial: false,
+            times: Times::default(),
+            saved_times: Times::default(),
         };
         let mut fold = Fold::new();
-        restore(&mut order, &mut fold, parts.loaded);
+        take_times(&mut order, &parts);
+        if lacks(&order, &parts) {
+            tracing::info!(
+                "this node was away for longer than entries live: what it knew is forgotten"
+            );
+            forget(&mut order, parts.loaded);
+        } else {
+            restore(&mut order, &mut fold, parts.loaded);
+        }
         let kept = match parts.remote {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
@@ -97,6 +108,8 @@ impl Ledger {
             applied: AtomicU64::new(0),
             folded,
             replayed,
+            unsent: Unsent::default(),
+            listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
             quiet_save: Quiet::default(),
         }));
@@ -140,11 +153,11 @@ impl Ledger {
                     order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
+                    self.note_put(record.seq, &fold, &change.op);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
-                match &self.0.remote {
-                    Some(_) => self.keep_unsaved(&fold, &change.op),
-                    None => self.forget_alone(&mut fold, change),
+                if self.0.remote.is_none() {
+                    self.forget_alone(&mut fold, change);
                 }
             }
             drop(fold);
@@ -161,6 +174,32 @@ impl Ledger {
     }
 }
 
+/// Brings back what was known of time.
+fn take_times(order: &mut Order, parts: &LedgerParts) {
+    let known = parts.loaded.meta.iter().find(|(name, _)| name == TIMES);
+    order.times = known.map(|(_, value)| Times::decode(value)).unwrap_or_default();
+    order.saved_times = order.times;
+    if let Some(remote) = &parts.remote {
+        remote.assume_ahead(order.times.ahead_ms);
+    }
+}
+
+/// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
+/// from before may have been replaced without a trace.
+fn lacks(order: &Order, parts: &LedgerParts) -> bool {
+    parts.remote.as_ref().is_some_and(|remote| {
+        order.times.may_lack(Age::of(remote.effective_expiry()), remote.now_ms())
+    })
+}
+
+/// Forgets what the index remembered of the remote. All of it is past its age but what others have used
+/// since, and that they know.
+fn forget(order: &mut Order, loaded: Loaded) {
+    order.dirty.paths.extend(loaded.registers.into_iter().map(|(path, _)| path));
+    order.dirty.locations.extend(loaded.locations.into_iter().map(|(digest, _)| digest));
+    order.dirty.unseen.extend(loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)));
+}
+
 /// Brings back what the index remembered.
 fn restore(order: &mut Order, fold: &mut Fold, loaded: Loaded) {
     for (path, register) in loaded.registers {
@@ -171,10 +210,8 @@ fn restore(order: &mut Order, fold: &mut Fold, loaded: Loaded) {
     }
     order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
     for (name, value) in loaded.meta {
-        match name.as_str() {
-            CHAINS => order.chains = Chains::decode(&value),
-            LISTED => order.listed_ms = value.try_into().map_or(0, u64::from_le_bytes),
-            _ => {}
+        if name == CHAINS {
+            order.chains = Chains::decode(&value);
         }
     }
 }

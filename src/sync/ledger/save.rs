@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use super::times::Times;
 use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::Result;
@@ -18,8 +19,6 @@ use crate::task;
 
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
-/// The name under which lies when the log was listed last, in the store's time.
-pub(super) const LISTED: &str = "listed";
 /// Facts that are taken under the lock at once, roughly.
 const GATHER_FACTS: usize = 5000;
 
@@ -34,8 +33,6 @@ pub(super) struct Dirty {
     pub(super) ack: Option<Seq>,
     /// Everything behind this is to be saved, moved or not.
     pub(super) all: Option<Rest>,
-    /// The log was listed since.
-    pub(super) listed: bool,
 }
 
 /// How far everything was saved: marking it all would take as much memory as keeping it.
@@ -142,13 +139,11 @@ impl Ledger {
         if !dirty.paths.is_empty() || !dirty.locations.is_empty() || dirty.all.is_some() {
             return Gathered { batch, ack: None, unsure, learned: false, last: false };
         }
-        let Dirty { seen, unseen, ack, listed, .. } = std::mem::take(&mut order.dirty);
-        if listed {
-            batch.meta(LISTED, &order.listed_ms.to_le_bytes());
-        }
+        let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
+        self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {
             batch.seen(&keys::commit_name(stamp));
         }
@@ -165,7 +160,7 @@ impl Ledger {
         let order = &mut *order;
         order.dirty.all = Some(Rest::default());
         order.dirty.seen.extend(&order.seen);
-        order.dirty.listed = true;
+        order.saved_times = Times::default();
     }
 
     /// Shortens the journal of a node whose journal is all there is.

@@ -21,6 +21,9 @@ const SLICE: usize = 2000;
 /// Locations that are looked at under the lock at once.
 const SLICE_LOCATIONS: usize = 8000;
 
+/// Registers with the places of their contents.
+pub(in crate::sync) type Slice = Vec<(TreePath, Register, Option<Location>)>;
+
 /// What was remote when a snapshot began, of what has moved since.
 #[derive(Debug)]
 pub(super) struct Before {
@@ -110,9 +113,7 @@ impl Ledger {
 
 impl Snapshot {
     /// Returns the next registers with the places of their contents, in path order; none at the end.
-    pub(in crate::sync) fn registers(
-        &mut self,
-    ) -> Result<Option<Vec<(TreePath, Register, Option<Location>)>>> {
+    pub(in crate::sync) fn registers(&mut self) -> Result<Option<Slice>> {
         let mut order = self.ledger.0.order.lock();
         let order = &mut *order;
         let fold = self.ledger.0.fold.read();
