@@ -253,6 +253,7 @@ fn one_is_written_when_due_and_only_one() {
         for n in 0..260_u64 {
             a.publish(vec![(path("f"), Op::Put(file_of(n)))]);
             a.push().await;
+            world.clock.advance(Duration::from_millis(5));
             let due = a.engine.checkpointer().unwrap().is_due();
             assert_eq!(due, n + 1 >= 256, "after {} commits", n + 1);
         }
