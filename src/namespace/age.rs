@@ -60,12 +60,16 @@ impl Age {
         !self.is_endless() && now_ms >= stored_ms.saturating_add(self.limit_ms / 2)
     }
 
-    /// Reports whether something is so old that no node can still show it or renew it, whatever its
-    /// clock says: it may be forgotten.
-    pub fn is_over(self, stored_ms: u64, now_ms: u64) -> bool {
-        let grace_ms = self.margin_ms();
-        !self.is_endless()
-            && now_ms > stored_ms.saturating_add(self.limit_ms).saturating_add(grace_ms)
+    /// How long after it has expired something is remembered: until no node can still show it or store it
+    /// again, whatever its clock says.
+    pub fn grace_ms(self) -> u64 {
+        if self.is_endless() { 0 } else { 2 * self.margin_ms() }
+    }
+
+    /// For how long what is known of other nodes is good enough to forget by: what they stored again before
+    /// it expired is known then.
+    pub fn trust_ms(self) -> u64 {
+        if self.is_endless() { MARGIN_MAX_MS } else { self.margin_ms() }
     }
 
     /// How long a tombstone is kept.
@@ -113,7 +117,7 @@ mod tests {
         assert_eq!(age.left(0, 29 * DAY - 1), Some(Duration::from_millis(1)));
         assert_eq!(age.left(0, 29 * DAY), None, "a day before the store's rule");
         assert!(!age.is_half_over(0, 15 * DAY - 1) && age.is_half_over(0, 15 * DAY));
-        assert!(!age.is_over(0, 31 * DAY) && age.is_over(0, 31 * DAY + 1));
+        assert_eq!(age.grace_ms(), 2 * DAY);
         assert!(!age.is_tombstone_over(0, 31 * DAY) && age.is_tombstone_over(0, 31 * DAY + 1));
         assert!(!age.is_late(0, 15 * DAY) && age.is_late(0, 15 * DAY + 1));
         assert_eq!(age.jitter(), Duration::from_hours(1));
@@ -133,7 +137,7 @@ mod tests {
         for age in [Age::NEVER, Age::of(None)] {
             assert_eq!(age.left(0, u64::MAX), Some(Duration::MAX));
             assert!(age.is_endless() && age.limit().is_none());
-            assert!(!age.is_half_over(0, u64::MAX) && !age.is_over(0, u64::MAX));
+            assert!(!age.is_half_over(0, u64::MAX));
             assert!(!age.is_late(0, 15 * DAY) && age.is_late(0, 15 * DAY + 1));
             assert!(!age.is_tombstone_over(0, 31 * DAY) && age.is_tombstone_over(0, 31 * DAY + 1));
         }

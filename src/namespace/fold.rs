@@ -9,6 +9,7 @@
 mod bulk;
 mod packed;
 mod places;
+mod purge;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::checkpointer::Checkpointer;
 use super::fetcher::Fetcher;
 use super::follower::Follower;
-use super::ledger::{Ledger, LedgerParts, Pending};
+use super::ledger::{Ledger, LedgerParts, Pending, PurgeMark};
 use super::publisher::{DrainReport, Publisher};
 use super::renewer::Renewer;
 use crate::clock;
@@ -48,6 +48,13 @@ impl Default for Settings {
     }
 }
 
+/// A purge begins this often, or after a hundredth of the age if that is sooner ...
+const PURGE_EVERY: Duration = Duration::from_hours(1);
+/// ... but not more often than this.
+const PURGE_EVERY_MIN: Duration = Duration::from_secs(1);
+/// How long a purge rests between two steps.
+const PURGE_REST: Duration = Duration::from_millis(20);
+
 /// What the engine is made of.
 pub type Parts = LedgerParts;
 
@@ -70,14 +77,15 @@ impl Engine {
         let ledger = Ledger::open(parts)?;
         let remote = ledger.remote().cloned();
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
-        let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
-            Publisher::new(ledger.clone(), remote, settings.delay, settings.pack_bytes)
-        });
         let follower = Follower::new(ledger.clone(), settings.freshness);
         let checkpointer = remote
             .as_ref()
             .filter(|_| !settings.read_only)
             .map(|remote| Checkpointer::new(ledger.clone(), follower.clone(), remote));
+        let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
+            let (delay, pack_bytes) = (settings.delay, settings.pack_bytes);
+            Publisher::new(ledger.clone(), remote, follower.clone(), delay, pack_bytes)
+        });
         let freshness = follower.freshness().clone();
         let on = publisher.is_some() && settings.renew_on_use;
         let renewer = Renewer::new(ledger.clone(), fetcher.clone(), freshness, on);
@@ -99,6 +107,9 @@ impl Engine {
             tasks.push(checkpointer.start(&self.runtime));
         }
         let ledger = self.ledger.clone();
+        if self.ledger.remote().is_some() {
+            tasks.push(task::spawn(&self.runtime, "purge", purge_for_ever(self.ledger.clone())));
+        }
         tasks.push(task::spawn(&self.runtime, "save", async move {
             loop {
                 clock::sleep(SAVE_EVERY).await;
@@ -177,5 +188,19 @@ impl Engine {
     /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.
     pub fn publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
+    }
+}
+
+/// Forgets what is long past its age, now and then.
+async fn purge_for_ever(ledger: Ledger) {
+    loop {
+        let part = ledger.age().limit().map_or(PURGE_EVERY, |limit| limit / 100);
+        clock::sleep(part.clamp(PURGE_EVERY_MIN, PURGE_EVERY)).await;
+        let mut mark = Some(PurgeMark::start());
+        while let Some(from) = mark {
+            let step = ledger.clone();
+            mark = task::blocking(move || step.purge(&from)).await;
+            clock::sleep(PURGE_REST).await;
+        }
     }
 }

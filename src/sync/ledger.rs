@@ -11,7 +11,9 @@ mod adopt;
 mod apply;
 mod bad;
 mod hold;
+mod late;
 mod open;
+mod purge;
 mod queue;
 mod save;
 mod shown;
@@ -30,7 +32,9 @@ use tokio::sync::{Notify, watch};
 pub(in crate::sync) use self::apply::location_of;
 use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};
+use self::late::Late;
 pub use self::open::LedgerParts;
+pub(in crate::sync) use self::purge::PurgeMark;
 use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
@@ -122,6 +126,8 @@ struct Order {
     /// A commit was not there when one that follows it was folded.
     partial: bool,
     times: Times,
+    /// Set while late changes go.
+    late: Option<Late>,
     /// The times as they were saved.
     saved_times: Times,
 }

@@ -66,6 +66,7 @@ impl Ledger {
             before: None,
             partial: false,
             times: Times::default(),
+            late: None,
             saved_times: Times::default(),
         };
         let mut fold = Fold::new();
