@@ -403,6 +403,18 @@ impl Fold {
         self.places.locations(mark)
     }
 
+    /// Yields the attribute changes that came before their content: path, stamp of the content, own
+    /// stamp, attributes.
+    pub fn early_attrs(&self) -> impl Iterator<Item = (&TreePath, Stamp, Stamp, &Attrs)> {
+        self.early_attrs.iter().map(|(path, (of, stamp, attrs))| (path, *of, *stamp, attrs))
+    }
+
+    /// Takes over when the content of directories moved on this node, from the fold that this one
+    /// is to replace.
+    pub fn take_times(&mut self, old: &mut Self) {
+        self.moved = std::mem::take(&mut old.moved);
+    }
+
     /// Counts the paths that point to something.
     pub fn len(&self) -> usize {
         self.live

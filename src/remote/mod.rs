@@ -6,6 +6,7 @@
 mod blobs;
 mod call;
 mod check;
+mod checkpoint;
 mod codec;
 mod connect;
 mod credentials;
@@ -26,6 +27,11 @@ mod validate;
 pub mod fault;
 
 pub use call::{REQUESTS_IN_FLIGHT_MAX, RESERVE_MAX};
+pub use checkpoint::{
+    CHECKPOINT_BYTES_MAX, CHECKPOINT_ITEMS_MAX, CHECKPOINT_RAW_BYTES_MAX, CheckpointChain,
+    CheckpointCounts, CheckpointEarly, CheckpointHead, CheckpointItem, CheckpointReader,
+    CheckpointWriter,
+};
 pub use codec::{
     COMMIT_BLOBS_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, COMMIT_PACKS_MAX, COMMIT_RAW_BYTES_MAX,
     INLINE_BYTES_MAX, decode_commit, encode_commit,

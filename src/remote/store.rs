@@ -28,7 +28,7 @@ use super::trouble::Trouble;
 use crate::clock::{self, Clock};
 use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
-use crate::stamp::NodeId;
+use crate::stamp::{NodeId, Stamp};
 
 /// The most commits that one list returns; whoever gets so many asks again after the last.
 pub const LOG_ITEMS_MAX: usize = 500_000;
@@ -38,10 +38,10 @@ pub(super) const UPLOAD_MIB_MAX: u32 = 128;
 const LIST_TIME_MAX: Duration = Duration::from_mins(2);
 /// Keys on one page of a list, for counting pages where the store has none.
 const PAGE_ITEMS: usize = 1000;
-/// One object of the log.
+/// One object of the log, or a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogItem {
-    /// Its name, as `get_commit` takes it.
+    /// Its name, as `get_commit` and `get_checkpoint` take it.
     pub name: String,
     /// Bytes of the object.
     pub size: u64,
@@ -250,11 +250,22 @@ impl Remote {
     /// Lists the commits whose names come after `after`, in order of their names: all of them, or
     /// the first [`LOG_ITEMS_MAX`].
     pub async fn list_log(&self, after: Option<&str>) -> Result<Vec<LogItem>> {
-        self.ready(self.lane).await?;
         let prefix = self.inner.keys.log();
+        self.list_named(prefix, "list the log", after, keys::commit_stamp).await
+    }
+
+    /// Lists the objects below `prefix` whose names are such as `stamp_of` knows, in their order.
+    pub(super) async fn list_named(
+        &self,
+        prefix: Path,
+        op: &str,
+        after: Option<&str>,
+        stamp_of: fn(&str) -> Option<Stamp>,
+    ) -> Result<Vec<LogItem>> {
+        self.ready(self.lane).await?;
         let offset = after.map(|after| prefix.clone().join(after));
         let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
-        let call = Call { limit: LIST_TIME_MAX, ..self.call(Verb::List, "list the log") };
+        let call = Call { limit: LIST_TIME_MAX, ..self.call(Verb::List, op) };
         inner
             .caller
             .call(call, |store| async move {
@@ -276,7 +287,7 @@ impl Remote {
                     if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
                         inner.caller.meter.request(Verb::List);
                     }
-                    let Some(item) = log_item(&meta, after) else { continue };
+                    let Some(item) = log_item(&meta, after, stamp_of) else { continue };
                     inner.time.note_taken(item.stored_ms);
                     first.push(item);
                     if first.len() > LOG_ITEMS_MAX {
@@ -411,9 +422,13 @@ impl Remote {
     }
 }
 
-fn log_item(meta: &object_store::ObjectMeta, after: Option<&str>) -> Option<LogItem> {
+fn log_item(
+    meta: &object_store::ObjectMeta,
+    after: Option<&str>,
+    stamp_of: fn(&str) -> Option<Stamp>,
+) -> Option<LogItem> {
     let name = meta.location.filename()?;
-    keys::commit_stamp(name)?;
+    stamp_of(name)?;
     if after.is_some_and(|after| name <= after) {
         return None;
     }

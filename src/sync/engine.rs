@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::checkpointer::Checkpointer;
 use super::fetcher::Fetcher;
 use super::follower::Follower;
 use super::ledger::{Ledger, LedgerParts, Pending, PurgeMark};
@@ -64,6 +65,7 @@ pub struct Engine {
     fetcher: Fetcher,
     follower: Follower,
     publisher: Option<Publisher>,
+    checkpointer: Option<Checkpointer>,
     renewer: Renewer,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     runtime: Handle,
@@ -76,6 +78,10 @@ impl Engine {
         let remote = ledger.remote().cloned();
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
         let follower = Follower::new(ledger.clone(), settings.freshness);
+        let checkpointer = remote
+            .as_ref()
+            .filter(|_| !settings.read_only)
+            .map(|remote| Checkpointer::new(ledger.clone(), follower.clone(), remote));
         let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
             let (delay, pack_bytes) = (settings.delay, settings.pack_bytes);
             Publisher::new(ledger.clone(), remote, follower.clone(), delay, pack_bytes)
@@ -84,7 +90,7 @@ impl Engine {
         let on = publisher.is_some() && settings.renew_on_use;
         let renewer = Renewer::new(ledger.clone(), fetcher.clone(), freshness, on);
         let tasks = Mutex::new(Vec::new());
-        Ok(Self { ledger, fetcher, follower, publisher, renewer, tasks, runtime })
+        Ok(Self { ledger, fetcher, follower, publisher, checkpointer, renewer, tasks, runtime })
     }
 
     /// Starts publishing, following and saving.
@@ -96,6 +102,9 @@ impl Engine {
         if let Some(publisher) = &self.publisher {
             tasks.extend(publisher.start(&self.runtime));
             tasks.push(self.renewer.start(&self.runtime));
+        }
+        if let Some(checkpointer) = &self.checkpointer {
+            tasks.push(checkpointer.start(&self.runtime));
         }
         let ledger = self.ledger.clone();
         if self.ledger.remote().is_some() {
@@ -110,12 +119,20 @@ impl Engine {
     }
 
     /// Returns when everything that was published before the call is remote, or after `limit`;
-    /// calls `progress` now and then. Without a publisher there is nothing to wait for.
+    /// calls `progress` now and then. Without a publisher there is nothing to wait for. A checkpoint
+    /// that is due is written within the same time, but nothing is reported of that.
     pub async fn drain(&self, limit: Duration, progress: impl FnMut(Pending)) -> DrainReport {
-        match &self.publisher {
-            Some(publisher) => publisher.drain_with(limit, progress).await,
-            None => DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 },
+        let Some(publisher) = &self.publisher else {
+            return DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 };
+        };
+        let report = publisher.drain_with(limit, progress).await;
+        if report.complete
+            && let Some(checkpointer) = &self.checkpointer
+        {
+            let left = limit.saturating_sub(Duration::from_millis(report.elapsed_ms));
+            clock::within(left, Box::pin(checkpointer.write_if_due())).await;
         }
+        report
     }
 
     /// Stops all tasks and saves. What is not remote stays in the journal for the next start.
@@ -161,6 +178,11 @@ impl Engine {
     /// Returns what brings in other nodes' changes and says whether they all are in.
     pub fn follower(&self) -> &Follower {
         &self.follower
+    }
+
+    /// Returns what writes checkpoints; `None` without a remote and in read-only mode.
+    pub fn checkpointer(&self) -> Option<&Checkpointer> {
+        self.checkpointer.as_ref()
     }
 
     /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.

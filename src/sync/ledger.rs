@@ -7,6 +7,7 @@
 //! Two locks, in this order: *order* is held by whoever brings changes in, so that stamps, journal,
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 
+mod adopt;
 mod apply;
 mod bad;
 mod hold;
@@ -16,6 +17,7 @@ mod purge;
 mod queue;
 mod save;
 mod shown;
+mod snapshot;
 mod times;
 
 use std::collections::HashSet;
@@ -27,6 +29,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+pub(in crate::sync) use self::apply::location_of;
 use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};
 use self::late::Late;
@@ -36,6 +39,8 @@ use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
 use self::shown::Unsent;
+use self::snapshot::Before;
+pub(in crate::sync) use self::snapshot::Snapshot;
 use self::times::Times;
 use super::batch::Batch;
 use super::chains::Chains;
@@ -95,6 +100,10 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Commits of other nodes that moved something; counted under the lock of the namespace.
     applied: AtomicU64,
+    /// Commits that were ever folded.
+    folded: AtomicU64,
+    /// The last record that an earlier run has left.
+    replayed: Seq,
     unsent: Unsent,
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
@@ -112,6 +121,10 @@ struct Order {
     /// The time of the last name.
     named_ms: u64,
     bad: Bad,
+    /// What was remote when a snapshot began, of what has moved since.
+    before: Option<Before>,
+    /// A commit was not there when one that follows it was folded.
+    partial: bool,
     times: Times,
     /// Set while late changes go.
     late: Option<Late>,

@@ -7,7 +7,9 @@
 mod backoff;
 mod batch;
 mod chains;
+mod checkpointer;
 mod doubts;
+mod draft;
 mod engine;
 mod fetcher;
 mod flight;
@@ -19,6 +21,8 @@ mod quiet;
 mod renewer;
 mod upload;
 
+pub use checkpointer::{Checkpointer, LOG_GRACE, log_grace};
+pub use draft::Draft;
 pub use engine::{Engine, Parts, Settings};
 pub use fetcher::Fetcher;
 pub use follower::Follower;

@@ -221,7 +221,7 @@ impl Publisher {
             self.0.ledger.stamp_anew(&mut batch);
         }
         if batch.changes.is_empty() && batch.amends.doubts.is_empty() && blobs.is_empty() {
-            self.0.ledger.committed(&batch, locations, &[]);
+            self.0.ledger.committed(&batch, locations, None);
             return;
         }
         let mut extensions = BTreeMap::new();
@@ -240,13 +240,13 @@ impl Publisher {
             extensions,
         };
         let Some(names) = self.put(&mut commit).await else {
-            self.0.ledger.committed(&batch, locations, &[]);
+            self.0.ledger.committed(&batch, locations, None);
             return;
         };
         *self.0.sequence.lock() += 1;
         *self.0.last.lock() = Some(self.0.ledger.clock().mono());
         locations.extend(inline_locations(&commit));
-        self.0.ledger.committed(&batch, locations, &names);
+        self.0.ledger.committed(&batch, locations, Some((&commit, &names)));
         tracing::debug!(
             name = %keys::commit_name(&commit.stamp),
             changes = commit.changes.len(),

@@ -63,6 +63,8 @@ impl Ledger {
             chains: Chains::default(),
             named_ms: 0,
             bad: Bad::default(),
+            before: None,
+            partial: false,
             times: Times::default(),
             late: None,
             saved_times: Times::default(),
@@ -81,6 +83,8 @@ impl Ledger {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
         };
+        let folded = AtomicU64::new(order.seen.len() as u64);
+        let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let ledger = Self(Arc::new(Inner {
             _dir: parts.dir,
@@ -103,6 +107,8 @@ impl Ledger {
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
             applied: AtomicU64::new(0),
+            folded,
+            replayed,
             unsent: Unsent::default(),
             listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
@@ -136,7 +142,7 @@ impl Ledger {
             return;
         }
         let (count, now_ms) = (records.len(), self.now_ms());
-        let ours: HashSet<Stamp> =
+        let queued: HashSet<Stamp> =
             records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
         let mut order = self.0.order.lock();
         for record in records {
@@ -145,15 +151,17 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
                     self.note_put(record.seq, &fold, &change.op);
                 }
                 // An earlier change of ours has gone under a new stamp, just before the run ended.
                 let overtaken = fold.register(&change.path).is_some_and(|known| {
-                    let own = known.stamp.node == self.node() && !ours.contains(&known.stamp);
+                    let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
                 });
+                let overtaken = overtaken && self.0.remote.is_some();
                 if overtaken && !matches!(change.op, Op::Attrs { .. }) {
                     fold.reset(&change.path, None);
                     self.note_overtaken(&mut order);
