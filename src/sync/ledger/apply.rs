@@ -55,13 +55,11 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 order.keep(&change.path, &fold);
                 order.queue.hear(change);
-                if order.queue.has(&change.path) && commit.node == self.node() {
+                let own = commit.node == self.node() && order.late.is_some();
+                if own && order.queue.has(&change.path) {
                     // A run before has sent it. What waits is the same change or a later one of ours, and
                     // stays what is shown.
                     let known = fold.register(&change.path);
-                    if known.as_ref().is_some_and(|known| known.stamp < change.stamp) {
-                        self.note_overtaken(&mut order);
-                    }
                     if known.is_some_and(|known| known.stamp.node == self.node()) {
                         continue;
                     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::{Ledger, Order};
-use crate::local::Seq;
+use crate::local::{Record, Seq};
 use crate::namespace::{Change, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
@@ -51,6 +51,7 @@ impl Ledger {
         let left = batch.contents();
         let gone = puts.into_iter().filter(|put| !left.contains(put));
         batch.dropped.extend(gone.map(|(digest, _)| digest));
+        order.times.late_upto = order.times.late_upto.max(late.upto.0);
         order.late = (batch.upto < late.upto).then_some(late);
         let superseded = before - batch.changes.len();
         tracing::info!(
@@ -60,11 +61,15 @@ impl Ledger {
         );
     }
 
-    /// Notes that a change of ours is under a new stamp already, which this run has not given it: what waits
-    /// was published after it, and must go after it.
-    pub(super) fn note_overtaken(&self, order: &mut Order) {
-        let upto = self.0.journal.last();
-        order.late.get_or_insert_with(|| Late { upto, ..Late::default() });
+    /// Finds out whether late changes are among what the journal has kept, or were when the run before ended:
+    /// then all of it gets new stamps, because some of it may have had them already.
+    pub(super) fn find_late(&self, order: &mut Order, records: &[Record]) {
+        let (age, now_ms, upto) = (self.age(), self.now_ms(), self.0.journal.last());
+        let mut changes = records.iter().flat_map(|record| &record.changes);
+        let begun = records.first().is_some_and(|first| first.seq.0 <= order.times.late_upto);
+        if begun || changes.any(|change| age.is_late(change.stamp.ms, now_ms)) {
+            order.late = Some(Late { upto, ..Late::default() });
+        }
     }
 
     /// Gives one change a new stamp; false when it is superseded. `more`: later changes of the path wait.

@@ -145,6 +145,9 @@ impl Ledger {
         let queued: HashSet<Stamp> =
             records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
         let mut order = self.0.order.lock();
+        if self.0.remote.is_some() {
+            self.find_late(&mut order, &records);
+        }
         for record in records {
             let mut fold = self.0.fold.write();
             for change in &record.changes {
@@ -161,10 +164,9 @@ impl Ledger {
                     let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
                 });
-                let overtaken = overtaken && self.0.remote.is_some();
+                let overtaken = overtaken && order.late.is_some();
                 if overtaken && !matches!(change.op, Op::Attrs { .. }) {
                     fold.reset(&change.path, None);
-                    self.note_overtaken(&mut order);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
                 if self.0.remote.is_none() {

@@ -25,6 +25,8 @@ pub(super) struct Times {
     pub(super) ahead_ms: i64,
     /// When the last list of the log began that was folded completely, by the store's clock; 0 is never.
     pub(super) listed_ms: u64,
+    /// The last record that has to be sent under a new stamp, because one before it was late.
+    pub(super) late_upto: u64,
 }
 
 impl Times {
@@ -41,7 +43,8 @@ impl Times {
     /// Reports whether this is worth saving over what was saved.
     fn moved_from(&self, saved: &Self, age: Age) -> bool {
         let part_ms = age.limit().map_or(u64::MAX, |limit| limit.as_millis() as u64 / 20);
-        self.ahead_ms.abs_diff(saved.ahead_ms) >= AHEAD_MOVED_MS
+        self.late_upto != saved.late_upto
+            || self.ahead_ms.abs_diff(saved.ahead_ms) >= AHEAD_MOVED_MS
             || self.listed_ms.abs_diff(saved.listed_ms) >= LISTED_MOVED_MS.min(part_ms)
     }
 }
