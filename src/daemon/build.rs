@@ -123,13 +123,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
 /// else, is.
 fn connect(runtime: &Handle, settings: &Settings, clock: &Clock) -> Result<Option<Remote>> {
     let Some(url) = &settings.remote.url else { return Ok(None) };
-    let options = RemoteOptions {
-        endpoint: settings.remote.endpoint.clone(),
-        region: settings.remote.region.clone(),
-        path_style: settings.remote.path_style,
-        deadline: settings.remote.deadline,
-        expiry: settings.expiry.age,
-    };
+    let options = remote_options(settings);
     let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
     if settings.mount.read_only {
         remote = remote.read_only();
@@ -144,6 +138,17 @@ fn connect(runtime: &Handle, settings: &Settings, clock: &Clock) -> Result<Optio
         None => tracing::warn!("the remote does not answer yet"),
     }
     Ok(Some(remote))
+}
+
+/// Returns what the settings say about the remote, beside its address.
+pub(super) fn remote_options(settings: &Settings) -> RemoteOptions {
+    RemoteOptions {
+        endpoint: settings.remote.endpoint.clone(),
+        region: settings.remote.region.clone(),
+        path_style: settings.remote.path_style,
+        deadline: settings.remote.deadline,
+        expiry: settings.expiry.age,
+    }
 }
 
 /// Returns the name under which this node learns the store's time: the same at each mount, and known

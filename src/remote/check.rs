@@ -11,6 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
 
 use super::call::Call;
+use super::expiry::{Declaration, Declared};
 use super::format::{self, Format};
 use super::health::{Health, Lane};
 use super::keys;
@@ -158,6 +159,38 @@ impl Remote {
             tracing::warn!("{warning}");
         }
         Ok(())
+    }
+
+    /// Makes the store declare the expiry that this handle was opened with, and makes the store if it is
+    /// not there yet. Nodes that are mounted learn of it at their next check.
+    pub async fn declare_expiry(&self) -> Result<Declaration> {
+        let own = self.inner.expiry.own();
+        let _one = self.inner.checking.lock().await;
+        self.open_dir(true).await?;
+        let (key, lane) = (self.inner.keys.format(), Lane::Background);
+        let asked = self.asking("read the format of");
+        let call = Call { lane, guarded: false, ..self.call(Verb::Get, asked) };
+        let bytes = match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == Kind::NotFound => {
+                self.agree_on_format(lane, true).await?;
+                return Ok(Declaration::Made);
+            }
+            Err(error) => return Err(self.with_remedy(&error)),
+        };
+        let before = format::check(&bytes, &self.inner.url)?;
+        if before == Declared::Age(own) {
+            return Ok(Declaration::Same);
+        }
+        let text = format::declaring(&bytes, own).expect("it has just been read as such an object");
+        let op = self.asking("write the format of");
+        let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
+        let written = self.inner.caller.call(call, |store| async move {
+            store.put(&key, text.into()).await?;
+            Ok(())
+        });
+        written.await.map_err(|error| self.with_remedy(&error))?;
+        Ok(Declaration::Changed(before))
     }
 
     /// Writes the format object, unless somebody has; where a store cannot tell, two writers write

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
+use object_store::client::{HttpConnector as _, ReqwestConnector};
 use object_store::{
     BackoffConfig, Certificate, ClientConfigKey, ClientOptions, CredentialProvider, ObjectStore,
     RetryConfig,
 };
 
 use super::credentials::{FileCredentials, FileProvider, ProfileFiles};
+use super::lifecycle::door::{Door, Pass};
 use super::meter::{Meter, MeteredConnector};
 use super::trouble::Trouble;
 use crate::error::{Error, Kind, Result};
@@ -107,13 +109,47 @@ pub(super) fn s3(
     if place.anonymous {
         return Ok(Arc::new(builder.build().map_err(|e| op(&e))?));
     }
-    let provider: AwsCredentialProvider = match from_files(env)? {
+    let provider = credentials(&builder, env)?;
+    Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| op(&e))?))
+}
+
+/// Returns where the credentials for a bucket come from.
+fn credentials(builder: &AmazonS3Builder, env: &Environment) -> Result<AwsCredentialProvider> {
+    let inner: AwsCredentialProvider = match from_files(env)? {
         Some(files) => Arc::new(FileProvider(files)),
         // The library knows variables, web identity, container and instance metadata.
-        None => builder.clone().build().map_err(|e| op(&e))?.credentials().clone(),
+        None => {
+            let built = builder.clone().build();
+            built
+                .map_err(|e| Error::with(Kind::Invalid, "set up the credentials", Trouble::of(&e)))?
+                .credentials()
+                .clone()
+        }
     };
-    let provider = Arc::new(Explained { inner: provider });
-    Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| op(&e))?))
+    Ok(Arc::new(Explained { inner }))
+}
+
+/// Makes the way to the settings of a bucket.
+pub(super) fn s3_door(bucket: &str, options: &RemoteOptions, env: &Environment) -> Result<Door> {
+    install_tls();
+    let place = Place::find(bucket, options, env)?;
+    let builder = base(bucket, options, env, &place, &Arc::new(Meter::default()))?;
+    let region = place.region.clone();
+    let base = match (&place.endpoint, place.virtual_host) {
+        (Some(endpoint), true) => endpoint.clone(),
+        (Some(endpoint), false) => format!("{endpoint}/{bucket}"),
+        (None, true) => format!("https://{bucket}.s3.{region}.amazonaws.com"),
+        (None, false) => format!("https://s3.{region}.amazonaws.com/{bucket}"),
+    };
+    let pass = if place.anonymous {
+        Pass::Anonymous
+    } else {
+        Pass::Aws { credentials: credentials(&builder, env)?, region }
+    };
+    let client = ReqwestConnector::default()
+        .connect(&client_options(options, env, &place)?)
+        .map_err(|e| Error::with(Kind::Invalid, "set up the HTTP client", Trouble::of(&e)))?;
+    Ok(Door { client, base, pass, deadline: options.deadline })
 }
 
 /// Where a bucket is reached.

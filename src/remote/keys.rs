@@ -17,6 +17,8 @@ pub const LOG: &str = "log";
 pub const PACKS: &str = "packs";
 /// Where blobs lie that are objects of their own.
 pub const BLOBS: &str = "blobs";
+/// Where checkpoints lie.
+pub const CHECKPOINTS: &str = "checkpoints";
 /// Where nodes write to learn the store's time; nothing there is ever read by another node.
 pub const PROBES: &str = "probes";
 

@@ -15,6 +15,7 @@ mod format;
 mod frame;
 mod health;
 pub mod keys;
+mod lifecycle;
 mod meter;
 mod pack;
 mod store;
@@ -30,10 +31,11 @@ pub use codec::{
     INLINE_BYTES_MAX, decode_commit, encode_commit,
 };
 pub use connect::{Environment, RemoteOptions};
-pub use expiry::Declared;
+pub use expiry::{Declaration, Declared};
 pub use format::FORMAT_VERSION;
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
 pub use health::Health;
+pub use lifecycle::{Lifecycle, Plan, Report};
 pub use meter::Requests;
 pub use pack::{Member, PACK_BYTES_MAX, PACK_MEMBERS_MAX, PackBuilder, PackReader};
 pub use store::{LOG_ITEMS_MAX, LogItem, Remote};
