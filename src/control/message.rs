@@ -3,6 +3,8 @@
 //! Owns the words, which `status --json` prints and scripts read: fields are added, never renamed.
 //! Must never carry file content or credentials.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::Kind;
@@ -96,6 +98,9 @@ pub struct Status {
     /// Whether the bucket's lifecycle rules fit the expiry; `None` until they were looked at, and where
     /// there is no bucket.
     pub rules: Option<RulesReport>,
+    /// What the remote was seen to do, of that without which hearthfs manages; empty until it has been
+    /// tried, which a mount that only reads never does.
+    pub abilities: BTreeMap<String, bool>,
     /// What the cache directory holds.
     pub local: LocalUsage,
     /// What is published here and not yet remote.

@@ -10,7 +10,7 @@ use hearthfs_mount::Session;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 
-use super::build::{Rooms, add_counts, health_of};
+use super::build::{Rooms, abilities_of, add_counts, health_of};
 use super::rules::{self, Found};
 use crate::clock::within;
 use crate::config::Settings;
@@ -177,6 +177,7 @@ impl Node for MountedNode {
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
             rules: self.rules.get().and_then(|found| found.get().cloned()),
+            abilities: self.rooms.remote.as_ref().map(abilities_of).unwrap_or_default(),
             local: LocalUsage {
                 bytes: usage.bytes,
                 unsaved_bytes: usage.unsaved_bytes,

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::health::{Gate, Lane};
 use super::meter::{Meter, Verb};
 use super::store::Backend;
-use super::trouble::Trouble;
+use super::trouble::{Cause, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -126,10 +126,13 @@ impl Caller {
             // writers of the same bytes at the same moment.
             trouble.kind = Kind::Unavailable;
         }
-        // Credentials that only may read are no outage for those who read.
-        let may_not_write =
-            trouble.kind == Kind::Denied && matches!(call.verb, Verb::Put | Verb::Delete);
-        if trouble.is_outage() && !may_not_write {
+        // Credentials that only may read are no outage for those who read, and no sign that one is over.
+        let may_not_write = trouble.kind == Kind::Denied
+            && trouble.cause() != Cause::Credentials
+            && matches!(call.verb, Verb::Put | Verb::Delete);
+        if may_not_write {
+            ticket.undecided();
+        } else if trouble.is_outage() {
             ticket.unanswered(&format!("{}: {trouble}", call.op));
         } else {
             ticket.answered();

@@ -14,6 +14,7 @@ use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPa
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use super::abilities::Tried;
 use super::call::{Call, Caller, Failure};
 use super::codec::COMMIT_BYTES_MAX;
 use super::connect::{self, Environment, RemoteOptions};
@@ -68,6 +69,7 @@ pub(super) struct Inner {
     pub(super) checked: AtomicBool,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
+    pub(super) tried: Tried,
     pub(super) offset_ms: AtomicI64,
     pub(super) expiry: Agreement,
 }
@@ -75,7 +77,7 @@ pub(super) struct Inner {
 /// Where the objects are.
 #[derive(Debug)]
 pub(super) enum Backend {
-    S3(Arc<dyn ObjectStore>),
+    Bucket(Arc<dyn ObjectStore>),
     Dir(Arc<SharedDir>),
     #[cfg(any(test, feature = "test-util"))]
     Given(Arc<dyn ObjectStore>),
@@ -86,7 +88,7 @@ pub(super) enum Backend {
 impl Backend {
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
         match self {
-            Self::S3(store) => Ok(store.clone()),
+            Self::Bucket(store) => Ok(store.clone()),
             Self::Dir(dir) => dir.store(),
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(store) => Ok(store.clone()),
@@ -108,7 +110,7 @@ impl Backend {
     /// Reports whether its client moves the counters of requests.
     pub(super) fn counts_itself(&self) -> bool {
         match self {
-            Self::S3(_) => true,
+            Self::Bucket(_) => true,
             Self::Dir(_) => false,
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(_) => false,
@@ -140,8 +142,8 @@ impl Remote {
     ) -> Result<Self> {
         let meter = Arc::new(Meter::default());
         let backend = match url {
-            RemoteUrl::S3 { bucket, .. } => Backend::S3(connect::s3(bucket, options, env, &meter)?),
             RemoteUrl::File(dir) => Backend::Dir(Arc::new(SharedDir::new(dir.clone()))),
+            _ => Backend::Bucket(connect::open(url, options, env, &meter)?),
         };
         #[cfg(any(test, feature = "test-util"))]
         let backend = match super::fault::Faults::from_process_env()? {
@@ -171,6 +173,7 @@ impl Remote {
             checked: AtomicBool::new(false),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
+            tried: Tried::default(),
             offset_ms: AtomicI64::new(0),
             expiry: Agreement::new(options.expiry),
         };

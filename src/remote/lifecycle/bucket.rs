@@ -11,6 +11,7 @@ use md5::{Digest as _, Md5};
 use reqwest::Method;
 
 use super::door::{Answer, Ask, Door};
+use super::gcs;
 use super::rule::{Other, Rule};
 use super::s3::{self, Versions};
 use crate::clock;
@@ -26,9 +27,17 @@ const READ_BACK_PAUSE: Duration = Duration::from_millis(250);
 /// leave it out of a write sets it back.
 const SIZES: &str = "x-amz-transition-default-minimum-object-size";
 
+/// Whose API a bucket has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Api {
+    S3,
+    Gcs,
+}
+
 /// A bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
+    pub(super) api: Api,
     pub(super) door: Door,
     /// The address, for messages.
     pub(super) url: String,
@@ -44,6 +53,8 @@ pub(super) enum Seen {
         /// What the header of their own said.
         sizes: Option<String>,
     },
+    /// As Google has them.
+    Gcs(gcs::Bucket),
     /// The store knows no rules; why we think so.
     Unsupported(String),
 }
@@ -59,6 +70,7 @@ impl Seen {
     pub(super) fn lacks(&self, rule: &Rule) -> Vec<String> {
         match self {
             Self::S3 { rules, versions, .. } => rules.lacks(rule, *versions),
+            Self::Gcs(bucket) => bucket.lacks(rule),
             Self::Unsupported(_) => Vec::new(),
         }
     }
@@ -66,6 +78,7 @@ impl Seen {
     pub(super) fn others(&self, rule: &Rule) -> Vec<Other> {
         match self {
             Self::S3 { rules, .. } => rules.others(rule),
+            Self::Gcs(bucket) => bucket.others(rule),
             Self::Unsupported(_) => Vec::new(),
         }
     }
@@ -74,6 +87,7 @@ impl Seen {
     pub(super) fn counts(&self, rule: &Rule) -> (usize, usize) {
         match self {
             Self::S3 { rules, .. } => (rules.ours(rule), rules.foreign(rule)),
+            Self::Gcs(bucket) => (bucket.ours(rule), bucket.foreign(rule)),
             Self::Unsupported(_) => (0, 0),
         }
     }
@@ -82,6 +96,7 @@ impl Seen {
     fn foreign(&self, rule: &Rule) -> Vec<String> {
         match self {
             Self::S3 { rules, .. } => rules.foreign_canonical(rule),
+            Self::Gcs(bucket) => bucket.foreign_canonical(rule),
             Self::Unsupported(_) => Vec::new(),
         }
     }
@@ -108,6 +123,27 @@ impl Bucket {
 
     /// Reads the rules.
     pub(super) async fn see(&self) -> Result<Seen> {
+        match self.api {
+            Api::S3 => self.see_s3().await,
+            Api::Gcs => self.see_gcs().await,
+        }
+    }
+
+    async fn see_gcs(&self) -> Result<Seen> {
+        let query = format!("?projection=noAcl&fields={}", gcs::FIELDS);
+        let ask = self.ask("read the description", Method::GET, &query, "storage.buckets.get");
+        let answer = self.door.ask(&ask).await?;
+        if answer.is_unknown_to_store() {
+            let why = format!("it answers a question for them with status {}", answer.status);
+            return Ok(Seen::Unsupported(why));
+        }
+        if !answer.is_good() {
+            return Err(answer.refused(&ask));
+        }
+        gcs::Bucket::read(&answer.body).map(Seen::Gcs).map_err(|problem| unreadable(&ask, &problem))
+    }
+
+    async fn see_s3(&self) -> Result<Seen> {
         let what = "read the lifecycle rules";
         let ask = self.ask(what, Method::GET, "?lifecycle", "s3:GetLifecycleConfiguration");
         let answer = self.door.ask(&ask).await?;
@@ -128,10 +164,7 @@ impl Bucket {
                 let why = "it answers a question for them with a list of objects".to_owned();
                 return Ok(Seen::Unsupported(why));
             }
-            Err(problem) => {
-                let op = format!("{}: the answer cannot be read: {problem}", ask.op);
-                return Err(Error::new(Kind::Corrupt, op));
-            }
+            Err(problem) => return Err(unreadable(&ask, &problem)),
         };
         let (versions, sizes) = (self.versions().await, answer.header(SIZES));
         Ok(Seen::S3 { rules, versions, sizes })
@@ -192,6 +225,17 @@ impl Bucket {
         let what = "write the lifecycle rules";
         let ask = match seen {
             Seen::Unsupported(_) => return Ok(None),
+            Seen::Gcs(bucket) => {
+                let change = match goal {
+                    Goal::There => bucket.with(rule),
+                    Goal::Gone => bucket.without(rule),
+                };
+                let seen = &bucket.metageneration;
+                let query = format!("?projection=noAcl&ifMetagenerationMatch={seen}");
+                let ask = self.ask(what, Method::PATCH, &query, "storage.buckets.update");
+                let headers = vec![("content-type", "application/json".to_owned())];
+                Ask { headers, body: gcs::text(&change), ..ask }
+            }
             Seen::S3 { rules, versions, sizes } => {
                 let permission = "s3:PutLifecycleConfiguration";
                 let body = match goal {
@@ -248,6 +292,10 @@ impl Bucket {
         }
         unreachable!("the last look returns")
     }
+}
+
+fn unreadable(ask: &Ask, problem: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("{}: the answer cannot be read: {problem}", ask.op))
 }
 
 /// Says that a store has no rules, and what does their work instead.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use object_store::aws::{AwsAuthorizer, AwsCredentialProvider};
 use object_store::client::{HttpClient, HttpRequest, HttpRequestBody, HttpResponse};
+use object_store::gcp::GcpCredentialProvider;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, StatusCode};
 
@@ -41,6 +42,8 @@ pub(in crate::remote) struct Door {
 pub(in crate::remote) enum Pass {
     /// By a signature of S3's kind.
     Aws { credentials: AwsCredentialProvider, region: String },
+    /// By a token of Google's.
+    Google { credentials: GcpCredentialProvider },
     /// Not at all.
     Anonymous,
 }
@@ -195,6 +198,13 @@ impl Door {
                 AwsAuthorizer::new(&credential, "s3", region)
                     .try_authorize(request, None)
                     .map_err(denied)?;
+            }
+            Pass::Google { credentials } => {
+                let credential = credentials.get_credential().await.map_err(denied)?;
+                let mut value = HeaderValue::from_str(&format!("Bearer {}", credential.bearer))
+                    .map_err(|_| Error::new(Kind::Denied, format!("{}: bad token", ask.op)))?;
+                value.set_sensitive(true);
+                request.headers_mut().insert(AUTHORIZATION, value);
             }
         }
         debug_assert!(

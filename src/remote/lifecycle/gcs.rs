@@ -52,9 +52,19 @@ impl Bucket {
         self.rules.len() - self.foreign(rule)
     }
 
+    /// Returns all that is not ours, each in one form, in the order that the bucket gives it.
+    pub(super) fn foreign_canonical(&self, rule: &Rule) -> Vec<String> {
+        self.rules.iter().filter(|found| !is_ours(found, rule)).map(Value::to_string).collect()
+    }
+
+    /// Reports whether the bucket keeps versions.
+    pub(super) fn keeps_versions(&self) -> bool {
+        self.description["versioning"]["enabled"] == true
+    }
+
     /// Returns our rules as they should be.
     pub(super) fn written(&self, rule: &Rule) -> Vec<Value> {
-        written(rule, self.description["versioning"]["enabled"] == true)
+        written(rule, self.keeps_versions())
     }
 
     /// Says what our rules lack; nothing when all are as they should be.
@@ -163,6 +173,11 @@ impl Bucket {
         }
         advice
     }
+}
+
+/// Writes a change as it is sent.
+pub(super) fn text(change: &Value) -> String {
+    serde_json::to_string_pretty(change).expect("plain data always encodes")
 }
 
 /// What to say of a bucket that could not be asked.

@@ -7,14 +7,16 @@ mod azure;
 mod bucket;
 pub(in crate::remote) mod door;
 mod gcs;
+mod plan;
 mod rule;
 mod s3;
 mod xml;
 
-use bucket::{Bucket, Seen};
-use rule::{ABORT_DAYS, NONCURRENT_DAYS, Rule, days};
-use s3::Versions;
 use serde::Serialize;
+
+use bucket::{Api, Bucket, Seen};
+pub use plan::Plan;
+use rule::Rule;
 
 use super::connect::{self, Environment, RemoteOptions};
 use crate::config::{RemoteUrl, format_age};
@@ -34,26 +36,8 @@ pub struct Lifecycle {
 #[derive(Debug)]
 enum Place {
     Bucket(Box<Bucket>),
+    Azure { account: String, container: String },
     Dir,
-}
-
-/// What would be written, and what there is to know beside.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Plan {
-    /// The address.
-    pub url: String,
-    /// The expiry that it is for: `30d`, `never`.
-    pub expiry: String,
-    /// What would be sent, to the byte; `None` where there is nothing to send.
-    pub document: Option<String>,
-    /// What it does, a sentence each.
-    pub summary: Vec<String>,
-    /// What else to do about the bucket.
-    pub advice: Vec<String>,
-    /// Commands that do what we cannot.
-    pub commands: Vec<String>,
-    /// Why the bucket's present rules are not known.
-    pub trouble: Option<String>,
 }
 
 /// What the rules of a bucket do, compared with what they should.
@@ -113,105 +97,17 @@ impl Lifecycle {
     /// Prepares to work on the rules for an address; the expiry is that of the options. Asks nobody.
     pub fn open(url: &RemoteUrl, options: &RemoteOptions, env: &Environment) -> Result<Self> {
         let rule = Rule::new(url.prefix(), options.expiry);
-        let place = match url {
-            RemoteUrl::File(_) => Place::Dir,
-            RemoteUrl::S3 { bucket, .. } => {
-                let door = connect::s3_door(bucket, options, env)?;
-                Place::Bucket(Box::new(Bucket { door, url: url.to_string() }))
+        let place = match (url, connect::door(url, options, env)?) {
+            (RemoteUrl::Azure { account, container, .. }, _) => {
+                Place::Azure { account: account.clone(), container: container.clone() }
             }
+            (_, Some(door)) => {
+                let api = if matches!(url, RemoteUrl::S3 { .. }) { Api::S3 } else { Api::Gcs };
+                Place::Bucket(Box::new(Bucket { api, door, url: url.to_string() }))
+            }
+            (_, None) => Place::Dir,
         };
         Ok(Self { url: url.clone(), rule, place })
-    }
-
-    /// Says what would be written. A bucket that cannot be asked is no failure: the plan is then that
-    /// for one without rules.
-    pub async fn plan(&self) -> Plan {
-        let mut plan = Plan {
-            url: self.url.to_string(),
-            expiry: format_age(self.rule.expiry),
-            document: None,
-            summary: Vec::new(),
-            advice: Vec::new(),
-            commands: Vec::new(),
-            trouble: None,
-        };
-        match &self.place {
-            Place::Dir => plan.summary.push(no_rules_in_a_directory(&self.url)),
-            Place::Bucket(bucket) => {
-                let seen = bucket.see().await;
-                self.plan_bucket(&mut plan, seen);
-            }
-        }
-        plan
-    }
-
-    fn plan_bucket(&self, plan: &mut Plan, seen: Result<Seen>) {
-        let seen = match seen {
-            Ok(Seen::Unsupported(why)) => {
-                plan.trouble = Some(bucket::unsupported(&plan.url, &why).to_string());
-                self.blank()
-            }
-            Ok(seen) => seen,
-            Err(error) => {
-                plan.trouble = Some(error.chain());
-                self.blank()
-            }
-        };
-        plan.summary = self.summary(&seen);
-        if plan.trouble.is_none() {
-            plan.summary.push(now(&seen, &self.rule));
-        }
-        match &seen {
-            Seen::S3 { rules, versions, .. } => {
-                plan.document = Some(rules.with(&self.rule, *versions));
-            }
-            Seen::Unsupported(_) => {}
-        }
-    }
-
-    /// Stands for a bucket that could not be asked.
-    fn blank(&self) -> Seen {
-        let rules = s3::Rules::read("").expect("nothing is a bucket without rules");
-        Seen::S3 { rules, versions: Versions::Unknown, sizes: None }
-    }
-
-    fn summary(&self, seen: &Seen) -> Vec<String> {
-        let rule = &self.rule;
-        let mut all = Vec::new();
-        let places = rule.places.join(", ");
-        match rule.days {
-            Some(count) => {
-                let exactly = format!("after {}", days(count));
-                all.push(format!("deletes what lies below {places} {exactly}"));
-                if rule.kept() != days(count) {
-                    all.push(format!(
-                        "a bucket counts whole days: {} for an expiry of {}, and hearthfs itself serves \
-                         nothing that is older than that",
-                        days(count),
-                        rule.kept()
-                    ));
-                }
-            }
-            None => all.push("deletes no entry: the expiry is never".to_owned()),
-        }
-        all.push(format!(
-            "removes parts of uploads that were not finished after {}",
-            days(ABORT_DAYS)
-        ));
-        match seen {
-            Seen::S3 { versions: Versions::Kept, .. } => all.push(format!(
-                "the bucket keeps versions: removes those that are not current after {}",
-                days(NONCURRENT_DAYS)
-            )),
-            Seen::S3 { versions: Versions::Unknown, .. } => all.push(
-                "whether the bucket keeps versions is not known; where it does, the rule that is \
-                 applied removes old ones too"
-                    .to_owned(),
-            ),
-            _ => {}
-        }
-        all.push("never touches hearthfs.json, nor what others keep in the bucket".to_owned());
-        all
     }
 
     /// Compares the rules that are there with what they should be. Writes nothing.
@@ -222,7 +118,7 @@ impl Lifecycle {
             ..Report::default()
         };
         match &self.place {
-            Place::Dir => report.unsupported = Some(no_rules_in_a_directory(&self.url)),
+            Place::Dir | Place::Azure { .. } => report.unsupported = self.without_rules(),
             Place::Bucket(bucket) => {
                 let seen = bucket.see().await?;
                 if let Seen::Unsupported(why) = &seen {
@@ -241,7 +137,7 @@ impl Lifecycle {
     /// written. A directory has none, and needs nothing.
     pub async fn apply(&self) -> Result<bool> {
         match &self.place {
-            Place::Dir => Ok(false),
+            Place::Dir | Place::Azure { .. } => Ok(false),
             Place::Bucket(bucket) => bucket.apply(&self.rule).await,
         }
     }
@@ -249,38 +145,23 @@ impl Lifecycle {
     /// Takes our rules away, and leaves all others; returns whether there were any.
     pub async fn remove(&self) -> Result<bool> {
         match &self.place {
-            Place::Dir => Ok(false),
+            Place::Dir | Place::Azure { .. } => Ok(false),
             Place::Bucket(bucket) => bucket.remove(&self.rule).await,
         }
     }
 
     /// Returns why there are no rules to write for this address, where that is so by its kind.
     pub fn without_rules(&self) -> Option<String> {
+        let url = &self.url;
         match &self.place {
-            Place::Dir => Some(no_rules_in_a_directory(&self.url)),
+            Place::Dir => Some(format!(
+                "{url} is a directory and has no rules: `hearthfs gc {url}` deletes by the same age"
+            )),
+            Place::Azure { .. } => Some(format!(
+                "Azure keeps lifecycle rules in its management API, out of reach of the keys of a storage \
+                 account: set the policy that `hearthfs lifecycle plan {url}` prints"
+            )),
             Place::Bucket(_) => None,
-        }
-    }
-}
-
-fn no_rules_in_a_directory(url: &RemoteUrl) -> String {
-    format!("{url} is a directory and has no rules: `hearthfs gc {url}` deletes by the same age")
-}
-
-/// Says what rules are there now.
-fn now(seen: &Seen, rule: &Rule) -> String {
-    let (ours, others) = seen.counts(rule);
-    let count = |number: usize| match number {
-        0 => "no rule".to_owned(),
-        1 => "1 rule".to_owned(),
-        number => format!("{number} rules"),
-    };
-    let state = if seen.lacks(rule).is_empty() { "as they should be" } else { "to be replaced" };
-    match ours {
-        0 => format!("now there: no rule of ours, {} of others, which stay", count(others)),
-        ours => {
-            let (ours, others) = (count(ours), count(others));
-            format!("now there: {ours} of ours ({state}), {others} of others, which stay")
         }
     }
 }
