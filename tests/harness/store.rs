@@ -102,6 +102,12 @@ impl Store {
         }
     }
 
+    /// Lets an S3 server answer questions for its lifecycle rules so.
+    pub(crate) fn answer_rules(&self, status: u16, body: &str) {
+        let Kind::S3(server) = &self.0 else { panic!("only the server in this process does") };
+        server.faults.answer_rules(status, body);
+    }
+
     /// Begins a trouble of an S3 server.
     pub(crate) fn trouble(&self, what: Trouble) {
         let Kind::S3(server) = &self.0 else {

@@ -26,5 +26,6 @@ mod p8;
 mod p9;
 mod posix_suites;
 mod programs;
+mod rules;
 mod s3;
 mod visibility;

@@ -41,6 +41,8 @@ pub(crate) struct ServerFaults {
     hang: AtomicBool,
     forbidden: AtomicBool,
     requests: AtomicU64,
+    /// Status and body of the answer to questions for lifecycle rules.
+    rules: std::sync::Mutex<Option<(u16, String)>>,
 }
 
 impl ServerFaults {
@@ -62,6 +64,15 @@ impl ServerFaults {
     /// Answers everything with 403.
     pub(crate) fn forbid(&self, on: bool) {
         self.forbidden.store(on, Ordering::Relaxed);
+    }
+
+    /// Answers questions for the bucket's lifecycle rules so.
+    pub(crate) fn answer_rules(&self, status: u16, body: &str) {
+        *self.rules.lock().expect("nobody panics with it") = Some((status, body.to_owned()));
+    }
+
+    fn rules(&self) -> Option<(u16, String)> {
+        self.rules.lock().expect("nobody panics with it").clone()
     }
 
     /// Returns the number of requests so far.
@@ -209,6 +220,12 @@ async fn answer(
     let percent = faults.errors_percent.load(Ordering::Relaxed);
     if percent > 0 && task::random_u64() % 100 < percent {
         return Ok(refusal(503, "SlowDown"));
+    }
+    if request.uri().query().is_some_and(|query| query.starts_with("lifecycle"))
+        && let Some((status, body)) = faults.rules()
+    {
+        let answer = hyper::Response::builder().status(status).body(s3s::Body::from(body));
+        return Ok(answer.expect("a response"));
     }
     // The server checks conditions first and writes then; writers of one key must take turns.
     let _turn = match request.method().as_str() {
