@@ -177,7 +177,7 @@ fn declared(what: Declared) -> String {
 async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcome<()> {
     let (url, age) = (url_of(settings), format_age(settings.expiry.age));
     let report = rules.verify().await?;
-    let mut wrong: Vec<_> = [&report.contradictions[..], &report.lacks].concat();
+    let mut wrong = report.faults();
     let mut notes = report.notes.clone();
     let store = daemon::store(settings, &Clock::system())?.read_only();
     match store.check().await {
@@ -199,8 +199,9 @@ async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcom
         note(&format!("note: {text}"));
     }
     if !wrong.is_empty() {
-        let hint =
-            format!("`hearthfs lifecycle apply {url}` writes ours; rules of others are theirs");
+        let hint = format!(
+            "`hearthfs lifecycle apply {url}` brings ours up to date; rules of others are for others to change"
+        );
         return Err(Failure { messages: wrong, ..Failure::failed("") }.hint(hint));
     }
     match &report.unsupported {

@@ -81,14 +81,17 @@ pub(super) fn declaring(bytes: &[u8], expiry: Option<Duration>) -> Option<Vec<u8
 fn declared(value: Option<&serde_json::Value>, url: &RemoteUrl) -> Declared {
     let Some(value) = value else { return Declared::Unknown };
     let read = value.as_str().ok_or("it is not a text".to_owned()).and_then(parse_age);
-    read.map(Declared::Age).unwrap_or_else(|problem| {
-        tracing::warn!(
-            remote = %url, expiry = %value, problem,
-            "the expiry in {} cannot be read; `hearthfs lifecycle apply` writes it anew",
-            keys::FORMAT
-        );
-        Declared::Unknown
-    })
+    read.map_or_else(
+        |problem| {
+            tracing::warn!(
+                remote = %url, expiry = %value, problem,
+                "the expiry in {} cannot be read; `hearthfs lifecycle apply` writes it anew",
+                keys::FORMAT
+            );
+            Declared::Unknown
+        },
+        Declared::Age,
+    )
 }
 
 #[cfg(test)]

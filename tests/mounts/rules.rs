@@ -1,6 +1,7 @@
 //! How long entries live: what the store declares, what the bucket's rules do, and what a mount says of both.
 
-use crate::harness::{Io, Must as _, Node, Options, Site, Store, eventually, skipped};
+use crate::harness::node::Site;
+use crate::harness::{Hand, Io, Must as _, Node, Options, Store, eventually, skipped};
 
 fn aged(age: &str) -> Options {
     let mut options = Options::new(Io::best());
@@ -102,12 +103,27 @@ fn rules_that_disagree_are_said_once() {
     }
 }
 
-/// A store that does not answer questions about its rules delays no mount.
+/// A store that never answers the question for its rules delays neither the mount nor its end.
 #[test]
 fn rules_are_looked_at_beside_the_mount() {
+    let site = Site::new();
+    let store = Store::s3(&site);
+    store.answer_rules(0, "");
+    let mut node = Node::start(&site, "a", Some(&store), aged("30d"));
+    assert!(node.status()["rules"].is_null(), "the mount serves before they are known");
+    Hand::new().put(&node.at("f"), b"x").must("put");
+    node.drain();
+    node.stop();
+}
+
+/// A server that somebody else wrote is asked once, before and after the rules are there.
+#[test]
+fn rules_of_somebody_elses_server_are_looked_at() {
     let moto = match Store::moto() {
         Ok(moto) => moto,
-        Err(reason) => return skipped("rules_are_looked_at_beside_the_mount (moto)", reason),
+        Err(reason) => {
+            return skipped("rules_of_somebody_elses_server_are_looked_at (moto)", reason);
+        }
     };
     let site = Site::new();
     let node = Node::start(&site, "a", Some(&moto), aged("30d"));

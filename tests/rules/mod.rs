@@ -138,14 +138,15 @@ fn serve(socket: &TcpStream, state: &Mutex<State>) {
         else {
             return;
         };
-        let mut head = format!("HTTP/1.1 {} Word\r\n", response.status);
-        head += &format!("Content-Length: {}\r\n", response.body.len());
-        for (name, value) in &response.headers {
-            head += &format!("{name}: {value}\r\n");
-        }
+        let mut lines = vec![
+            format!("HTTP/1.1 {} Word", response.status),
+            format!("Content-Length: {}", response.body.len()),
+        ];
+        lines.extend(response.headers.iter().map(|(name, value)| format!("{name}: {value}")));
+        let head = lines.join("\r\n");
         let body = if request.method == "HEAD" { &[][..] } else { &response.body };
         let mut socket = socket;
-        let all = [format!("{head}\r\n").as_bytes(), body].concat();
+        let all = [format!("{head}\r\n\r\n").as_bytes(), body].concat();
         if socket.write_all(&all).is_err() {
             return;
         }

@@ -22,8 +22,8 @@ use super::connect::{self, Environment, RemoteOptions};
 use crate::config::{RemoteUrl, format_age};
 use crate::error::Result;
 
-/// How many faults of our own rules one line names.
-const SAID_MAX: usize = 2;
+/// How many faults one line names.
+const SAID_MAX: usize = 3;
 
 /// The rules for one address and one expiry.
 #[derive(Debug)]
@@ -65,29 +65,36 @@ impl Report {
         self.unsupported.is_none() && self.lacks.is_empty() && self.contradictions.is_empty()
     }
 
+    /// Returns what disagrees, a sentence each.
+    pub fn faults(&self) -> Vec<String> {
+        let mut all = self.contradictions.clone();
+        if self.present || self.lacks.is_empty() {
+            all.extend(self.lacks.iter().cloned());
+        } else {
+            all.push(format!(
+                "no lifecycle rule of the bucket is for {} and an expiry of {}: nothing deletes what has \
+                 grown old",
+                self.url, self.expiry
+            ));
+        }
+        all
+    }
+
     /// Says in one line what disagrees and what to do; `None` when nothing does.
     pub fn disagreement(&self) -> Option<String> {
-        let mut all = self.contradictions.clone();
-        let expiry = &self.expiry;
-        match self.lacks.len() {
-            0 => {}
-            _ if !self.present => all.push(format!(
-                "no lifecycle rule of the bucket is for an expiry of {expiry}: nothing deletes what has \
-                 grown old"
-            )),
-            1..=SAID_MAX => all.extend(self.lacks.iter().cloned()),
-            more => {
-                all.extend(self.lacks[..SAID_MAX].iter().cloned());
-                all.push(format!("and {} more", more - SAID_MAX));
-            }
-        }
+        let mut all = self.faults();
         if all.is_empty() {
             return None;
+        }
+        let more = all.len().saturating_sub(SAID_MAX);
+        all.truncate(SAID_MAX);
+        if more > 0 {
+            all.push(format!("and {more} more"));
         }
         let remedy = if self.lacks.is_empty() {
             "change that rule, or the expiry".to_owned()
         } else {
-            format!("run `hearthfs lifecycle apply {} --expiry {expiry}`", self.url)
+            format!("run `hearthfs lifecycle apply {} --expiry {}`", self.url, self.expiry)
         };
         Some(format!("{}; {remedy}", all.join("; ")))
     }

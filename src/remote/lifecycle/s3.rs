@@ -162,7 +162,7 @@ impl Form<'_> {
         let of_days = |outer: &str, name: &str, days: u64| {
             self.element(outer, &self.element(name, &days.to_string()))
         };
-        let mut inner = self.element("ID", &quick_xml::escape::escape(&id_of(place)));
+        let mut inner = self.element("ID", &quick_xml::escape::escape(id_of(place)));
         let prefix = self.element("Prefix", &quick_xml::escape::escape(place));
         inner.push_str(&if self.old { prefix } else { self.element("Filter", &prefix) });
         inner.push_str(&self.element("Status", "Enabled"));
@@ -233,9 +233,9 @@ struct Scope {
 
 impl Scope {
     fn of(rule: &Element) -> Self {
-        let mut scope = Self { prefix: String::new(), only: Vec::new(), tagged: false };
         // The old form has the prefix in the rule itself.
-        scope.prefix = rule.text_of("Prefix").unwrap_or_default().to_owned();
+        let prefix = rule.text_of("Prefix").unwrap_or_default().to_owned();
+        let mut scope = Self { prefix, only: Vec::new(), tagged: false };
         if let Some(filter) = rule.child("Filter") {
             scope.add(filter.child("And").unwrap_or(filter));
         }
@@ -245,7 +245,7 @@ impl Scope {
     fn add(&mut self, filter: &Element) {
         for condition in &filter.children {
             match condition.name.as_str() {
-                "Prefix" => self.prefix = condition.text.clone(),
+                "Prefix" => self.prefix.clone_from(&condition.text),
                 "Tag" => self.tagged = true,
                 "ObjectSizeGreaterThan" => {
                     self.only.push(format!("the object is larger than {} bytes", condition.text));

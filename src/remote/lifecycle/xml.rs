@@ -78,7 +78,8 @@ pub(super) fn parse(text: &str) -> Result<Element, String> {
                 let mut done = open.pop().ok_or("an end without a start")?;
                 done.range.end = end;
                 done.inner = done.inner.map(|inner| inner.start..start);
-                done.text = done.text.trim().to_owned();
+                let text = done.text.trim().to_owned();
+                done.text = text;
                 place(done, &mut open, &mut root);
             }
             Event::Text(piece) => add_text(&mut open, &piece.decode().map_err(said)?)?,
