@@ -5,7 +5,12 @@ mod stores;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use hearthfs::clock::Clock;
+use object_store::ObjectStoreExt as _;
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path as ObjectPath;
 use rules::{BUCKET, Bucket, Trouble};
 use serde_json::{Value, json};
 use stores::Moto;
@@ -217,6 +222,30 @@ fn s3_a_change_of_others_right_after_ours_is_noticed() {
     bench.says(&["apply", S3], 1, &["rules of others", "somebody else changed them"]);
 }
 
+/// Some stores drop what they do not know. The prefix must not be among it: the rule would then delete
+/// what belongs to others.
+#[test]
+fn s3_what_a_store_drops_is_noticed_and_undone() {
+    let bucket = Bucket::start();
+    let bench = Bench::new(&bucket.endpoint());
+    bucket.state().xml = Some(FOREIGN.to_owned());
+    bucket.state().edits = vec![(
+        "<AbortIncompleteMultipartUpload><DaysAfterInitiation>3</DaysAfterInitiation>\
+         </AbortIncompleteMultipartUpload>",
+        "",
+    )];
+    bench.says(&["apply", S3], 0, &["are written"]);
+    bench.says(&["apply", S3], 0, &["nothing was written"]);
+    bench.says(&["verify", S3], 0, &["agree", "note: ", "unfinished uploads"]);
+    bench.says(&["remove", S3], 0, &["removed"]);
+    bucket.state().edits = vec![("<Filter><Prefix>team/blobs/</Prefix></Filter>", "<Filter/>")];
+    bench.says(&["apply", S3], 1, &["drops the prefix", "is there again", "hearthfs gc"]);
+    assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN));
+    bucket.state().xml = None;
+    bench.says(&["apply", S3], 1, &["drops the prefix"]);
+    assert_eq!(bucket.state().xml, None);
+}
+
 #[test]
 fn gs_twice_is_once_and_foreign_rules_stay() {
     let bucket = Bucket::start();
@@ -392,7 +421,7 @@ fn moto_takes_and_gives_back_the_rules() {
         Ok(moto) => moto,
         Err(reason) => return skipped("moto_takes_and_gives_back_the_rules", &reason),
     };
-    let options = moto.options(std::time::Duration::from_secs(5));
+    let options = moto.options(Duration::from_secs(5));
     let bench = Bench::new(&options.endpoint.expect("an address"));
     let url = format!("s3://{BUCKET}/team");
     bench.says(&["verify", &url], 1, &["no lifecycle rule", "30d"]);
@@ -416,4 +445,54 @@ fn moto_takes_and_gives_back_the_rules() {
 #[expect(clippy::print_stderr, reason = "whoever reads the test's output counts these lines")]
 fn skipped(test: &str, why: &str) {
     eprintln!("SKIPPED {test}: {why}");
+}
+
+/// The rule at work: a server that enforces rules deletes what is ours and old, and nothing else.
+#[test]
+fn rgw_deletes_by_the_rule_and_nothing_else() {
+    let Ok(endpoint) = std::env::var("HEARTHFS_RGW") else {
+        let why = "HEARTHFS_RGW names no server of tests/rules/radosgw.sh";
+        return skipped("rgw_deletes_by_the_rule_and_nothing_else", why);
+    };
+    let bench = Bench::new(&endpoint);
+    let store = AmazonS3Builder::new()
+        .with_endpoint(&endpoint)
+        .with_allow_http(true)
+        .with_bucket_name(BUCKET)
+        .with_region("us-east-1")
+        .with_access_key_id("testkey")
+        .with_secret_access_key("testsecret");
+    let prefix = format!("rgw-{:016x}", hearthfs::task::random_u64());
+    let url = format!("s3://{BUCKET}/{prefix}");
+    let ours = ["log/1.commit", "packs/1.pack", "blobs/ab/abc", "checkpoints/1.ckpt", "probes/1"];
+    let others = ["hearthfs.json", "notes", "logs/1", "other/packs/1"];
+    bench.says(&["apply", &url, "--expiry", "1d"], 0, &["are written", "is made"]);
+    bench.says(&["apply", &url, "--expiry", "1d"], 0, &["nothing was written"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let left = runtime.expect("a runtime").block_on(async {
+        let store = store.build().expect("a client");
+        for key in ours.iter().chain(&others[1..]) {
+            let path = ObjectPath::from(format!("{prefix}/{key}"));
+            store.put(&path, "x".into()).await.expect("written");
+        }
+        let clock = Clock::system();
+        let begin = clock.mono();
+        loop {
+            let mut left = Vec::new();
+            for key in ours.iter().chain(&others) {
+                let path = ObjectPath::from(format!("{prefix}/{key}"));
+                if store.head(&path).await.is_ok() {
+                    left.push(*key);
+                }
+            }
+            let over = clock.mono().saturating_sub(begin) > Duration::from_mins(3);
+            if over || !left.iter().any(|key| ours.contains(key)) {
+                break left;
+            }
+            hearthfs::clock::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    assert_eq!(left, others, "ten seconds are a day there");
+    bench.says(&["verify", &url, "--expiry", "1d"], 0, &["agree"]);
+    bench.says(&["remove", &url], 0, &["removed"]);
 }

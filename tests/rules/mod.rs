@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) objects: BTreeMap<String, Vec<u8>>,
     /// Methods and targets of all requests.
     pub(crate) asked: Vec<String>,
+    /// What the store does to a document that it is given.
+    pub(crate) edits: Vec<(&'static str, &'static str)>,
     /// Only requests with this word for its credentials are let in, if any is named.
     pub(crate) password: Option<&'static str>,
     troubles: Vec<(&'static str, Trouble)>,
@@ -240,7 +242,8 @@ fn rules(state: &mut State, request: &Request) -> Response {
             if !text.contains("Rule>") {
                 return refused(400, "MalformedXML");
             }
-            state.xml = Some(text);
+            let edited = state.edits.iter().fold(text, |text, (from, to)| text.replace(from, to));
+            state.xml = Some(edited);
             state.sizes = request.headers.get(SIZES).cloned();
             answer(200, "")
         }

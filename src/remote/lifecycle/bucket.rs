@@ -101,6 +101,15 @@ impl Seen {
         }
     }
 
+    /// Returns what the store does not keep of our rules, and need not.
+    pub(super) fn drops(&self, rule: &Rule) -> Option<String> {
+        let Self::S3 { rules, .. } = self else { return None };
+        rules.drops_aborts(rule).then(|| {
+            "the store keeps nothing in our rules about unfinished uploads; see how it removes them"
+                .to_owned()
+        })
+    }
+
     fn is(&self, goal: Goal, rule: &Rule) -> bool {
         match goal {
             Goal::There => self.lacks(rule).is_empty(),
@@ -237,27 +246,54 @@ impl Bucket {
                 Ask { headers, body: gcs::text(&change), ..ask }
             }
             Seen::S3 { rules, versions, sizes } => {
-                let permission = "s3:PutLifecycleConfiguration";
                 let body = match goal {
                     Goal::There => Some(rules.with(rule, *versions)),
                     Goal::Gone => rules.without(rule),
                 };
-                match body {
-                    None => self.ask(what, Method::DELETE, "?lifecycle", permission),
-                    Some(body) => {
-                        let mut headers = vec![
-                            ("content-md5", STANDARD.encode(Md5::digest(body.as_bytes()))),
-                            ("content-type", "application/xml".to_owned()),
-                        ];
-                        headers.extend(sizes.clone().map(|sizes| (SIZES, sizes)));
-                        let ask = self.ask(what, Method::PUT, "?lifecycle", permission);
-                        Ask { headers, body, ..ask }
-                    }
-                }
+                self.writing_s3(body, sizes.as_ref())
             }
         };
         let answer = self.door.ask(&ask).await?;
         Ok(Some((ask, answer)))
+    }
+
+    /// Describes the writing of a document; none is the deletion of what is there.
+    fn writing_s3(&self, body: Option<String>, sizes: Option<&String>) -> Ask {
+        let (what, permission) = ("write the lifecycle rules", "s3:PutLifecycleConfiguration");
+        let Some(body) = body else {
+            return self.ask(what, Method::DELETE, "?lifecycle", permission);
+        };
+        let mut headers = vec![
+            ("content-md5", STANDARD.encode(Md5::digest(body.as_bytes()))),
+            ("content-type", "application/xml".to_owned()),
+        ];
+        headers.extend(sizes.cloned().map(|sizes| (SIZES, sizes)));
+        let ask = self.ask(what, Method::PUT, "?lifecycle", permission);
+        Ask { headers, body, ..ask }
+    }
+
+    /// Puts back what was there when a store has made more of our rules than we wrote.
+    async fn undo(&self, before: &Seen, now: &Seen, rule: &Rule) -> Result<()> {
+        let (Seen::S3 { rules, .. }, Seen::S3 { rules: old, sizes, .. }) = (now, before) else {
+            return Ok(());
+        };
+        if !rules.reaches_too_far(rule) {
+            return Ok(());
+        }
+        let ask = self.writing_s3(old.before().map(str::to_owned), sizes.as_ref());
+        let undone = self.door.ask(&ask).await.is_ok_and(|answer| answer.is_good());
+        let url = &self.url;
+        let end = if undone {
+            "what was there before is there again"
+        } else {
+            "WHAT WAS THERE BEFORE COULD NOT BE PUT BACK: remove the rules whose names begin with \
+             `hearthfs:` at once"
+        };
+        let op = format!(
+            "the store of {url} drops the prefix of a rule, by which it would delete what belongs to \
+             others; {end}; `hearthfs gc {url}` deletes by the same age"
+        );
+        Err(Error::new(Kind::Invalid, op))
     }
 
     /// Looks whether what was written is there, and whether the rules of others still are: the store has
@@ -266,6 +302,9 @@ impl Bucket {
         let mut pause = READ_BACK_PAUSE;
         for look in 1.. {
             let now = self.see().await?;
+            if goal == Goal::There {
+                self.undo(before, &now, rule).await?;
+            }
             let same = now.foreign(rule) == before.foreign(rule);
             if now.is(goal, rule) && same {
                 return Ok(());

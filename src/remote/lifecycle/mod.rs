@@ -135,6 +135,7 @@ impl Lifecycle {
                 report.present = seen.counts(&self.rule).0 > 0;
                 report.lacks = seen.lacks(&self.rule);
                 (report.contradictions, report.notes) = (judged.contradictions, judged.notes);
+                report.notes.extend(seen.drops(&self.rule));
             }
         }
         Ok(report)

@@ -54,7 +54,8 @@ impl Rule {
             let ours = self.places.iter().any(|place| other.reaches(place));
             let sooner = match &other.when {
                 When::Days(days) => {
-                    self.expiry.is_none_or(|age| DAY.saturating_mul(*days as u32) < age)
+                    let days = u32::try_from(*days).unwrap_or(u32::MAX);
+                    self.expiry.is_none_or(|age| DAY.saturating_mul(days) < age)
                 }
                 // Whatever is there when the day comes goes, however young it is.
                 When::Date(_) | When::Unclear(_) => true,

@@ -8,6 +8,8 @@ use super::xml::{self, Element};
 use crate::digest::Digest;
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
+/// The part of a rule about unfinished uploads.
+const ABORT: &str = "AbortIncompleteMultipartUpload";
 /// How the names of our rules begin.
 const ID_START: &str = "hearthfs:";
 /// The longest name of a rule that the stores take.
@@ -68,9 +70,33 @@ impl Rules {
         all
     }
 
+    /// Reports whether the store has kept nothing about unfinished uploads in any of our rules that
+    /// delete: some do not know that part and drop it without a word.
+    pub(super) fn drops_aborts(&self, rule: &Rule) -> bool {
+        let mut ours = self.rules().filter(|found| is_ours(found, rule)).peekable();
+        rule.days.is_some()
+            && ours.peek().is_some()
+            && ours.all(|found| found.child(ABORT).is_none())
+    }
+
+    /// Reports whether a rule of ours is for more than its place: a store that drops the prefix of a rule
+    /// would delete what belongs to others by it.
+    pub(super) fn reaches_too_far(&self, rule: &Rule) -> bool {
+        rule.places.iter().any(|place| {
+            let id = id_of(place);
+            let mut ours = self.rules().filter(|found| found.text_of("ID") == Some(&id));
+            ours.any(|found| !Scope::of(found).prefix.starts_with(place.as_str()))
+        })
+    }
+
+    /// Returns the document as the store gave it; `None` when it had none.
+    pub(super) fn before(&self) -> Option<&str> {
+        self.rules().next().map(|_| self.text.as_str())
+    }
+
     /// Says what our rules lack; nothing when all are as they should be.
     pub(super) fn lacks(&self, rule: &Rule, versions: Versions) -> Vec<String> {
-        let mut lacks = Vec::new();
+        let (mut lacks, aborts) = (Vec::new(), !self.drops_aborts(rule));
         for place in &rule.places {
             let id = id_of(place);
             let mut found = self.rules().filter(|found| found.text_of("ID") == Some(&id));
@@ -85,7 +111,7 @@ impl Rules {
                 (Some(_), Some(_)) => lacks.push(format!("rule `{id}` is there more than once")),
                 (Some(one), None) => {
                     lacks.extend(
-                        differs(one, place, rule, versions)
+                        differs(one, place, rule, versions, aborts)
                             .map(|what| format!("rule `{id}` of the bucket {what}")),
                     );
                 }
@@ -173,14 +199,19 @@ impl Form<'_> {
             let (outer, name) = ("NoncurrentVersionExpiration", "NoncurrentDays");
             inner.push_str(&of_days(outer, name, NONCURRENT_DAYS));
         }
-        let (outer, name) = ("AbortIncompleteMultipartUpload", "DaysAfterInitiation");
-        inner.push_str(&of_days(outer, name, ABORT_DAYS));
+        inner.push_str(&of_days(ABORT, "DaysAfterInitiation", ABORT_DAYS));
         self.element("Rule", &inner)
     }
 }
 
 /// Says in what our rule for a place is not what it should be.
-fn differs(found: &Element, place: &str, rule: &Rule, versions: Versions) -> Option<String> {
+fn differs(
+    found: &Element,
+    place: &str,
+    rule: &Rule,
+    versions: Versions,
+    aborts: bool,
+) -> Option<String> {
     if found.text_of("Status") != Some("Enabled") {
         return Some("is switched off".to_owned());
     }
@@ -202,23 +233,19 @@ fn differs(found: &Element, place: &str, rule: &Rule, versions: Versions) -> Opt
             return Some(format!("deletes nothing, and hearthfs keeps it for {}", rule.kept()));
         }
     }
-    if number("AbortIncompleteMultipartUpload", "DaysAfterInitiation") != Some(ABORT_DAYS) {
+    if aborts && number(ABORT, "DaysAfterInitiation") != Some(ABORT_DAYS) {
         return Some(format!("does not abort unfinished uploads after {ABORT_DAYS} days"));
     }
     let noncurrent = number("NoncurrentVersionExpiration", "NoncurrentDays");
     if versions == Versions::Kept && noncurrent != Some(NONCURRENT_DAYS) {
         return Some("leaves old versions, and the bucket keeps versions".to_owned());
     }
-    let known = [
-        "ID",
-        "Filter",
-        "Prefix",
-        "Status",
-        "Expiration",
-        "NoncurrentVersionExpiration",
-        "AbortIncompleteMultipartUpload",
-    ];
-    let more = found.children.iter().find(|child| !known.contains(&child.name.as_str()));
+    let known =
+        ["ID", "Filter", "Prefix", "Status", "Expiration", "NoncurrentVersionExpiration", ABORT];
+    // Some stores give back elements of their own, without anything in them.
+    let says = |child: &&Element| !child.text.is_empty() || !child.children.is_empty();
+    let mut more = found.children.iter().filter(says);
+    let more = more.find(|child| !known.contains(&child.name.as_str()));
     more.map(|more| format!("has `{}`, which is not ours", more.name))
 }
 

@@ -157,6 +157,28 @@ fn what_ours_lack_is_said_with_both_numbers() {
 }
 
 #[test]
+fn what_a_store_drops_is_noticed() {
+    let rule = month();
+    let good = read("").with(&rule, Versions::None);
+    let part = "<AbortIncompleteMultipartUpload><DaysAfterInitiation>3</DaysAfterInitiation>\
+        </AbortIncompleteMultipartUpload>";
+    assert!(!read(&good).drops_aborts(&rule) && !read(&good).reaches_too_far(&rule));
+    assert!(!read("").drops_aborts(&rule), "there is nothing of ours yet");
+    let dropped = read(&good.replace(part, "<Transition/>"));
+    assert!(dropped.drops_aborts(&rule));
+    assert_eq!(dropped.lacks(&rule, Versions::None), [""; 0], "it cannot be had there");
+    assert!(!read(&good.replacen(part, "", 1)).drops_aborts(&rule), "somebody changed one");
+    assert_eq!(read(&good.replacen(part, "", 1)).lacks(&rule, Versions::None).len(), 1);
+    for wide in ["<Filter/>", "", "<Prefix/>", "<Filter><Prefix>team/</Prefix></Filter>"] {
+        let narrow = "<Filter><Prefix>team/blobs/</Prefix></Filter>";
+        assert!(read(&good.replace(narrow, wide)).reaches_too_far(&rule), "{wide}");
+    }
+    let never = Rule::new("team", None);
+    let tidy = read("").with(&never, Versions::None).replace(part, "");
+    assert!(!read(&tidy).drops_aborts(&never), "then it is all that there is");
+}
+
+#[test]
 fn rules_of_others_are_understood() {
     let text = |body: &str| {
         format!("<LifecycleConfiguration><Rule>{body}</Rule></LifecycleConfiguration>")
