@@ -62,10 +62,14 @@ Exit status:
 
 const ADDRESSES: &str = "\
 Remotes:
-  s3://BUCKET[/PREFIX]   any S3 store; credentials, region and endpoint by the AWS variables,
-                         the files in ~/.aws, or the instance
-  file:///DIRECTORY      a directory that all nodes share
-  (none)                 a cache on this node only";
+  s3://BUCKET[/PREFIX]              any S3 store; credentials, region and endpoint by the AWS
+                                    variables, the files in ~/.aws, or the instance
+  gs://BUCKET[/PREFIX]              Google Cloud Storage; GOOGLE_APPLICATION_CREDENTIALS, what
+                                    gcloud keeps, or the instance
+  az://ACCOUNT/CONTAINER[/PREFIX]   Azure Blob Storage; AZURE_STORAGE_ACCOUNT_KEY, a SAS token or
+                                    connection string, an identity, or ~/.azure/config
+  file:///DIRECTORY                 a directory that all nodes share
+  (none)                            a cache on this node only";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -206,6 +210,8 @@ mod tests {
             "drain",
             "config",
             "s3://BUCKET",
+            "gs://BUCKET",
+            "az://ACCOUNT/CONTAINER",
             "Exit status",
             "HEARTHFS_REMOTE",
             "HEARTHFS_RUNTIME_DIR",

@@ -3,6 +3,8 @@
 //! Owns the words, which `status --json` prints and scripts read: fields are added, never renamed.
 //! Must never carry file content or credentials.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::Kind;
@@ -93,6 +95,9 @@ pub struct Status {
     pub entries: u64,
     /// How the remote does; `None` without one.
     pub health: Option<Health>,
+    /// What the remote was seen to do, of that without which hearthfs manages; empty until it has been
+    /// tried, which a mount that only reads never does.
+    pub abilities: BTreeMap<String, bool>,
     /// What the cache directory holds.
     pub local: LocalUsage,
     /// What is published here and not yet remote.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use hearthfs_mount::Session;
 use tokio::sync::{Mutex, watch};
 
-use super::build::{Rooms, add_counts, health_of};
+use super::build::{Rooms, abilities_of, add_counts, health_of};
 use crate::clock::within;
 use crate::config::Settings;
 use crate::control::{Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status};
@@ -165,6 +165,7 @@ impl Node for MountedNode {
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
+            abilities: self.rooms.remote.as_ref().map(abilities_of).unwrap_or_default(),
             local: LocalUsage {
                 bytes: usage.bytes,
                 unsaved_bytes: usage.unsaved_bytes,

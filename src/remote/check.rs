@@ -7,16 +7,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
 
+use super::abilities::Found;
 use super::call::Call;
+use super::connect;
 use super::format::{self, Format};
 use super::health::{Health, Lane};
 use super::keys;
 use super::meter::Verb;
 use super::store::Remote;
-use super::trouble::Trouble;
+use super::trouble::{Cause, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -26,6 +29,9 @@ const OFFSET_NOISE_MS: i64 = 2000;
 /// How long a refusal of the store's format is remembered before the store is asked again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(10);
 
+/// How many objects are looked at for one that is not ours.
+const OTHERS_LOOKED_AT_MAX: usize = 100;
+
 /// How often we look for the format object, when others make it at the same time.
 const FORMAT_ROUNDS_MAX: u32 = 4;
 /// How much longer the pause before each look is than the one before.
@@ -33,13 +39,14 @@ const FORMAT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Remote {
     /// Checks that the store is there, lets us in and has our format, making it ours if it is empty;
-    /// learns its time. Every other operation does the first part by itself before it goes to a store
+    /// tries what it can do, and learns its time. Every other operation does the first part by itself before it goes to a store
     /// that has not been checked, so a store that is down now may be checked later or never.
     pub async fn check(&self) -> Result<()> {
         let _one = self.inner.checking.lock().await;
         self.check_format(Lane::Background).await?;
         if !self.inner.read_only.load(Ordering::Relaxed) {
-            self.learn_time().await?;
+            let found = self.try_store().await?;
+            self.learn_time(&found);
             self.sweep();
         }
         Ok(())
@@ -77,6 +84,9 @@ impl Remote {
         };
         if inner.checked.load(Ordering::Acquire) {
             return Ok(());
+        }
+        if let Some(text) = self.unfit() {
+            return Err(Error::new(Kind::Invalid, text));
         }
         let now = inner.clock.mono();
         if let Some((at, kind, text)) = &*inner.refused.lock()
@@ -141,6 +151,9 @@ impl Remote {
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => return Err(self.with_remedy(&error)),
             }
+            if round == 0 {
+                self.look_for_others(lane).await;
+            }
             match self.make_format(lane, &key).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == Kind::Exists => {}
@@ -149,6 +162,36 @@ impl Remote {
         }
         let op = format!("{} forgets what is written to it", self.inner.url);
         Err(Error::new(Kind::Unavailable, op))
+    }
+
+    /// Looks whether a place that we are about to make ours holds objects of somebody else, and says so.
+    async fn look_for_others(&self, lane: Lane) {
+        let prefix = self.inner.keys.prefix();
+        let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };
+        let found = self.inner.caller.call(call, |store| async move {
+            let mut stream = store.list(Some(prefix)).take(OTHERS_LOOKED_AT_MAX);
+            while let Some(meta) = stream.next().await {
+                let key = meta?.location;
+                if !self.inner.keys.is_ours(&key) {
+                    return Ok(Some(key));
+                }
+            }
+            Ok(None)
+        });
+        // Whether a list works at all is tried later.
+        if let Ok(Some(key)) = found.await {
+            self.say_foreign(&key);
+        }
+    }
+
+    /// Says, once, that there are objects which are not ours.
+    pub(super) fn say_foreign(&self, key: &Path) {
+        if !self.inner.foreign_said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                remote = %self.inner.url, %key,
+                "objects that are not of hearthfs lie there; they are left alone"
+            );
+        }
     }
 
     /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
@@ -184,60 +227,40 @@ impl Remote {
     }
 
     /// Adds to an error of the check what a person can do about it.
-    fn with_remedy(&self, error: &Error) -> Error {
-        let missing = std::error::Error::source(error)
-            .and_then(|source| source.downcast_ref::<Trouble>())
-            .is_some_and(Trouble::is_missing_bucket);
+    pub(super) fn with_remedy(&self, error: &Error) -> Error {
+        let cause = Trouble::cause_of(error);
         let dir = self.inner.caller.backend.dir().is_some();
-        let (kind, remedy) = match error.kind() {
-            _ if missing => {
+        let (kind, remedy) = match (cause, error.kind()) {
+            (Cause::MissingBucket, _) => {
                 (Kind::NotFound, "the bucket does not exist: make it or correct the name")
             }
-            Kind::Denied if dir => {
-                (Kind::Denied, "we may not read and write there: correct the permissions")
+            (Cause::Clock, _) => {
+                (Kind::Denied, "the clock of this machine is wrong: set it, and keep it set")
             }
-            Kind::Denied => (
-                Kind::Denied,
-                "the credentials are refused: check AWS_ACCESS_KEY_ID, AWS_PROFILE and the policy, \
-                 which has to allow GetObject, PutObject and ListBucket",
-            ),
-            Kind::Invalid => (Kind::Invalid, "check endpoint and region"),
-            kind if dir => (kind, "check that the file system is mounted and its server up"),
-            kind @ Kind::TimedOut => (kind, "no answer in time: check endpoint and network"),
-            kind @ Kind::Unavailable => (kind, "it cannot be reached: check endpoint and network"),
-            kind => (kind, "check the store"),
+            (Cause::NoCredentials, _) => return Error::new(Kind::Denied, error.chain()),
+            (_, Kind::Denied) => (Kind::Denied, connect::credentials_remedy(&self.inner.url)),
+            (_, Kind::Invalid) => {
+                (Kind::Invalid, "check the endpoint, and the region if it has one")
+            }
+            (_, kind) if dir => (kind, "check that the file system is mounted and its server up"),
+            (_, Kind::TimedOut) => {
+                (Kind::TimedOut, "no answer in time: check endpoint and network")
+            }
+            (_, Kind::Unavailable) => {
+                (Kind::Unavailable, "it cannot be reached: check endpoint and network")
+            }
+            (_, kind) => (kind, "check the store"),
         };
         Error::new(kind, format!("{}; {remedy}", error.chain()))
     }
 
-    /// Writes a small object, reads back when the store thinks that was, and removes it.
-    async fn learn_time(&self) -> Result<()> {
-        let key = self.inner.keys.probe(self.inner.node);
-        let clock = &self.inner.clock;
-        let before_ms = clock.wall_ms();
-        let text = Bytes::from_static(b"probe\n");
-        self.write(key.clone(), text, 64).await.map_err(|error| self.with_remedy(&error))?;
-        let after_ms = clock.wall_ms();
-        let head =
-            Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
-        let at = &key;
-        let meta =
-            self.inner.caller.call(head, |store| async move { Ok(store.head(at).await?) }).await;
-        let stored_ms =
-            meta.map_err(|error| self.with_remedy(&error))?.last_modified.timestamp_millis();
-        let offset = offset_between(before_ms as i64, after_ms as i64, stored_ms);
+    /// Takes the store's time from what it said of an object that was just written.
+    fn learn_time(&self, found: &Found) {
+        let offset = offset_between(found.before_ms as i64, found.after_ms as i64, found.stored_ms);
         self.inner.offset_ms.store(offset, Ordering::Relaxed);
         if offset != 0 {
             tracing::warn!(remote = %self.inner.url, offset_ms = offset, "clock differs from the remote's");
         }
-        // What is left where we may not delete is one small object per node, for the expiry.
-        let call = self.call(Verb::Delete, format!("delete {key}"));
-        let deleted =
-            self.inner.caller.call(call, |store| async move { Ok(store.delete(at).await?) }).await;
-        if let Err(error) = deleted {
-            tracing::debug!(error = %error.chain(), "probe object is left");
-        }
-        Ok(())
     }
 
     /// Removes what writers that died have left in a shared directory, beside other work.

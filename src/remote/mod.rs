@@ -3,6 +3,7 @@
 //! Owns the layout of objects, their formats, and every request to the store; only this room names
 //! the object-store library. Must never decide what to upload, fetch or apply: `sync` does.
 
+mod abilities;
 mod blobs;
 mod call;
 mod check;
@@ -23,6 +24,7 @@ mod validate;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fault;
 
+pub use abilities::Abilities;
 pub use call::{REQUESTS_IN_FLIGHT_MAX, RESERVE_MAX};
 pub use codec::{
     COMMIT_BLOBS_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, COMMIT_PACKS_MAX, COMMIT_RAW_BYTES_MAX,
