@@ -273,6 +273,7 @@ fn status_words_are_stable() {
         "entries",
         "health",
         "local",
+        "abilities",
         "backlog",
         "counters",
     ];

@@ -180,7 +180,10 @@ impl Remote {
             Err(error) if error.kind() == Kind::NotFound => {
                 return Ok(Err("an object that was just written is not found"));
             }
-            Err(error) if error.kind() == Kind::Corrupt || cause(&error) == Cause::NoRanges => {
+            Err(error)
+                if error.kind() == Kind::Corrupt
+                    || Trouble::cause_of(&error) == Cause::NoRanges =>
+            {
                 return Ok(Err("parts of objects cannot be read"));
             }
             Err(error) => return Err(error),
@@ -231,9 +234,4 @@ impl Remote {
         }
         deleted.is_ok()
     }
-}
-
-fn cause(error: &Error) -> Cause {
-    let trouble = std::error::Error::source(error).and_then(|e| e.downcast_ref::<Trouble>());
-    trouble.map_or(Cause::Other, Trouble::cause)
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
 
@@ -28,6 +29,9 @@ use crate::task;
 const OFFSET_NOISE_MS: i64 = 2000;
 /// How long a refusal of the store's format is remembered before the store is asked again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(10);
+
+/// How many objects are looked at for one that is not ours.
+const OTHERS_LOOKED_AT_MAX: usize = 100;
 
 /// How often we look for the format object, when others make it at the same time.
 const FORMAT_ROUNDS_MAX: u32 = 4;
@@ -148,6 +152,9 @@ impl Remote {
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => return Err(self.with_remedy(&error)),
             }
+            if round == 0 {
+                self.look_for_others(lane).await;
+            }
             match self.make_format(lane, &key).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == Kind::Exists => {}
@@ -199,6 +206,36 @@ impl Remote {
         Ok(Declaration::Changed(before))
     }
 
+    /// Looks whether a place that we are about to make ours holds objects of somebody else, and says so.
+    async fn look_for_others(&self, lane: Lane) {
+        let prefix = self.inner.keys.prefix();
+        let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };
+        let found = self.inner.caller.call(call, |store| async move {
+            let mut stream = store.list(Some(prefix)).take(OTHERS_LOOKED_AT_MAX);
+            while let Some(meta) = stream.next().await {
+                let key = meta?.location;
+                if !self.inner.keys.is_ours(&key) {
+                    return Ok(Some(key));
+                }
+            }
+            Ok(None)
+        });
+        // Whether a list works at all is tried later.
+        if let Ok(Some(key)) = found.await {
+            self.say_foreign(&key);
+        }
+    }
+
+    /// Says, once, that there are objects which are not ours.
+    pub(super) fn say_foreign(&self, key: &Path) {
+        if !self.inner.foreign_said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                remote = %self.inner.url, %key,
+                "objects that are not of hearthfs lie there; they are left alone"
+            );
+        }
+    }
+
     /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
     /// the same but for the time.
     async fn make_format(&self, lane: Lane, key: &Path) -> Result<()> {
@@ -234,17 +271,16 @@ impl Remote {
 
     /// Adds to an error of the check what a person can do about it.
     pub(super) fn with_remedy(&self, error: &Error) -> Error {
-        let trouble = std::error::Error::source(error)
-            .and_then(|source| source.downcast_ref::<Trouble>())
-            .map(|trouble| trouble.cause());
+        let cause = Trouble::cause_of(error);
         let dir = self.inner.caller.backend.dir().is_some();
-        let (kind, remedy) = match (trouble, error.kind()) {
-            (Some(Cause::MissingBucket), _) => {
+        let (kind, remedy) = match (cause, error.kind()) {
+            (Cause::MissingBucket, _) => {
                 (Kind::NotFound, "the bucket does not exist: make it or correct the name")
             }
-            (Some(Cause::Clock), _) => {
+            (Cause::Clock, _) => {
                 (Kind::Denied, "the clock of this machine is wrong: set it, and keep it set")
             }
+            (Cause::NoCredentials, _) => return Error::new(Kind::Denied, error.chain()),
             (_, Kind::Denied) => (Kind::Denied, connect::credentials_remedy(&self.inner.url)),
             (_, Kind::Invalid) => {
                 (Kind::Invalid, "check the endpoint, and the region if it has one")

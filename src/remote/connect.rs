@@ -20,7 +20,7 @@ use object_store::{
 
 use super::lifecycle::door::Door;
 use super::meter::{Meter, MeteredConnector};
-use super::trouble::Trouble;
+use super::trouble::{NO_CREDENTIALS, Trouble};
 use crate::config::{RemoteUrl, without_secrets};
 use crate::error::{Error, Kind, Result};
 
@@ -273,7 +273,7 @@ impl<C: fmt::Debug + Send + Sync> CredentialProvider for Explained<C> {
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {
         self.inner.get_credential().await.map_err(|error| {
-            let text = format!("no credentials: {} ({})", self.wanted, Trouble::of(&error));
+            let text = format!("{NO_CREDENTIALS}{} ({})", self.wanted, Trouble::of(&error));
             let path = "credentials".to_owned();
             object_store::Error::Unauthenticated { path, source: text.into() }
         })

@@ -70,6 +70,7 @@ pub(super) struct Inner {
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
+    pub(super) foreign_said: AtomicBool,
     pub(super) offset_ms: AtomicI64,
     pub(super) expiry: Agreement,
 }
@@ -162,10 +163,11 @@ impl Remote {
         node: NodeId,
     ) -> Self {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string()));
+        let remedy = connect::credentials_remedy(url);
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller: Caller::new(backend, gate, meter, options.deadline),
+            caller: Caller::new(backend, gate, meter, options.deadline, remedy),
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
@@ -174,6 +176,7 @@ impl Remote {
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
             tried: Tried::default(),
+            foreign_said: AtomicBool::new(false),
             offset_ms: AtomicI64::new(0),
             expiry: Agreement::new(options.expiry),
         };
@@ -267,7 +270,13 @@ impl Remote {
                     if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
                         inner.caller.meter.request(Verb::List);
                     }
-                    let Some(item) = log_item(&meta, after) else { continue };
+                    let Some(item) = log_item(&meta) else {
+                        self.say_foreign(&meta.location);
+                        continue;
+                    };
+                    if after.is_some_and(|after| item.name.as_str() <= after) {
+                        continue;
+                    }
                     first.push(item);
                     if first.len() > LOG_ITEMS_MAX {
                         first.pop();
@@ -389,12 +398,9 @@ impl Remote {
     }
 }
 
-fn log_item(meta: &object_store::ObjectMeta, after: Option<&str>) -> Option<LogItem> {
+fn log_item(meta: &object_store::ObjectMeta) -> Option<LogItem> {
     let name = meta.location.filename()?;
     keys::commit_stamp(name)?;
-    if after.is_some_and(|after| name <= after) {
-        return None;
-    }
     let stored_ms = meta.last_modified.timestamp_millis().max(0) as u64;
     Some(LogItem { name: name.to_owned(), size: meta.size, stored_ms })
 }

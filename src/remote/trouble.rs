@@ -29,12 +29,20 @@ const CREDENTIALS: [&str; 8] = [
 /// Their words for credentials that are not enough, where the status may be another than 403.
 const NOT_ALLOWED: [&str; 2] = ["AccessDenied", "PublicAccessNotPermitted"];
 
+/// How a failure to get credentials begins.
+pub(super) const NO_CREDENTIALS: &str = "no credentials: ";
+
+/// What the library says of a range beyond the end of an object, when the store did not say it.
+const BEYOND_THE_END: [&str; 2] = ["Requested range was invalid", "Wanted range starting at"];
+
 /// What a failure is due to, as far as somebody can do something about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     /// It is the bucket that is missing, and not an object in it.
     MissingBucket,
-    /// There are no credentials, or they are wrong or expired.
+    /// There are no credentials, which the text explains.
+    NoCredentials,
+    /// They are wrong or expired.
     Credentials,
     /// Our clock is too wrong for a signature.
     Clock,
@@ -57,6 +65,12 @@ impl Trouble {
     /// Reports whether it says that the whole store does not answer, rather than this one request.
     pub(super) fn is_outage(&self) -> bool {
         matches!(self.kind, Kind::TimedOut | Kind::Unavailable | Kind::Denied)
+    }
+
+    /// Returns what an error of a request is due to.
+    pub(super) fn cause_of(error: &Error) -> Cause {
+        let trouble = error.source().and_then(|source| source.downcast_ref::<Self>());
+        trouble.map_or(Cause::Other, Self::cause)
     }
 
     /// Returns what it is due to, where the store says more than its kind.
@@ -124,6 +138,7 @@ fn cause_of(error: &StoreError, said: &str, code: Option<&str>) -> Cause {
         Some(code) if MISSING_BUCKET.contains(&code) => Cause::MissingBucket,
         Some(code) if CREDENTIALS.contains(&code) => Cause::Credentials,
         Some("RequestTimeTooSkewed") => Cause::Clock,
+        _ if said.starts_with(NO_CREDENTIALS) => Cause::NoCredentials,
         _ if matches!(error, StoreError::Unauthenticated { .. }) => Cause::Credentials,
         _ if said.contains("non-partial response") => Cause::NoRanges,
         _ => Cause::Other,
@@ -133,7 +148,7 @@ fn cause_of(error: &StoreError, said: &str, code: Option<&str>) -> Cause {
 fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>, cause: Cause) -> Kind {
     match cause {
         Cause::MissingBucket => return Kind::Unavailable,
-        Cause::Credentials | Cause::Clock => return Kind::Denied,
+        Cause::NoCredentials | Cause::Credentials | Cause::Clock => return Kind::Denied,
         Cause::NoRanges => return Kind::Invalid,
         Cause::Other => {}
     }
@@ -191,7 +206,8 @@ fn kind_of_cause(error: &StoreError) -> Option<Kind> {
                 _ => Kind::Unavailable,
             });
         }
-        if error.to_string().contains("Requested range was invalid") {
+        let text = error.to_string();
+        if BEYOND_THE_END.iter().any(|said| text.contains(said)) {
             return Some(Kind::Corrupt);
         }
         cause = error.source();

@@ -10,7 +10,9 @@ mod stores;
 
 mod bad_input;
 mod clients;
+mod clouds;
 mod commands;
+mod credentials;
 mod index_loss;
 mod locks;
 mod p1;

@@ -135,7 +135,7 @@ fn is_emulated(said: &ConnectionString, env: &Environment) -> bool {
 fn cli_file(account: &str, env: &Environment) -> Result<Option<CliFile>> {
     let home = || env.get("HOME").map(|home| PathBuf::from(home).join(".azure"));
     match env.get("AZURE_CONFIG_DIR").map(PathBuf::from).or_else(home) {
-        Some(dir) => CliFile::find(dir, account),
+        Some(dir) => CliFile::find(&dir, account),
         None => Ok(None),
     }
 }

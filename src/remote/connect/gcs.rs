@@ -74,7 +74,8 @@ impl Way {
             return Self::File(file);
         }
         // A token of the instance does not belong onto a line that is not encrypted.
-        if is_plain(options.endpoint.as_deref()) { Self::None } else { Self::Instance }
+        let endpoint = options.endpoint.clone().or_else(|| env.get("GOOGLE_BASE_URL"));
+        if is_plain(endpoint.as_deref()) { Self::None } else { Self::Instance }
     }
 }
 
@@ -82,7 +83,7 @@ impl Way {
 pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>> {
     let way = Way::find(with.options, with.env);
     let endpoint = endpoint(&way, with)?;
-    let builder = base(bucket, endpoint.as_deref(), with)?;
+    let builder = base(bucket, &way, endpoint.as_deref(), with)?;
     let provider = credentials(way, &builder, with)?;
     Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| with.failed(&e))?))
 }
@@ -94,7 +95,7 @@ pub(super) fn door(bucket: &str, with: &With<'_>) -> Result<Door> {
     let pass = if way == Way::None {
         Pass::Anonymous
     } else {
-        let builder = base(bucket, endpoint.as_deref(), with)?;
+        let builder = base(bucket, &way, endpoint.as_deref(), with)?;
         Pass::Google { credentials: credentials(way, &builder, with)? }
     };
     let client = with.http(endpoint.as_deref())?;
@@ -105,19 +106,19 @@ pub(super) fn door(bucket: &str, with: &With<'_>) -> Result<Door> {
 
 fn base(
     bucket: &str,
+    way: &Way,
     endpoint: Option<&str>,
     with: &With<'_>,
 ) -> Result<GoogleCloudStorageBuilder> {
-    let anonymous = with.env.is_true("GOOGLE_SKIP_SIGNATURE");
     // Nothing is signed for others here; without this the library would make a client for it.
     let signing = GcpSigningCredential { email: String::new(), private_key: None };
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_client_options(with.client(endpoint)?)
         .with_retry(with.retry())
         .with_bucket_name(bucket)
-        .with_skip_signature(anonymous)
+        .with_skip_signature(with.env.is_true("GOOGLE_SKIP_SIGNATURE"))
         .with_signing_credentials(Arc::new(StaticCredentialProvider::new(signing)))
-        .with_http_connector(with.connector(anonymous));
+        .with_http_connector(with.connector(*way == Way::None));
     if let Some(endpoint) = endpoint {
         builder = builder.with_base_url(endpoint);
     }

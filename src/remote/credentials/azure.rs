@@ -74,7 +74,7 @@ pub(in crate::remote) struct CliFile {
 
 impl CliFile {
     /// Finds the file; `None` where it is not there or has nothing for this account.
-    pub(in crate::remote) fn find(dir: PathBuf, account: &str) -> Result<Option<Self>> {
+    pub(in crate::remote) fn find(dir: &Path, account: &str) -> Result<Option<Self>> {
         let file = Self { path: dir.join("config"), account: account.to_owned() };
         Ok(file.credential(&file.section()?)?.is_some().then_some(file))
     }
@@ -168,7 +168,7 @@ mod tests {
     async fn the_file_of_the_tools_is_followed() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |text: &str| std::fs::write(dir.path().join("config"), text).expect("written");
-        let find = |account: &str| CliFile::find(dir.path().to_owned(), account);
+        let find = |account: &str| CliFile::find(dir.path(), account);
         assert!(find("acc").expect("no file").is_none());
         write("[storage]\naccount = acc\nkey = a2V5\n");
         assert!(find("other").expect("another account's").is_none());
