@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::failure::{Failure, Outcome};
 use super::options::key_and_value;
@@ -10,7 +11,7 @@ use super::output::{data, note};
 use super::wait;
 use crate::clock::Clock;
 use crate::config::{self, FlagValue, Flags, Settings, Surroundings, format_age};
-use crate::daemon::{self, Declaration, Declared, Lifecycle};
+use crate::daemon::{self, Declaration, Declared, Lifecycle, Report};
 use crate::error::{Error, Kind};
 
 /// The commands under `hearthfs lifecycle`.
@@ -73,6 +74,17 @@ impl Common {
         }
         Ok(loaded.settings)
     }
+}
+
+/// What `verify --json` prints.
+#[derive(Serialize)]
+struct Said<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    /// The expiry that hearthfs.json declares; `none` where it says nothing or cannot be read.
+    declared: String,
+    /// Whether all is as it should be.
+    agrees: bool,
 }
 
 /// Runs the command.
@@ -178,6 +190,9 @@ async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcom
     let (url, age) = (url_of(settings), format_age(settings.expiry.age));
     let report = rules.verify().await?;
     let mut wrong = report.faults();
+    let by_kind = rules.without_rules().is_some();
+    // A bucket of which nothing can be known is not in order.
+    wrong.extend(report.unsupported.clone().filter(|_| !by_kind));
     let mut notes = report.notes.clone();
     let store = daemon::store(settings, &Clock::system())?.read_only();
     match store.check().await {
@@ -193,7 +208,12 @@ async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcom
         Err(error) => notes.push(format!("hearthfs.json cannot be read: {}", error.chain())),
     }
     if as_json {
-        data(&json(&report)?)?;
+        let said = Said {
+            report: &report,
+            declared: declared(store.declared_expiry()),
+            agrees: wrong.is_empty() && report.unsupported.is_none(),
+        };
+        data(&json(&said)?)?;
     }
     for text in &notes {
         note(&format!("note: {text}"));
@@ -239,7 +259,7 @@ fn url_of(settings: &Settings) -> String {
     settings.remote.url.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-fn json(value: &impl serde::Serialize) -> Outcome<String> {
+fn json(value: &impl Serialize) -> Outcome<String> {
     let mut text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::failed(format!("write JSON: {error}")))?;
     text.push('\n');

@@ -274,6 +274,7 @@ fn status_words_are_stable() {
         "health",
         "local",
         "abilities",
+        "rules",
         "backlog",
         "counters",
     ];

@@ -14,4 +14,4 @@ mod serve;
 pub use rules::{lifecycle, store};
 pub use serve::{ExitReport, serve};
 
-pub use crate::remote::{Declaration, Declared, Lifecycle};
+pub use crate::remote::{Declaration, Declared, Lifecycle, Report};

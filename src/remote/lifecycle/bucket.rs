@@ -299,8 +299,9 @@ impl Bucket {
     /// Looks whether what was written is there, and whether the rules of others still are: the store has
     /// no condition for a write, so somebody else's may have come in between.
     async fn read_back(&self, before: &Seen, goal: Goal, rule: &Rule) -> Result<()> {
-        let mut pause = READ_BACK_PAUSE;
-        for look in 1.. {
+        let (mut pause, mut look) = (READ_BACK_PAUSE, 0);
+        loop {
+            look += 1;
             let now = self.see().await?;
             if goal == Goal::There {
                 self.undo(before, &now, rule).await?;
@@ -329,7 +330,6 @@ impl Bucket {
             clock::sleep(pause).await;
             pause *= 2;
         }
-        unreachable!("the last look returns")
     }
 }
 

@@ -145,8 +145,9 @@ impl Answer {
 impl Door {
     /// Asks, again and again where that may help. An answer that refuses is an answer too.
     pub(super) async fn ask(&self, ask: &Ask) -> Result<Answer> {
-        let mut pause = PAUSE;
-        for attempt in 1.. {
+        let (mut pause, mut attempt) = (PAUSE, 0);
+        loop {
+            attempt += 1;
             let asked = clock::within(self.deadline, self.ask_once(ask)).await;
             let last = attempt == ATTEMPTS_MAX;
             match asked {
@@ -165,7 +166,6 @@ impl Door {
             clock::sleep(pause + Duration::from_millis(jitter_ms)).await;
             pause *= 2;
         }
-        unreachable!("the last attempt returns")
     }
 
     async fn ask_once(&self, ask: &Ask) -> Result<Answer> {
