@@ -136,7 +136,8 @@ impl Caller {
             && !matches!(trouble.cause(), Cause::Credentials | Cause::NoCredentials)
             && matches!(call.verb, Verb::Put | Verb::Delete);
         // Whoever checks the store says why it lets nobody in, in one message.
-        if may_not_write || (denied && !call.guarded) {
+        let said_elsewhere = denied && !call.guarded;
+        if may_not_write || said_elsewhere || trouble.cause() == Cause::Crowded {
             ticket.undecided();
         } else if trouble.cause() == Cause::Credentials {
             ticket.unanswered(&format!("{}: {trouble}; {}", call.op, self.remedy));

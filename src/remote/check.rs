@@ -11,7 +11,6 @@ use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
 
-use super::abilities::Found;
 use super::call::Call;
 use super::connect;
 use super::expiry::{Declaration, Declared};
@@ -46,8 +45,7 @@ impl Remote {
         let _one = self.inner.checking.lock().await;
         self.check_format(Lane::Background).await?;
         if !self.inner.read_only.load(Ordering::Relaxed) {
-            let found = self.try_store().await?;
-            self.learn_time(&found);
+            self.learn_time().await?;
             self.sweep();
         }
         Ok(())
@@ -297,13 +295,17 @@ impl Remote {
         Error::new(kind, format!("{}; {remedy}", error.chain()))
     }
 
-    /// Takes the store's time from what it said of an object that was just written.
-    fn learn_time(&self, found: &Found) {
-        let offset = offset_between(found.before_ms as i64, found.after_ms as i64, found.stored_ms);
+    /// Tries the store, and takes its time from what it said of the object by which that was done.
+    async fn learn_time(&self) -> Result<()> {
+        let found = self.try_store().await?;
+        let (now, now_ms) = (self.inner.clock.mono(), self.inner.clock.wall_ms());
+        let wall_ms = |at: Duration| now_ms as i64 - now.saturating_sub(at).as_millis() as i64;
+        let offset = offset_between(wall_ms(found.before), wall_ms(found.after), found.stored_ms);
         self.inner.offset_ms.store(offset, Ordering::Relaxed);
         if offset != 0 {
             tracing::warn!(remote = %self.inner.url, offset_ms = offset, "clock differs from the remote's");
         }
+        Ok(())
     }
 
     /// Removes what writers that died have left in a shared directory, beside other work.

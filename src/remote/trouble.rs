@@ -29,6 +29,9 @@ const CREDENTIALS: [&str; 8] = [
 /// Their words for credentials that are not enough, where the status may be another than 403.
 const NOT_ALLOWED: [&str; 2] = ["AccessDenied", "PublicAccessNotPermitted"];
 
+/// Azure's words for an upload whose parts are gone: it drops them when another upload of the same object
+/// ends. It is made again.
+const PARTS_GONE: [&str; 2] = ["InvalidBlockList", "InvalidBlobOrBlock"];
 /// How a failure to get credentials begins.
 pub(super) const NO_CREDENTIALS: &str = "no credentials: ";
 
@@ -46,6 +49,8 @@ pub(super) enum Cause {
     Credentials,
     /// Our clock is too wrong for a signature.
     Clock,
+    /// Too much was asked at once, or the same by two at the same time: it says nothing of other requests.
+    Crowded,
     /// The store does not read parts of objects.
     NoRanges,
     /// Nothing more is known.
@@ -115,7 +120,7 @@ impl Trouble {
         let status = status_in(&said);
         // The service's own word for it, such as `NoSuchBucket`.
         let code = between(&said, "<Code>", "</Code>");
-        let cause = cause_of(error, &said, code);
+        let cause = cause_of(error, &said, status, code);
         let kind = kind_of(error, status, code, cause);
         let text = match (status, code) {
             (Some(status), Some(code)) => {
@@ -133,13 +138,15 @@ impl Trouble {
     }
 }
 
-fn cause_of(error: &StoreError, said: &str, code: Option<&str>) -> Cause {
+fn cause_of(error: &StoreError, said: &str, status: Option<u16>, code: Option<&str>) -> Cause {
     match code {
         Some(code) if MISSING_BUCKET.contains(&code) => Cause::MissingBucket,
         Some(code) if CREDENTIALS.contains(&code) => Cause::Credentials,
         Some("RequestTimeTooSkewed") => Cause::Clock,
         _ if said.starts_with(NO_CREDENTIALS) => Cause::NoCredentials,
         _ if matches!(error, StoreError::Unauthenticated { .. }) => Cause::Credentials,
+        Some(code) if PARTS_GONE.contains(&code) => Cause::Crowded,
+        _ if status == Some(429) => Cause::Crowded,
         _ if said.contains("non-partial response") => Cause::NoRanges,
         _ => Cause::Other,
     }
@@ -147,7 +154,7 @@ fn cause_of(error: &StoreError, said: &str, code: Option<&str>) -> Cause {
 
 fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>, cause: Cause) -> Kind {
     match cause {
-        Cause::MissingBucket => return Kind::Unavailable,
+        Cause::MissingBucket | Cause::Crowded => return Kind::Unavailable,
         Cause::NoCredentials | Cause::Credentials | Cause::Clock => return Kind::Denied,
         Cause::NoRanges => return Kind::Invalid,
         Cause::Other => {}
@@ -157,8 +164,6 @@ fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>, cause: C
         Some("AuthorizationHeaderMalformed" | "PermanentRedirect") => return Kind::Invalid,
         // An object that ends before the range that a commit names.
         Some("InvalidRange") => return Kind::Corrupt,
-        // Azure drops the parts of one upload when another of the same object ends; it is made again.
-        Some("InvalidBlockList" | "InvalidBlobOrBlock") => return Kind::Unavailable,
         _ => {}
     }
     match error {
@@ -283,6 +288,8 @@ mod tests {
         for code in MISSING_BUCKET {
             assert_eq!(Trouble::of(&said("404 Not Found", code)).cause(), Cause::MissingBucket);
         }
+        let throttled = Trouble::of(&said("429 Too Many Requests", "SlowDown"));
+        assert_eq!((throttled.kind, throttled.cause()), (Kind::Unavailable, Cause::Crowded));
         for code in CREDENTIALS {
             assert_eq!(Trouble::of(&said("400 Bad Request", code)).cause(), Cause::Credentials);
         }

@@ -52,6 +52,7 @@ fn abilities_that_are_not_needed_are_noted_and_done_without() {
             for (unable, found) in [
                 (Unable::HeedConditions, Abilities { create_if_absent: false, ..ABLE }),
                 (Unable::Delete, Abilities { delete: false, ..ABLE }),
+                (Unable::Hurry, ABLE),
                 (Unable::List, Abilities { list_at_once: false, ..ABLE }),
             ] {
                 server.faults.unable(Some(unable));

@@ -134,6 +134,7 @@ impl Bed {
         self.commits_and_packs_come_back().await;
         self.lists_are_complete_and_sorted().await;
         self.large_blobs_come_back().await;
+        self.one_blob_comes_from_two_nodes().await;
         self.damage_is_noticed().await;
         self.foreign_formats_are_refused().await;
         self.two_nodes_share_a_store().await;
@@ -236,6 +237,26 @@ impl Bed {
         let error = remote.put_blob(&wrong, file_of(&raw), raw.len() as u64).await;
         assert_eq!(error.expect_err("not its digest").kind(), Kind::Corrupt);
         assert!(!remote.has_blob(&wrong).await.expect("asked"));
+    }
+
+    /// Two uploads in parts of one object at the same time: each is made again until it is done.
+    async fn one_blob_comes_from_two_nodes(&self) {
+        let raw = noise(8, 20 << 20);
+        let digest = Digest::of(&raw);
+        let nodes = [self.open_as("same", NodeId(1)), self.open_as("same", NodeId(2))];
+        let upload = async |remote: &Remote| {
+            let mut tries = 0;
+            while let Err(error) = remote.put_blob(&digest, file_of(&raw), raw.len() as u64).await {
+                assert_eq!(error.kind(), Kind::Unavailable, "{}", error.chain());
+                tries += 1;
+                assert!(tries < 5, "{}", error.chain());
+            }
+            assert_eq!(remote.health(), Health::Up, "the other one is no outage");
+        };
+        futures::join!(upload(&nodes[0]), upload(&nodes[1]));
+        for remote in &nodes {
+            assert!(fetch(remote, &digest, raw.len()).await.expect("fetched") == raw);
+        }
     }
 
     async fn damage_is_noticed(&self) {

@@ -11,7 +11,7 @@ use super::Must as _;
 use super::node::Site;
 use crate::stores::{
     ACCESS_KEY, AZURE_ACCOUNT, AZURE_KEY, Azurite, BUCKET, Dialect, Google, Moto, S3Server,
-    SECRET_KEY,
+    SECRET_KEY, Unable,
 };
 
 /// A store for one test.
@@ -160,6 +160,14 @@ impl Store {
             Trouble::Errors(percent) => server.faults.errors(percent),
             Trouble::Slow(ms) => server.faults.latency(Duration::from_millis(ms)),
         }
+    }
+
+    /// Takes an ability from a server in this process, which does not say so.
+    pub(crate) fn unable(&self, what: Unable) {
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
+            panic!("only the server in this process can be made unable")
+        };
+        server.faults.unable(Some(what));
     }
 
     /// Makes every request fail. Where a shared directory was, there is a file.

@@ -17,6 +17,7 @@ use crate::harness::tree::{self, Tree};
 use crate::harness::{
     Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root, skipped,
 };
+use crate::stores::Unable;
 
 const REFUSED: i32 = 2;
 pub(crate) const LIMIT_MS: u64 = 40_000;
@@ -253,6 +254,37 @@ fn bad_input_remotes_of_another_format() {
     std::fs::write(&head, good).must("write");
     node.up();
     assert_eq!(std::fs::read(node.at("entry")).must("read"), b"x");
+}
+
+/// A store that cannot do what everything rests on is refused. Who finds that out later, because it could
+/// not be reached at the mount, goes on without it.
+#[test]
+fn bad_input_a_store_that_is_unable() {
+    let (desk, aside) = (Desk::new(), Site::new());
+    let store = Store::s3(&aside);
+    // It holds our format already, so that it gets as far as being tried.
+    drop(Node::start(&aside, "first", Some(&store), Options::new(Io::best())));
+    store.unable(Unable::Overwrite);
+    let url = store.url();
+    let mount = |desk: &Desk| {
+        let mut command = desk.site.hearthfs();
+        command.args(["mount", &desk.mount, "--cache-dir", &desk.cache, "--remote", &url]);
+        run(command.envs(store.env()), LIMIT_MS)
+    };
+    desk.refuses(mount, &[&url, "cannot be used", "use another server"]);
+    store.fail();
+    let late = Node::start(&aside, "late", Some(&store), Options::new(Io::best()).deadline("1s"));
+    store.heal();
+    let status = eventually(30_000, "the daemon finds out", || {
+        let status = late.status();
+        let why = status["health"]["last_error"].as_str().unwrap_or_default();
+        if why.contains("cannot be used") { Ok(status) } else { Err(format!("{status}")) }
+    });
+    assert_eq!(status["health"]["up"].as_bool(), Some(false));
+    Hand::new().put(&late.at("f"), b"x").must("put");
+    assert_eq!(std::fs::read(late.at("f")).must("read"), b"x");
+    let told = late.log().lines().filter(|line| line.contains("cannot be used")).count();
+    assert!((1..=2).contains(&told), "{}", late.log());
 }
 
 /// A bucket that is not there. The server in this process makes each bucket that it is asked for.

@@ -47,6 +47,8 @@ pub(crate) enum Unable {
     ReadParts,
     /// To heed the conditions of a write.
     HeedConditions,
+    /// To write an object again so soon: that is refused with 429.
+    Hurry,
     /// To delete: that is refused.
     Delete,
     /// To list: nothing is shown.
@@ -287,6 +289,11 @@ fn fail(
     let puts = request.method() == "PUT";
     let lost = match unable {
         Unable::Keep => puts,
+        Unable::Hurry if puts && file_of(request, root).exists() => {
+            // A condition that does not hold is no write.
+            let held = !request.headers().keys().any(|name| name.as_str().contains("-match"));
+            return held.then(|| refusal(429, "SlowDown"));
+        }
         Unable::Overwrite => puts && file_of(request, root).exists(),
         Unable::Delete if deletes => return Some(refusal(403, "AccessDenied")),
         Unable::ReadParts => {
@@ -303,7 +310,7 @@ fn fail(
             *request.uri_mut() = text.parse().expect("an address");
             false
         }
-        Unable::Delete => false,
+        Unable::Delete | Unable::Hurry => false,
     };
     lost.then(|| {
         let answer = hyper::Response::builder().status(200).header("etag", "\"0\"");
