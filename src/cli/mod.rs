@@ -10,6 +10,7 @@ mod configuration;
 mod dirs;
 mod drain;
 mod failure;
+mod lifecycle;
 mod logging;
 mod mount;
 mod notify;
@@ -48,6 +49,9 @@ enum Command {
     Status(status::Show),
     /// Wait until all that was published before is remote
     Drain(drain::Drain),
+    /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
+    #[command(subcommand)]
+    Lifecycle(lifecycle::Rules),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
@@ -62,10 +66,14 @@ Exit status:
 
 const ADDRESSES: &str = "\
 Remotes:
-  s3://BUCKET[/PREFIX]   any S3 store; credentials, region and endpoint by the AWS variables,
-                         the files in ~/.aws, or the instance
-  file:///DIRECTORY      a directory that all nodes share
-  (none)                 a cache on this node only";
+  s3://BUCKET[/PREFIX]              any S3 store; credentials, region and endpoint by the AWS
+                                    variables, the files in ~/.aws, or the instance
+  gs://BUCKET[/PREFIX]              Google Cloud Storage; GOOGLE_APPLICATION_CREDENTIALS, what
+                                    gcloud keeps, or the instance
+  az://ACCOUNT/CONTAINER[/PREFIX]   Azure Blob Storage; AZURE_STORAGE_ACCOUNT_KEY, a SAS token or
+                                    connection string, an identity, or ~/.azure/config
+  file:///DIRECTORY                 a directory that all nodes share
+  (none)                            a cache on this node only";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,6 +111,24 @@ Examples:
   hearthfs unmount /mnt/cache
   hearthfs unmount /mnt/cache --now";
 
+const LIFECYCLE_NOTES: &str = "\
+Entries live for expiry.age after their bytes were stored, and a rule of the bucket deletes them then. \
+It is written by the store's own API beside the rules of others, which stay as they are, and reaches only \
+what hearthfs keeps below its prefix, without hearthfs.json. `plan` prints it to stdout and what there is to know \
+to stderr; `apply` twice is the same as once; `verify` exits 1 and says what disagrees, with both numbers. \
+A directory has no rules: `hearthfs gc` does their work. Azure keeps its rules where the keys of a storage \
+account do not reach: `plan` prints the policy and the commands, `apply` exits 2 once hearthfs.json is up to date.
+
+Permissions beside those of a mount:
+  s3://  s3:GetLifecycleConfiguration, s3:PutLifecycleConfiguration, s3:GetBucketVersioning
+  gs://  storage.buckets.get, storage.buckets.update
+
+Examples:
+  hearthfs lifecycle plan s3://bucket/cache
+  hearthfs lifecycle apply s3://bucket/cache --expiry 14d
+  hearthfs lifecycle verify gs://bucket/cache --config /etc/hearthfs/cache.toml
+  hearthfs lifecycle remove s3://bucket/cache";
+
 const RUN_NOTES: &str = "\
 Mounts at DIR if nothing is mounted there, or else joins that mount; several runs share it, and the \
 last one unmounts what a run has mounted. Signals and the exit status are the command's; a command \
@@ -135,6 +161,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Unmount(command) => unmount::run(command),
         Command::Status(command) => status::run(command),
         Command::Drain(command) => drain::run(command),
+        Command::Lifecycle(command) => lifecycle::run(command),
         Command::Config(command) => configuration::run(command),
     }
     .map(|()| ExitCode::SUCCESS)
@@ -157,6 +184,7 @@ fn command() -> clap::Command {
         .mut_subcommand("status", |c| c.after_help(STATUS_NOTES))
         .mut_subcommand("drain", |c| c.after_help(DRAIN_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
+        .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
 }
 
 /// Writes the table of environment variables for the help text.
@@ -204,8 +232,11 @@ mod tests {
             "unmount",
             "status",
             "drain",
+            "lifecycle",
             "config",
             "s3://BUCKET",
+            "gs://BUCKET",
+            "az://ACCOUNT/CONTAINER",
             "Exit status",
             "HEARTHFS_REMOTE",
             "HEARTHFS_RUNTIME_DIR",

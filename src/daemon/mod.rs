@@ -8,6 +8,10 @@
 
 mod build;
 mod node;
+mod rules;
 mod serve;
 
+pub use rules::{lifecycle, store};
 pub use serve::{ExitReport, serve};
+
+pub use crate::remote::{Declaration, Declared, Lifecycle, Report};

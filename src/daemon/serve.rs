@@ -87,6 +87,7 @@ fn serve_on(
     };
     look_through(runtime, session.mount_point())?;
     tracing::info!(mount_point = %mount_point.display(), "mounted");
+    node.look_at_rules(runtime.handle());
     ready();
     let drain = runtime.block_on(run(&node, &session, signals));
     sweeping.abort();

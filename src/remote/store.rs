@@ -14,10 +14,12 @@ use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPa
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use super::abilities::Tried;
 use super::call::{Call, Caller, Failure};
 use super::codec::COMMIT_BYTES_MAX;
 use super::connect::{self, Environment, RemoteOptions};
 use super::dir::SharedDir;
+use super::expiry::{Agreement, Declared};
 use super::health::{Gate, Health, Lane};
 use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
@@ -67,13 +69,16 @@ pub(super) struct Inner {
     pub(super) checked: AtomicBool,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
+    pub(super) tried: Tried,
+    pub(super) foreign_said: AtomicBool,
     pub(super) offset_ms: AtomicI64,
+    pub(super) expiry: Agreement,
 }
 
 /// Where the objects are.
 #[derive(Debug)]
 pub(super) enum Backend {
-    S3(Arc<dyn ObjectStore>),
+    Bucket(Arc<dyn ObjectStore>),
     Dir(Arc<SharedDir>),
     #[cfg(any(test, feature = "test-util"))]
     Given(Arc<dyn ObjectStore>),
@@ -84,7 +89,7 @@ pub(super) enum Backend {
 impl Backend {
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
         match self {
-            Self::S3(store) => Ok(store.clone()),
+            Self::Bucket(store) => Ok(store.clone()),
             Self::Dir(dir) => dir.store(),
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(store) => Ok(store.clone()),
@@ -106,7 +111,7 @@ impl Backend {
     /// Reports whether its client moves the counters of requests.
     pub(super) fn counts_itself(&self) -> bool {
         match self {
-            Self::S3(_) => true,
+            Self::Bucket(_) => true,
             Self::Dir(_) => false,
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(_) => false,
@@ -138,8 +143,8 @@ impl Remote {
     ) -> Result<Self> {
         let meter = Arc::new(Meter::default());
         let backend = match url {
-            RemoteUrl::S3 { bucket, .. } => Backend::S3(connect::s3(bucket, options, env, &meter)?),
             RemoteUrl::File(dir) => Backend::Dir(Arc::new(SharedDir::new(dir.clone()))),
+            _ => Backend::Bucket(connect::open(url, options, env, &meter)?),
         };
         #[cfg(any(test, feature = "test-util"))]
         let backend = match super::fault::Faults::from_process_env()? {
@@ -158,10 +163,11 @@ impl Remote {
         node: NodeId,
     ) -> Self {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string()));
+        let remedy = connect::credentials_remedy(url);
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller: Caller::new(backend, gate, meter, options.deadline),
+            caller: Caller::new(backend, gate, meter, options.deadline, remedy),
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
@@ -169,7 +175,10 @@ impl Remote {
             checked: AtomicBool::new(false),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
+            tried: Tried::default(),
+            foreign_said: AtomicBool::new(false),
             offset_ms: AtomicI64::new(0),
+            expiry: Agreement::new(options.expiry),
         };
         Self { inner: Arc::new(inner), lane: Lane::Foreground }
     }
@@ -215,6 +224,17 @@ impl Remote {
         self.inner.caller.meter.read()
     }
 
+    /// Returns how long the store says that entries live, as of the last check.
+    pub fn declared_expiry(&self) -> Declared {
+        self.inner.expiry.declared()
+    }
+
+    /// Returns how long entries live, `None` for ever: the shorter of what this node is configured with
+    /// and what the store declares. It moves when a store is reached that could not be at first.
+    pub fn effective_expiry(&self) -> Option<Duration> {
+        self.inner.expiry.effective()
+    }
+
     /// Returns the wall time in milliseconds since the Unix epoch as the store sees it.
     pub fn now_ms(&self) -> u64 {
         let offset = self.inner.offset_ms.load(Ordering::Relaxed);
@@ -250,7 +270,13 @@ impl Remote {
                     if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
                         inner.caller.meter.request(Verb::List);
                     }
-                    let Some(item) = log_item(&meta, after) else { continue };
+                    let Some(item) = log_item(&meta) else {
+                        self.say_foreign(&meta.location);
+                        continue;
+                    };
+                    if after.is_some_and(|after| item.name.as_str() <= after) {
+                        continue;
+                    }
                     first.push(item);
                     if first.len() > LOG_ITEMS_MAX {
                         first.pop();
@@ -372,12 +398,9 @@ impl Remote {
     }
 }
 
-fn log_item(meta: &object_store::ObjectMeta, after: Option<&str>) -> Option<LogItem> {
+fn log_item(meta: &object_store::ObjectMeta) -> Option<LogItem> {
     let name = meta.location.filename()?;
     keys::commit_stamp(name)?;
-    if after.is_some_and(|after| name <= after) {
-        return None;
-    }
     let stored_ms = meta.last_modified.timestamp_millis().max(0) as u64;
     Some(LogItem { name: name.to_owned(), size: meta.size, stored_ms })
 }

@@ -10,7 +10,9 @@ mod stores;
 
 mod bad_input;
 mod clients;
+mod clouds;
 mod commands;
+mod credentials;
 mod index_loss;
 mod locks;
 mod p1;
@@ -26,5 +28,6 @@ mod p8;
 mod p9;
 mod posix_suites;
 mod programs;
+mod rules;
 mod s3;
 mod visibility;
