@@ -10,6 +10,7 @@ mod configuration;
 mod dirs;
 mod drain;
 mod failure;
+mod gc;
 mod logging;
 mod mount;
 mod notify;
@@ -48,6 +49,8 @@ enum Command {
     Status(status::Show),
     /// Wait until all that was published before is remote
     Drain(drain::Drain),
+    /// Delete from a store what no node needs any more
+    Gc(gc::Collect),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
@@ -95,6 +98,16 @@ Exits 1 when the time is over first; nothing is lost then, and the mount goes on
 Example:
   hearthfs drain /mnt/cache --timeout 5m && shutdown -h now";
 
+const GC_NOTES: &str = "\
+Works on the store alone, from any machine, beside mounted nodes. Deletes what is past the expiry (for \
+stores without a lifecycle rule, such as a shared directory), and what no rule can know: commits that a \
+checkpoint has, and packs and blobs that no entry uses. What is younger than an hour stays. What is not \
+hearthfs's is counted and left alone. Exits 1 when something could not be deleted; running it again is safe.
+
+Examples:
+  hearthfs gc file:///nfs/cache --dry-run
+  hearthfs gc s3://bucket/cache --json | jq .deleted";
+
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
 the next mount with that directory goes on.
@@ -135,6 +148,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Unmount(command) => unmount::run(command),
         Command::Status(command) => status::run(command),
         Command::Drain(command) => drain::run(command),
+        Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
     }
     .map(|()| ExitCode::SUCCESS)
@@ -156,6 +170,7 @@ fn command() -> clap::Command {
         .mut_subcommand("run", |c| c.after_help(run_notes))
         .mut_subcommand("status", |c| c.after_help(STATUS_NOTES))
         .mut_subcommand("drain", |c| c.after_help(DRAIN_NOTES))
+        .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
 }
 
@@ -205,6 +220,7 @@ mod tests {
             "status",
             "drain",
             "config",
+            "gc",
             "s3://BUCKET",
             "Exit status",
             "HEARTHFS_REMOTE",

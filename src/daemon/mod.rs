@@ -7,7 +7,11 @@
 //! mark of a clean stop.
 
 mod build;
+mod gc;
 mod node;
 mod serve;
 
+pub use gc::{
+    Collected, CollectedRemoved, CollectedTally, CollectedWhy, Collecting, Collector, collector,
+};
 pub use serve::{ExitReport, serve};

@@ -73,6 +73,10 @@ impl Keys {
         Self { prefix: Path::from(prefix) }
     }
 
+    pub(super) fn prefix(&self) -> &Path {
+        &self.prefix
+    }
+
     pub(super) fn format(&self) -> Path {
         self.prefix.clone().join(FORMAT)
     }

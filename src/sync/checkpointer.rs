@@ -38,17 +38,6 @@ const WRITE_TIME_MAX: Duration = Duration::from_mins(20);
 /// Bytes that are written to the file at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Returns [`LOG_GRACE`], unless a test says otherwise.
-pub fn log_grace() -> Duration {
-    #[cfg(any(test, feature = "test-util"))]
-    if let Ok(text) = std::env::var("HEARTHFS_TEST_LOG_GRACE_MS")
-        && let Ok(ms) = text.parse()
-    {
-        return Duration::from_millis(ms);
-    }
-    LOG_GRACE
-}
-
 /// Brings checkpoints into the order in which they are to be believed, the latest first.
 ///
 /// The name says when its writer began and the store when it had it. A clock that is ahead, and an upload

@@ -15,13 +15,14 @@ mod fetcher;
 mod flight;
 mod follower;
 mod freshness;
+pub mod gc;
 mod ledger;
 mod publisher;
 mod quiet;
 mod renewer;
 mod upload;
 
-pub use checkpointer::{Checkpointer, LOG_GRACE, log_grace};
+pub use checkpointer::{Checkpointer, LOG_GRACE};
 pub use draft::Draft;
 pub use engine::{Engine, Parts, Settings};
 pub use fetcher::Fetcher;

@@ -5,6 +5,7 @@ mod converge;
 mod damage;
 mod durable;
 mod fresh;
+mod gc;
 mod harness;
 mod order;
 mod publish;

@@ -9,8 +9,10 @@ mod harness;
 mod stores;
 
 mod bad_input;
+mod checkpoints;
 mod clients;
 mod commands;
+mod gc;
 mod index_loss;
 mod locks;
 mod p1;

@@ -546,7 +546,7 @@ fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
 fn p7_one_winner_with_checkpoints_and_deletions_between() {
     run(async {
         for seed in 0..12_u64 {
-            let mut random = Random(seed * 7919 + 1);
+            let mut random = Random::new(seed);
             let world = World::new();
             let mut nodes: Vec<Node> = (0..3).map(|_| world.node()).collect();
             for _ in 0..120 {
@@ -611,9 +611,13 @@ async fn newest_checkpoint(world: &World) -> String {
     newest["checkpoints/".len()..].to_owned()
 }
 
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed * 7919 + 1)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -621,7 +625,7 @@ impl Random {
         self.0
     }
 
-    fn below(&mut self, most: u64) -> u64 {
+    pub(super) fn below(&mut self, most: u64) -> u64 {
         self.next() % most
     }
 }
