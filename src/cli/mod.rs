@@ -10,6 +10,7 @@ mod configuration;
 mod dirs;
 mod drain;
 mod failure;
+mod gc;
 mod lifecycle;
 mod logging;
 mod mount;
@@ -52,6 +53,8 @@ enum Command {
     /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
     #[command(subcommand)]
     Lifecycle(lifecycle::Rules),
+    /// Delete from a store what no node needs any more
+    Gc(gc::Collect),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
@@ -102,6 +105,16 @@ Exits 1 when the time is over first; nothing is lost then, and the mount goes on
 
 Example:
   hearthfs drain /mnt/cache --timeout 5m && shutdown -h now";
+
+const GC_NOTES: &str = "\
+Works on the store alone, from any machine, beside mounted nodes. Deletes what is past the expiry (for \
+stores without a lifecycle rule, such as a shared directory), and what no rule can know: commits that a \
+checkpoint has, and packs and blobs that no entry uses. What is younger than an hour stays. What is not \
+hearthfs's is counted and left alone. Exits 1 when something could not be deleted; running it again is safe.
+
+Examples:
+  hearthfs gc file:///nfs/cache --dry-run
+  hearthfs gc s3://bucket/cache --json | jq .deleted";
 
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
@@ -162,6 +175,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Status(command) => status::run(command),
         Command::Drain(command) => drain::run(command),
         Command::Lifecycle(command) => lifecycle::run(command),
+        Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
     }
     .map(|()| ExitCode::SUCCESS)
@@ -183,6 +197,7 @@ fn command() -> clap::Command {
         .mut_subcommand("run", |c| c.after_help(run_notes))
         .mut_subcommand("status", |c| c.after_help(STATUS_NOTES))
         .mut_subcommand("drain", |c| c.after_help(DRAIN_NOTES))
+        .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
         .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
 }
@@ -234,6 +249,7 @@ mod tests {
             "drain",
             "lifecycle",
             "config",
+            "gc",
             "s3://BUCKET",
             "gs://BUCKET",
             "az://ACCOUNT/CONTAINER",

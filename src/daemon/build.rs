@@ -65,7 +65,7 @@ impl Rooms {
 
 /// Builds the rooms. What can refuse without a change comes first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
-    let clock = Clock::system();
+    let clock = Clock::of_process();
     let remote = connect(runtime, settings, &clock)?;
     let root = root_of(mount_point)?;
     let dir = CacheDir::open(&settings.local.cache_dir)?;
@@ -92,6 +92,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,
         read_only: settings.mount.read_only,
+        renew_on_use: settings.expiry.renew_on_use,
     };
     let engine = {
         let _inside = runtime.enter();
@@ -103,6 +104,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         ledger: engine.ledger().clone(),
         freshness: engine.follower().freshness().clone(),
         fetcher: engine.fetcher().clone(),
+        renewer: engine.renewer().clone(),
         blobs: blobs.clone(),
         staging: staging.clone(),
         clock: clock.clone(),

@@ -7,10 +7,14 @@
 //! mark of a clean stop.
 
 mod build;
+mod gc;
 mod node;
 mod rules;
 mod serve;
 
+pub use gc::{
+    Collected, CollectedRemoved, CollectedTally, CollectedWhy, Collecting, Collector, collector,
+};
 pub use rules::{lifecycle, store};
 pub use serve::{ExitReport, serve};
 

@@ -24,8 +24,6 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// Differences of the clocks below this are noise: stores tell time in whole seconds.
-const OFFSET_NOISE_MS: i64 = 2000;
 /// How long a refusal of the store's format is remembered before the store is asked again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(10);
 
@@ -62,7 +60,17 @@ impl Remote {
             let op = format!("{} is mounted read-only", self.inner.url);
             return Err(Error::new(Kind::Denied, op));
         }
-        self.ready(Lane::Background).await
+        self.ready(Lane::Background).await?;
+        self.know_time().await
+    }
+
+    /// Makes sure that this run has learned the store's time before it stores what will be aged by it.
+    async fn know_time(&self) -> Result<()> {
+        if self.inner.time.is_learned() {
+            return Ok(());
+        }
+        let _one = self.inner.checking.lock().await;
+        if self.inner.time.is_learned() { Ok(()) } else { self.learn_time().await }
     }
 
     /// Waits until the store has been checked; checks it if nobody does.
@@ -298,14 +306,28 @@ impl Remote {
     /// Tries the store, and takes its time from what it said of the object by which that was done.
     async fn learn_time(&self) -> Result<()> {
         let found = self.try_store().await?;
-        let (now, now_ms) = (self.inner.clock.mono(), self.inner.clock.wall_ms());
-        let wall_ms = |at: Duration| now_ms as i64 - now.saturating_sub(at).as_millis() as i64;
-        let offset = offset_between(wall_ms(found.before), wall_ms(found.after), found.stored_ms);
-        self.inner.offset_ms.store(offset, Ordering::Relaxed);
-        if offset != 0 {
-            tracing::warn!(remote = %self.inner.url, offset_ms = offset, "clock differs from the remote's");
-        }
+        self.note_time(found.before, found.after, found.stored_ms);
         Ok(())
+    }
+
+    /// Learns the store's time from an object that was sent at `before`, by the monotonic clock.
+    pub(super) async fn learn_from(&self, key: &Path, before: Duration) -> Result<()> {
+        let after = self.inner.clock.mono();
+        let head =
+            Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
+        let meta =
+            self.inner.caller.call(head, |store| async move { Ok(store.head(key).await?) }).await?;
+        self.note_time(before, after, meta.last_modified.timestamp_millis());
+        Ok(())
+    }
+
+    /// Takes the store's time from what it says of an object that was stored in between.
+    fn note_time(&self, before: Duration, after: Duration, stored_ms: i64) {
+        let off_ms = self.inner.time.learn(before, after, stored_ms);
+        if off_ms != 0 {
+            let (remote, ahead_ms) = (&self.inner.url, self.inner.time.ahead_ms());
+            tracing::warn!(%remote, ahead_ms, "the remote's clock differs from ours; its time counts");
+        }
     }
 
     /// Removes what writers that died have left in a shared directory, beside other work.
@@ -319,33 +341,5 @@ impl Remote {
                 tracing::info!(removed, "temporaries of dead writers removed from the remote");
             }
         }));
-    }
-}
-
-/// Returns what to add to our clock to get the store's, given the time before and after a write and
-/// what the store says of it; 0 when the difference may be one of rounding or of a slow request.
-fn offset_between(before_ms: i64, after_ms: i64, stored_ms: i64) -> i64 {
-    let middle = before_ms + (after_ms - before_ms) / 2;
-    let noise = OFFSET_NOISE_MS + (after_ms - before_ms).abs() / 2;
-    let offset = stored_ms - middle;
-    if offset.abs() < noise { 0 } else { offset }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stores_rounding_is_not_taken_for_a_difference() {
-        for (before, after, stored, offset) in [
-            (10_000, 10_010, 10_000, 0),
-            (10_999, 11_000, 10_000, 0),
-            (10_000, 10_000, 12_500, 2_500),
-            (10_000, 10_000, 5_000, -5_000),
-            (10_000, 16_000, 16_500, 0),
-            (10_000, 12_000, 3_611_000, 3_600_000),
-        ] {
-            assert_eq!(offset_between(before, after, stored), offset, "{before} {after} {stored}");
-        }
     }
 }

@@ -23,10 +23,11 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const PROBES: &str = "probes";
 
 /// What lies directly below the prefix.
-const OURS: [&str; 5] = [FORMAT, LOG, PACKS, BLOBS, PROBES];
+const OURS: [&str; 6] = [FORMAT, LOG, PACKS, BLOBS, CHECKPOINTS, PROBES];
 
 const COMMIT_END: &str = ".commit";
 const PACK_END: &str = ".pack";
+const CHECKPOINT_END: &str = ".ckpt";
 
 /// Returns the name of the commit with this stamp.
 pub fn commit_name(stamp: &Stamp) -> String {
@@ -46,6 +47,16 @@ pub fn pack_name(stamp: &Stamp) -> String {
 /// Returns the stamp of a pack by its name; `None` when the name is not one of ours.
 pub fn pack_stamp(name: &str) -> Option<Stamp> {
     stamp_of(name, PACK_END)
+}
+
+/// Returns the name of the checkpoint with this stamp.
+pub fn checkpoint_name(stamp: &Stamp) -> String {
+    format!("{}{CHECKPOINT_END}", stamp.sortable())
+}
+
+/// Returns the stamp of a checkpoint by its name; `None` when the name is not one of ours.
+pub fn checkpoint_stamp(name: &str) -> Option<Stamp> {
+    stamp_of(name, CHECKPOINT_END)
 }
 
 fn stamp_of(name: &str, end: &str) -> Option<Stamp> {
@@ -99,6 +110,17 @@ impl Keys {
         match pack_stamp(name) {
             Some(_) => Ok(self.prefix.clone().join(PACKS).join(name)),
             None => Err(bad_name("pack", name)),
+        }
+    }
+
+    pub(super) fn checkpoints(&self) -> Path {
+        self.prefix.clone().join(CHECKPOINTS)
+    }
+
+    pub(super) fn checkpoint(&self, name: &str) -> Result<Path> {
+        match checkpoint_stamp(name) {
+            Some(_) => Ok(self.checkpoints().join(name)),
+            None => Err(bad_name("checkpoint", name)),
         }
     }
 
@@ -163,6 +185,10 @@ mod tests {
             assert_eq!(
                 keys.pack(&pack_name(&stamp)).expect("a good name").as_ref(),
                 format!("{start}packs/00000000000100000002-0000000000000003.pack")
+            );
+            assert_eq!(
+                keys.checkpoint(&checkpoint_name(&stamp)).expect("a good name").as_ref(),
+                format!("{start}checkpoints/00000000000100000002-0000000000000003.ckpt")
             );
             assert_eq!(
                 keys.blob(&digest).as_ref(),

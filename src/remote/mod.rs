@@ -7,6 +7,7 @@ mod abilities;
 mod blobs;
 mod call;
 mod check;
+mod checkpoint;
 mod codec;
 mod connect;
 mod credentials;
@@ -20,6 +21,8 @@ mod lifecycle;
 mod meter;
 mod pack;
 mod store;
+mod survey;
+mod time;
 mod trouble;
 mod validate;
 
@@ -28,6 +31,11 @@ pub mod fault;
 
 pub use abilities::Abilities;
 pub use call::{REQUESTS_IN_FLIGHT_MAX, RESERVE_MAX};
+pub use checkpoint::{
+    CHECKPOINT_BYTES_MAX, CHECKPOINT_ITEMS_MAX, CHECKPOINT_RAW_BYTES_MAX, CheckpointChain,
+    CheckpointCounts, CheckpointEarly, CheckpointHead, CheckpointItem, CheckpointReader,
+    CheckpointWriter,
+};
 pub use codec::{
     COMMIT_BLOBS_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, COMMIT_PACKS_MAX, COMMIT_RAW_BYTES_MAX,
     INLINE_BYTES_MAX, decode_commit, encode_commit,
@@ -41,3 +49,4 @@ pub use lifecycle::{Lifecycle, Plan, Report};
 pub use meter::Requests;
 pub use pack::{Member, PACK_BYTES_MAX, PACK_MEMBERS_MAX, PackBuilder, PackReader};
 pub use store::{LOG_ITEMS_MAX, LogItem, Remote};
+pub use survey::{Deleted, Object, What};

@@ -1,9 +1,11 @@
 //! Several nodes in one process over one store, without a mount.
 
+mod checkpoints;
 mod converge;
 mod damage;
 mod durable;
 mod fresh;
+mod gc;
 mod harness;
 mod order;
 mod publish;

@@ -9,14 +9,17 @@ mod harness;
 mod stores;
 
 mod bad_input;
+mod checkpoints;
 mod clients;
 mod clouds;
 mod commands;
 mod credentials;
+mod gc;
 mod index_loss;
 mod locks;
 mod p1;
 mod p10;
+mod p11;
 mod p12;
 mod p13;
 mod p2;

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::Ledger;
+use super::times::Times;
+use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Batch, Seq};
@@ -30,6 +31,15 @@ pub(super) struct Dirty {
     pub(super) unseen: Vec<Stamp>,
     /// Everything up to this record is remote.
     pub(super) ack: Option<Seq>,
+    /// Everything behind this is to be saved, moved or not.
+    pub(super) all: Option<Rest>,
+}
+
+/// How far everything was saved: marking it all would take as much memory as keeping it.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    path: Option<TreePath>,
+    mark: u32,
 }
 
 /// A part of what moved.
@@ -112,7 +122,7 @@ impl Ledger {
             }
             unsure |= order.queue.has(&path);
             match fold.register(&path) {
-                Some(register) => batch.register(&path, register),
+                Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
             }
         }
@@ -120,17 +130,20 @@ impl Ledger {
             && let Some(digest) = order.dirty.locations.pop_first()
         {
             match fold.location(&digest) {
-                Some(location) => batch.location(&digest, location),
+                Some(location) => batch.location(&digest, &location),
                 None => batch.forget_location(&digest),
             }
         }
-        if !order.dirty.paths.is_empty() || !order.dirty.locations.is_empty() {
+        unsure |= gather_rest(order, &fold, &mut batch);
+        let dirty = &order.dirty;
+        if !dirty.paths.is_empty() || !dirty.locations.is_empty() || dirty.all.is_some() {
             return Gathered { batch, ack: None, unsure, learned: false, last: false };
         }
         let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
+        self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {
             batch.seen(&keys::commit_name(stamp));
         }
@@ -145,10 +158,9 @@ impl Ledger {
         tracing::info!("the index is filled again");
         let mut order = self.0.order.lock();
         let order = &mut *order;
-        let fold = self.0.fold.read();
-        order.dirty.paths.extend(fold.registers().map(|(path, _)| path.clone()));
-        order.dirty.locations.extend(fold.locations().map(|(digest, _)| *digest));
+        order.dirty.all = Some(Rest::default());
         order.dirty.seen.extend(&order.seen);
+        order.saved_times = Times::default();
     }
 
     /// Shortens the journal of a node whose journal is all there is.
@@ -164,10 +176,41 @@ impl Ledger {
         self.0.journal.compact(|| {
             let _order = self.0.order.lock();
             self.read(|fold| {
-                fold.registers().flat_map(|(p, r)| changes_of(p, r)).collect::<Vec<_>>()
+                fold.registers().flat_map(|(p, r)| changes_of(&p, &r)).collect::<Vec<_>>()
             })
         })
     }
+}
+
+/// Takes some of what is to be saved whether it moved or not. Returns whether it stands on records of the
+/// journal.
+fn gather_rest(order: &mut Order, fold: &Fold, batch: &mut Batch) -> bool {
+    let room = GATHER_FACTS.saturating_sub(batch.len());
+    let Some(rest) = order.dirty.all.as_mut().filter(|_| room > 0) else { return false };
+    let root = TreePath::root();
+    let first = rest.path.is_none().then(|| fold.register(&root)).flatten();
+    let first = first.map(|register| (root.clone(), register));
+    let after = rest.path.clone().unwrap_or(root);
+    let (mut taken, mut unsure) = (0, false);
+    for (path, register) in first.into_iter().chain(fold.registers_after(&after)).take(room) {
+        taken += 1;
+        if !order.queue.is_private(&path) {
+            unsure |= order.queue.has(&path);
+            batch.register(&path, &register);
+        }
+        rest.path = Some(path);
+    }
+    let mut more = taken == room;
+    for (mark, digest, location) in fold.locations_from(rest.mark).take(room - taken) {
+        taken += 1;
+        batch.location(&digest, &location);
+        rest.mark = mark;
+        more = taken == room;
+    }
+    if !more {
+        order.dirty.all = None;
+    }
+    unsure
 }
 
 /// Returns the changes that make a register.

@@ -75,7 +75,8 @@ impl World {
 
     pub(super) fn with_clock(clock: Clock) -> Self {
         let settings = Settings { delay: Duration::from_millis(200), ..Settings::default() };
-        Self { store: MemoryStore::new(), clock, settings }
+        let store = MemoryStore::with_clock(clock.clone());
+        Self { store, clock, settings }
     }
 
     pub(super) fn node(&self) -> Node {
@@ -166,7 +167,7 @@ impl Node {
 
     pub(super) fn entry(&self, at: &str) -> Option<Entry> {
         let ledger = self.engine.ledger();
-        let entry = ledger.read(|fold| fold.entry(&path(at)).cloned())?;
+        let entry = ledger.read(|fold| fold.entry(&path(at)))?;
         (!ledger.hidden(&entry)).then_some(entry)
     }
 
@@ -223,9 +224,7 @@ impl Node {
     }
 
     pub(super) fn registers(&self) -> Vec<(TreePath, Register)> {
-        let all = |fold: &crate::namespace::Fold| {
-            fold.registers().map(|(p, r)| (p.clone(), r.clone())).collect()
-        };
+        let all = |fold: &crate::namespace::Fold| fold.registers().collect();
         self.engine.ledger().read(all)
     }
 
