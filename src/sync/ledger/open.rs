@@ -17,7 +17,7 @@ use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
-use crate::namespace::{Age, Fold, Time};
+use crate::namespace::{Age, Fold, Op, Time};
 use crate::remote::{Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
@@ -142,7 +142,7 @@ impl Ledger {
             return;
         }
         let (count, now_ms) = (records.len(), self.now_ms());
-        let queued: HashSet<Stamp> =
+        let ours: HashSet<Stamp> =
             records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
         let mut order = self.0.order.lock();
         for record in records {
@@ -151,10 +151,19 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
-                    order.queue.disown(&change.path, &queued);
+                    order.queue.disown(&change.path, &ours);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
                     self.note_put(record.seq, &fold, &change.op);
+                }
+                // An earlier change of ours has gone under a new stamp, just before the run ended.
+                let overtaken = fold.register(&change.path).is_some_and(|known| {
+                    let own = known.stamp.node == self.node() && !ours.contains(&known.stamp);
+                    own && known.stamp > change.stamp
+                });
+                if overtaken && !matches!(change.op, Op::Attrs { .. }) {
+                    fold.reset(&change.path, None);
+                    self.note_overtaken(&mut order);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
                 if self.0.remote.is_none() {

@@ -199,11 +199,13 @@ impl Queue {
         }
     }
 
-    /// Notes a change that others know of a path, if it has changes in the queue.
-    pub(super) fn hear(&mut self, change: &Change) {
-        if self.touch(&change.path) {
+    /// Notes a change that others know of a path, if it has changes in the queue. Returns whether it has.
+    pub(super) fn hear(&mut self, change: &Change) -> bool {
+        let waits = self.touch(&change.path);
+        if waits {
             self.committed.apply(change, Time::default());
         }
+        waits
     }
 
     /// Returns what others know of a path with changes in the queue.
@@ -225,6 +227,11 @@ impl Queue {
     /// Reports whether a path has changes in the queue that others need not ever hear of.
     pub(super) fn is_private(&self, path: &TreePath) -> bool {
         self.paths.get(path).is_some_and(|trail| !trail.known)
+    }
+
+    /// Counts the changes of a path that wait or are on their way.
+    pub(super) fn changes(&self, path: &TreePath) -> u32 {
+        self.paths.get(path).map_or(0, |trail| trail.changes)
     }
 
     /// Reports whether a path has changes in the queue.
