@@ -12,6 +12,7 @@ mod bad;
 mod hold;
 mod open;
 mod queue;
+mod refill;
 mod save;
 
 use std::collections::HashSet;

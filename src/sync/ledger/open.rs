@@ -15,7 +15,7 @@ use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
-use crate::namespace::{Fold, Time};
+use crate::namespace::Time;
 use crate::remote::{Remote, keys};
 use crate::stamp::StampClock;
 use crate::sync::chains::Chains;
@@ -62,8 +62,11 @@ impl Ledger {
             named_ms: 0,
             bad: Bad::default(),
         };
-        let mut fold = Fold::new();
-        restore(&mut order, &mut fold, parts.loaded);
+        let Loaded { fold, seen, meta, .. } = parts.loaded;
+        order.seen = seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
+        if let Some(chains) = meta.get(CHAINS) {
+            order.chains = Chains::decode(chains);
+        }
         let kept = match parts.remote {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
@@ -102,10 +105,8 @@ impl Ledger {
     fn observe_all(&self) {
         let now_ms = self.now_ms();
         let latest = self.read(|fold| {
-            let all = fold.registers().map(|(_, register)| register);
-            all.map(|register| register.attr_stamp.unwrap_or_default().max(register.stamp))
-                .filter(|stamp| stamp.ms <= now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS))
-                .max()
+            let near = now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS);
+            fold.stamps().filter(|stamp| stamp.ms <= near).max()
         });
         if let Some(stamp) = latest {
             self.observe(stamp, now_ms);
@@ -148,21 +149,5 @@ impl Ledger {
             records = count,
             "took over from the journal what an earlier run had published"
         );
-    }
-}
-
-/// Brings back what the index remembered.
-fn restore(order: &mut Order, fold: &mut Fold, loaded: Loaded) {
-    for (path, register) in loaded.registers {
-        fold.restore(&path, &register);
-    }
-    for (digest, location) in loaded.locations {
-        fold.locate(digest, &location);
-    }
-    order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
-    for (name, value) in loaded.meta {
-        if name == CHAINS {
-            order.chains = Chains::decode(&value);
-        }
     }
 }

@@ -19,7 +19,7 @@ use crate::task;
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
 /// Facts that are taken under the lock at once, roughly.
-const GATHER_FACTS: usize = 5000;
+pub(super) const GATHER_FACTS: usize = 5000;
 
 /// What moved since the last save.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl Ledger {
         let mut known = self.0.saving.lock();
         let generation = self.0.index.generation();
         if generation != *known {
-            self.refill();
+            self.refill(generation)?;
         }
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
@@ -138,17 +138,6 @@ impl Ledger {
             batch.forget_seen(&keys::commit_name(stamp));
         }
         Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
-    }
-
-    /// Marks everything to be saved again, because the index was lost.
-    fn refill(&self) {
-        tracing::info!("the index is filled again");
-        let mut order = self.0.order.lock();
-        let order = &mut *order;
-        let fold = self.0.fold.read();
-        order.dirty.paths.extend(fold.registers().map(|(path, _)| path));
-        order.dirty.locations.extend(fold.locations().map(|(digest, _)| digest));
-        order.dirty.seen.extend(&order.seen);
     }
 
     /// Shortens the journal of a node whose journal is all there is.
