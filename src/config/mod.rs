@@ -22,7 +22,7 @@ pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resol
 pub use settings::{AllowOther, IoMode, Local, Log, LogFormat, Mount, Remote, Settings, Writeback};
 pub use source::{Origin, Problem, Surroundings};
 pub use suggest::nearest;
-pub use units::{ByteSize, format_duration, parse_duration};
+pub use units::{ByteSize, format_age, format_duration, parse_age, parse_duration};
 pub use url::{RemoteUrl, without_secrets};
 
 use source::Raw;

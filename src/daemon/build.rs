@@ -59,7 +59,7 @@ impl Rooms {
 
 /// Builds the rooms. What can refuse without a change comes first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
-    let clock = Clock::system();
+    let clock = Clock::of_process();
     let remote = connect(runtime, settings, &clock)?;
     let root = root_of(mount_point)?;
     let dir = CacheDir::open(&settings.local.cache_dir)?;
@@ -86,6 +86,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,
         read_only: settings.mount.read_only,
+        renew_on_use: settings.expiry.renew_on_use,
     };
     let engine = {
         let _inside = runtime.enter();
@@ -97,6 +98,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         ledger: engine.ledger().clone(),
         freshness: engine.follower().freshness().clone(),
         fetcher: engine.fetcher().clone(),
+        renewer: engine.renewer().clone(),
         blobs: blobs.clone(),
         staging: staging.clone(),
         clock: clock.clone(),
@@ -128,6 +130,7 @@ fn connect(runtime: &Handle, settings: &Settings, clock: &Clock) -> Result<Optio
         region: settings.remote.region.clone(),
         path_style: settings.remote.path_style,
         deadline: settings.remote.deadline,
+        expiry: settings.expiry.age,
     };
     let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
     if settings.mount.read_only {

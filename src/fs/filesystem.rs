@@ -18,7 +18,7 @@ use crate::local::{Blobs, Staging};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Time};
-use crate::sync::{Fetcher, Freshness, Ledger};
+use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
 /// How long a generation may stand that an open asked for and then never came back to.
 const UNCLAIMED_GENERATION: Duration = Duration::from_secs(10);
@@ -32,6 +32,8 @@ pub struct Rooms {
     pub freshness: Freshness,
     /// The way to bytes that are not here.
     pub fetcher: Fetcher,
+    /// The way to a longer life for what is used.
+    pub renewer: Renewer,
     /// The bytes that are here.
     pub blobs: Blobs,
     /// Where new bytes are written.

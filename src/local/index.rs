@@ -97,7 +97,9 @@ impl Index {
     /// Says that what all facts stand for was made anew: the generation moves, and what the index is
     /// [filled](Index::fill) with takes the place of all it has. Until then it keeps that.
     pub fn renew(&self) {
-        self.0.shared.send(Order::Renew);
+        // At once, so that whoever saves next fills it first.
+        self.0.shared.generation.fetch_add(1, Ordering::AcqRel);
+        self.0.shared.send(Order::StopFilling);
     }
 
     /// Reads everything that the index remembers; nothing if it was begun again.

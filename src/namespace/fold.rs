@@ -9,6 +9,7 @@
 mod bulk;
 mod packed;
 mod places;
+mod purge;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
@@ -405,6 +406,18 @@ impl Fold {
     /// be had in parts. One that is learned meanwhile may be left out.
     pub fn locations_from(&self, mark: u32) -> impl Iterator<Item = (u32, Digest, Location)> {
         self.places.locations(mark)
+    }
+
+    /// Yields the attribute changes that came before their content: path, stamp of the content, own
+    /// stamp, attributes.
+    pub fn early_attrs(&self) -> impl Iterator<Item = (&TreePath, Stamp, Stamp, &Attrs)> {
+        self.early_attrs.iter().map(|(path, (of, stamp, attrs))| (path, *of, *stamp, attrs))
+    }
+
+    /// Takes over when the content of directories moved on this node, from the fold that this one
+    /// is to replace.
+    pub fn take_times(&mut self, old: &mut Self) {
+        self.moved = std::mem::take(&mut old.moved);
     }
 
     /// Counts the paths that point to something.

@@ -21,8 +21,6 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// Differences of the clocks below this are noise: stores tell time in whole seconds.
-const OFFSET_NOISE_MS: i64 = 2000;
 /// How long a refusal of the store's format is remembered before the store is asked again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(10);
 
@@ -56,7 +54,17 @@ impl Remote {
             let op = format!("{} is mounted read-only", self.inner.url);
             return Err(Error::new(Kind::Denied, op));
         }
-        self.ready(Lane::Background).await
+        self.ready(Lane::Background).await?;
+        self.know_time().await
+    }
+
+    /// Makes sure that this run has learned the store's time before it stores what will be aged by it.
+    async fn know_time(&self) -> Result<()> {
+        if self.inner.time.is_learned() {
+            return Ok(());
+        }
+        let _one = self.inner.checking.lock().await;
+        if self.inner.time.is_learned() { Ok(()) } else { self.learn_time().await }
     }
 
     /// Waits until the store has been checked; checks it if nobody does.
@@ -129,7 +137,7 @@ impl Remote {
                 ..self.call(Verb::Get, self.asking("read the format of"))
             };
             match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
-                Ok(bytes) => return format::check(&bytes, &self.inner.url),
+                Ok(bytes) => return self.take_format(&bytes),
                 Err(error) if error.kind() == Kind::NotFound && !write => {
                     let op = format!(
                         "{} holds no {}; mount it once without read-only, or correct the address",
@@ -151,10 +159,20 @@ impl Remote {
         Err(Error::new(Kind::Unavailable, op))
     }
 
+    /// Checks the format, and takes what it says beside.
+    fn take_format(&self, bytes: &[u8]) -> Result<()> {
+        let declared = format::check(bytes, &self.inner.url)?;
+        if let Some(warning) = self.inner.expiry.learn(declared, &self.inner.url) {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+
     /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
     /// the same but for the time.
     async fn make_format(&self, lane: Lane, key: &Path) -> Result<()> {
-        let text = Bytes::from(Format::new(self.inner.clock.wall_ms()).encode());
+        let format = Format::new(self.inner.clock.wall_ms(), self.inner.expiry.own());
+        let text = Bytes::from(format.encode());
         self.inner.caller.meter.up(text.len() as u64);
         let op = self.asking("write the format of");
         let is_dir = self.inner.caller.backend.dir().is_some();
@@ -213,29 +231,32 @@ impl Remote {
     /// Writes a small object, reads back when the store thinks that was, and removes it.
     async fn learn_time(&self) -> Result<()> {
         let key = self.inner.keys.probe(self.inner.node);
-        let clock = &self.inner.clock;
-        let before_ms = clock.wall_ms();
+        let before = self.inner.clock.mono();
         let text = Bytes::from_static(b"probe\n");
-        self.write(key.clone(), text, 64).await.map_err(|error| self.with_remedy(&error))?;
-        let after_ms = clock.wall_ms();
-        let head =
-            Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
-        let at = &key;
-        let meta =
-            self.inner.caller.call(head, |store| async move { Ok(store.head(at).await?) }).await;
-        let stored_ms =
-            meta.map_err(|error| self.with_remedy(&error))?.last_modified.timestamp_millis();
-        let offset = offset_between(before_ms as i64, after_ms as i64, stored_ms);
-        self.inner.offset_ms.store(offset, Ordering::Relaxed);
-        if offset != 0 {
-            tracing::warn!(remote = %self.inner.url, offset_ms = offset, "clock differs from the remote's");
-        }
+        self.write_now(key.clone(), text, 64).await.map_err(|error| self.with_remedy(&error))?;
+        self.learn_from(&key, before).await.map_err(|error| self.with_remedy(&error))?;
         // What is left where we may not delete is one small object per node, for the expiry.
         let call = self.call(Verb::Delete, format!("delete {key}"));
+        let at = &key;
         let deleted =
             self.inner.caller.call(call, |store| async move { Ok(store.delete(at).await?) }).await;
         if let Err(error) = deleted {
             tracing::debug!(error = %error.chain(), "probe object is left");
+        }
+        Ok(())
+    }
+
+    /// Learns the store's time from an object that was sent at `before`, by the monotonic clock.
+    pub(super) async fn learn_from(&self, key: &Path, before: Duration) -> Result<()> {
+        let after = self.inner.clock.mono();
+        let head =
+            Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
+        let meta =
+            self.inner.caller.call(head, |store| async move { Ok(store.head(key).await?) }).await?;
+        let off_ms = self.inner.time.learn(before, after, meta.last_modified.timestamp_millis());
+        if off_ms != 0 {
+            let (remote, ahead_ms) = (&self.inner.url, self.inner.time.ahead_ms());
+            tracing::warn!(%remote, ahead_ms, "the remote's clock differs from ours; its time counts");
         }
         Ok(())
     }
@@ -251,33 +272,5 @@ impl Remote {
                 tracing::info!(removed, "temporaries of dead writers removed from the remote");
             }
         }));
-    }
-}
-
-/// Returns what to add to our clock to get the store's, given the time before and after a write and
-/// what the store says of it; 0 when the difference may be one of rounding or of a slow request.
-fn offset_between(before_ms: i64, after_ms: i64, stored_ms: i64) -> i64 {
-    let middle = before_ms + (after_ms - before_ms) / 2;
-    let noise = OFFSET_NOISE_MS + (after_ms - before_ms).abs() / 2;
-    let offset = stored_ms - middle;
-    if offset.abs() < noise { 0 } else { offset }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stores_rounding_is_not_taken_for_a_difference() {
-        for (before, after, stored, offset) in [
-            (10_000, 10_010, 10_000, 0),
-            (10_999, 11_000, 10_000, 0),
-            (10_000, 10_000, 12_500, 2_500),
-            (10_000, 10_000, 5_000, -5_000),
-            (10_000, 16_000, 16_500, 0),
-            (10_000, 12_000, 3_611_000, 3_600_000),
-        ] {
-            assert_eq!(offset_between(before, after, stored), offset, "{before} {after} {stored}");
-        }
     }
 }

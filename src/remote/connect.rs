@@ -44,11 +44,15 @@ pub struct RemoteOptions {
     pub path_style: Option<bool>,
     /// How long a small request may take; large bodies get time by their size on top.
     pub deadline: Duration,
+    /// How long entries live as this node is configured, `None` for ever: what a store that is made
+    /// now declares.
+    pub expiry: Option<Duration>,
 }
 
 impl Default for RemoteOptions {
     fn default() -> Self {
-        Self { endpoint: None, region: None, path_style: None, deadline: Duration::from_secs(5) }
+        let deadline = Duration::from_secs(5);
+        Self { endpoint: None, region: None, path_style: None, deadline, expiry: None }
     }
 }
 

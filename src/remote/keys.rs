@@ -17,11 +17,14 @@ pub const LOG: &str = "log";
 pub const PACKS: &str = "packs";
 /// Where blobs lie that are objects of their own.
 pub const BLOBS: &str = "blobs";
+/// Where checkpoints lie.
+pub const CHECKPOINTS: &str = "checkpoints";
 /// Where nodes write to learn the store's time; nothing there is ever read by another node.
 pub const PROBES: &str = "probes";
 
 const COMMIT_END: &str = ".commit";
 const PACK_END: &str = ".pack";
+const CHECKPOINT_END: &str = ".ckpt";
 
 /// Returns the name of the commit with this stamp.
 pub fn commit_name(stamp: &Stamp) -> String {
@@ -41,6 +44,16 @@ pub fn pack_name(stamp: &Stamp) -> String {
 /// Returns the stamp of a pack by its name; `None` when the name is not one of ours.
 pub fn pack_stamp(name: &str) -> Option<Stamp> {
     stamp_of(name, PACK_END)
+}
+
+/// Returns the name of the checkpoint with this stamp.
+pub fn checkpoint_name(stamp: &Stamp) -> String {
+    format!("{}{CHECKPOINT_END}", stamp.sortable())
+}
+
+/// Returns the stamp of a checkpoint by its name; `None` when the name is not one of ours.
+pub fn checkpoint_stamp(name: &str) -> Option<Stamp> {
+    stamp_of(name, CHECKPOINT_END)
 }
 
 fn stamp_of(name: &str, end: &str) -> Option<Stamp> {
@@ -83,6 +96,17 @@ impl Keys {
         match pack_stamp(name) {
             Some(_) => Ok(self.prefix.clone().join(PACKS).join(name)),
             None => Err(bad_name("pack", name)),
+        }
+    }
+
+    pub(super) fn checkpoints(&self) -> Path {
+        self.prefix.clone().join(CHECKPOINTS)
+    }
+
+    pub(super) fn checkpoint(&self, name: &str) -> Result<Path> {
+        match checkpoint_stamp(name) {
+            Some(_) => Ok(self.checkpoints().join(name)),
+            None => Err(bad_name("checkpoint", name)),
         }
     }
 
@@ -135,6 +159,10 @@ mod tests {
             assert_eq!(
                 keys.pack(&pack_name(&stamp)).expect("a good name").as_ref(),
                 format!("{start}packs/00000000000100000002-0000000000000003.pack")
+            );
+            assert_eq!(
+                keys.checkpoint(&checkpoint_name(&stamp)).expect("a good name").as_ref(),
+                format!("{start}checkpoints/00000000000100000002-0000000000000003.ckpt")
             );
             assert_eq!(
                 keys.blob(&digest).as_ref(),

@@ -6,10 +6,12 @@
 mod blobs;
 mod call;
 mod check;
+mod checkpoint;
 mod codec;
 mod connect;
 mod credentials;
 mod dir;
+mod expiry;
 mod format;
 mod frame;
 mod health;
@@ -17,6 +19,7 @@ pub mod keys;
 mod meter;
 mod pack;
 mod store;
+mod time;
 mod trouble;
 mod validate;
 
@@ -24,11 +27,17 @@ mod validate;
 pub mod fault;
 
 pub use call::{REQUESTS_IN_FLIGHT_MAX, RESERVE_MAX};
+pub use checkpoint::{
+    CHECKPOINT_BYTES_MAX, CHECKPOINT_ITEMS_MAX, CHECKPOINT_RAW_BYTES_MAX, CheckpointChain,
+    CheckpointCounts, CheckpointEarly, CheckpointHead, CheckpointItem, CheckpointReader,
+    CheckpointWriter,
+};
 pub use codec::{
     COMMIT_BLOBS_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, COMMIT_PACKS_MAX, COMMIT_RAW_BYTES_MAX,
     INLINE_BYTES_MAX, decode_commit, encode_commit,
 };
 pub use connect::{Environment, RemoteOptions};
+pub use expiry::Declared;
 pub use format::FORMAT_VERSION;
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
 pub use health::Health;

@@ -7,7 +7,9 @@
 mod backoff;
 mod batch;
 mod chains;
+mod checkpointer;
 mod doubts;
+mod draft;
 mod engine;
 mod fetcher;
 mod flight;
@@ -16,8 +18,11 @@ mod freshness;
 mod ledger;
 mod publisher;
 mod quiet;
+mod renewer;
 mod upload;
 
+pub use checkpointer::{Checkpointer, LOG_GRACE, log_grace};
+pub use draft::Draft;
 pub use engine::{Engine, Parts, Settings};
 pub use fetcher::Fetcher;
 pub use follower::Follower;
@@ -27,6 +32,7 @@ pub use ledger::{
     RECORD_CHANGES_MAX, Stamper,
 };
 pub use publisher::{DrainReport, Publisher};
+pub use renewer::Renewer;
 
 #[cfg(test)]
 mod tests;

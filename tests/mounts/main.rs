@@ -15,6 +15,7 @@ mod index_loss;
 mod locks;
 mod p1;
 mod p10;
+mod p11;
 mod p12;
 mod p13;
 mod p2;

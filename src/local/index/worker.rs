@@ -106,8 +106,8 @@ pub(super) enum Order {
     Fill(u64, Batch),
     Load(SyncSender<Piece>),
     Flush(SyncSender<()>),
-    /// What is there is to be replaced by what the owner fills it with.
-    Renew,
+    /// What it was filled with so far is out of date.
+    StopFilling,
     /// Begin again, because what was loaded makes no sense.
     Lose(Trouble),
     /// The owner of the facts has saved all of them since this generation began.
@@ -252,14 +252,12 @@ impl Worker {
                 }
                 Ok(())
             }
-            Order::Renew => {
-                self.shared.generation.fetch_add(1, Ordering::Release);
-                self.with(|store| {
+            Order::StopFilling => self
+                .with(|store| {
                     store.stop_filling();
                     Ok(())
                 })
-                .map(drop)
-            }
+                .map(drop),
             Order::Lose(why) => Err(why),
             Order::Flush(reply) => {
                 let done = self.flush();

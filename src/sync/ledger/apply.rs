@@ -37,6 +37,7 @@ impl Ledger {
             }
             order.chains.note(commit);
             order.dirty.seen.push(stamp);
+            self.0.folded.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
@@ -52,7 +53,8 @@ impl Ledger {
             }
             for change in &commit.changes {
                 self.observe(change.stamp, now_ms);
-                order.queue.touch(&change.path);
+                order.keep(&change.path, &fold);
+                order.queue.hear(change);
                 order.dirty.paths.insert(change.path.clone());
                 if fold.apply(change, now) != Applied::Nothing {
                     moved.push(change.path.clone());
@@ -108,16 +110,18 @@ impl Ledger {
         self.0.order.lock().chains.follows(commit)
     }
 
-    /// Notes that a batch is remote, under any of `names`.
+    /// Notes that a batch is remote: as this commit, under any of the names; as none if there was nothing
+    /// to say.
     ///
     /// The journal lets go of its records later, when the index has what they stand for.
     pub(in crate::sync) fn committed(
         &self,
         batch: &Batch,
         stored: Vec<(Digest, Location)>,
-        names: &[Stamp],
+        commit: Option<(&Commit, &[Stamp])>,
     ) {
-        let contents = batch.contents();
+        let mut contents = batch.contents();
+        contents.extend(batch.renewals());
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
@@ -125,12 +129,25 @@ impl Ledger {
                 learn(&mut order, &mut fold, digest, location);
             }
             drop(fold);
-            order.seen.extend(names);
-            order.dirty.seen.extend(names);
-            for change in &batch.changes {
-                order.dirty.paths.insert(change.path.clone());
+            if let Some((commit, names)) = commit {
+                order.seen.extend(names);
+                order.dirty.seen.extend(names);
+                // A checkpoint says it to others, who would take our next one for a gap.
+                order.chains.note(commit);
+                self.0.folded.fetch_add(1, Ordering::Relaxed);
+            }
+            {
+                let fold = self.0.fold.read();
+                for change in &batch.changes {
+                    order.keep(&change.path, &fold);
+                    order.dirty.paths.insert(change.path.clone());
+                }
             }
             order.queue.done(batch);
+            order.bad.end_renewals(&batch.amends.renewals);
+            let put =
+                contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
+            self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             self.note_totals(&order);
             // What nobody points to any more, or is remote anyway, need not be kept. Under the
@@ -142,7 +159,7 @@ impl Ledger {
             }
         }
         for (digest, _) in contents {
-            if self.is_stored(&digest) {
+            if self.stored_ms(&digest).is_some() {
                 self.0.blobs.mark_saved(&digest);
             }
         }
@@ -202,7 +219,7 @@ impl Ledger {
 }
 
 /// Says where a blob of a commit lies.
-fn location_of(name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
+pub(in crate::sync) fn location_of(name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
     let site = match &blob.place {
         Place::Inline(_) => Site::Inline { commit: Arc::from(name) },
         Place::Object => Site::Object,

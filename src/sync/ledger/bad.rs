@@ -26,6 +26,8 @@ pub(super) struct Bad {
     repaired: HashMap<Digest, u32>,
     /// What waits for the next commit.
     amends: Amends,
+    /// Contents that are being renewed.
+    renewing: HashSet<Digest>,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,13 @@ impl Bad {
         let doubt = Doubt { digest, location };
         if self.amends.doubts.len() < DOUBTS_MAX && !self.amends.doubts.contains(&doubt) {
             self.amends.doubts.push(doubt);
+        }
+    }
+
+    /// Notes that renewals have come to their end, one way or the other.
+    pub(super) fn end_renewals(&mut self, ended: &[(Digest, u64)]) {
+        for (digest, _) in ended {
+            self.renewing.remove(digest);
         }
     }
 
@@ -105,6 +114,25 @@ impl Ledger {
         }
     }
 
+    /// Stores contents again with the next commit, if their bytes are here.
+    pub(in crate::sync) fn store_again(&self, contents: &[(Digest, u64)]) {
+        {
+            let mut order = self.0.order.lock();
+            for (digest, size) in contents {
+                // Unsaved first: it must not be let go before it is stored.
+                if self.0.blobs.mark_unsaved(digest) && order.bad.renewing.insert(*digest) {
+                    order.bad.amends.renewals.push((*digest, *size));
+                }
+            }
+        }
+        self.0.queued.notify_waiters();
+    }
+
+    /// Reports whether contents are being stored again that [`Ledger::store_again`] was given.
+    pub(in crate::sync) fn is_renewing(&self) -> bool {
+        !self.0.order.lock().bad.renewing.is_empty()
+    }
+
     /// Takes in what another node could not read.
     pub(super) fn hear(&self, order: &mut Order, fold: &mut Fold, doubts: Vec<Doubt>) {
         let mut lost = HashSet::new();
@@ -113,6 +141,10 @@ impl Ledger {
             if known.as_ref().is_some_and(|known| *known != location)
                 || order.bad.is(&digest, &location)
             {
+                continue;
+            }
+            if known.as_ref().is_some_and(|known| self.is_expired(known.stored_ms)) {
+                // It is where nobody looks any more.
                 continue;
             }
             if known.is_some() {

@@ -11,13 +11,15 @@ use tokio::sync::{Notify, watch};
 use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty};
+use super::shown::Unsent;
+use super::times::{TIMES, Times};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
-use crate::namespace::Time;
+use crate::namespace::{Age, Fold, Time};
 use crate::remote::{Remote, keys};
-use crate::stamp::StampClock;
+use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
 use crate::sync::quiet::Quiet;
 use crate::task;
@@ -61,16 +63,29 @@ impl Ledger {
             chains: Chains::default(),
             named_ms: 0,
             bad: Bad::default(),
+            before: None,
+            partial: false,
+            times: Times::default(),
+            late: None,
+            saved_times: Times::default(),
         };
-        let Loaded { fold, seen, meta, .. } = parts.loaded;
-        order.seen = seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
-        if let Some(chains) = meta.get(CHAINS) {
-            order.chains = Chains::decode(chains);
-        }
+        take_times(&mut order, &parts);
+        let fold = if lacks(&order, &parts) {
+            tracing::info!(
+                "this node was away for longer than entries live: what it knew is forgotten"
+            );
+            // All of it is past its age but what others have used since, and that they know.
+            parts.index.renew();
+            Fold::new()
+        } else {
+            restore(&mut order, parts.loaded)
+        };
         let kept = match parts.remote {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
         };
+        let folded = AtomicU64::new(order.seen.len() as u64);
+        let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let ledger = Self(Arc::new(Inner {
             _dir: parts.dir,
@@ -93,6 +108,10 @@ impl Ledger {
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
             applied: AtomicU64::new(0),
+            folded,
+            replayed,
+            unsent: Unsent::default(),
+            listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
             quiet_save: Quiet::default(),
         }));
@@ -122,6 +141,8 @@ impl Ledger {
             return;
         }
         let (count, now_ms) = (records.len(), self.now_ms());
+        let queued: HashSet<Stamp> =
+            records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
         let mut order = self.0.order.lock();
         for record in records {
             let mut fold = self.0.fold.write();
@@ -129,13 +150,14 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
+                    self.note_put(record.seq, &fold, &change.op);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
-                match &self.0.remote {
-                    Some(_) => self.keep_unsaved(&fold, &change.op),
-                    None => self.forget_alone(&mut fold, change),
+                if self.0.remote.is_none() {
+                    self.forget_alone(&mut fold, change);
                 }
             }
             drop(fold);
@@ -150,4 +172,29 @@ impl Ledger {
             "took over from the journal what an earlier run had published"
         );
     }
+}
+
+/// Brings back what was known of time.
+fn take_times(order: &mut Order, parts: &LedgerParts) {
+    let known = parts.loaded.meta.get(TIMES);
+    order.times = known.map(|times| Times::decode(times)).unwrap_or_default();
+    order.saved_times = order.times;
+    if let Some(remote) = &parts.remote {
+        remote.assume_ahead(order.times.ahead_ms);
+    }
+}
+
+/// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
+/// from before may have been replaced without a trace.
+fn lacks(order: &Order, parts: &LedgerParts) -> bool {
+    parts.remote.as_ref().is_some_and(|remote| {
+        order.times.may_lack(Age::of(remote.effective_expiry()), remote.now_ms())
+    })
+}
+
+/// Brings back what the index remembered.
+fn restore(order: &mut Order, loaded: Loaded) -> Fold {
+    order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
+    order.chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
+    loaded.fold
 }

@@ -5,6 +5,7 @@
 
 use super::Ledger;
 use super::save::{CHAINS, GATHER_FACTS};
+use super::times::Times;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::Batch;
@@ -17,6 +18,8 @@ impl Ledger {
     /// Fills the index. The order of the parts is that of [`crate::local::Index::fill`].
     pub(super) fn refill(&self, generation: u64) -> Result<()> {
         tracing::info!("the index is filled again");
+        // Before all else: an object of the log counts as seen only with all that it has brought.
+        let log = self.log();
         let fill = |batch| self.0.index.fill(generation, batch);
         let mut digests: Vec<Digest> =
             self.read(|fold| fold.locations().map(|(digest, _)| digest).collect());
@@ -30,7 +33,7 @@ impl Ledger {
             fill(batch);
         }
         drop(digests);
-        fill(self.log());
+        fill(log);
         // Without a remote the journal has all registers.
         if self.0.remote.is_some() {
             let mut after = None;
@@ -48,18 +51,19 @@ impl Ledger {
             some.iter().for_each(|(digest, used)| batch.seal(digest, *used));
             fill(batch);
         }
+        self.0.index.refilled(generation);
         Ok(())
     }
 
-    /// Takes what is known of the log.
+    /// Takes what is known of the log, and of time.
     fn log(&self) -> Batch {
         let mut batch = Batch::new();
-        let order = self.0.order.lock();
-        if !order.seen.is_empty() {
-            batch.meta(CHAINS, &order.chains.encode());
-        }
+        let mut order = self.0.order.lock();
+        batch.meta(CHAINS, &order.chains.encode());
+        order.saved_times = Times::default();
+        let order = &mut *order;
+        self.save_times(order.times, &mut order.saved_times, &mut batch);
         let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
-        drop(order);
         seen.sort_unstable();
         seen.iter().for_each(|stamp| batch.seen(&keys::commit_name(stamp)));
         batch

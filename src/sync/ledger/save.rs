@@ -52,6 +52,7 @@ impl Ledger {
         let generation = self.0.index.generation();
         if generation != *known {
             self.refill(generation)?;
+            *known = generation;
         }
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
@@ -73,10 +74,6 @@ impl Ledger {
             if last {
                 break;
             }
-        }
-        if generation != *known {
-            self.0.index.refilled(generation);
-            *known = generation;
         }
         self.compact()
     }
@@ -131,6 +128,7 @@ impl Ledger {
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
+        self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {
             batch.seen(&keys::commit_name(stamp));
         }

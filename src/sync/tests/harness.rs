@@ -75,7 +75,8 @@ impl World {
 
     pub(super) fn with_clock(clock: Clock) -> Self {
         let settings = Settings { delay: Duration::from_millis(200), ..Settings::default() };
-        Self { store: MemoryStore::new(), clock, settings }
+        let store = MemoryStore::with_clock(clock.clone());
+        Self { store, clock, settings }
     }
 
     pub(super) fn node(&self) -> Node {
