@@ -23,6 +23,7 @@ use super::options::MountOptions;
 use super::point::stat_within;
 use crate::clock::{sleep, within};
 use crate::config::{Surroundings, log_base, mount_name};
+use crate::daemon::MANAGER_VARIABLES;
 
 /// The option that tells the child what it is.
 pub(super) const DETACHED: &str = "--detached";
@@ -48,15 +49,17 @@ pub(super) async fn launch(
     let (log, log_path) = open_log(around, point)?;
     let failed = |error: std::io::Error| Failure::failed(format!("start the daemon: {error}"));
     // The program itself, even if its file was replaced by a newer one meanwhile.
-    let child = Command::new("/proc/self/exe")
+    let mut command = Command::new("/proc/self/exe");
+    // What the service manager promised to us is not the child's.
+    for variable in MANAGER_VARIABLES.into_iter().chain(["JOURNAL_STREAM"]) {
+        command.env_remove(variable);
+    }
+    let child = command
         .arg0("hearthfs")
         .args(["mount", DETACHED])
         .args(options.to_args())
         .arg("--")
         .arg(point)
-        // What the service manager promised to us is not the child's.
-        .env_remove("NOTIFY_SOCKET")
-        .env_remove("JOURNAL_STREAM")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)

@@ -12,7 +12,6 @@ mod drain;
 mod failure;
 mod logging;
 mod mount;
-mod notify;
 mod options;
 mod output;
 mod point;
@@ -22,6 +21,7 @@ mod status;
 mod unmount;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -51,6 +51,9 @@ enum Command {
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
+    /// Look at a mount from outside of its daemon
+    #[command(name = crate::daemon::LOOK, hide = true)]
+    LookAt { dir: PathBuf },
 }
 
 const EXIT_STATUS: &str = "\
@@ -136,6 +139,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Status(command) => status::run(command),
         Command::Drain(command) => drain::run(command),
         Command::Config(command) => configuration::run(command),
+        Command::LookAt { dir } => return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8)),
     }
     .map(|()| ExitCode::SUCCESS)
 }
@@ -172,7 +176,6 @@ fn variables() -> String {
         }
     }
     row("HEARTHFS_CONFIG", "the configuration file");
-    row("HEARTHFS_MOUNT", "where `run` mounts");
     row("HEARTHFS_RUNTIME_DIR", "where the control sockets lie");
     text
 }

@@ -8,15 +8,15 @@ use super::failure::{Exit, Failure, Outcome};
 use super::options::MountOptions;
 use super::output::{left, note};
 use super::point::{self, State};
-use super::{background, dirs, logging, notify, wait};
-use crate::config::{self, Loaded, Settings, Surroundings};
+use super::{background, dirs, logging, wait};
+use crate::config::{Loaded, Settings, Surroundings};
 use crate::daemon;
 
 /// Options of `hearthfs mount`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Mount {
-    /// The mount point: an empty directory
-    dir: PathBuf,
+    /// The mount point: an empty directory [default: mount.directory of the configuration]
+    dir: Option<PathBuf>,
 
     /// Return once the mount works, and leave it running
     #[arg(long)]
@@ -40,7 +40,7 @@ pub(super) fn run(command: &Mount) -> Outcome<()> {
     if !command.background {
         return serve(&around, command);
     }
-    let (point, loaded) = wait(prepare(&around, &command.dir, &command.options))?;
+    let (point, loaded) = wait(prepare(&around, command.dir.as_deref(), &command.options))?;
     for warning in &loaded.warnings {
         note(&format!("warning: {warning}"));
     }
@@ -49,14 +49,13 @@ pub(super) fn run(command: &Mount) -> Outcome<()> {
     Ok(())
 }
 
-/// Checks all that can be checked before anything is changed; then takes away what a dead daemon left.
+/// Checks all that can be checked before anything is changed.
 async fn prepare(
     around: &Surroundings,
-    dir: &Path,
+    dir: Option<&Path>,
     options: &MountOptions,
 ) -> Outcome<(PathBuf, Loaded)> {
-    let point = point::absolute(around, dir);
-    let loaded = config::load(&options.flags(), around, Some(&point))?;
+    let (point, loaded) = point::settle(around, dir, &options.flags())?;
     let state = point::inspect(around, &point).await?;
     let shown = point.display();
     match state {
@@ -74,7 +73,8 @@ async fn prepare(
         }
     }
     check_before_mount(around, &loaded.settings, &point)?;
-    if matches!(state, State::Stale) {
+    if matches!(state, State::Stale) && around.uid != 0 {
+        // Root's own mount goes over it and takes its place.
         clear(around, &point).await?;
     }
     Ok((point, loaded))
@@ -101,7 +101,7 @@ pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
 }
 
 fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
-    let (point, loaded) = wait(prepare(around, &command.dir, &command.options))?;
+    let (point, loaded) = wait(prepare(around, command.dir.as_deref(), &command.options))?;
     logging::start(&loaded.settings.log);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -110,7 +110,6 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
     let detached = command.detached;
     let report = daemon::serve(&loaded.settings, &point, || {
         ready.set(true);
-        notify::tell(around, "READY=1");
         if detached {
             background::say_ready();
         }

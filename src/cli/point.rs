@@ -13,7 +13,7 @@ use rustix::fs::Access;
 use rustix::mount::UnmountFlags;
 
 use super::failure::{Failure, Outcome};
-use crate::config::{Surroundings, resolve};
+use crate::config::{self, Flags, Loaded, Surroundings, resolve};
 use crate::control::{self, Client, Mounted, Mounts, Status};
 use crate::error::Kind;
 use crate::task;
@@ -39,6 +39,21 @@ pub(super) enum State {
 /// Returns the absolute, resolved form of a mount point as typed.
 pub(super) fn absolute(around: &Surroundings, dir: &Path) -> PathBuf {
     resolve(&around.absolute(dir))
+}
+
+/// Returns the mount point that an argument names, or else the configuration, and the settings for it.
+pub(super) fn settle(
+    around: &Surroundings,
+    dir: Option<&Path>,
+    flags: &Flags,
+) -> Outcome<(PathBuf, Loaded)> {
+    let named = dir.map(|dir| absolute(around, dir));
+    let loaded = config::load(flags, around, named.as_deref())?;
+    match loaded.settings.mount.directory.clone() {
+        Some(point) => Ok((point, loaded)),
+        None => Err(Failure::refused("no mount point is named")
+            .hint("name one as DIR, or set mount.directory in the configuration")),
+    }
 }
 
 /// Finds out what is at `point` (resolved); refuses what can never be mounted on.

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::Tasks;
+use hearthfs_mount::{Tasks, mounts};
+use rustix::fs::{AtFlags, CWD, Stat, stat, statat};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
 use tokio::runtime::Handle;
 
 use crate::clock::{self, Clock};
@@ -158,18 +160,37 @@ fn probe_name(settings: &Settings) -> NodeId {
 
 /// Returns what the root shall look like until somebody changes it: as the mount point did.
 fn root_of(mount_point: &Path) -> Result<Entry> {
-    let meta = std::fs::metadata(mount_point)
-        .map_err(|error| Error::io(format!("look at {}", mount_point.display()), error))?;
-    let mtime = Time { secs: meta.mtime(), nanos: meta.mtime_nsec() as u32 };
+    let looked = match stat(mount_point) {
+        // Where that cannot be had, the dead mount goes before there is a new one.
+        Err(Errno::NOTCONN) => stat_below(mount_point).or_else(|error| {
+            mounts::clear_stale(mount_point).map_err(|_| error)?;
+            stat(mount_point)
+        }),
+        looked => looked,
+    };
+    let meta = looked
+        .map_err(|error| Error::io(format!("look at {}", mount_point.display()), error.into()))?;
+    let mtime = Time { secs: meta.st_mtime, nanos: meta.st_mtime_nsec as u32 };
     let attrs = Attrs {
-        mode: meta.mode() & 0o7777,
-        uid: meta.uid(),
-        gid: meta.gid(),
+        mode: meta.st_mode & 0o7777,
+        uid: meta.st_uid,
+        gid: meta.st_gid,
         mtime,
         atime: mtime,
         xattrs: None,
     };
     Ok(Entry { kind: EntryKind::Directory, attrs, link: None })
+}
+
+/// Looks at the directory that a dead mount hides, without taking that away: by a copy of the tree around
+/// it that holds no other mounts.
+fn stat_below(mount_point: &Path) -> std::result::Result<Stat, Errno> {
+    let (Some(parent), Some(name)) = (mount_point.parent(), mount_point.file_name()) else {
+        return Err(Errno::NOTCONN);
+    };
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, parent, flags)?;
+    statat(&tree, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// Returns how the remote does.

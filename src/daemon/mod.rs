@@ -7,7 +7,12 @@
 //! mark of a clean stop.
 
 mod build;
+mod look;
 mod node;
+mod notify;
 mod serve;
+mod watch;
 
+pub use look::{LOOK, Seen, look_at};
+pub use notify::MANAGER_VARIABLES;
 pub use serve::{ExitReport, serve};
