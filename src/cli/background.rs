@@ -19,10 +19,10 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
 use super::failure::{Exit, Failure, Outcome};
-use super::options::MountOptions;
+use super::options::to_args;
 use super::point::stat_within;
 use crate::clock::{sleep, within};
-use crate::config::{Surroundings, log_base, mount_name};
+use crate::config::{Flags, Surroundings, log_base, mount_name};
 use crate::daemon::MANAGER_VARIABLES;
 
 /// The option that tells the child what it is.
@@ -41,11 +41,7 @@ const END_POLL: Duration = Duration::from_millis(20);
 
 /// Starts a mount at `point` in the background and returns once it works. Dropping the future ends the
 /// child again.
-pub(super) async fn launch(
-    around: &Surroundings,
-    point: &Path,
-    options: &MountOptions,
-) -> Outcome<PathBuf> {
+pub(super) async fn launch(around: &Surroundings, point: &Path, flags: &Flags) -> Outcome<PathBuf> {
     let (log, log_path) = open_log(around, point)?;
     let failed = |error: std::io::Error| Failure::failed(format!("start the daemon: {error}"));
     // The program itself, even if its file was replaced by a newer one meanwhile.
@@ -57,7 +53,7 @@ pub(super) async fn launch(
     let child = command
         .arg0("hearthfs")
         .args(["mount", DETACHED])
-        .args(options.to_args())
+        .args(to_args(flags))
         .arg("--")
         .arg(point)
         .stdin(Stdio::null())

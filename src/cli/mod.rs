@@ -10,6 +10,7 @@ mod configuration;
 mod dirs;
 mod drain;
 mod failure;
+mod helper;
 mod logging;
 mod mount;
 mod options;
@@ -117,8 +118,13 @@ Some clients store absolute paths in their entries: DIR should be the same on al
 Variables that are set for the command, unless you have set them:
 ";
 
-/// Parses the arguments, runs the command, and returns its exit status.
+/// Parses the arguments, runs the command, and returns its exit status. Called as `mount.hearthfs`, it does
+/// what mount(8) expects of that.
 pub fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    if helper::is_called_as(args.next().as_deref()) {
+        return helper::main(args);
+    }
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match dispatch(&cli.command) {

@@ -9,7 +9,7 @@ use super::options::MountOptions;
 use super::output::{left, note};
 use super::point::{self, State};
 use super::{background, dirs, logging, wait};
-use crate::config::{Loaded, Settings, Surroundings};
+use crate::config::{Flags, Loaded, Settings, Surroundings};
 use crate::daemon;
 
 /// Options of `hearthfs mount`.
@@ -40,22 +40,22 @@ pub(super) fn run(command: &Mount) -> Outcome<()> {
     if !command.background {
         return serve(&around, command);
     }
-    let (point, loaded) = wait(prepare(&around, command.dir.as_deref(), &command.options))?;
+    let (point, loaded) = wait(prepare(&around, command.dir.as_deref(), &command.options.flags()))?;
     for warning in &loaded.warnings {
         note(&format!("warning: {warning}"));
     }
-    let log = wait(background::launch(&around, &point, &command.options))?;
+    let log = wait(background::launch(&around, &point, &command.options.flags()))?;
     note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
     Ok(())
 }
 
 /// Checks all that can be checked before anything is changed.
-async fn prepare(
+pub(super) async fn prepare(
     around: &Surroundings,
     dir: Option<&Path>,
-    options: &MountOptions,
+    flags: &Flags,
 ) -> Outcome<(PathBuf, Loaded)> {
-    let (point, loaded) = point::settle(around, dir, &options.flags())?;
+    let (point, loaded) = point::settle(around, dir, flags)?;
     let state = point::inspect(around, &point).await?;
     let shown = point.display();
     match state {
@@ -101,7 +101,7 @@ pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
 }
 
 fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
-    let (point, loaded) = wait(prepare(around, command.dir.as_deref(), &command.options))?;
+    let (point, loaded) = wait(prepare(around, command.dir.as_deref(), &command.options.flags()))?;
     logging::start(&loaded.settings.log);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");

@@ -91,17 +91,16 @@ impl MountOptions {
         }
         Flags { file: self.config.clone(), values }
     }
+}
 
-    /// Returns arguments that say the same to another `hearthfs mount`.
-    pub(super) fn to_args(&self) -> Vec<OsString> {
-        let mut args = Vec::new();
-        let flags = self.flags();
-        if let Some(file) = flags.file {
-            args.extend(["--config".into(), file.into_os_string()]);
-        }
-        for FlagValue { key, value, .. } in flags.values {
-            args.extend(["--set".into(), format!("{key}={value}").into()]);
-        }
-        args
+/// Returns arguments that say the same to another `hearthfs mount`.
+pub(super) fn to_args(flags: &Flags) -> Vec<OsString> {
+    let mut args = Vec::new();
+    if let Some(file) = &flags.file {
+        args.extend(["--config".into(), file.clone().into_os_string()]);
     }
+    for FlagValue { key, value, .. } in &flags.values {
+        args.extend(["--set".into(), format!("{key}={value}").into()]);
+    }
+    args
 }

@@ -122,7 +122,7 @@ async fn join(
             if matches!(state, State::Stale) && around.uid != 0 {
                 clear(around, point).await?;
             }
-            background::launch(around, point, &command.options).await?;
+            background::launch(around, point, &command.options.flags()).await?;
             let (_, status) = control::find(around, point, Some(around.uid)).await?;
             share.own(&status)?;
             Some(status)

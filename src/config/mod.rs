@@ -205,11 +205,7 @@ fn settle_mount_point(
     }
 }
 
-fn settle_cache_dir(
-    settings: &mut Settings,
-    effective: &mut [Effective],
-    around: &Surroundings,
-) {
+fn settle_cache_dir(settings: &mut Settings, effective: &mut [Effective], around: &Surroundings) {
     let dir = &mut settings.local.cache_dir;
     if !dir.as_os_str().is_empty() {
         *dir = resolve(&around.absolute(dir));

@@ -107,8 +107,7 @@ fn connect(name: &[u8]) -> std::io::Result<(UnixDatagram, SocketAddr)> {
 
 /// Reads how often a sign of life is expected, if it is expected of this process.
 fn watchdog(around: &Surroundings) -> Option<Duration> {
-    let number =
-        |name: &str| around.variable(name).and_then(|v| v.to_str()).map(str::parse::<u64>);
+    let number = |name: &str| around.variable(name).and_then(|v| v.to_str()).map(str::parse::<u64>);
     match number("WATCHDOG_PID") {
         None => {}
         Some(Ok(pid)) if pid == u64::from(std::process::id()) => {}
@@ -151,10 +150,7 @@ mod tests {
         manager.alive("two\nlines");
         assert_eq!(heard(&listener), "WATCHDOG=1\nSTATUS=two lines");
         manager.stopping("draining", Duration::from_secs(2));
-        assert_eq!(
-            heard(&listener),
-            "STOPPING=1\nEXTEND_TIMEOUT_USEC=2000000\nSTATUS=draining"
-        );
+        assert_eq!(heard(&listener), "STOPPING=1\nEXTEND_TIMEOUT_USEC=2000000\nSTATUS=draining");
         Manager::find(&around(&[])).ready("nobody listens");
     }
 

@@ -73,8 +73,7 @@ fn serve_on(
     let manager = Arc::new(Manager::find(&around));
     manager.status("starting");
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
-    let node =
-        Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned(), manager));
+    let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned(), manager));
     // Before the mount shows, so that whoever finds the mount finds who serves it.
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
