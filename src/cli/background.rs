@@ -161,11 +161,13 @@ fn open_log(around: &Surroundings, point: &Path) -> Outcome<(File, PathBuf)> {
     }
 }
 
-/// The child's end: leaves the session and the directory of whoever started it.
-pub(super) fn detach() -> Outcome<()> {
-    let failed = |error: String| Failure::failed(format!("move to the background: {error}"));
-    rustix::process::setsid().map_err(|error| failed(error.to_string()))?;
-    std::env::set_current_dir("/").map_err(|error| failed(error.to_string()))
+/// The child's end: leaves the session and the directory of whoever started it. Only once the mount works:
+/// where an automount waits for it, only the process group that makes the mount may touch its directory.
+pub(super) fn detach() {
+    let moved = rustix::process::setsid().map(drop).map_err(std::io::Error::from);
+    if let Err(error) = moved.and_then(|()| std::env::set_current_dir("/")) {
+        tracing::warn!(%error, "the daemon stays in the session that it was started in");
+    }
 }
 
 /// The child's end: says that the mount works, and lets go of the pipe.

@@ -34,7 +34,7 @@ pub(super) struct Mount {
 pub(super) fn run(command: &Mount) -> Outcome<()> {
     let around = Surroundings::of_process();
     if command.detached {
-        let result = background::detach().and_then(|()| serve(&around, command));
+        let result = serve(&around, command);
         return result.inspect_err(background::say_failure);
     }
     if !command.background {
@@ -111,6 +111,7 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
     let report = daemon::serve(&loaded.settings, &point, || {
         ready.set(true);
         if detached {
+            background::detach();
             background::say_ready();
         }
     });

@@ -106,6 +106,12 @@ impl Options {
         self.key("writeback", "drain_deadline", time)
     }
 
+    /// Sets a variable of the daemon's environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Puts words before the daemon's command line.
     pub(crate) fn wrapped(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
