@@ -1,6 +1,7 @@
 //! `hearthfs mount`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -10,7 +11,11 @@ use super::output::{left, note};
 use super::point::{self, State};
 use super::{background, dirs, logging, wait};
 use crate::config::{Flags, Loaded, Settings, Surroundings};
+use crate::control::{self, Phase};
 use crate::daemon;
+
+/// How much longer than its last drain a daemon may take to end.
+const END_GRACE: Duration = Duration::from_secs(10);
 
 /// Options of `hearthfs mount`.
 #[derive(Args, Clone, Debug)]
@@ -59,7 +64,8 @@ pub(super) async fn prepare(
     let state = point::inspect(around, &point).await?;
     let shown = point.display();
     match state {
-        State::Free | State::Stale => {}
+        State::Free => await_end(around, &point, loaded.settings.writeback.drain_deadline).await?,
+        State::Stale => {}
         State::Live(found) => {
             let pid = found.1.pid;
             let message =
@@ -78,6 +84,30 @@ pub(super) async fn prepare(
         clear(around, &point).await?;
     }
     Ok((point, loaded))
+}
+
+/// Waits for an earlier daemon of this mount point: who unmounts with `umount` is not told when its last
+/// drain is over.
+async fn await_end(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<()> {
+    let Ok((client, status)) = control::find(around, point, Some(around.uid)).await else {
+        return Ok(());
+    };
+    let shown = point.display();
+    if status.phase == Phase::Starting {
+        return Err(Failure::refused(format!(
+            "{shown} is being mounted just now by somebody else"
+        )));
+    }
+    note(&format!(
+        "waiting for the daemon that was unmounted at {shown}; {}",
+        left(&status.backlog)
+    ));
+    if client.wait_gone(limit + END_GRACE).await {
+        return Ok(());
+    }
+    let pid = status.pid;
+    Err(Failure::refused(format!("the daemon that was unmounted at {shown} has not ended"))
+        .hint(format!("files that are still open keep it; its process id is {pid}")))
 }
 
 /// Checks this machine and the directories that the mount at `point` needs.

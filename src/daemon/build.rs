@@ -29,6 +29,10 @@ use crate::sync::{self, Engine};
 /// mount; one that refuses us is.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How often, and how many times, a cache directory is tried that an ending daemon still holds.
+const HOLDER_POLL: Duration = Duration::from_millis(50);
+const HOLDER_TRIES: u32 = 100;
+
 /// Everything that one mount stands on.
 #[derive(Debug)]
 pub(super) struct Rooms {
@@ -64,7 +68,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let clock = Clock::system();
     let remote = connect(runtime, settings, &clock)?;
     let root = root_of(mount_point)?;
-    let dir = CacheDir::open(&settings.local.cache_dir)?;
+    let dir = open_dir(runtime, &settings.local.cache_dir, mount_point)?;
     dir.set_holder(&mount_point.to_string_lossy())?;
     let staging = Staging::open(&dir)?;
     let index = Index::open(&dir);
@@ -118,6 +122,24 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let (probe, _) = staging.create()?;
     engine.start();
     Ok(Rooms { fs, engine, blobs, remote, clock, metrics, tasks, dir, index, probe })
+}
+
+/// Opens the cache directory. An earlier daemon of the same mount point, which is unmounted, may be putting
+/// its things away at this moment.
+fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDir> {
+    let is_earlier = || {
+        let text = std::fs::read(root.join("v1/LOCK")).unwrap_or_default();
+        text.split(|byte| *byte == b'\n').nth(1) == Some(mount_point.as_os_str().as_bytes())
+    };
+    for _ in 0..HOLDER_TRIES {
+        match CacheDir::open(root) {
+            Err(error) if error.kind() == Kind::Busy && is_earlier() => {
+                runtime.block_on(clock::sleep(HOLDER_POLL));
+            }
+            opened => return opened,
+        }
+    }
+    CacheDir::open(root)
 }
 
 /// Makes the client of the remote and has a first look. A store that cannot be reached is no reason not

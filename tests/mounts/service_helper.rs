@@ -56,16 +56,20 @@ fn service_helper_mounts_and_umount_drains() {
     assert_eq!(again.code(), MOUNT_FAILED, "{again:?}");
     assert!(again.err.contains("mounted already"), "{again:?}");
     // What is not remote when somebody else unmounts is drained after it.
-    store.trouble(Trouble::Slow(300));
+    store.trouble(Trouble::Slow(700));
     Hand::new().put(&point.join("f"), b"content").must("put");
     let start = now();
     umount(&point).good();
     assert!(start.elapsed().as_millis() < 10_000, "umount waits for the drain");
     assert!(!is_mounted(&point));
+    // Whoever mounts again at once waits for that.
+    let said = call(&site, Some(&store), &[&store.url(), &text(&point), "-o", &options]);
+    assert_eq!(said.code(), 0, "{said:?}");
+    assert!(said.err.contains("waiting for the daemon"), "{said:?}");
+    assert_eq!(std::fs::read(point.join("f")).must("read"), b"content");
     store.heal();
-    // The daemon ends: its cache directory can be used again, with nothing left to upload.
-    let mut options = Options::new(Io::best());
-    options.args = vec!["--cache-dir".to_owned(), text(&cache)];
+    umount(&point).good();
+    // The daemon ends: its cache directory can be used by others.
     eventually(30_000, "the daemon ends and lets go of its directory", || {
         let lock = std::fs::File::open(cache.join("v1/LOCK")).map_err(|error| error.to_string())?;
         let free = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
