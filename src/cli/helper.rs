@@ -269,7 +269,7 @@ fn meaning(asked: &Asked) -> Outcome<Meaning> {
 
 /// Finds a key by its full name, or by its last part where no other key has the same. What the two
 /// arguments say is no option.
-fn key(name: &str) -> Option<&'static Key> {
+pub(super) fn key(name: &str) -> Option<&'static Key> {
     let known = || KEYS.iter().filter(|key| !["remote.url", "mount.directory"].contains(&key.name));
     if let Some(key) = known().find(|key| key.name == name) {
         return Some(key);

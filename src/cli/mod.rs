@@ -8,6 +8,8 @@ mod child;
 mod clients;
 mod configuration;
 mod dirs;
+#[cfg(test)]
+mod documents;
 mod drain;
 mod failure;
 mod helper;
@@ -81,7 +83,8 @@ Examples:
 // Paragraphs are one line each: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
 Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0. \
-The mount point must be an empty directory; what a dead daemon left mounted there is taken away first.
+The mount point must be an empty directory; what a dead daemon left mounted there is replaced. \
+Called as mount.hearthfs, it takes the arguments of mount(8).
 
 Examples:
   hearthfs mount /mnt/cache --remote s3://bucket/cache
@@ -101,7 +104,8 @@ Example:
 
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
-the next mount with that directory goes on.
+the next mount with that directory goes on. `--stale` is for service managers: it takes away \
+a dead mount, if there is one, and succeeds where nothing is mounted.
 
 Examples:
   hearthfs unmount /mnt/cache

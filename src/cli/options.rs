@@ -9,6 +9,17 @@ use clap::Args;
 
 use crate::config::{FlagValue, Flags};
 
+/// Keys with a flag of their own, in the order of [`MountOptions`].
+pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
+    ("remote.url", "--remote"),
+    ("local.cache_dir", "--cache-dir"),
+    ("local.cache_size", "--cache-size"),
+    ("mount.read_only", "--read-only"),
+    ("mount.io", "--io"),
+    ("log.level", "--log-level"),
+    ("log.format", "--log"),
+];
+
 /// Options that set keys of the configuration.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Mount options")]
@@ -73,21 +84,20 @@ impl MountOptions {
         for (key, value) in &self.set {
             add(key, "--set", value);
         }
+        let read_only = self.read_only.then(|| "true".to_owned());
         let own = [
-            ("remote.url", "--remote", &self.remote),
-            ("local.cache_dir", "--cache-dir", &self.cache_dir),
-            ("local.cache_size", "--cache-size", &self.cache_size),
-            ("mount.io", "--io", &self.io),
-            ("log.level", "--log-level", &self.log_level),
-            ("log.format", "--log", &self.log),
+            &self.remote,
+            &self.cache_dir,
+            &self.cache_size,
+            &read_only,
+            &self.io,
+            &self.log_level,
+            &self.log,
         ];
-        for (key, flag, value) in own {
+        for ((key, flag), value) in OWN_FLAGS.iter().zip(own) {
             if let Some(value) = value {
                 add(key, flag, value);
             }
-        }
-        if self.read_only {
-            add("mount.read_only", "--read-only", "true");
         }
         Flags { file: self.config.clone(), values }
     }

@@ -28,6 +28,8 @@ use crate::sync::{self, Engine};
 /// How long the first look at the remote may take. A store that cannot be reached is no reason not to
 /// mount; one that refuses us is.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
+/// The same where a dead mount is to be replaced: it was looked at before, and programs wait.
+const CHECK_AGAIN_DEADLINE: Duration = Duration::from_millis(500);
 
 /// How often, and how many times, a cache directory is tried that an ending daemon still holds.
 const HOLDER_POLL: Duration = Duration::from_millis(50);
@@ -66,7 +68,9 @@ impl Rooms {
 /// Builds the rooms. What can refuse without a change comes first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
     let clock = Clock::system();
-    let remote = connect(runtime, settings, &clock)?;
+    let dead = mounts::mounted_at(mount_point).is_ok_and(|entry| entry.is_some());
+    let patience = if dead { CHECK_AGAIN_DEADLINE } else { CHECK_DEADLINE };
+    let remote = connect(runtime, settings, &clock, patience)?;
     let root = root_of(mount_point)?;
     let dir = open_dir(runtime, &settings.local.cache_dir, mount_point)?;
     dir.set_holder(&mount_point.to_string_lossy())?;
@@ -145,7 +149,12 @@ fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDi
 /// Makes the client of the remote and has a first look. A store that cannot be reached is no reason not
 /// to mount: it is asked again with every request. One that refuses us, or that belongs to something
 /// else, is.
-fn connect(runtime: &Handle, settings: &Settings, clock: &Clock) -> Result<Option<Remote>> {
+fn connect(
+    runtime: &Handle,
+    settings: &Settings,
+    clock: &Clock,
+    patience: Duration,
+) -> Result<Option<Remote>> {
     let Some(url) = &settings.remote.url else { return Ok(None) };
     let options = RemoteOptions {
         endpoint: settings.remote.endpoint.clone(),
@@ -157,7 +166,7 @@ fn connect(runtime: &Handle, settings: &Settings, clock: &Clock) -> Result<Optio
     if settings.mount.read_only {
         remote = remote.read_only();
     }
-    let checked = runtime.block_on(clock::within(CHECK_DEADLINE, remote.check()));
+    let checked = runtime.block_on(clock::within(patience, remote.check()));
     match checked {
         Some(Ok(())) => {}
         Some(Err(error)) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {

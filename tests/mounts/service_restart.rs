@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
+use crate::harness::node::Site;
+use crate::harness::store::Trouble;
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Options, Store, in_both_modes, now, say, sleep_ms,
+    Cluster, Hand, Io, Must as _, Node, Options, Store, in_both_modes, now, say, sleep_ms,
 };
 
 const KILLS: u32 = 6;
@@ -137,3 +139,22 @@ fn service_restart_under_load(io: Io) {
     assert_eq!(below, 0, "programs have written into the directory below the mount");
 }
 in_both_modes!(service_restart_under_load);
+
+/// A store that does not answer makes nobody wait for the restart.
+#[test]
+fn service_restart_does_not_wait_for_the_store() {
+    let site = Site::new();
+    let store = Store::s3(&site);
+    let mut node = Node::start(&site, "a", Some(&store), Options::new(Io::best()));
+    Hand::new().put(&node.at("f"), b"content").must("put");
+    node.drain();
+    store.trouble(Trouble::Hang);
+    node.kill_only();
+    let start = now();
+    node.up();
+    assert_eq!(std::fs::read(node.at("f")).must("read"), b"content");
+    let took = start.elapsed();
+    say(format_args!("service_restart_does_not_wait_for_the_store: {took:?}"));
+    assert!(took < Duration::from_secs(8), "it waited for the store: {took:?}");
+    store.heal();
+}
