@@ -144,7 +144,7 @@ fn refuses(bench: &Bench, args: &[&str], status: i32, words: &[&str]) {
 fn usage_errors_are_refusals() {
     let bench = Bench::new();
     refuses(&bench, &["mont"], 2, &["mount"]);
-    refuses(&bench, &["mount"], 2, &["<DIR>"]);
+    refuses(&bench, &["mount"], 2, &["no mount point", "mount.directory"]);
     refuses(&bench, &["mount", "mnt", "--cache-sise", "1GiB"], 2, &["--cache-size"]);
     refuses(&bench, &["run"], 2, &["<CMD>"]);
     refuses(&bench, &["drain", "mnt", "--timeout", "5"], 2, &["no unit"]);

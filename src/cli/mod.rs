@@ -8,13 +8,15 @@ mod child;
 mod clients;
 mod configuration;
 mod dirs;
+#[cfg(test)]
+mod documents;
 mod drain;
 mod failure;
 mod gc;
+mod helper;
 mod lifecycle;
 mod logging;
 mod mount;
-mod notify;
 mod options;
 mod output;
 mod point;
@@ -24,6 +26,7 @@ mod status;
 mod unmount;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -58,6 +61,9 @@ enum Command {
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
+    /// Look at a mount from outside of its daemon
+    #[command(name = crate::daemon::LOOK, hide = true)]
+    LookAt { dir: PathBuf },
 }
 
 const EXIT_STATUS: &str = "\
@@ -88,7 +94,8 @@ Examples:
 // Paragraphs are one line each: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
 Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0. \
-The mount point must be an empty directory; what a dead daemon left mounted there is taken away first.
+The mount point must be an empty directory; what a dead daemon left mounted there is replaced. \
+Called as mount.hearthfs, it takes the arguments of mount(8).
 
 Examples:
   hearthfs mount /mnt/cache --remote s3://bucket/cache
@@ -118,7 +125,8 @@ Examples:
 
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
-the next mount with that directory goes on.
+the next mount with that directory goes on. `--stale` is for service managers: it takes away \
+a dead mount, if there is one, and succeeds where nothing is mounted.
 
 Examples:
   hearthfs unmount /mnt/cache
@@ -153,8 +161,13 @@ Some clients store absolute paths in their entries: DIR should be the same on al
 Variables that are set for the command, unless you have set them:
 ";
 
-/// Parses the arguments, runs the command, and returns its exit status.
+/// Parses the arguments, runs the command, and returns its exit status. Called as `mount.hearthfs`, it does
+/// what mount(8) expects of that.
 pub fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    if helper::is_called_as(args.next().as_deref()) {
+        return helper::main(args);
+    }
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match dispatch(&cli.command) {
@@ -177,6 +190,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Lifecycle(command) => lifecycle::run(command),
         Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
+        Command::LookAt { dir } => return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8)),
     }
     .map(|()| ExitCode::SUCCESS)
 }
@@ -215,7 +229,6 @@ fn variables() -> String {
         }
     }
     row("HEARTHFS_CONFIG", "the configuration file");
-    row("HEARTHFS_MOUNT", "where `run` mounts");
     row("HEARTHFS_RUNTIME_DIR", "where the control sockets lie");
     text
 }

@@ -96,8 +96,9 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Finds the effective settings of the mount at `mount_point`, which must be absolute; without one,
-/// the default of the cache directory stays open (empty).
+/// Finds the effective settings of the mount at `mount_point`, which must be absolute and resolved.
+/// Without one, `mount.directory` says where; without that too, the default of the cache directory
+/// stays open (empty).
 pub fn load(
     flags: &Flags,
     around: &Surroundings,
@@ -127,7 +128,8 @@ pub fn load(
         }
     }
     let (mut settings, mut effective) = apply(&chosen);
-    settle_cache_dir(&mut settings, &mut effective, around, mount_point);
+    settle_mount_point(&mut settings, &mut effective, mount_point);
+    settle_cache_dir(&mut settings, &mut effective, around);
     settle_open_wait(&mut settings, &mut effective);
     if problems.is_empty() {
         cross_check(&settings, &effective, &mut problems);
@@ -185,18 +187,31 @@ fn apply(chosen: &BTreeMap<&'static str, Raw>) -> (Settings, Vec<Effective>) {
     (settings, effective)
 }
 
-fn settle_cache_dir(
+/// A mount point that an argument names goes before the key.
+fn settle_mount_point(
     settings: &mut Settings,
     effective: &mut [Effective],
-    around: &Surroundings,
     mount_point: Option<&Path>,
 ) {
+    let named = &mut settings.mount.directory;
+    let Some(point) = mount_point else {
+        *named = named.take().map(|dir| resolve(&dir));
+        return;
+    };
+    *named = Some(point.to_owned());
+    if let Some(entry) = effective.iter_mut().find(|e| e.key == "mount.directory") {
+        entry.value = point.display().to_string();
+        entry.origin = Origin::Flag { flag: "DIR".to_owned() };
+    }
+}
+
+fn settle_cache_dir(settings: &mut Settings, effective: &mut [Effective], around: &Surroundings) {
     let dir = &mut settings.local.cache_dir;
     if !dir.as_os_str().is_empty() {
         *dir = resolve(&around.absolute(dir));
         return;
     }
-    let Some(point) = mount_point else { return };
+    let Some(point) = &settings.mount.directory else { return };
     *dir = cache_base(around).join(mount_name(point));
     if let Some(entry) = effective.iter_mut().find(|e| e.key == "local.cache_dir") {
         entry.value = dir.display().to_string();

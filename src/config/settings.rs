@@ -28,6 +28,8 @@ pub struct Settings {
 /// Section `[mount]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mount {
+    /// Where; `None` leaves it to the command line.
+    pub directory: Option<PathBuf>,
     /// Whether reads and writes go straight to the backing files.
     pub io: IoMode,
     /// Whether other users may use the mount.

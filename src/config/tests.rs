@@ -136,6 +136,26 @@ fn bad_files_are_refused_by_name_and_line() {
 }
 
 #[test]
+fn the_mount_point_may_stand_in_the_file() {
+    let text = "[mount]\ndirectory = \"/mnt/shared\"\n";
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("c.toml");
+    std::fs::write(&path, text).expect("write");
+    let flags = Flags { file: Some(path), values: Vec::new() };
+    let named = load(&flags, &around(&[]), None).expect("good").settings;
+    assert_eq!(named.mount.directory.as_deref(), Some(Path::new("/mnt/shared")));
+    assert_eq!(named.local.cache_dir, Path::new("/home/me/.cache/hearthfs/mnt-shared"));
+    let other = load(&flags, &around(&[]), Some(Path::new("/mnt/other"))).expect("good");
+    assert_eq!(other.settings.mount.directory.as_deref(), Some(Path::new("/mnt/other")));
+    assert_eq!(other.origin("mount.directory").to_string(), "flag DIR");
+    let variable = around(&[("HEARTHFS_MOUNT", "/mnt/env")]);
+    let by_variable = load(&flags, &variable, None).expect("good").settings;
+    assert_eq!(by_variable.mount.directory.as_deref(), Some(Path::new("/mnt/env")));
+    let relative = load(&Flags::default(), &around(&[("HEARTHFS_MOUNT", "m")]), None);
+    assert!(relative.expect_err("refused").to_string().contains("absolute path"));
+}
+
+#[test]
 fn all_problems_are_told_at_once() {
     let (result, _) =
         load_text("[local]\ncache_size = \"x\"\ncache_dri = \"/x\"\n[log]\nlevel = \"y\"\n");

@@ -11,14 +11,21 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 
 use super::build::{Rooms, abilities_of, add_counts, health_of};
+use super::notify::Manager;
 use super::rules::{self, Found};
-use crate::clock::within;
-use crate::config::Settings;
+use crate::clock::{sleep, within};
+use crate::config::{ByteSize, Settings};
 use crate::control::{Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status};
 use crate::error::{Error, Kind, Result};
 
 /// How long an unmount may take to be noticed by the serving threads.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How often the service manager hears how far the last drain is.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How much longer than that an end may take before the manager may take it for stuck: unmounting, and
+/// putting everything away.
+const END_GRACE: Duration = Duration::from_secs(30);
 
 /// A mount that is being served.
 #[derive(Debug)]
@@ -26,6 +33,7 @@ pub(super) struct MountedNode {
     settings: Settings,
     rooms: Rooms,
     mount_point: PathBuf,
+    manager: Arc<Manager>,
     /// Set once it is mounted.
     session: OnceLock<Arc<Session>>,
     started_ms: u64,
@@ -39,7 +47,12 @@ pub(super) struct MountedNode {
 }
 
 impl MountedNode {
-    pub(super) fn new(settings: Settings, rooms: Rooms, mount_point: PathBuf) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        rooms: Rooms,
+        mount_point: PathBuf,
+        manager: Arc<Manager>,
+    ) -> Self {
         let (started_ms, started) = (rooms.clock.wall_ms(), rooms.clock.mono());
         let starting = AtomicU8::new(Phase::Starting as u8);
         let ended = watch::Sender::new(false);
@@ -47,6 +60,7 @@ impl MountedNode {
             settings,
             rooms,
             mount_point,
+            manager,
             session: OnceLock::new(),
             started_ms,
             started,
@@ -74,6 +88,23 @@ impl MountedNode {
         &self.rooms
     }
 
+    pub(super) fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    /// Says in a line how it goes.
+    pub(super) fn summary(&self) -> String {
+        let backlog = self.backlog();
+        if self.settings.remote.url.is_none() {
+            return "serving; kept on this node".to_owned();
+        }
+        let mut text = format!("serving; {}", left(&backlog));
+        if self.health().is_some_and(|health| !health.up) {
+            text.push_str("; the remote cannot be reached");
+        }
+        text
+    }
+
     /// Ends the mount because a signal said so: whatever is in use stays readable for its users.
     pub(super) async fn end_by_signal(&self) -> DrainReport {
         self.end(None, true).await.unwrap_or_default()
@@ -86,7 +117,7 @@ impl MountedNode {
             return report.clone();
         }
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
-        let report = self.drain_for(self.settings.writeback.drain_deadline).await;
+        let report = self.last_drain(self.settings.writeback.drain_deadline, true).await;
         *ending = Some(report.clone());
         report
     }
@@ -108,7 +139,8 @@ impl MountedNode {
         }
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
         self.rooms.fs.close_to_writers();
-        let report = self.drain_for(limit.unwrap_or(self.settings.writeback.drain_deadline)).await;
+        let limit = limit.unwrap_or(self.settings.writeback.drain_deadline);
+        let report = self.last_drain(limit, lazy).await;
         if let Err(error) = session.unmount(lazy) {
             self.rooms.fs.open_to_writers();
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
@@ -123,6 +155,30 @@ impl MountedNode {
         *ending = Some(report.clone());
         self.ended.send_replace(true);
         Ok(report)
+    }
+
+    /// Drains before the end and tells the service manager how far it is. `certain`: the mount will end
+    /// whatever comes; if it may yet stay, the manager must not be told to wait for its end.
+    async fn last_drain(&self, limit: Duration, certain: bool) -> DrainReport {
+        let tell = || {
+            let status = format!("draining; {}", left(&self.backlog()));
+            if certain {
+                self.manager.stopping(&status, TELL_EVERY + END_GRACE);
+            } else {
+                self.manager.status(&status);
+            }
+        };
+        let mut drain = std::pin::pin!(self.drain_for(limit));
+        let report = loop {
+            tell();
+            tokio::select! {
+                biased;
+                report = &mut drain => break report,
+                () = sleep(TELL_EVERY) => {}
+            }
+        };
+        self.manager.status(&format!("drained; {}", left(&report.left)));
+        report
     }
 
     async fn drain_for(&self, limit: Duration) -> DrainReport {
@@ -141,6 +197,15 @@ impl MountedNode {
     /// Puts everything away: index, and the mark of a clean stop.
     pub(super) fn finish(&self) {
         self.rooms.finish();
+    }
+}
+
+/// Says what is not yet remote.
+fn left(backlog: &Backlog) -> String {
+    match backlog.records {
+        0 => "all is remote".to_owned(),
+        1 => format!("1 change ({}) not yet remote", ByteSize(backlog.bytes).human()),
+        many => format!("{many} changes ({}) not yet remote", ByteSize(backlog.bytes).human()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Several nodes in one process over one store, without a mount.
 
-mod checkpoints;
 mod age;
+mod checkpoints;
 mod converge;
 mod damage;
 mod durable;
