@@ -31,7 +31,7 @@ const PART: std::ops::Range<u64> = 12..33;
 /// How many objects of a list are looked at for ours.
 const LISTED_MAX: usize = 100;
 /// How far a list and a read may differ in when an object was stored: reads know whole seconds.
-const TIMES_DIFFER_MS_MAX: u64 = 60_000;
+const TIMES_DIFFER_MS_MAX: i64 = 60_000;
 
 /// What a store was seen to do, of that without which hearthfs manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,13 +119,21 @@ impl Remote {
             refused => (refused == Some(false), self.overwrite_probe(key, body(1), body(3)).await?),
         };
         let after = self.inner.clock.mono();
-        let stored_ms = match self.read_probe(key, &last).await? {
-            Ok(stored_ms) => stored_ms,
-            Err(problem) => return Ok(Err(problem)),
+        let (read, listed) = futures::join!(self.read_probe(key, &last), self.list_probe(key));
+        let (stored_ms, listed) = match (read?, listed?) {
+            (Ok(stored_ms), listed) => (stored_ms, listed),
+            (Err(problem), _) => return Ok(Err(problem)),
         };
-        let list_at_once = match self.list_probe(key, stored_ms, last[0].len() as u64).await? {
-            Ok(shown) => shown,
-            Err(problem) => return Ok(Err(problem)),
+        let list_at_once = match listed {
+            None => false,
+            // Where nothing can be deleted, a list that lags shows what an earlier mount has left.
+            Some((_, ms)) if ms > 0 && ms + TIMES_DIFFER_MS_MAX < stored_ms => false,
+            Some((size, ms))
+                if size != last[0].len() as u64 || (ms - stored_ms).abs() > TIMES_DIFFER_MS_MAX =>
+            {
+                return Ok(Err("a list shows another size or time of an object than a read does"));
+            }
+            Some(_) => true,
         };
         let delete = self.delete_probe(key).await;
         let abilities = Abilities { create_if_absent, delete, list_at_once };
@@ -206,8 +214,8 @@ impl Remote {
         Ok(Ok(stored_ms))
     }
 
-    /// Reports whether a list shows the object.
-    async fn list_probe(&self, key: &Path, stored_ms: i64, size: u64) -> Result<Verdict<bool>> {
+    /// Looks for the object in a list, and returns its size and when it was stored.
+    async fn list_probe(&self, key: &Path) -> Result<Option<(u64, i64)>> {
         let folder: Path = key.parts().take(key.parts().count() - 1).collect();
         // Just before ours, behind those of most other nodes.
         let mut before = key.as_ref().to_owned();
@@ -224,11 +232,7 @@ impl Remote {
             }
             Ok(None)
         });
-        let Some((listed_size, listed_ms)) = listed.await? else { return Ok(Ok(false)) };
-        if listed_size != size || listed_ms.abs_diff(stored_ms) > TIMES_DIFFER_MS_MAX {
-            return Ok(Err("a list shows another size or time of an object than a read does"));
-        }
-        Ok(Ok(true))
+        listed.await
     }
 
     /// Reports whether the object could be deleted. What is left where we may not is one small object
