@@ -142,9 +142,11 @@ impl Store {
         }
     }
 
-    /// Lets an S3 server answer questions for its lifecycle rules so.
+    /// Lets a server in this process answer questions for its lifecycle rules so.
     pub(crate) fn answer_rules(&self, status: u16, body: &str) {
-        let Kind::S3(server) = &self.0 else { panic!("only the server in this process does") };
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
+            panic!("only the server in this process does")
+        };
         server.faults.answer_rules(status, body);
     }
 

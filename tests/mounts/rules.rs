@@ -103,6 +103,22 @@ fn rules_that_disagree_are_said_once() {
     }
 }
 
+/// The same for a bucket that describes itself as Google's do.
+#[test]
+fn rules_of_a_google_bucket_are_looked_at() {
+    let site = Site::new();
+    let store = Store::gcs(&site);
+    let rule = r#"{"action":{"type":"Delete"},"condition":{"age":7,"matchesPrefix":["some/"]}}"#;
+    store
+        .answer_rules(200, &format!(r#"{{"metageneration":"3","lifecycle":{{"rule":[{rule}]}}}}"#));
+    let node = Node::start(&site, "a", Some(&store), aged("30d"));
+    let (state, detail) = looked(&node);
+    assert_eq!(state, "disagree", "{detail}");
+    let says = "rule 1 (Delete) of the bucket deletes after 7 days what hearthfs keeps for 30 days";
+    assert!(detail.contains(says), "{detail}");
+    assert_eq!(warnings(&node, says).len(), 1, "{}", node.log());
+}
+
 /// A store that never answers the question for its rules delays neither the mount nor its end.
 #[test]
 fn rules_are_looked_at_beside_the_mount() {

@@ -239,9 +239,9 @@ async fn answer(
     if percent > 0 && task::random_u64() % 100 < percent {
         return Ok(refusal(503, "SlowDown"));
     }
-    if request.uri().query().is_some_and(|query| query.starts_with("lifecycle"))
-        && let Some((status, body)) = faults.rules()
-    {
+    let for_rules = request.uri().query().is_some_and(|query| query.starts_with("lifecycle"))
+        || request.uri().path().starts_with("/storage/v1/b/");
+    if for_rules && let Some((status, body)) = faults.rules() {
         if status == 0 {
             futures::future::pending::<()>().await;
         }
