@@ -161,6 +161,13 @@ fn open_log(around: &Surroundings, point: &Path) -> Outcome<(File, PathBuf)> {
     }
 }
 
+/// The child's end: takes the name that lists of processes show. It was started from a link, and would be
+/// called like that.
+pub(super) fn take_name() {
+    // Only looks suffer if it cannot be had.
+    std::fs::write("/proc/self/comm", "hearthfs").ok();
+}
+
 /// The child's end: leaves the session and the directory of whoever started it. Only once the mount works:
 /// where an automount waits for it, only the process group that makes the mount may touch its directory.
 pub(super) fn detach() {

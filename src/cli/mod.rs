@@ -190,7 +190,10 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Lifecycle(command) => lifecycle::run(command),
         Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
-        Command::LookAt { dir } => return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8)),
+        Command::LookAt { dir } => {
+            background::take_name();
+            return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8));
+        }
     }
     .map(|()| ExitCode::SUCCESS)
 }

@@ -39,6 +39,7 @@ pub(super) struct Mount {
 pub(super) fn run(command: &Mount) -> Outcome<()> {
     let around = Surroundings::of_process();
     if command.detached {
+        background::take_name();
         let result = serve(&around, command);
         return result.inspect_err(background::say_failure);
     }

@@ -156,3 +156,28 @@ pub(super) async fn shut_down(
     }
     Ok(report)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_mount_stays_only_for_a_restart() {
+        let follows = |variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|(k, v)| (k.into(), v.into())).collect();
+            restart_follows(&Surroundings { variables, ..Surroundings::default() })
+        };
+        assert!(follows(&[("SERVICE_RESULT", "signal"), ("EXIT_STATUS", "KILL")]));
+        assert!(follows(&[("SERVICE_RESULT", "watchdog")]));
+        assert!(follows(&[("SERVICE_RESULT", "exit-code"), ("EXIT_STATUS", "1")]));
+        assert!(!follows(&[("SERVICE_RESULT", "exit-code"), ("EXIT_STATUS", "2")]));
+        assert!(!follows(&[("SERVICE_RESULT", "success"), ("EXIT_STATUS", "0")]));
+        assert!(!follows(&[("SERVICE_RESULT", "timeout")]));
+        assert!(!follows(&[]), "called by hand");
+        // The unit and this must mean the same.
+        let unit = include_str!("../../systemd/hearthfs@.service");
+        for line in ["\nRestart=on-failure\n", "\nRestartPreventExitStatus=2\n"] {
+            assert!(unit.contains(line), "{line}");
+        }
+    }
+}

@@ -74,7 +74,8 @@ impl Rooms {
 /// Builds the rooms. What can refuse without a change comes first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
     let clock = Clock::of_process();
-    let dead = mounts::mounted_at(mount_point).is_ok_and(|entry| entry.is_some());
+    let there = mounts::mounted_at(mount_point).ok().flatten();
+    let dead = there.is_some_and(|entry| entry.is_hearthfs());
     let patience = if dead { CHECK_AGAIN_DEADLINE } else { CHECK_DEADLINE };
     let remote = connect(runtime, settings, &clock, patience)?;
     let root = root_of(mount_point)?;
