@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn only_what_we_write_is_ours() {
         let what = |key: &str| What::of(key.split('/'));
-        let stamp = Stamp { ms: 1, counter: 2, node: NodeId(3) };
+        let stamp = Stamp { ms: 0xabc, counter: 2, node: NodeId(3) };
         let name = stamp.sortable();
         let digest = Digest::of(b"x");
         let shard = digest.shard();
