@@ -1,5 +1,6 @@
 //! Several nodes in one process over one store, without a mount.
 
+mod age;
 mod checkpoints;
 mod converge;
 mod damage;
@@ -7,6 +8,7 @@ mod durable;
 mod fresh;
 mod gc;
 mod harness;
+mod lifetimes;
 mod order;
 mod publish;
 mod repair;

@@ -59,12 +59,23 @@ impl MemoryStore {
         clock: Clock,
         node: NodeId,
     ) -> Remote {
+        let remote = self.stranger(faults, options, clock, node);
+        remote.inner.time.trust_clock();
+        remote
+    }
+
+    /// As [`MemoryStore::remote`], for a clock that is not to be trusted.
+    pub fn stranger(
+        &self,
+        faults: &Arc<Faults>,
+        options: &RemoteOptions,
+        clock: Clock,
+        node: NodeId,
+    ) -> Remote {
         let url: RemoteUrl = "s3://memory".parse().expect("it is a good address");
         let store = faults.around(self.0.clone());
         let (backend, meter) = (Backend::Given(store), Arc::new(Meter::default()));
-        let remote = Remote::over(&url, backend, meter, options, clock, node);
-        remote.inner.time.trust_clock();
-        remote
+        Remote::over(&url, backend, meter, options, clock, node)
     }
 
     /// Replaces the bytes of an object, or makes it; for damage.

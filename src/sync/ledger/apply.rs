@@ -55,6 +55,17 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 order.keep(&change.path, &fold);
                 order.queue.hear(change);
+                if order.queue.has(&change.path) && commit.node == self.node() {
+                    // A run before has sent it. What waits is the same change or a later one of ours, and
+                    // stays what is shown.
+                    let known = fold.register(&change.path);
+                    if known.as_ref().is_some_and(|known| known.stamp < change.stamp) {
+                        self.note_overtaken(&mut order);
+                    }
+                    if known.is_some_and(|known| known.stamp.node == self.node()) {
+                        continue;
+                    }
+                }
                 order.dirty.paths.insert(change.path.clone());
                 if fold.apply(change, now) != Applied::Nothing {
                     moved.push(change.path.clone());

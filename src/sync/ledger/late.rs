@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::Ledger;
+use super::{Ledger, Order};
 use crate::local::Seq;
 use crate::namespace::{Change, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
@@ -42,7 +42,9 @@ impl Ledger {
         let (before, changes) = (batch.changes.len(), std::mem::take(&mut batch.changes));
         for mut change in changes {
             let register = fold.register(&change.path);
-            if self.stamp_one(&mut fold, &mut late, register, &mut change) {
+            let here = batch.paths.get(&change.path).copied().unwrap_or(0);
+            let more = order.queue.changes(&change.path) > here;
+            if self.stamp_one(&mut fold, &mut late, register, &mut change, more) {
                 batch.changes.push(change);
             }
         }
@@ -58,13 +60,21 @@ impl Ledger {
         );
     }
 
-    /// Gives one change a new stamp; false when it is superseded.
+    /// Notes that a change of ours is under a new stamp already, which this run has not given it: what waits
+    /// was published after it, and must go after it.
+    pub(super) fn note_overtaken(&self, order: &mut Order) {
+        let upto = self.0.journal.last();
+        order.late.get_or_insert_with(|| Late { upto, ..Late::default() });
+    }
+
+    /// Gives one change a new stamp; false when it is superseded. `more`: later changes of the path wait.
     fn stamp_one(
         &self,
         fold: &mut Fold,
         late: &mut Late,
         register: Option<Register>,
         change: &mut Change,
+        more: bool,
     ) -> bool {
         let (old, own) = (change.stamp, self.node());
         let stamp = self.0.stamps.next(self.now_ms());
@@ -88,8 +98,11 @@ impl Ledger {
         change.stamp = stamp;
         late.anew.insert(old, stamp);
         // A later change of ours stays what is shown here.
-        if let Some(register) = register.filter(|register| register.stamp == old) {
+        let shown = register.filter(|register| register.stamp == old);
+        if shown.is_some() || !more {
             fold.apply(change, now);
+        }
+        if let Some(register) = shown {
             if let (Some(_), Some(entry)) = (register.attr_stamp, register.entry) {
                 let op = Op::Attrs { of: stamp, attrs: entry.attrs };
                 let stamp = self.0.stamps.next(self.now_ms());

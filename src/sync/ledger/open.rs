@@ -17,7 +17,7 @@ use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
-use crate::namespace::{Age, Fold, Time};
+use crate::namespace::{Age, Fold, Op, Time};
 use crate::remote::{Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
@@ -155,6 +155,16 @@ impl Ledger {
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
                     self.note_put(record.seq, &fold, &change.op);
+                }
+                // An earlier change of ours has gone under a new stamp, just before the run ended.
+                let overtaken = fold.register(&change.path).is_some_and(|known| {
+                    let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
+                    own && known.stamp > change.stamp
+                });
+                let overtaken = overtaken && self.0.remote.is_some();
+                if overtaken && !matches!(change.op, Op::Attrs { .. }) {
+                    fold.reset(&change.path, None);
+                    self.note_overtaken(&mut order);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
                 if self.0.remote.is_none() {

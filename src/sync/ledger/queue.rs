@@ -227,6 +227,11 @@ impl Queue {
         self.paths.get(path).is_some_and(|trail| !trail.known)
     }
 
+    /// Counts the changes of a path that wait or are on their way.
+    pub(super) fn changes(&self, path: &TreePath) -> u32 {
+        self.paths.get(path).map_or(0, |trail| trail.changes)
+    }
+
     /// Reports whether a path has changes in the queue.
     pub(super) fn has(&self, path: &TreePath) -> bool {
         self.paths.contains_key(path)
