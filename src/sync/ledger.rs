@@ -15,6 +15,7 @@ mod late;
 mod open;
 mod purge;
 mod queue;
+mod refill;
 mod save;
 mod shown;
 mod snapshot;

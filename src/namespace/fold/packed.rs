@@ -83,6 +83,13 @@ impl Record {
         self.open().1.stamp()
     }
 
+    /// Returns the stamp of the last change that counts.
+    pub(super) fn last_stamp(&self) -> Stamp {
+        let (head, mut from) = self.open();
+        let stamp = from.stamp();
+        if head & ATTR_STAMP == 0 { stamp } else { from.stamp().max(stamp) }
+    }
+
     /// Reports whether the path points to something.
     pub(super) fn is_live(&self) -> bool {
         self.open().0 & KIND != TOMBSTONE
@@ -350,6 +357,7 @@ mod tests {
             let record = Record::pack(&path, &register, content);
             prop_assert_eq!(record.path(), &*path);
             prop_assert_eq!(record.stamp(), stamp);
+            prop_assert_eq!(record.last_stamp(), stamp.max(attr_stamp.unwrap_or(stamp)));
             let entry = register.entry.as_ref();
             prop_assert_eq!(record.is_live(), entry.is_some());
             prop_assert_eq!(record.is_directory(), entry.is_some_and(Entry::is_directory));
