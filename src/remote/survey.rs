@@ -27,6 +27,8 @@ use crate::task;
 const PAGE_OBJECTS: usize = 1000;
 /// How long the list of a whole prefix may take, with all that is done about it meanwhile.
 const SURVEY_TIME_MAX: Duration = Duration::from_hours(12);
+/// How long one of many deletions may take.
+const DELETE_TIME_MAX: Duration = Duration::from_millis(100);
 /// Objects that are looked at again at once.
 const HEADS_AT_ONCE: usize = 8;
 
@@ -188,7 +190,8 @@ impl Remote {
             };
             Ok(files.into_iter().map(remove).collect())
         });
-        let removed = clock::within(self.inner.caller.time_for(some.len() as u64), removed).await;
+        let limit = self.time_to_delete(some.len());
+        let removed = clock::within(limit, removed).await;
         removed.ok_or_else(|| {
             let op = format!("{} does not answer: is its file server up?", self.inner.url);
             Error::new(Kind::TimedOut, op)
@@ -237,7 +240,7 @@ impl Remote {
         let caller = &self.inner.caller;
         let (count, first) = (keys.len(), keys[0].clone());
         let call = Call {
-            limit: caller.deadline * 2 + Duration::from_millis(100) * count as u32,
+            limit: self.time_to_delete(count),
             ..self.call(Verb::Delete, format!("delete {count} objects, {first} first"))
         };
         caller
@@ -265,6 +268,10 @@ impl Remote {
             .await
     }
 
+    fn time_to_delete(&self, count: usize) -> Duration {
+        self.inner.caller.deadline * 2 + DELETE_TIME_MAX * count as u32
+    }
+
     /// Removes from a shared directory what writers that died have left; returns how many. A bucket
     /// shows no such thing.
     pub async fn sweep_temporaries(&self) -> usize {
@@ -281,7 +288,7 @@ mod tests {
     #[test]
     fn only_what_we_write_is_ours() {
         let what = |key: &str| What::of(key.split('/'));
-        let stamp = Stamp { ms: 1, counter: 2, node: NodeId(3) };
+        let stamp = Stamp { ms: 0xabc, counter: 2, node: NodeId(3) };
         let name = stamp.sortable();
         let digest = Digest::of(b"x");
         let shard = digest.shard();

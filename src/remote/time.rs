@@ -93,11 +93,13 @@ impl StoreTime {
         off
     }
 
-    /// Learns that the store has something that it took at `stored_ms`: so late it is at least.
+    /// Learns that the store has something that it took at `stored_ms`: so late it is at least. That is all
+    /// that a node has to go by which writes nothing; who has learned better does not need it.
     pub(super) fn note_taken(&self, stored_ms: u64) {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
-        if stored_ms > self.at(&state, mono).saturating_add_signed(NOISE_MS) {
+        let now_ms = self.at(&state, mono);
+        if state.learned.is_none() && stored_ms > now_ms.saturating_add_signed(NOISE_MS) {
             state.base = Some((stored_ms, mono));
         }
     }

@@ -58,6 +58,8 @@ struct Inner {
     remote: Option<Remote>,
     freshness: Freshness,
     state: Mutex<State>,
+    /// Held by whoever polls: two that take over a checkpoint must not undo each other's work.
+    polling: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -108,8 +110,8 @@ impl Follower {
     pub fn new(ledger: Ledger, freshness: Duration) -> Self {
         let remote = ledger.remote().cloned();
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
-        let state = Mutex::default();
-        Self(Arc::new(Inner { ledger, remote, freshness, state }))
+        let (state, polling) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self(Arc::new(Inner { ledger, remote, freshness, state, polling }))
     }
 
     /// As [`Freshness::ready`].
@@ -167,6 +169,7 @@ impl Follower {
     /// Lists the log once and folds what is new; returns whether all of it was folded.
     pub async fn poll(&self) -> bool {
         let Some(remote) = &self.0.remote else { return true };
+        let _one = self.0.polling.lock().await;
         let list = self.0.freshness.begin();
         // Whoever gives up a poll half-way must not leave others waiting for it.
         let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };

@@ -70,19 +70,18 @@ impl Collector {
         let settled = rules.known.settled.as_ref();
         report.checkpoint = settled.map(|(stamp, _)| crate::remote::keys::checkpoint_name(stamp));
         let (pages, mut arriving) = mpsc::channel::<Vec<Object>>(PAGES_QUEUED_MAX);
-        let judging = async {
+        let (rules, into, told) = (&rules, &mut report, &mut progress);
+        // It owns its end: when it fails, nobody takes pages any more, and the list ends too.
+        let judging = async move {
             let mut seen = 0;
             while let Some(page) = arriving.recv().await {
                 seen += page.len() as u64;
-                self.judge(page, &rules, &mut report).await?;
-                progress(Progress::Objects(seen, report.total().objects));
+                self.judge(page, rules, into).await?;
+                told(Progress::Objects(seen, into.total().objects));
             }
             Ok(())
         };
-        let (listed, judged) = futures::join!(remote.survey(pages), async move {
-            // Dropped at the first failure, so that the list ends too.
-            judging.await
-        });
+        let (listed, judged) = futures::join!(remote.survey(pages), judging);
         judged.and(listed)?;
         if let Some(writer) = &self.writer {
             report.temporaries = writer.sweep_temporaries().await as u64;

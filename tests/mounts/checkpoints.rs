@@ -21,7 +21,7 @@ fn fill(cluster: &Cluster) -> u64 {
         let at = if seq % 3 == 0 { format!("dir/f{seq}") } else { format!("f{seq}") };
         // The other node has to have heard of the directory.
         eventually(10_000, "put a file", || {
-            hand.put(&node.at(&at), &bytes).map_err(|e| e.to_string())
+            hand.put(&node.at(&at), &bytes).map_err(|error| error.to_string())
         });
         seq += 1;
         sleep_ms(15);

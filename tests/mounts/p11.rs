@@ -298,13 +298,13 @@ fn p11_expiry_while_a_node_is_away() {
     let mut a = Node::start(&site, "a", Some(&store), options(Io::best()));
     let b = Node::start(&site, "b", Some(&store), options(Io::best()));
     let mut hand = Hand::new();
-    for name in ["old", "removed", "replaced", "mine"] {
+    for name in ["old", "removed", "replaced", "mine", "kept"] {
         hand.put(&a.at(name), format!("first version of {name}").as_bytes()).must("put");
     }
     a.drain();
     eventually(5_000, "all are there", || {
         let names = tree::texts(&b.mount);
-        if names.len() == 4 { Ok(()) } else { Err(format!("{names:?}")) }
+        if names.len() == 5 { Ok(()) } else { Err(format!("{names:?}")) }
     });
     // It goes with a backlog.
     store.fail();
@@ -320,6 +320,7 @@ fn p11_expiry_while_a_node_is_away() {
     let gone = now();
     while now().duration_since(gone) < AGE + AGE / 2 {
         hand.put(&b.at("replaced"), b"second version of replaced").must("put");
+        std::fs::read(b.at("kept")).must("read what is kept by use");
         sleep_ms(700);
     }
     b.drain();
@@ -328,8 +329,10 @@ fn p11_expiry_while_a_node_is_away() {
         assert_eq!(kind_of(&a.at(name)), Err(ErrorKind::NotFound), "{name} is long past its age");
     }
     let tree = tree::converge(&a.mount, &b.mount, 20_000);
-    assert_eq!(tree::texts(&a.mount), ["backlog", "mine", "replaced"], "{tree:?}");
+    assert_eq!(tree::texts(&a.mount), ["backlog", "kept", "mine", "replaced"], "{tree:?}");
     for node in [&a, &b] {
+        let kept = std::fs::read(node.at("kept")).must("read");
+        assert_eq!(kept, b"first version of kept");
         assert!(std::fs::read(node.at("backlog")).must("read") == bytes(9_000));
         let mine = std::fs::read(node.at("mine")).must("read");
         assert_eq!(mine, b"second version of mine, in the journal");

@@ -32,7 +32,9 @@ impl Follower {
         let listed_ms = ledger.listed_ms();
         let grace_ms = LOG_GRACE.as_millis() as u64;
         let away = ledger.now_ms().saturating_sub(listed_ms) > grace_ms / 2;
-        if !away && (self.0.state.lock().caught_up || !nothing) {
+        // Without a checkpoint that says more, only what the log still has is sure then.
+        let lost = ledger.may_lack();
+        if !away && !lost && (self.0.state.lock().caught_up || !nothing) {
             return Ok(());
         }
         let down = self.0.freshness.is_down();
@@ -50,19 +52,28 @@ impl Follower {
                 if !ledger.read(crate::namespace::Fold::is_empty) {
                     draft = self.complete(&remote, draft).await?;
                 }
-                self.adopt(draft, &item.name).await;
+                self.adopt(draft, Some(&item.name)).await;
+                self.0.state.lock().caught_up = true;
+                return Ok(());
             }
             break;
+        }
+        if lost {
+            let draft = self.complete(&remote, Draft::new()).await?;
+            self.adopt(draft, None).await;
         }
         self.0.state.lock().caught_up = true;
         Ok(())
     }
 
-    async fn adopt(&self, draft: Draft, name: &str) {
+    async fn adopt(&self, draft: Draft, name: Option<&str>) {
         let ledger = self.0.ledger.clone();
         let (commits, entries) = (draft.seen.len(), draft.fold.len());
         task::blocking(move || ledger.adopt(draft)).await;
-        tracing::info!(name, commits, entries, "started from a checkpoint");
+        match name {
+            Some(name) => tracing::info!(name, commits, entries, "started from a checkpoint"),
+            None => tracing::info!(commits, entries, "started from the log, after long absence"),
+        }
         let mut state = self.0.state.lock();
         (state.whole, state.watermark_ms) = (None, 0);
     }

@@ -141,7 +141,7 @@ impl Ledger {
             return;
         }
         let (count, now_ms) = (records.len(), self.now_ms());
-        let ours: HashSet<Stamp> =
+        let queued: HashSet<Stamp> =
             records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
         let mut order = self.0.order.lock();
         for record in records {
@@ -150,16 +150,17 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
-                    order.queue.disown(&change.path, &ours);
+                    order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
                     self.note_put(record.seq, &fold, &change.op);
                 }
                 // An earlier change of ours has gone under a new stamp, just before the run ended.
                 let overtaken = fold.register(&change.path).is_some_and(|known| {
-                    let own = known.stamp.node == self.node() && !ours.contains(&known.stamp);
+                    let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
                 });
+                let overtaken = overtaken && self.0.remote.is_some();
                 if overtaken && !matches!(change.op, Op::Attrs { .. }) {
                     fold.reset(&change.path, None);
                     self.note_overtaken(&mut order);

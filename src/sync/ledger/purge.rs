@@ -9,7 +9,7 @@ use crate::name::TreePath;
 use crate::namespace::{Fold, Living, Register};
 
 /// Registers or locations that are looked at in one step.
-const STEP: usize = 1000;
+const STEP: usize = 250;
 
 /// How far a purge has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Ledger {
                 });
                 let goes = again && !order.queue.has(path);
                 if goes {
-                    fold.reset(path, None);
+                    fold.forget(path);
                     order.dirty.paths.insert(path.clone());
                 }
                 goes

@@ -54,6 +54,12 @@ impl Ledger {
         self.0.order.lock().times.listed_ms = began_ms;
     }
 
+    /// Reports whether changes that this node has not heard of can be gone from the log.
+    pub(in crate::sync) fn may_lack(&self) -> bool {
+        let times = self.0.order.lock().times;
+        times.may_lack(self.age(), self.now_ms())
+    }
+
     /// Adds the times to what is saved, if they moved.
     pub(super) fn save_times(&self, now: Times, saved: &mut Times, batch: &mut Batch) {
         let Some(remote) = &self.0.remote else { return };

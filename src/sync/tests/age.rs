@@ -317,6 +317,37 @@ fn p11_expiry_of_a_node_that_was_away() {
 }
 
 #[test]
+fn p11_expiry_of_a_node_that_was_idle() {
+    run(async {
+        let world = World::aging(MONTH);
+        let (mut a, mut b) = (world.node(), world.node());
+        for name in ["removed", "kept"] {
+            a.write(name, &content(1, 9_000));
+        }
+        a.push().await;
+        assert!(a.pull().await && b.pull().await);
+        b.write("own", &content(2, 9_000));
+        a.remove("removed");
+        a.push().await;
+        for _ in 0..8 {
+            world.clock.advance(5 * DAY);
+            assert!(a.pull().await && a.open("kept").await.is_some());
+            world.clock.advance(HOUR);
+            assert!(a.pull().await);
+            a.keep_house().await;
+            world.store.expire(MONTH).await;
+        }
+        // The bytes are young, because another file has the same, and nobody can tell any more that this
+        // one was removed.
+        assert!(b.pull().await);
+        assert!(b.entry("removed").is_none());
+        assert!(b.read("own").await == Some(content(2, 9_000)), "it was not remote");
+        b.push().await;
+        assert!(a.pull().await && a.entry("own").is_some());
+    });
+}
+
+#[test]
 fn late_changes_keep_their_order_and_lose_to_others() {
     run(async {
         let world = World::aging(MONTH);
