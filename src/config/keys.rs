@@ -91,6 +91,13 @@ pub static KEYS: &[Key] = &[
         set: |s, v| word(v, &SWITCH).map(|on| s.mount.read_only = on),
     },
     Key {
+        name: "mount.xattrs",
+        shape: Shape::Switch,
+        default: "true",
+        variable: Some("HEARTHFS_XATTRS"),
+        set: |s, v| word(v, &SWITCH).map(|on| s.mount.xattrs = on),
+    },
+    Key {
         name: "mount.threads",
         shape: Shape::Count,
         default: "auto",
@@ -140,9 +147,7 @@ pub static KEYS: &[Key] = &[
     text("writeback.open_wait", "5s", None, |s, v| {
         time(v, 0, 300_000).map(|time| s.writeback.open_wait = time)
     }),
-    text("expiry.age", "30d", Some("HEARTHFS_EXPIRY"), |s, v| {
-        age(v).map(|age| s.expiry.age = age)
-    }),
+    text("expiry.age", "30d", Some("HEARTHFS_EXPIRY"), |s, v| age(v).map(|age| s.expiry.age = age)),
     Key {
         name: "expiry.renew_on_use",
         shape: Shape::Switch,

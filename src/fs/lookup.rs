@@ -7,10 +7,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Lookup, Reply};
+use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, Reply};
 
 use super::filesystem::Filesystem;
-use super::generation::Generation;
 use super::inode::{Inode, Node, Spot, number_of};
 use super::state::State;
 use super::who::Who;
@@ -96,8 +95,9 @@ impl Filesystem {
     /// Answers from what is known now.
     pub(super) fn look_up_now(&self, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
         let mut state = self.0.state.lock();
-        match self.find(&mut state, spot, who)? {
-            Some(ino) => self.found(&mut state, ino, Some(spot)).map(Lookup::Found),
+        let path = Self::path_to_find(&state, spot)?;
+        match self.find_and_tell(&mut state, spot, &path, who)? {
+            Some(found) => Ok(Lookup::Found(found)),
             None => {
                 self.0.rooms.metrics.misses.add(1);
                 Ok(Lookup::Missing { ttl: self.ttl() })
@@ -105,44 +105,77 @@ impl Filesystem {
         }
     }
 
-    /// Returns the inode that a name leads to for `who`.
-    pub(super) fn find(
-        &self,
-        state: &mut State,
-        spot: &Spot,
-        who: Option<Who>,
-    ) -> Reply<Option<Ino>> {
+    /// Returns the path of a name that is looked for.
+    pub(super) fn path_to_find(state: &State, spot: &Spot) -> Reply<TreePath> {
         let parent = state.inodes.get(&spot.0).ok_or(Errno::ESTALE)?;
         if !matches!(parent.node, Node::Directory) {
             return Err(Errno::ENOTDIR);
         }
-        let Some(path) = state.path_of(spot) else {
-            let dir = state.directory_path(spot.0).ok_or(Errno::ENOENT)?;
-            return Err(dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path));
+        state.path_of(spot).ok_or_else(|| state.why_no_path(spot))
+    }
+
+    /// Finds what a name leads to for `who`, and tells the kernel of it.
+    pub(super) fn find_and_tell(
+        &self,
+        state: &mut State,
+        spot: &Spot,
+        path: &TreePath,
+        who: Option<Who>,
+    ) -> Reply<Option<Found>> {
+        let (ino, seen) = match self.find(state, spot, path, who) {
+            Some(led) => led,
+            None => return Ok(None),
         };
-        if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
-            return Ok(state.generations.get(&id).map(Generation::home));
+        // What was just read need not be read again for its attributes.
+        let version = state.inodes.get(&ino).is_some_and(Inode::is_version);
+        if let Some(seen) = seen.filter(|_| version) {
+            let attr = self.seen_attr(ino, &seen);
+            return Ok(Some(self.tell(state, Some(spot), attr, self.ttl())));
         }
-        if let Some(seen) = self.seen(&path) {
-            return Ok(Some(version_inode(state, spot, &path, seen)));
+        self.found(state, ino, Some(spot)).map(Some)
+    }
+
+    /// Returns the inode that a name leads to for `who`, and what is published there if that is why.
+    pub(super) fn find(
+        &self,
+        state: &mut State,
+        spot: &Spot,
+        path: &TreePath,
+        who: Option<Who>,
+    ) -> Option<(Ino, Option<Seen>)> {
+        if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
+            return state.generations.get(&id).map(|generation| (generation.home(), None));
+        }
+        if let Some(seen) = self.seen(path) {
+            return Some((version_inode(state, spot, path, seen.clone()), Some(seen)));
         }
         let newest = state
             .private_generations(spot)
             .filter(|id| state.generations.get(id).is_some_and(|g| g.guest_on.is_none()))
             .last();
-        Ok(newest.and_then(|id| state.generations.get(&id)).map(|generation| generation.ino))
+        newest.and_then(|id| state.generations.get(&id)).map(|generation| (generation.ino, None))
     }
 
     /// Tells the kernel of an inode, and counts that it was told.
     pub(super) fn found(&self, state: &mut State, ino: Ino, spot: Option<&Spot>) -> Reply<Found> {
         let (attr, attr_ttl) = self.attr_of(state, ino)?;
-        state.count_lookup(ino);
+        Ok(self.tell(state, spot, attr, attr_ttl))
+    }
+
+    fn tell(
+        &self,
+        state: &mut State,
+        spot: Option<&Spot>,
+        attr: Attr,
+        attr_ttl: Duration,
+    ) -> Found {
+        state.count_lookup(attr.ino);
         let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
             Duration::ZERO
         } else {
             self.ttl()
         };
-        Ok(Found { attr, entry_ttl, attr_ttl })
+        Found { attr, entry_ttl, attr_ttl }
     }
 
     /// Reports whether a name leads different processes to different inodes, so that the kernel must ask

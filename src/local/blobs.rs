@@ -17,6 +17,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -149,6 +150,8 @@ struct Inner {
     listed: AtomicBool,
     evictions: AtomicU64,
     damaged: AtomicU64,
+    /// When the disk was asked last how much it has free, and what it said.
+    disk_free: Mutex<(Duration, u64)>,
     /// Minute of the last warnings about damage, and how many it has seen.
     warned: Mutex<(u64, u32)>,
 }
@@ -209,6 +212,7 @@ impl Blobs {
             listed: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
+            disk_free: Mutex::new((Duration::ZERO, 0)),
             warned: Mutex::new((0, 0)),
         }));
         blobs.list()?;

@@ -18,21 +18,18 @@ pub(super) struct Shelf {
     path: PathBuf,
     next: AtomicU64,
     bytes: AtomicU64,
-    /// What the last measurement found beyond the noted bytes.
-    unnoted: AtomicU64,
     opened: AtomicBool,
 }
 
 impl Shelf {
     pub(super) fn new(path: PathBuf) -> Self {
         let opened = AtomicBool::new(false);
-        let zero = || AtomicU64::new(0);
-        Self { path, next: zero(), bytes: zero(), unnoted: zero(), opened }
+        Self { path, next: AtomicU64::new(0), bytes: AtomicU64::new(0), opened }
     }
 
     /// Returns the bytes that staging files take, as far as they were noted.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed).saturating_add(self.unnoted.load(Ordering::Relaxed))
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Reserves a name for a file that the caller puts there.
@@ -75,31 +72,9 @@ impl Staging {
     }
 
     /// Returns the bytes that staging files take, as far as they were noted with
-    /// [`StagedPath::note_bytes`] or found by [`Staging::measure`].
+    /// [`StagedPath::note_bytes`].
     pub fn bytes(&self) -> u64 {
         self.0.bytes()
-    }
-
-    /// Asks the disk how much the staging files take: writes through the kernel are not noted.
-    ///
-    /// What it finds beyond the noted bytes counts until the next measurement. Costs one call per
-    /// staging file.
-    pub fn measure(&self) -> Result<u64> {
-        let sum = || -> io::Result<u64> {
-            let mut sum = 0;
-            for entry in fs::read_dir(&self.0.path)? {
-                match entry?.metadata() {
-                    Ok(found) => sum += found.len(),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            Ok(sum)
-        };
-        let sum = sum().map_err(|e| Error::io(format!("measure {}", self.0.path.display()), e))?;
-        let noted = self.0.bytes.load(Ordering::Relaxed);
-        self.0.unnoted.store(sum.saturating_sub(noted), Ordering::Relaxed);
-        Ok(sum)
     }
 }
 
@@ -132,11 +107,19 @@ impl StagedPath {
         &self.path
     }
 
-    /// Notes how large the file is by now, in bytes, for the limit of the disk.
-    pub fn note_bytes(&self, bytes: u64) {
+    /// Notes how large the file is by now, in bytes, for the limit of the disk. Returns whether it has grown.
+    pub fn note_bytes(&self, bytes: u64) -> bool {
         let old = self.bytes.swap(bytes, Ordering::Relaxed);
         // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
         self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
+        bytes > old
+    }
+
+    /// Notes that the file is at least this large by now.
+    pub fn note_growth(&self, bytes: u64) {
+        if bytes > self.bytes.load(Ordering::Relaxed) {
+            self.note_bytes(bytes);
+        }
     }
 
     /// Gives the name up without removing anything: the file now has another name.
@@ -175,7 +158,11 @@ mod tests {
         staged.note_bytes(100);
         second.note_bytes(50);
         staged.note_bytes(30);
+        second.note_growth(40);
         assert_eq!(staging.bytes(), 80);
+        second.note_growth(60);
+        assert_eq!(staging.bytes(), 90);
+        second.note_bytes(50);
         let path = staged.path().to_owned();
         drop(staged);
         assert!(!path.exists());
@@ -193,10 +180,8 @@ mod tests {
         fs::write(dir.path().join("staging/left"), b"x").unwrap();
         let staging = Staging::open(&dir).unwrap();
         assert!(!dir.path().join("staging/left").exists());
-        let (mut file, staged) = staging.create().unwrap();
-        io::Write::write_all(&mut file, b"12345").unwrap();
+        let (_file, staged) = staging.create().unwrap();
         Staging::open(&dir).unwrap();
         assert!(staged.path().exists());
-        assert_eq!(staging.measure().unwrap(), 5);
     }
 }
