@@ -11,3 +11,6 @@ mod node;
 mod serve;
 
 pub use serve::{ExitReport, serve};
+
+#[cfg(test)]
+mod tests;

@@ -101,7 +101,9 @@ impl Filesystem {
     fn plan_death(&self, state: &mut State, id: GenId) -> Flush {
         let open_elsewhere = state.is_open_for_writing(id);
         let Some(generation) = state.generations.get(&id) else { return Flush::Nothing };
-        let empty_handed = !generation.wrote() || !generation.unpublished_bytes();
+        // Emptying a version that had content is writing too, though it leaves no bytes.
+        let empty_handed = !generation.wrote()
+            || (generation.published.is_some() && !generation.unpublished_bytes());
         let nothing_new = generation.published.is_some() || generation.closed_once;
         if empty_handed && (open_elsewhere || nothing_new || !generation.fresh) {
             return if open_elsewhere || generation.published.is_some() || generation.place.is_none()
