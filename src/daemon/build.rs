@@ -64,7 +64,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let root = root_of(mount_point)?;
     let dir = CacheDir::open(&settings.local.cache_dir)?;
     dir.set_holder(&mount_point.to_string_lossy())?;
-    let staging = Staging::open(&dir)?;
+    let staging = Staging::open(&dir)?.keep_ready()?;
     let index = Index::open(&dir);
     let mut loaded = index.load();
     let limits = Limits::of(settings.local.cache_size.0);

@@ -218,7 +218,8 @@ impl Filesystem {
         let grown = {
             let state = self.0.state.lock();
             let open = state.generations.values().filter(|generation| generation.writers > 0);
-            open.fold(false, |grown, generation| generation.measure() || grown)
+            // All of them: each notes what it takes.
+            open.filter(|generation| generation.measure()).count() > 0
         };
         if grown && !self.0.rooms.blobs.make_room(0) {
             tracing::debug!("what is being written is more than the limit of the cache leaves");

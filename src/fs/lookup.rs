@@ -122,10 +122,7 @@ impl Filesystem {
         path: &TreePath,
         who: Option<Who>,
     ) -> Reply<Option<Found>> {
-        let (ino, seen) = match self.find(state, spot, path, who) {
-            Some(led) => led,
-            None => return Ok(None),
-        };
+        let Some((ino, seen)) = self.find(state, spot, path, who) else { return Ok(None) };
         // What was just read need not be read again for its attributes.
         let version = state.inodes.get(&ino).is_some_and(Inode::is_version);
         if let Some(seen) = seen.filter(|_| version) {

@@ -8,9 +8,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use parking_lot::Mutex;
 
 use super::dir::CacheDir;
 use crate::error::{Error, Result};
+use crate::task;
 
 /// Where staging files are named and counted; shared with the blobs, which take files back.
 #[derive(Debug)]
@@ -38,11 +42,70 @@ impl Shelf {
         let path = self.path.join(format!("{number:016x}"));
         StagedPath { path, shelf: Arc::clone(self), bytes: AtomicU64::new(0), consumed: false }
     }
+
+    fn create(self: &Arc<Self>) -> Result<(File, StagedPath)> {
+        let staged = self.name();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(staged.path())
+            .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
+        Ok((file, staged))
+    }
 }
+
+/// Empty files that are kept ready. Making one is most of what a `create` costs, and a program that
+/// creates a file is usually not done with the one before when the next can be made.
+const READY_FILES_MAX: usize = 16;
 
 /// The folder of staging files.
 #[derive(Clone, Debug)]
-pub struct Staging(Arc<Shelf>);
+pub struct Staging {
+    shelf: Arc<Shelf>,
+    ready: Option<Ready>,
+}
+
+/// Files that were made before anybody asked for them, by a thread of their own, which ends with the last
+/// clone.
+#[derive(Clone, Debug)]
+struct Ready {
+    files: Arc<Mutex<Vec<(File, StagedPath)>>>,
+    wake: SyncSender<()>,
+}
+
+impl Ready {
+    fn start(shelf: Arc<Shelf>) -> io::Result<Self> {
+        let files = Arc::new(Mutex::new(Vec::with_capacity(READY_FILES_MAX)));
+        let (wake, woken) = sync_channel::<()>(1);
+        let made = Arc::clone(&files);
+        // It ends by itself.
+        drop(task::thread("hearthfs-stage", move || {
+            while woken.recv().is_ok() {
+                while made.lock().len() < READY_FILES_MAX {
+                    // Whoever needs one then tries it himself, and says what is wrong.
+                    let Ok(one) = shelf.create() else { break };
+                    made.lock().push(one);
+                }
+            }
+        })?);
+        let ready = Self { files, wake };
+        ready.refill();
+        Ok(ready)
+    }
+
+    fn refill(&self) {
+        // A full channel says that the thread was told already.
+        self.wake.try_send(()).ok();
+    }
+
+    fn take(&self) -> Option<(File, StagedPath)> {
+        let one = self.files.lock().pop();
+        self.refill();
+        one
+    }
+}
 
 impl Staging {
     /// Opens the folder and removes what an earlier run left in it.
@@ -55,26 +118,29 @@ impl Staging {
                 tracing::info!(files = emptied, "dropped what an earlier run had not published");
             }
         }
-        Ok(Self(Arc::clone(shelf)))
+        Ok(Self { shelf: Arc::clone(shelf), ready: None })
+    }
+
+    /// Keeps some empty files ready from now on.
+    pub fn keep_ready(mut self) -> Result<Self> {
+        let ready = Ready::start(Arc::clone(&self.shelf))
+            .map_err(|e| Error::io("start the thread that makes staging files", e))?;
+        self.ready = Some(ready);
+        Ok(self)
     }
 
     /// Makes a new, empty file, open for reading and writing.
     pub fn create(&self) -> Result<(File, StagedPath)> {
-        let staged = self.0.name();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(staged.path())
-            .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
-        Ok((file, staged))
+        match self.ready.as_ref().and_then(Ready::take) {
+            Some(made) => Ok(made),
+            None => self.shelf.create(),
+        }
     }
 
     /// Returns the bytes that staging files take, as far as they were noted with
     /// [`StagedPath::note_bytes`].
     pub fn bytes(&self) -> u64 {
-        self.0.bytes()
+        self.shelf.bytes()
     }
 }
 
@@ -171,6 +237,28 @@ mod tests {
         second.consume();
         assert!(kept.exists());
         assert_eq!(staging.bytes(), 0);
+    }
+
+    #[test]
+    fn files_that_are_kept_ready_are_as_good_as_new() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = CacheDir::open(root.path()).unwrap();
+        let staging = Staging::open(&dir).unwrap().keep_ready().unwrap();
+        let files: Vec<_> = (0..3 * READY_FILES_MAX).map(|_| staging.create().unwrap()).collect();
+        let paths: std::collections::BTreeSet<_> = files.iter().map(|(_, at)| at.path()).collect();
+        assert_eq!(paths.len(), files.len());
+        for (file, staged) in &files {
+            assert!(staged.path().exists());
+            assert_eq!(file.metadata().unwrap().len(), 0);
+        }
+        drop(files);
+        assert_eq!(staging.bytes(), 0);
+        // Whatever the thread is doing, it ends and leaves nothing.
+        drop(staging);
+        let left = || fs::read_dir(dir.path().join("staging")).unwrap().count();
+        while left() > 0 {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -297,7 +297,9 @@ impl<'a> Kernel<'a> {
             }
         }
         self.rooms().fs.releasedir(found.ino, handle);
-        told.into_iter().for_each(|ino| self.learn(ino));
+        for ino in told {
+            self.learn(ino);
+        }
         Ok(names)
     }
 

@@ -34,6 +34,8 @@ struct Draft {
     closed_once: bool,
     /// It took over an empty published file.
     in_place: bool,
+    /// It emptied what another had open and had not written: it leaves no trace unless it is written.
+    guest: bool,
     group: Option<u64>,
 }
 
@@ -68,6 +70,8 @@ pub(super) type Registers = BTreeMap<String, (u64, Option<Thing>)>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     registers: Registers,
+    /// What all nodes knew when they met last.
+    told: Registers,
     drafts: BTreeMap<usize, Draft>,
     handles: BTreeMap<Fd, Handle>,
     next_draft: usize,
@@ -103,17 +107,41 @@ impl Model {
         self.handles.clear();
     }
 
-    pub(super) fn registers(&self) -> &Registers {
-        &self.registers
+    /// Returns what this node tells the others: its changes since they met last, and `heard` since. A path
+    /// that it made and removed again is nobody's business, unless another has spoken of it, and is
+    /// afterwards as it was before.
+    pub(super) fn tell(&mut self, heard: &Registers) -> Registers {
+        let mut news = Registers::new();
+        for (path, now) in std::mem::take(&mut self.registers) {
+            let before = self.told.get(&path).cloned();
+            let was_there = before.as_ref().is_some_and(|(_, thing)| thing.is_some());
+            let kept = if now.1.is_some() || was_there || heard.contains_key(&path) {
+                Some(now)
+            } else {
+                before.clone()
+            };
+            if let Some(kept) = kept {
+                if before.is_none_or(|before| before.0 < kept.0) {
+                    news.insert(path.clone(), kept.clone());
+                }
+                self.registers.insert(path, kept);
+            }
+        }
+        news
     }
 
-    /// Learns what another node has done.
-    pub(super) fn learn(&mut self, others: &Registers) {
-        for (path, (number, thing)) in others {
+    /// Learns what another node has told.
+    pub(super) fn learn(&mut self, news: &Registers) {
+        for (path, (number, thing)) in news {
             if self.registers.get(path).is_none_or(|(known, _)| known < number) {
                 self.registers.insert(path.clone(), (*number, thing.clone()));
             }
         }
+    }
+
+    /// Notes that all nodes know the same.
+    pub(super) fn met(&mut self) {
+        self.told = self.registers.clone();
     }
 
     fn reachable(&self, path: &str) -> bool {
@@ -247,6 +275,11 @@ impl Model {
     }
 
     fn begin(&mut self, path: &str, published: Option<Thing>, wish: Wish) -> usize {
+        let unwritten = |draft: &Draft| !draft.guest && !draft.wrote;
+        let guest = wish.truncate
+            && self
+                .drafts_at(path)
+                .any(|(_, draft)| unwritten(draft) && (draft.in_place || published.is_none()));
         let (base, group) = match published {
             Some(Thing::File(bytes, group)) => (Some(bytes), group),
             _ => (None, None),
@@ -262,6 +295,7 @@ impl Model {
             wrote: false,
             closed_once: false,
             in_place,
+            guest,
             group,
         };
         self.next_draft += 1;
@@ -331,7 +365,7 @@ impl Model {
     fn publish(&mut self, counter: &mut Counter, id: usize) {
         let draft = self.drafts[&id].clone();
         if let Some(name) = &draft.name
-            && (draft.wrote || (draft.fresh && !draft.in_place))
+            && (draft.wrote || (draft.fresh && !draft.in_place && !draft.guest))
         {
             let same =
                 |thing: &Thing| matches!(thing, Thing::File(_, group) if *group == draft.group);
@@ -405,6 +439,7 @@ impl Model {
                     wrote: true,
                     closed_once: true,
                     in_place: false,
+                    guest: false,
                     group,
                 };
                 self.next_draft += 1;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
 use super::kernel::{Fd, Kernel};
-use super::model::{Counter, Model, Thing, Wish};
+use super::model::{Counter, Model, Registers, Thing, Wish};
 use super::programs::Program;
 use crate::config::{ByteSize, Settings};
 
@@ -184,6 +184,12 @@ impl<'a> World<'a> {
     fn open_to_write(&mut self, program: usize, path: &str, wish: Wish) -> Option<Fd> {
         // Who joins whom among more than two who write one name at once is not the subject here.
         if self.model.drafts_of(path) >= 2 || self.model.handles().len() >= HANDLES_MAX {
+            return None;
+        }
+        // Nor whether two share a file that was published empty: that hangs on how it is held open.
+        let empty =
+            matches!(self.model.published(path), Some(Thing::File(bytes, _)) if bytes.is_empty());
+        if empty && !wish.truncate && self.model.drafts_of(path) > 0 {
             return None;
         }
         let (who, fd) = (self.caller(program), self.next_fd);
@@ -413,7 +419,7 @@ fn config(cases: u32) -> ProptestConfig {
     let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     ProptestConfig {
         cases: wanted.unwrap_or(cases),
-        max_shrink_iters: 2000,
+        max_shrink_iters: 400,
         ..ProptestConfig::default()
     }
 }
@@ -433,7 +439,6 @@ fn any_whole_act() -> impl Strategy<Value = Act> {
                 | Act::Stat { .. }
                 | Act::List { .. }
                 | Act::Forget
-                | Act::Restart { .. }
         )
     })
 }
@@ -493,16 +498,22 @@ proptest! {
     }
 }
 
-/// Lets each node's changes come to the other.
+/// Lets each node's changes come to the other: first those of one, so that it is certain what the second
+/// knows when it tells its own.
 fn settle(nodes: &mut [World<'_>; 2]) {
-    nodes.iter().for_each(|node| node.kernel.drain());
     let [one, two] = nodes;
-    one.model.learn(two.model.registers());
-    two.model.learn(one.model.registers());
     let look = |world: &mut World<'_>| {
         let who = world.caller(0);
         assert_eq!(world.kernel.stat(&who, "no such name").err(), Some(Errno::ENOENT));
     };
-    look(one);
+    one.kernel.drain();
+    let first = one.model.tell(&Registers::new());
     look(two);
+    two.model.learn(&first);
+    two.kernel.drain();
+    let second = two.model.tell(&first);
+    look(one);
+    one.model.learn(&second);
+    one.model.met();
+    two.model.met();
 }
