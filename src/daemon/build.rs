@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hearthfs_mount::Tasks;
@@ -21,7 +22,7 @@ use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Remote, RemoteOptions};
 use crate::stamp::NodeId;
-use crate::sync::{self, Engine};
+use crate::sync::{self, Engine, Traffic};
 
 /// How long the first look at the remote may take. A store that cannot be reached is no reason not to
 /// mount; one that refuses us is.
@@ -185,9 +186,18 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock) -> Health {
 }
 
 /// Adds what other rooms count themselves.
-pub(super) fn add_counts(counters: &mut Snapshot, remote: Option<&Remote>, blobs: &Blobs) {
+pub(super) fn add_counts(
+    counters: &mut Snapshot,
+    remote: Option<&Remote>,
+    blobs: &Blobs,
+    traffic: &Traffic,
+) {
     let usage = blobs.usage();
     (counters.evicted, counters.damaged) = (usage.evictions, usage.damaged);
+    counters.evicted_bytes = usage.evicted_bytes;
+    counters.uploaded = traffic.uploaded.load(Ordering::Relaxed);
+    counters.commits_written = traffic.commits_written.load(Ordering::Relaxed);
+    counters.commits_applied = traffic.commits_applied.load(Ordering::Relaxed);
     let Some(remote) = remote else { return };
     let requests = remote.requests();
     let kinds = [

@@ -179,6 +179,13 @@ impl State {
         {
             inode.places.retain(|place| place != from);
             inode.places.push(to.clone());
+            // A published file that is open for writing goes along: what is written comes under its new name.
+            if let Node::Generation(id) = inode.node
+                && let Some(generation) = self.generations.get_mut(&id)
+                && generation.place.as_ref() == Some(from)
+            {
+                generation.place = Some(to.clone());
+            }
         }
         for id in &slot.generations {
             if let Some(generation) = self.generations.get_mut(id) {

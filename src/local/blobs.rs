@@ -128,6 +128,8 @@ pub struct Usage {
     pub limit: u64,
     /// Blobs evicted since the start.
     pub evictions: u64,
+    /// Bytes of those.
+    pub evicted_bytes: u64,
     /// Blobs found damaged since the start.
     pub damaged: u64,
 }
@@ -149,6 +151,7 @@ struct Inner {
     /// Whether the table knows every file; until then an unknown digest is looked up on disk.
     listed: AtomicBool,
     evictions: AtomicU64,
+    evicted_bytes: AtomicU64,
     damaged: AtomicU64,
     /// When the disk was asked last how much it has free, and what it said.
     disk_free: Mutex<(Duration, u64)>,
@@ -211,6 +214,7 @@ impl Blobs {
             stripes: (0..256).map(|_| Mutex::new(())).collect(),
             listed: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
+            evicted_bytes: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
             disk_free: Mutex::new((Duration::ZERO, 0)),
             warned: Mutex::new((0, 0)),
@@ -291,6 +295,7 @@ impl Blobs {
             blobs: table.tier.len() as u64,
             limit: self.0.limits.bytes,
             evictions: self.0.evictions.load(Ordering::Relaxed),
+            evicted_bytes: self.0.evicted_bytes.load(Ordering::Relaxed),
             damaged: self.0.damaged.load(Ordering::Relaxed),
         }
     }

@@ -87,8 +87,20 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Commits of other nodes that moved something; counted under the lock of the namespace.
     applied: AtomicU64,
+    traffic: Traffic,
     quiet_bad: Quiet,
     quiet_save: Quiet,
+}
+
+/// What went to the store and came from it, counted for people.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Blobs that were stored.
+    pub uploaded: AtomicU64,
+    /// Commits that were written.
+    pub commits_written: AtomicU64,
+    /// Commits of other nodes that were applied.
+    pub commits_applied: AtomicU64,
 }
 
 /// What is guarded by the order lock.
@@ -292,6 +304,11 @@ impl Ledger {
     /// then, has what is counted in what was read.
     pub fn applied(&self) -> u64 {
         self.0.applied.load(Ordering::Acquire)
+    }
+
+    /// Returns the counts of what went to the store and came from it.
+    pub fn traffic(&self) -> &Traffic {
+        &self.0.traffic
     }
 
     /// Reports what is not yet remote.

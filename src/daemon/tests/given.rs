@@ -76,3 +76,19 @@ fn a_file_that_cannot_be_published_leaves_nothing_behind() {
     assert_eq!((usage.blobs, usage.staged_bytes), (1, 0));
     assert_eq!(kernel.stat(&who, "file").unwrap().size, 7);
 }
+
+#[test]
+fn an_empty_file_that_is_renamed_while_it_is_written_is_published_under_its_new_name() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    let who = program.caller();
+    kernel.open(&who, "old", 1, WRITE, true).unwrap();
+    kernel.close(&who, 1).unwrap();
+    kernel.open(&who, "old", 2, WRITE, false).unwrap();
+    kernel.rename(&who, "old", "new").unwrap();
+    kernel.write(2, 0, b"text").unwrap();
+    kernel.close(&who, 2).unwrap();
+    assert_eq!(kernel.list(&who, "").unwrap(), ["new"]);
+    assert_eq!(kernel.stat(&who, "new").unwrap().size, 4);
+}

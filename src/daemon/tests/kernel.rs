@@ -36,8 +36,8 @@ pub(super) struct Kernel<'a> {
     passthrough: bool,
     rooms: Option<Rooms>,
     open: HashMap<Fd, Open>,
-    /// What the file system believes that we remember, and how often.
-    known: HashMap<Ino, u64>,
+    /// What the file system believes that we remember: how often, and whether it is a directory.
+    known: HashMap<Ino, (u64, bool)>,
 }
 
 impl<'a> Kernel<'a> {
@@ -84,13 +84,19 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    fn learn(&mut self, ino: Ino) {
-        *self.known.entry(ino).or_default() += 1;
+    fn learn(&mut self, told: &Attr) {
+        let known = self.known.entry(told.ino).or_default();
+        *known = (known.0 + 1, told.file_type == FileType::Directory);
     }
 
-    /// Forgets all that it was told, as under pressure of memory.
+    /// Forgets what it was told, as under pressure of memory; but no directory while a file is open, which
+    /// may lie in it.
     pub(super) fn forget(&mut self) {
-        for (ino, count) in std::mem::take(&mut self.known) {
+        let keep_dirs = !self.open.is_empty();
+        let (kept, gone): (HashMap<_, _>, HashMap<_, _>) =
+            self.known.drain().partition(|(_, (_, is_dir))| *is_dir && keep_dirs);
+        self.known = kept;
+        for (ino, (count, _)) in gone {
             self.rooms().fs.forget(ino, count);
         }
     }
@@ -98,7 +104,7 @@ impl<'a> Kernel<'a> {
     fn look_up(&mut self, who: &Caller, dir: Ino, name: &str) -> Reply<Option<Attr>> {
         match self.answer(|vfs| vfs.lookup(who, dir, OsStr::new(name)))? {
             Lookup::Found(found) => {
-                self.learn(found.attr.ino);
+                self.learn(&found.attr);
                 Ok(Some(found.attr))
             }
             Lookup::Missing { .. } => Ok(None),
@@ -161,7 +167,7 @@ impl<'a> Kernel<'a> {
                 None if create => {
                     let name = OsStr::new(name);
                     let made = kernel.answer(|vfs| vfs.create(who, dir, name, 0o644, flags))?;
-                    kernel.learn(made.found.attr.ino);
+                    kernel.learn(&made.found.attr);
                     (made.found.attr.ino, made.opened)
                 }
                 None => return Err(Errno::ENOENT),
@@ -228,7 +234,7 @@ impl<'a> Kernel<'a> {
     pub(super) fn mkdir(&mut self, who: &Caller, path: &str) -> Reply<()> {
         let (dir, name) = self.walk(who, path)?;
         let made = self.answer(|vfs| vfs.mkdir(who, dir, OsStr::new(name), 0o755))?;
-        self.learn(made.attr.ino);
+        self.learn(&made.attr);
         Ok(())
     }
 
@@ -236,7 +242,7 @@ impl<'a> Kernel<'a> {
         let (dir, name) = self.walk(who, path)?;
         let target = Path::new(target);
         let made = self.answer(|vfs| vfs.symlink(who, dir, OsStr::new(name), target))?;
-        self.learn(made.attr.ino);
+        self.learn(&made.attr);
         Ok(())
     }
 
@@ -249,7 +255,7 @@ impl<'a> Kernel<'a> {
         let found = self.find(who, from)?;
         let (dir, name) = self.walk(who, to)?;
         let made = self.answer(|vfs| vfs.link(who, found.ino, dir, OsStr::new(name)))?;
-        self.learn(made.attr.ino);
+        self.learn(&made.attr);
         Ok(())
     }
 
@@ -288,7 +294,7 @@ impl<'a> Kernel<'a> {
                 at = entry.next;
                 if let Some(found) = &entry.found {
                     names.push(entry.name.to_str().unwrap().to_owned());
-                    told.push(found.attr.ino);
+                    told.push(found.attr);
                 }
                 false
             })?;
@@ -297,8 +303,8 @@ impl<'a> Kernel<'a> {
             }
         }
         self.rooms().fs.releasedir(found.ino, handle);
-        for ino in told {
-            self.learn(ino);
+        for attr in &told {
+            self.learn(attr);
         }
         Ok(names)
     }

@@ -123,6 +123,7 @@ impl Blobs {
         for (digest, blob) in victims {
             if self.evict_one(&digest) {
                 freed += charge(blob.seal.size);
+                self.0.evicted_bytes.fetch_add(blob.seal.size, Ordering::Relaxed);
             } else {
                 kept.push((digest, blob));
             }

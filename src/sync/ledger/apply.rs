@@ -37,6 +37,7 @@ impl Ledger {
             }
             order.chains.note(commit);
             order.dirty.seen.push(stamp);
+            self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
@@ -118,6 +119,8 @@ impl Ledger {
         names: &[Stamp],
     ) {
         let contents = batch.contents();
+        self.0.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
+        self.0.traffic.commits_written.fetch_add(1, Ordering::Relaxed);
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();

@@ -93,6 +93,7 @@ impl Ledger {
             warned_ahead: AtomicBool::new(false),
             applied: AtomicU64::new(0),
             quiet_bad: Quiet::default(),
+            traffic: super::Traffic::default(),
             quiet_save: Quiet::default(),
         }));
         ledger.observe_all();
