@@ -143,7 +143,7 @@ fn table(status: &Status) -> String {
             c.dropped_generations
         ),
     );
-    row("uploaded", human(c.uploaded_bytes));
+    row("uploaded", format!("{} ({})", c.uploaded, human(c.uploaded_bytes)));
     row("evicted", format!("{} ({})", c.evicted, human(c.evicted_bytes)));
     if c.damaged > 0 {
         row("damaged", format!("{}; see the log", c.damaged));

@@ -94,6 +94,13 @@ pub static KEYS: &[Key] = &[
         set: |s, v| word(v, &SWITCH).map(|on| s.mount.read_only = on),
     },
     Key {
+        name: "mount.xattrs",
+        shape: Shape::Switch,
+        default: "true",
+        variable: Some("HEARTHFS_XATTRS"),
+        set: |s, v| word(v, &SWITCH).map(|on| s.mount.xattrs = on),
+    },
+    Key {
         name: "mount.threads",
         shape: Shape::Count,
         default: "auto",

@@ -36,6 +36,8 @@ pub struct Mount {
     pub allow_other: AllowOther,
     /// Whether writers get EROFS.
     pub read_only: bool,
+    /// Whether files have extended attributes of `user.*`.
+    pub xattrs: bool,
     /// Threads that answer the kernel; `None` chooses by the number of processors.
     pub threads: Option<usize>,
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hearthfs_mount::{Tasks, mounts};
@@ -24,7 +25,7 @@ use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Remote, RemoteOptions};
 use crate::stamp::NodeId;
-use crate::sync::{self, Engine};
+use crate::sync::{self, Engine, Traffic};
 use crate::task;
 
 /// How long the first look at the remote may take. A store that cannot be reached is no reason not to
@@ -81,7 +82,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let root = root_of(mount_point)?;
     let dir = open_dir(runtime, &settings.local.cache_dir, mount_point)?;
     dir.set_holder(&mount_point.to_string_lossy())?;
-    let staging = Staging::open(&dir)?;
+    let staging = Staging::open(&dir)?.keep_ready()?;
     let index = Index::open(&dir);
     let mut loaded = index.load();
     let limits = Limits::of(settings.local.cache_size.0);
@@ -293,9 +294,18 @@ pub(super) fn abilities_of(remote: &Remote) -> BTreeMap<String, bool> {
 }
 
 /// Adds what other rooms count themselves.
-pub(super) fn add_counts(counters: &mut Snapshot, remote: Option<&Remote>, blobs: &Blobs) {
+pub(super) fn add_counts(
+    counters: &mut Snapshot,
+    remote: Option<&Remote>,
+    blobs: &Blobs,
+    traffic: &Traffic,
+) {
     let usage = blobs.usage();
     (counters.evicted, counters.damaged) = (usage.evictions, usage.damaged);
+    counters.evicted_bytes = usage.evicted_bytes;
+    counters.uploaded = traffic.uploaded.load(Ordering::Relaxed);
+    counters.commits_written = traffic.commits_written.load(Ordering::Relaxed);
+    counters.commits_applied = traffic.commits_applied.load(Ordering::Relaxed);
     let Some(remote) = remote else { return };
     let requests = remote.requests();
     let kinds = [

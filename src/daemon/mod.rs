@@ -24,3 +24,5 @@ pub use rules::{lifecycle, store};
 pub use serve::{ExitReport, serve};
 
 pub use crate::remote::{Declaration, Declared, Lifecycle, Report};
+#[cfg(test)]
+mod tests;

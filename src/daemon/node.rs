@@ -215,7 +215,9 @@ impl Node for MountedNode {
         let abilities = self.session.get().map(|session| session.as_ref().abilities());
         let usage = self.rooms.blobs.usage();
         let mut counters = self.rooms.metrics.snapshot();
-        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs);
+        let traffic = self.rooms.engine.ledger().traffic();
+        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs, traffic);
+        counters.invalidated = self.session.get().map_or(0, |session| session.notifier().sent());
         let passthrough = abilities.is_some_and(|abilities| abilities.passthrough);
         let mode = if passthrough { "passthrough" } else { "ordinary" };
         let phase = match self.phase.load(Ordering::Relaxed) {

@@ -25,8 +25,6 @@ const WORKER_THREADS: usize = 2;
 const BLOCKING_THREADS_MAX: usize = 16;
 /// Threads that take the kernel's requests, where the settings name no number.
 const REQUEST_THREADS: usize = 4;
-/// How often generations that nobody came back to are swept.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// How long the first look through the mount may take.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
 /// How long background tasks get to notice that all is over.
@@ -83,12 +81,7 @@ fn serve_on(
     node.set_session(Arc::clone(&session));
     let sweeping = {
         let fs = node.rooms().fs.clone();
-        task::spawn(runtime.handle(), "sweep", async move {
-            loop {
-                clock::sleep(SWEEP_EVERY).await;
-                fs.sweep();
-            }
-        })
+        task::spawn(runtime.handle(), "sweep", fs.look_after())
     };
     look_through(runtime, session.mount_point())?;
     tracing::info!(mount_point = %mount_point.display(), "mounted");
@@ -131,7 +124,7 @@ fn mount(
             AllowOther::Yes => true,
             AllowOther::No => false,
         },
-        user_xattrs: true,
+        user_xattrs: settings.mount.xattrs,
         threads: settings.mount.threads.unwrap_or(REQUEST_THREADS),
         want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
         probe_file: Some(rooms.probe_file()?),

@@ -15,7 +15,7 @@ use super::filesystem::Filesystem;
 use super::generation::Stage;
 use super::handle::{Bytes, OpenFile};
 use super::inode::{GenId, Mode, Node, Source, Spot};
-use super::state::State;
+use super::state::{State, close_files};
 use super::who::Who;
 use crate::clock;
 use crate::digest::Digest;
@@ -295,6 +295,7 @@ impl Filesystem {
             inode.opens -= 1;
         }
         state.settle_inode(ino);
+        close_files(state);
     }
 
     fn open_to_write(&self, ino: Ino, who: Who, flags: OpenFlags) -> Answer<Opened> {
@@ -483,8 +484,10 @@ impl State {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && inode.opens == 0
         {
-            inode.source = None;
             inode.mode = None;
+            if let Some(source) = inode.source.take() {
+                self.let_go(source);
+            }
         }
         self.sweep_inode(ino);
     }

@@ -36,6 +36,7 @@ impl Ledger {
             order.chains.note(commit);
             order.dirty.seen.push(stamp);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
+            self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
@@ -131,6 +132,8 @@ impl Ledger {
     ) {
         let mut contents = batch.contents();
         contents.extend(batch.renewals());
+        self.0.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
+        self.0.traffic.commits_written.fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();

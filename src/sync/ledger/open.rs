@@ -113,6 +113,7 @@ impl Ledger {
             unsent: Unsent::default(),
             listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
+            traffic: super::Traffic::default(),
             quiet_save: Quiet::default(),
         }));
         ledger.observe_all();
