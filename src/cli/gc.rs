@@ -168,7 +168,7 @@ mod tests {
         report.kept.insert("commits", tally);
         let lines = text(&report);
         assert_eq!(lines.lines().count(), 3, "{lines}");
-        for word in ["would delete", "used by no entry", "kept", "commits", "not ours", "3 MiB"] {
+        for word in ["would delete", "used by no entry", "kept", "commits", "not ours", "3.0 MiB"] {
             assert!(lines.contains(word), "`{word}` is not in:\n{lines}");
         }
         report.dry_run = false;
