@@ -27,6 +27,8 @@ use crate::task;
 const PAGE_OBJECTS: usize = 1000;
 /// How long the list of a whole prefix may take, with all that is done about it meanwhile.
 const SURVEY_TIME_MAX: Duration = Duration::from_hours(12);
+/// Lists may tell the time of an object in milliseconds, and headers tell it in seconds.
+const SAME_MS: u64 = 1000;
 /// How long one of many deletions may take.
 const DELETE_TIME_MAX: Duration = Duration::from_millis(100);
 /// Objects that are looked at again at once.
@@ -228,7 +230,7 @@ impl Remote {
         let found =
             self.inner.caller.call(call, |store| async move { Ok(store.head(key).await?) }).await;
         match found {
-            Ok(meta) if stored_ms(&meta) == object.stored_ms => None,
+            Ok(meta) if stored_ms(&meta) < object.stored_ms + SAME_MS => None,
             Ok(_) => Some(Deleted::Young),
             Err(error) if error.kind() == Kind::NotFound => Some(Deleted::Gone),
             Err(error) => Some(Deleted::Failed(error)),
