@@ -5,7 +5,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The environment variable that says by how many seconds the wall clock of a program under test is ahead.
+#[cfg(any(test, feature = "test-util"))]
+pub const CLOCK_VARIABLE: &str = "HEARTHFS_TEST_CLOCK_AHEAD_S";
 
 /// A source of wall time and of monotonic time.
 #[derive(Clone, Debug)]
@@ -13,25 +17,55 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    System { start: Instant },
-    Manual { now_ms: Arc<AtomicU64> },
+    /// The machine's wall clock, and this much added, which only a test does.
+    System {
+        ahead_ms: i64,
+    },
+    Manual {
+        now_ms: Arc<AtomicU64>,
+        ahead_ms: i64,
+    },
 }
 
 impl Clock {
     /// Returns the machine's own clock.
-    #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
     pub fn system() -> Self {
-        Self(Source::System { start: Instant::now() })
+        Self(Source::System { ahead_ms: 0 })
+    }
+
+    /// Returns the clock for a program under test: the machine's, with a wall time that is off by what
+    /// [`CLOCK_VARIABLE`] says.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn of_process() -> Self {
+        let ahead_s = std::env::var(CLOCK_VARIABLE).ok().and_then(|text| text.parse::<i64>().ok());
+        Self(Source::System { ahead_ms: ahead_s.unwrap_or(0).saturating_mul(1000) })
+    }
+
+    /// Returns the machine's own clock.
+    #[cfg(not(any(test, feature = "test-util")))]
+    pub fn of_process() -> Self {
+        Self::system()
     }
 
     /// Returns a clock that stands still until [`Clock::advance`] moves it.
     pub fn manual(now_ms: u64) -> Self {
-        Self(Source::Manual { now_ms: Arc::new(AtomicU64::new(now_ms)) })
+        Self(Source::Manual { now_ms: Arc::new(AtomicU64::new(now_ms)), ahead_ms: 0 })
+    }
+
+    /// Returns a clock that runs with this one, and whose wall time is ahead by so much.
+    #[must_use]
+    pub fn skewed(&self, ahead_ms: i64) -> Self {
+        Self(match &self.0 {
+            Source::System { .. } => Source::System { ahead_ms },
+            Source::Manual { now_ms, .. } => {
+                Source::Manual { now_ms: Arc::clone(now_ms), ahead_ms }
+            }
+        })
     }
 
     /// Moves a manual clock; the machine's clock cannot be moved and ignores this.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual { now_ms } = &self.0 {
+        if let Source::Manual { now_ms, .. } = &self.0 {
             now_ms.fetch_add(by.as_millis() as u64, Ordering::Relaxed);
         }
     }
@@ -39,12 +73,16 @@ impl Clock {
     /// Returns the wall time since the Unix epoch.
     #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
     pub fn wall(&self) -> Duration {
-        match &self.0 {
-            Source::System { .. } => {
-                SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+        let (now, ahead_ms) = match &self.0 {
+            Source::System { ahead_ms } => {
+                (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), *ahead_ms)
             }
-            Source::Manual { now_ms } => Duration::from_millis(now_ms.load(Ordering::Relaxed)),
-        }
+            Source::Manual { now_ms, ahead_ms } => {
+                (Duration::from_millis(now_ms.load(Ordering::Relaxed)), *ahead_ms)
+            }
+        };
+        let by = Duration::from_millis(ahead_ms.unsigned_abs());
+        if ahead_ms < 0 { now.saturating_sub(by) } else { now + by }
     }
 
     /// Returns the wall time in milliseconds since the Unix epoch.
@@ -52,11 +90,14 @@ impl Clock {
         self.wall().as_millis() as u64
     }
 
-    /// Returns a time that only grows, since an arbitrary start.
+    /// Returns a time that only grows, since an arbitrary start, also while the machine sleeps.
     pub fn mono(&self) -> Duration {
         match &self.0 {
-            Source::System { start } => start.elapsed(),
-            Source::Manual { now_ms } => Duration::from_millis(now_ms.load(Ordering::Relaxed)),
+            Source::System { .. } => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+            }
+            Source::Manual { now_ms, .. } => Duration::from_millis(now_ms.load(Ordering::Relaxed)),
         }
     }
 }

@@ -106,11 +106,14 @@ impl TreePath {
 
     /// Returns what follows `dir`, still NUL-separated, if this path lies below it.
     pub fn below(&self, dir: &Self) -> Option<&[u8]> {
-        if dir.is_root() {
-            return (!self.is_root()).then_some(&self.0);
-        }
-        let rest = self.0.strip_prefix(&*dir.0)?;
-        rest.strip_prefix(&[0]).filter(|rest| !rest.is_empty())
+        dir.rest_of(&self.0)
+    }
+
+    /// Returns what follows this directory in the kept bytes of a path that lies below it.
+    pub fn rest_of<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        let rest = path.strip_prefix(&*self.0)?;
+        let rest = if self.is_root() { rest } else { rest.strip_prefix(&[0])? };
+        (!rest.is_empty()).then_some(rest)
     }
 
     /// Returns this path with the leading `from` replaced by `to`; `None` if it is neither `from`

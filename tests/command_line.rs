@@ -163,7 +163,7 @@ fn bad_configuration_is_refused_before_anything_is_changed() {
     for command in [&["mount", "mnt"][..], &["config", "check"], &["run", "--mount", "mnt"]] {
         for (options, words) in [
             (&["--remote", "bucket"][..], &["--remote", "remote.url", "\"bucket\"", "s3://"][..]),
-            (&["--remote", "gs://bucket"], &["not in this version"]),
+            (&["--remote", "gs://Bucket"], &["cannot be a bucket"]),
             (&["--cache-size", "50"], &["local.cache_size", "no unit"]),
             (&["--cache-size", "1MiB"], &["from 16MiB"]),
             (&["--config", "bad.toml"], &["bad.toml:2", "local.cache_sise", "cache_size"]),

@@ -44,7 +44,16 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 /// Reports whether a word has the form of the name of a test of a promise or rule.
 fn is_test_name(word: &str) -> bool {
-    let suites = ["bad_input_", "commands_", "locks_", "programs_", "service_", "visibility_"];
+    let suites = [
+        "bad_input_",
+        "checkpoints_",
+        "commands_",
+        "gc_",
+        "locks_",
+        "programs_",
+        "service_",
+        "visibility_",
+    ];
     let promise =
         word.strip_prefix('p').and_then(|rest| rest.split_once('_')).is_some_and(|(number, _)| {
             !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())

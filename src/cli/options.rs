@@ -63,7 +63,7 @@ pub(super) struct MountOptions {
     set: Vec<(String, String)>,
 }
 
-fn key_and_value(text: &str) -> Result<(String, String), String> {
+pub(super) fn key_and_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE, such as remote.freshness=0s".to_owned()),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::settings::{AllowOther, IoMode, LogFormat, Settings};
-use super::units::{ByteSize, format_duration, parse_duration};
+use super::units::{ByteSize, format_duration, parse_age, parse_duration};
 
 /// The smallest cache that can do its work: the largest batch must fit beside what is read.
 pub const CACHE_SIZE_MIN: ByteSize = ByteSize::mib(16);
@@ -143,7 +143,9 @@ pub static KEYS: &[Key] = &[
     text("writeback.open_wait", "5s", None, |s, v| {
         time(v, 0, 300_000).map(|time| s.writeback.open_wait = time)
     }),
-    text("expiry.age", "30d", Some("HEARTHFS_EXPIRY"), |s, v| age(v).map(|age| s.expiry.age = age)),
+    text("expiry.age", "30d", Some("HEARTHFS_EXPIRY"), |s, v| {
+        parse_age(v).map(|age| s.expiry.age = age)
+    }),
     Key {
         name: "expiry.renew_on_use",
         shape: Shape::Switch,
@@ -213,16 +215,6 @@ fn time(value: &str, least_ms: u64, most_ms: u64) -> Result<Duration, String> {
         return Err(format!("it must be from {least} to {most}"));
     }
     Ok(time)
-}
-
-fn age(value: &str) -> Result<Option<Duration>, String> {
-    if value == "never" {
-        return Ok(None);
-    }
-    match time(value, 1000, 3650 * 86_400_000) {
-        Ok(age) => Ok(Some(age)),
-        Err(problem) => Err(format!("{problem}, or \"never\"")),
-    }
 }
 
 fn threads(value: &str) -> Result<Option<usize>, String> {

@@ -22,7 +22,7 @@ pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resol
 pub use settings::{AllowOther, IoMode, Local, Log, LogFormat, Mount, Remote, Settings, Writeback};
 pub use source::{Origin, Problem, Surroundings};
 pub use suggest::nearest;
-pub use units::{ByteSize, format_duration, parse_duration};
+pub use units::{ByteSize, format_age, format_duration, parse_age, parse_duration};
 pub use url::{RemoteUrl, without_secrets};
 
 use source::Raw;
@@ -247,6 +247,7 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
         let limit = local.cache_size;
         refuse("writeback.batch", format!("it must not exceed half of local.cache_size ({limit})"));
     }
+    check_cloud(remote, &mut refuse);
     if let Some(dir) = remote.url.as_ref().and_then(RemoteUrl::directory) {
         let (dir, cache) = (resolve(dir), &local.cache_dir);
         if !cache.as_os_str().is_empty() && (is_inside(&dir, cache) || is_inside(cache, &dir)) {
@@ -259,17 +260,33 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
     }
 }
 
+/// Checks keys that not every cloud has a meaning for.
+fn check_cloud(remote: &Remote, mut refuse: impl FnMut(&str, String)) {
+    let scheme = match &remote.url {
+        Some(RemoteUrl::Gcs { .. }) => "gs://",
+        Some(RemoteUrl::Azure { .. }) => "az://",
+        _ => return,
+    };
+    if remote.region.is_some() {
+        refuse("remote.region", format!("a {scheme} remote has no region; leave the key out"));
+    }
+    if remote.path_style.is_some() && scheme == "gs://" {
+        let reason = "a gs:// remote always has the bucket in the path; leave the key out";
+        refuse("remote.path_style", reason.to_owned());
+    }
+}
+
 fn oddities(settings: &Settings) -> Vec<String> {
     let remote = &settings.remote;
     let mut odd = Vec::new();
-    let s3 = matches!(remote.url, Some(RemoteUrl::S3 { .. }));
+    let bucket = remote.url.as_ref().is_some_and(|url| url.directory().is_none());
     for (key, set) in [
         ("remote.endpoint", remote.endpoint.is_some()),
         ("remote.region", remote.region.is_some()),
         ("remote.path_style", remote.path_style.is_some()),
     ] {
-        if set && !s3 {
-            odd.push(format!("{key} has no effect: the remote is not an s3:// address"));
+        if set && !bucket {
+            odd.push(format!("{key} has no effect: the remote is not in a cloud"));
         }
     }
     if let Some(endpoint) = &remote.endpoint

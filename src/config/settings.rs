@@ -78,12 +78,13 @@ pub struct Local {
 pub struct Remote {
     /// The store; `None` is a local cache only.
     pub url: Option<RemoteUrl>,
-    /// Address of an S3 server other than Amazon's; `None` leaves it to the AWS variables and files.
+    /// Address of another server than the cloud's own; `None` leaves it to the cloud's variables and
+    /// files.
     pub endpoint: Option<String>,
-    /// Region of the bucket; `None` leaves it to the AWS variables and files.
+    /// Region of an S3 bucket; `None` leaves it to the AWS variables and files.
     pub region: Option<String>,
-    /// Whether the bucket's name stands in the path and not in the host name; `None` means yes exactly
-    /// when an endpoint is named.
+    /// Whether the name of the bucket (S3) or account (Azure) stands in the path and not in the host
+    /// name; `None` finds out by the endpoint.
     pub path_style: Option<bool>,
     /// The longest that an operation on the mount may wait for the store.
     pub deadline: Duration,

@@ -16,6 +16,13 @@ pub(super) const SIZE_FORM: &str =
 pub(super) const TIME_FORM: &str =
     "numbers with units of ms, s, m, h or d, such as \"200ms\", \"5s\" or \"1m30s\"";
 
+/// The age of what lives for ever.
+const NEVER: &str = "never";
+/// The shortest life of an entry; tests live on it.
+const AGE_MIN: Duration = Duration::from_secs(1);
+/// The longest: what is older than ten years was meant to be for ever.
+const AGE_MAX: Duration = Duration::from_hours(3650 * 24);
+
 /// Digits after the decimal point that count; more are refused rather than dropped.
 const FRACTION_DIGITS_MAX: usize = 9;
 
@@ -152,6 +159,24 @@ pub fn format_duration(time: Duration) -> String {
     text
 }
 
+/// Reads how long entries live: a time, or `never`, which is `None`.
+pub fn parse_age(text: &str) -> Result<Option<Duration>, String> {
+    if text == NEVER {
+        return Ok(None);
+    }
+    let age = parse_duration(text).map_err(|problem| format!("{problem}, or \"{NEVER}\""))?;
+    if age < AGE_MIN || age > AGE_MAX {
+        let (least, most) = (format_duration(AGE_MIN), format_duration(AGE_MAX));
+        return Err(format!("it must be from {least} to {most}, or \"{NEVER}\""));
+    }
+    Ok(Some(age))
+}
+
+/// Writes how long entries live, in the form that [`parse_age`] reads back.
+pub fn format_age(age: Option<Duration>) -> String {
+    age.map_or_else(|| NEVER.to_owned(), format_duration)
+}
+
 /// Splits off the leading decimal number; spaces between it and what follows are dropped.
 fn split_number(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -231,6 +256,14 @@ mod tests {
         }
         for text in ["", "5", "s", "5 seconds", "-5s", "30s1m", "1s1s", "5s,", "99999999999999d"] {
             assert!(parse_duration(text).is_err(), "{text}");
+        }
+        for (text, age) in [("never", None), ("30d", Some(30 * 86_400)), ("1m30s", Some(90))] {
+            let age = age.map(Duration::from_secs);
+            assert_eq!(parse_age(text), Ok(age), "{text}");
+            assert_eq!(format_age(age), text);
+        }
+        for text in ["", "forever", "0s", "3651d", "30"] {
+            assert!(parse_age(text).expect_err(text).contains("or \"never\""), "{text}");
         }
         for ms in [0, 1, 999, 1_000, 90_000, 3_600_001, 90_061_001] {
             let time = Duration::from_millis(ms);

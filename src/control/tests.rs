@@ -273,6 +273,8 @@ fn status_words_are_stable() {
         "entries",
         "health",
         "local",
+        "abilities",
+        "rules",
         "backlog",
         "counters",
     ];

@@ -1,5 +1,6 @@
 //! Building the rooms, from the ground up.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -24,6 +25,7 @@ use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Remote, RemoteOptions};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine};
+use crate::task;
 
 /// How long the first look at the remote may take. A store that cannot be reached is no reason not to
 /// mount; one that refuses us is.
@@ -34,6 +36,10 @@ const CHECK_AGAIN_DEADLINE: Duration = Duration::from_millis(500);
 /// How often, and how many times, a cache directory is tried that an ending daemon still holds.
 const HOLDER_POLL: Duration = Duration::from_millis(50);
 const HOLDER_TRIES: u32 = 100;
+
+/// The first pause before a remote that could not be reached is checked again, and the longest.
+const CHECK_AGAIN_MIN: Duration = Duration::from_secs(1);
+const CHECK_AGAIN_MAX: Duration = Duration::from_mins(1);
 
 /// Everything that one mount stands on.
 #[derive(Debug)]
@@ -67,7 +73,7 @@ impl Rooms {
 
 /// Builds the rooms. What can refuse without a change comes first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
-    let clock = Clock::system();
+    let clock = Clock::of_process();
     let there = mounts::mounted_at(mount_point).ok().flatten();
     let dead = there.is_some_and(|entry| entry.is_hearthfs());
     let patience = if dead { CHECK_AGAIN_DEADLINE } else { CHECK_DEADLINE };
@@ -97,6 +103,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,
         read_only: settings.mount.read_only,
+        renew_on_use: settings.expiry.renew_on_use,
     };
     let engine = {
         let _inside = runtime.enter();
@@ -108,6 +115,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         ledger: engine.ledger().clone(),
         freshness: engine.follower().freshness().clone(),
         fetcher: engine.fetcher().clone(),
+        renewer: engine.renewer().clone(),
         blobs: blobs.clone(),
         staging: staging.clone(),
         clock: clock.clone(),
@@ -157,12 +165,7 @@ fn connect(
     patience: Duration,
 ) -> Result<Option<Remote>> {
     let Some(url) = &settings.remote.url else { return Ok(None) };
-    let options = RemoteOptions {
-        endpoint: settings.remote.endpoint.clone(),
-        region: settings.remote.region.clone(),
-        path_style: settings.remote.path_style,
-        deadline: settings.remote.deadline,
-    };
+    let options = remote_options(settings);
     let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
     if settings.mount.read_only {
         remote = remote.read_only();
@@ -172,11 +175,48 @@ fn connect(
         Some(Ok(())) => {}
         Some(Err(error)) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
             tracing::warn!(error = error.chain(), "the remote cannot be reached yet");
+            drop(task::spawn(runtime, "check", check_later(remote.clone())));
         }
         Some(Err(error)) => return Err(error),
-        None => tracing::warn!("the remote does not answer yet"),
+        None => {
+            tracing::warn!("the remote does not answer yet");
+            drop(task::spawn(runtime, "check", check_later(remote.clone())));
+        }
     }
     Ok(Some(remote))
+}
+
+/// Returns what the settings say about the remote, beside its address.
+pub(super) fn remote_options(settings: &Settings) -> RemoteOptions {
+    RemoteOptions {
+        endpoint: settings.remote.endpoint.clone(),
+        region: settings.remote.region.clone(),
+        path_style: settings.remote.path_style,
+        deadline: settings.remote.deadline,
+        expiry: settings.expiry.age,
+    }
+}
+
+/// Checks a remote that could not be reached at the mount, when it can be. One that refuses us then is
+/// not used; the mount goes on without it.
+async fn check_later(remote: Remote) {
+    let mut pause = CHECK_AGAIN_MIN;
+    loop {
+        clock::sleep(pause).await;
+        pause = (pause * 2).min(CHECK_AGAIN_MAX);
+        match remote.check().await {
+            Ok(()) => return,
+            Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {}
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "the remote cannot be used");
+                // Credentials may come right again; what the store is does not.
+                if error.kind() != Kind::Denied {
+                    return;
+                }
+                pause = CHECK_AGAIN_MAX;
+            }
+        }
+    }
 }
 
 /// Returns the name under which this node learns the store's time: the same at each mount, and known
@@ -227,6 +267,9 @@ fn stat_below(mount_point: &Path) -> std::result::Result<Stat, Errno> {
 
 /// Returns how the remote does.
 pub(super) fn health_of(remote: &Remote, clock: &Clock) -> Health {
+    if let Some(problem) = remote.unfit() {
+        return Health { up: false, since_ms: 0, last_error: Some(problem) };
+    }
     match remote.health() {
         remote::Health::Up => Health { up: true, since_ms: 0, last_error: None },
         remote::Health::Down { since_ms } => Health {
@@ -235,6 +278,18 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock) -> Health {
             last_error: None,
         },
     }
+}
+
+/// Returns what the remote was seen to do, by name.
+pub(super) fn abilities_of(remote: &Remote) -> BTreeMap<String, bool> {
+    let Some(abilities) = remote.abilities() else { return BTreeMap::new() };
+    [
+        ("create_if_absent", abilities.create_if_absent),
+        ("delete", abilities.delete),
+        ("list_at_once", abilities.list_at_once),
+    ]
+    .map(|(name, can)| (name.to_owned(), can))
+    .into()
 }
 
 /// Adds what other rooms count themselves.

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hearthfs_mount::Session;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 
-use super::build::{Rooms, add_counts, health_of};
+use super::build::{Rooms, abilities_of, add_counts, health_of};
 use super::notify::Manager;
+use super::rules::{self, Found};
 use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings};
 use crate::control::{Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status};
@@ -40,6 +42,8 @@ pub(super) struct MountedNode {
     /// Held by whoever ends the mount, so that only one does.
     ending: Mutex<Option<DrainReport>>,
     ended: watch::Sender<bool>,
+    /// What the bucket's rules are, once they were looked at.
+    rules: OnceLock<Found>,
 }
 
 impl MountedNode {
@@ -63,6 +67,7 @@ impl MountedNode {
             phase: starting,
             ending: Mutex::new(None),
             ended,
+            rules: OnceLock::new(),
         }
     }
 
@@ -71,6 +76,12 @@ impl MountedNode {
         if self.session.set(session).is_ok() {
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
         }
+    }
+
+    /// Looks at the rules of the bucket, once, beside everything else.
+    pub(super) fn look_at_rules(&self, runtime: &Handle) {
+        let remote = self.rooms.remote.as_ref();
+        self.rules.get_or_init(|| rules::look(runtime, &self.settings, remote));
     }
 
     pub(super) fn rooms(&self) -> &Rooms {
@@ -230,6 +241,8 @@ impl Node for MountedNode {
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
+            rules: self.rules.get().and_then(|found| found.get().cloned()),
+            abilities: self.rooms.remote.as_ref().map(abilities_of).unwrap_or_default(),
             local: LocalUsage {
                 bytes: usage.bytes,
                 unsaved_bytes: usage.unsaved_bytes,

@@ -92,6 +92,7 @@ fn serve_on(
     };
     look_through(runtime, session.mount_point())?;
     tracing::info!(mount_point = %mount_point.display(), "mounted");
+    node.look_at_rules(runtime.handle());
     node.manager().ready(&node.summary());
     ready();
     let watched = watch(Arc::clone(&node), Arc::from(session.mount_point()));

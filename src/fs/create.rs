@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::filesystem::Filesystem;
 use super::generation::{Generation, Mark, Published, Stage, UNTOUCHED, set_mtime};
 use super::inode::{GenId, Inode, Mode, Node, Source, Spot};
-use super::lookup::same_content;
+use super::lookup::{Lead, same_content};
 use super::open::{Writing, attach_writer};
 use super::state::State;
 use super::who::Who;
@@ -138,7 +138,7 @@ impl Filesystem {
 
     fn tell_created(&self, spot: &Spot, begun: Begun) -> Reply<Created> {
         let mut state = self.0.state.lock();
-        let found = self.found(&mut state, begun.ino, Some(spot))?;
+        let found = self.found(&mut state, Lead::lasting(begun.ino), Some(spot))?;
         Ok(Created { found, opened: begun.opened })
     }
 
@@ -156,24 +156,24 @@ impl Filesystem {
             link: None,
         };
         let made = self.put_new(&spot, entry);
-        let ino = match made {
-            Ok(ino) => ino,
+        let lead = match made {
+            Ok(ino) => Lead::lasting(ino),
             Err(Errno::EEXIST) if !flags.exclusive => {
                 let mut state = self.0.state.lock();
                 let who = self.0.callers.who(caller);
                 match self.find(&mut state, &spot, Some(who)) {
-                    Ok(Some(ino)) => ino,
+                    Ok(Some(lead)) => lead,
                     Ok(None) => return Err(Errno::ENOENT).into(),
                     Err(errno) => return Err(errno).into(),
                 }
             }
             Err(errno) => return Err(errno).into(),
         };
-        let opened = self.open_file(caller, ino, OpenFlags { exclusive: false, ..flags });
+        let opened = self.open_file(caller, lead.ino, OpenFlags { exclusive: false, ..flags });
         let this = self.clone();
         let tell = move |opened: Reply<Opened>| {
             let mut state = this.0.state.lock();
-            let found = this.found(&mut state, ino, Some(&spot))?;
+            let found = this.found(&mut state, lead, Some(&spot))?;
             Ok(Created { found, opened: opened? })
         };
         match opened {

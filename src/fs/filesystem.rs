@@ -18,7 +18,7 @@ use crate::local::{Blobs, Staging};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Time};
-use crate::sync::{Fetcher, Freshness, Ledger};
+use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
 /// How long a generation may stand that an open asked for and then never came back to.
 const UNCLAIMED_GENERATION: Duration = Duration::from_secs(10);
@@ -32,6 +32,8 @@ pub struct Rooms {
     pub freshness: Freshness,
     /// The way to bytes that are not here.
     pub fetcher: Fetcher,
+    /// The way to a longer life for what is used.
+    pub renewer: Renewer,
     /// The bytes that are here.
     pub blobs: Blobs,
     /// Where new bytes are written.
@@ -138,11 +140,20 @@ impl Filesystem {
     }
 
     /// Tells the kernel that names moved on another node.
+    ///
+    /// Not of directories that stay directories: taking such a name back would make the kernel drop all
+    /// that it knows below, under the feet of whoever is on the way through it. Their attributes come with
+    /// the next look, which `keep_order` has made due.
     fn changed_elsewhere(&self, paths: &[TreePath]) {
+        let moved: Vec<_> = self
+            .0
+            .rooms
+            .ledger
+            .read(|fold| paths.iter().filter(|path| !fold.is_directory(path)).collect());
         let spots: Vec<_> = {
             let state = self.0.state.lock();
-            paths
-                .iter()
+            moved
+                .into_iter()
                 .filter_map(|path| state.spot_of(path))
                 .filter(|(parent, _)| state.inodes.contains_key(parent))
                 .collect()

@@ -9,10 +9,11 @@ use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle,
 use super::filesystem::Filesystem;
 use super::handle::{Listed, OpenDir, type_of};
 use super::inode::{Node, Spot, number_of};
+use super::lookup::implied_directory;
 use super::state::State;
 use super::who::Who;
 use crate::name::TreePath;
-use crate::namespace::Entry;
+use crate::namespace::Child;
 
 /// Entries `.` and `..` come first.
 const DOTS: u64 = 2;
@@ -115,9 +116,9 @@ impl Filesystem {
     ) -> bool {
         let spot: Spot = (dir, listed.name.clone());
         let mut state = self.0.state.lock();
-        let Ok(Some(ino)) = self.find(&mut state, &spot, Some(who)) else { return false };
-        let Ok(found) = self.found(&mut state, ino, Some(&spot)) else { return false };
-        entry.ino = ino;
+        let Ok(Some(lead)) = self.find(&mut state, &spot, Some(who)) else { return false };
+        let Ok(found) = self.found(&mut state, lead, Some(&spot)) else { return false };
+        entry.ino = lead.ino;
         entry.file_type = found.attr.file_type;
         entry.found = Some(found);
         true
@@ -144,30 +145,32 @@ impl Filesystem {
     }
 
     fn names_in(&self, state: &State, ino: Ino, path: &TreePath) -> Vec<Listed> {
-        type Found = (Box<[u8]>, Option<Entry>, Vec<u8>);
-        let found: Vec<Found> = self.0.rooms.ledger.read(|fold| {
-            fold.children(path)
-                .into_iter()
-                .map(|child| {
-                    let entry = child.register.and_then(|register| register.entry.clone());
-                    let version = child.register.map(|r| r.stamp.sortable().into_bytes());
-                    (child.name.into(), entry, version.unwrap_or_default())
-                })
-                .collect()
+        type Found = (Box<[u8]>, FileType, Vec<u8>);
+        let ledger = &self.0.rooms.ledger;
+        let found: Vec<Found> = ledger.read(|fold| {
+            let shown = |child: Child| -> Option<Found> {
+                let below = path.join(&child.name).ok()?;
+                let Some(register) = child.register else {
+                    ledger.shown(fold, &below, &implied_directory().entry, None)?;
+                    return Some((child.name, FileType::Directory, Vec::new()));
+                };
+                let changed_ms = register.changed_ms();
+                let entry = register.entry?;
+                ledger.shown(fold, &below, &entry, Some(changed_ms))?;
+                let version = register.stamp.sortable().into_bytes();
+                Some((child.name, type_of(&entry.kind), version))
+            };
+            fold.children(path).into_iter().filter_map(shown).collect()
         });
         self.keep_order();
         let mut names: Vec<Listed> = Vec::with_capacity(found.len());
-        for (name, entry, version) in found {
-            if entry.as_ref().is_some_and(|entry| self.0.rooms.ledger.hidden(entry)) {
-                continue;
-            }
+        for (name, file_type, version) in found {
             let spot: Spot = (ino, name);
             let known = state.slots.get(&spot).and_then(|slot| slot.published);
             let number = known.unwrap_or_else(|| {
                 path.join(&spot.1)
                     .map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))
             });
-            let file_type = entry.map_or(FileType::Directory, |entry| type_of(&entry.kind));
             names.push(Listed { name: spot.1, file_type, ino: number });
         }
         let private = state.generations.values().filter(|generation| {

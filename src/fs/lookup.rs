@@ -10,13 +10,13 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Lookup, Reply};
 
 use super::filesystem::Filesystem;
-use super::generation::Generation;
 use super::inode::{Inode, Node, Spot, number_of};
 use super::state::State;
 use super::who::Who;
 use crate::name::{TreePath, check_name};
 use crate::namespace::{Entry, Fold, Time};
 use crate::stamp::Stamp;
+use crate::sync::Ledger;
 
 /// The longest that the kernel may take an answer for granted where nothing can change it but itself.
 pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
@@ -30,24 +30,39 @@ pub(super) struct Seen {
     /// The change that put it; `None` for a directory that nobody made.
     pub(super) stamp: Option<Stamp>,
     pub(super) changed_ms: u64,
+    /// For how much longer it may be shown.
+    pub(super) left: Duration,
 }
 
-/// Reads what the namespace has under a path, before anything is hidden.
+/// Where a name leads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lead {
+    pub(super) ino: Ino,
+    /// For how much longer.
+    pub(super) left: Duration,
+}
+
+/// Reads what the namespace has under a path, before anything is hidden or has expired.
 pub(super) fn seen_in(fold: &Fold, path: &TreePath) -> Option<Seen> {
-    match (fold.entry(path), fold.register(path)) {
-        (Some(entry), Some(register)) => Some(Seen {
-            entry: entry.clone(),
-            stamp: Some(register.stamp),
-            changed_ms: register.changed_ms(),
-        }),
-        _ if !path.is_root() && fold.is_directory(path) => Some(implied_directory()),
-        _ => None,
+    if let Some(register) = fold.visible(path) {
+        let (stamp, changed_ms) = (Some(register.stamp), register.changed_ms());
+        return register.entry.map(|entry| Seen { entry, stamp, changed_ms, left: Duration::MAX });
     }
+    (!path.is_root() && fold.is_directory(path)).then(implied_directory)
 }
 
 /// Returns a directory that exists only because something lies below it.
 pub(super) fn implied_directory() -> Seen {
-    Seen { entry: Entry::directory(0o755, 0, 0, Time::default()), stamp: None, changed_ms: 0 }
+    let entry = Entry::directory(0o755, 0, 0, Time::default());
+    Seen { entry, stamp: None, changed_ms: 0, left: Duration::MAX }
+}
+
+/// Reads what is visible under a path: its bytes can be had, and it is not past its age.
+pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Option<Seen> {
+    let seen = seen_in(fold, path)?;
+    let changed_ms = seen.stamp.map(|_| seen.changed_ms);
+    let left = ledger.shown(fold, path, &seen.entry, changed_ms)?;
+    Some(Seen { left, ..seen })
 }
 
 /// Reports whether two entries are the same file, attributes aside.
@@ -56,12 +71,12 @@ pub(super) fn same_content(one: &Entry, two: &Entry) -> bool {
 }
 
 impl Filesystem {
-    /// Reads what is visible under a path: in the namespace, and its bytes can be had.
+    /// Reads what is visible under a path: in the namespace, its bytes can be had, and not past its age.
     pub(super) fn seen(&self, path: &TreePath) -> Option<Seen> {
-        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, path));
+        let ledger = &self.0.rooms.ledger;
+        let seen = ledger.read(|fold| shown_in(ledger, fold, path));
         self.keep_order();
-        let seen = seen?;
-        (!self.0.rooms.ledger.hidden(&seen.entry)).then_some(seen)
+        seen
     }
 
     /// Returns who asks, if that can make a difference for this name: finding out costs a look into
@@ -97,7 +112,7 @@ impl Filesystem {
     pub(super) fn look_up_now(&self, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
         let mut state = self.0.state.lock();
         match self.find(&mut state, spot, who)? {
-            Some(ino) => self.found(&mut state, ino, Some(spot)).map(Lookup::Found),
+            Some(lead) => self.found(&mut state, lead, Some(spot)).map(Lookup::Found),
             None => {
                 self.0.rooms.metrics.misses.add(1);
                 Ok(Lookup::Missing { ttl: self.ttl() })
@@ -105,13 +120,13 @@ impl Filesystem {
         }
     }
 
-    /// Returns the inode that a name leads to for `who`.
+    /// Returns where a name leads for `who`.
     pub(super) fn find(
         &self,
         state: &mut State,
         spot: &Spot,
         who: Option<Who>,
-    ) -> Reply<Option<Ino>> {
+    ) -> Reply<Option<Lead>> {
         let parent = state.inodes.get(&spot.0).ok_or(Errno::ESTALE)?;
         if !matches!(parent.node, Node::Directory) {
             return Err(Errno::ENOTDIR);
@@ -121,20 +136,24 @@ impl Filesystem {
             return Err(dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path));
         };
         if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
-            return Ok(state.generations.get(&id).map(Generation::home));
+            return Ok(state.generations.get(&id).map(|g| Lead::lasting(g.home())));
         }
         if let Some(seen) = self.seen(&path) {
-            return Ok(Some(version_inode(state, spot, &path, seen)));
+            let left = seen.left;
+            return Ok(Some(Lead { ino: version_inode(state, spot, &path, seen), left }));
         }
         let newest = state
             .private_generations(spot)
             .filter(|id| state.generations.get(id).is_some_and(|g| g.guest_on.is_none()))
             .last();
-        Ok(newest.and_then(|id| state.generations.get(&id)).map(|generation| generation.ino))
+        let newest = newest.and_then(|id| state.generations.get(&id));
+        Ok(newest.map(|generation| Lead::lasting(generation.ino)))
     }
 
-    /// Tells the kernel of an inode, and counts that it was told.
-    pub(super) fn found(&self, state: &mut State, ino: Ino, spot: Option<&Spot>) -> Reply<Found> {
+    /// Tells the kernel of an inode, and counts that it was told. It must not remember the name for longer
+    /// than the name leads there.
+    pub(super) fn found(&self, state: &mut State, to: Lead, spot: Option<&Spot>) -> Reply<Found> {
+        let Lead { ino, left } = to;
         let (attr, attr_ttl) = self.attr_of(state, ino)?;
         state.count_lookup(ino);
         let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
@@ -142,7 +161,7 @@ impl Filesystem {
         } else {
             self.ttl()
         };
-        Ok(Found { attr, entry_ttl, attr_ttl })
+        Ok(Found { attr, entry_ttl: entry_ttl.min(left), attr_ttl: attr_ttl.min(left) })
     }
 
     /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
@@ -164,6 +183,13 @@ impl Filesystem {
     }
 }
 
+impl Lead {
+    /// Makes one that does not age: what is being written, or was published a moment ago.
+    pub(super) fn lasting(ino: Ino) -> Self {
+        Self { ino, left: Duration::MAX }
+    }
+}
+
 /// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
 pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
     if let Some(ino) = state.slots.get(spot).and_then(|slot| slot.published) {
@@ -179,7 +205,10 @@ pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, see
         state.bind(spot, ino);
         return ino;
     }
-    let version = seen.stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
+    // A directory is the same whoever made it last: what is open below it is found by its number, also by
+    // a kernel that forgot it meanwhile.
+    let stamp = seen.stamp.filter(|_| !seen.entry.is_directory());
+    let version = stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
     let mut ino = number_of(path.as_bytes(), &version);
     while state.inodes.contains_key(&ino) {
         ino = Ino((ino.0 + 1).max(2));

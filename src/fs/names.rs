@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Reply};
 
@@ -9,15 +10,18 @@ use super::attrs::special_type;
 use super::filesystem::Filesystem;
 use super::handle::{FORMAT_FILE, FORMAT_MASK};
 use super::inode::{Node, Spot};
-use super::lookup::{Seen, seen_in, version_inode};
+use super::lookup::{Lead, Seen, version_inode};
 use super::state::State;
 use crate::digest::Digest;
 use crate::name::{TreePath, check_name};
 use crate::namespace::{Entry, Kind, Op};
 use crate::stamp::Stamp;
+use crate::sync::RECORD_CHANGES_MAX;
 
 /// The longest target of a symbolic link (`PATH_MAX` less the end).
 const TARGET_BYTES_MAX: usize = 4095;
+/// The most entries that are cleared away at once: what is above is purged in time.
+const CLEARED_MAX: usize = RECORD_CHANGES_MAX - 2;
 
 impl Filesystem {
     /// Checks a name and the right to change anything.
@@ -47,7 +51,7 @@ impl Filesystem {
         above.dedup();
         self.0.rooms.ledger.read(|fold| {
             above.retain(|dir| {
-                !dir.is_root() && fold.entry(dir).is_none() && fold.is_directory(dir)
+                !dir.is_root() && fold.visible(dir).is_none() && fold.is_directory(dir)
             });
         });
         above.retain(|dir| ops.iter().all(|(path, _)| path != dir));
@@ -67,16 +71,19 @@ impl Filesystem {
         if self.is_taken(&state, spot, &path) {
             return Err(Errno::EEXIST);
         }
-        let stamps = self.commit(vec![(path.clone(), Op::Put(entry.clone()))])?;
+        let mut ops = vec![(path.clone(), Op::Put(entry.clone()))];
+        ops.extend(self.ops_to_clear(&path));
+        let stamps = self.commit(ops)?;
         let stamp = stamps.first().copied();
         let changed_ms = stamp.map_or(0, |stamp| stamp.ms);
-        Ok(version_inode(&mut state, spot, &path, Seen { entry, stamp, changed_ms }))
+        let seen = Seen { entry, stamp, changed_ms, left: Duration::MAX };
+        Ok(version_inode(&mut state, spot, &path, seen))
     }
 
     fn make(&self, spot: &Spot, entry: Entry) -> Reply<Found> {
         let ino = self.put_new(spot, entry)?;
         let mut state = self.0.state.lock();
-        self.found(&mut state, ino, Some(spot))
+        self.found(&mut state, Lead::lasting(ino), Some(spot))
     }
 
     /// Reports whether a name leads anywhere, for anybody.
@@ -151,7 +158,7 @@ impl Filesystem {
         let spot = self.spot(parent, name)?;
         let mut state = self.0.state.lock();
         let path = state.path_of(&spot).ok_or_else(|| state.why_no_path(&spot))?;
-        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, &path));
+        let seen = self.seen(&path);
         let private = state.private_generations(&spot).next().is_some();
         match &seen {
             Some(seen) if seen.entry.is_directory() => return Err(Errno::EISDIR),
@@ -182,7 +189,7 @@ impl Filesystem {
             names
                 .filter_map(|name| {
                     let register = fold.register(name)?;
-                    let attrs = register.entry.as_ref()?.attrs.clone();
+                    let attrs = register.entry?.attrs;
                     Some((name.clone(), Op::Attrs { of: register.stamp, attrs }))
                 })
                 .collect()
@@ -193,7 +200,7 @@ impl Filesystem {
         let spot = self.spot(parent, name)?;
         let mut state = self.0.state.lock();
         let path = state.path_of(&spot).ok_or_else(|| state.why_no_path(&spot))?;
-        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, &path));
+        let seen = self.seen(&path);
         match seen {
             None if state.private_generations(&spot).next().is_some() => Err(Errno::ENOTDIR),
             None => Err(Errno::ENOENT),
@@ -208,7 +215,7 @@ impl Filesystem {
     }
 
     /// Returns the changes that remove a directory, if it lists nothing. Entries that are hidden because
-    /// their bytes are lost go with it.
+    /// their bytes are lost, or past their age, go with it.
     pub(super) fn ops_to_remove_directory(
         &self,
         state: &State,
@@ -219,24 +226,36 @@ impl Filesystem {
         if dir.is_some_and(|dir| state.has_private_names(dir)) {
             return Err(Errno::ENOTEMPTY);
         }
-        let below: Vec<(TreePath, Entry)> = self.0.rooms.ledger.read(|fold| {
-            fold.below(path)
-                .filter_map(|(path, register)| Some((path.clone(), register.entry.clone()?)))
-                .collect()
+        let ledger = &self.0.rooms.ledger;
+        let shown = ledger.read(|fold| {
+            fold.below(path).any(|(path, register)| {
+                let changed_ms = Some(register.changed_ms());
+                let entry = register.entry.as_ref();
+                entry.is_some_and(|entry| ledger.shown(fold, &path, entry, changed_ms).is_some())
+            })
         });
-        if below.iter().any(|(_, entry)| !self.0.rooms.ledger.hidden(entry)) {
+        if shown {
             return Err(Errno::ENOTEMPTY);
         }
-        let mut ops: Vec<_> = below.into_iter().map(|(path, _)| (path, Op::Remove)).collect();
+        let mut ops = self.ops_to_clear(path);
         ops.push((path.clone(), Op::Remove));
         Ok(ops)
+    }
+
+    /// Returns the changes that remove what is left below a path where nothing is shown, so that it cannot
+    /// come back in what is made there now.
+    pub(super) fn ops_to_clear(&self, path: &TreePath) -> Vec<(TreePath, Op)> {
+        self.0.rooms.ledger.read(|fold| {
+            let left = fold.below(path).filter(|(_, register)| register.entry.is_some());
+            left.map(|(path, _)| (path.clone(), Op::Remove)).take(CLEARED_MAX).collect()
+        })
     }
 
     pub(super) fn link_name(&self, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {
         let done = self.spot(parent, name).and_then(|spot| {
             let mut state = self.0.state.lock();
             self.link_into(&mut state, ino, &spot)?;
-            self.found(&mut state, ino, Some(&spot))
+            self.found(&mut state, Lead::lasting(ino), Some(&spot))
         });
         done.into()
     }
@@ -260,8 +279,7 @@ impl Filesystem {
             },
         };
         let old_path = state.path_of(&old).ok_or(Errno::ENOENT)?;
-        let seen =
-            self.0.rooms.ledger.read(|fold| seen_in(fold, &old_path)).ok_or(Errno::ENOENT)?;
+        let seen = self.seen(&old_path).ok_or(Errno::ENOENT)?;
         let mut entry = seen.entry;
         let mut ops = Vec::new();
         if entry.link.is_none() {

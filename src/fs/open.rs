@@ -90,8 +90,9 @@ impl Filesystem {
         match &inode.node {
             Node::Directory => Err(Errno::EISDIR),
             Node::Gone => Err(Errno::ESTALE),
-            Node::Version { entry, .. } => {
+            Node::Version { entry, changed_ms } => {
                 let (digest, size) = entry.content().ok_or(Errno::ENXIO)?;
+                self.use_content(entry, *changed_ms)?;
                 self.0.rooms.metrics.hits.add(1);
                 if let Some(source) = inode.source.clone() {
                     return Ok(Reading::Done(self.attach(state, ino, who, flags, source, None)));
@@ -125,6 +126,9 @@ impl Filesystem {
                         Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Empty)))
                     }
                     Stage::Published => {
+                        if let Some(published) = &generation.published {
+                            self.use_content(&published.entry, published.changed_ms)?;
+                        }
                         self.0.rooms.metrics.hits.add(1);
                         Ok(Reading::Done(self.attach(state, ino, who, flags, source, None)))
                     }
@@ -142,6 +146,16 @@ impl Filesystem {
                 }
             }
         }
+    }
+
+    /// Notes that a version is used. Makes the kernel look again for one that is past its age: it will find
+    /// nothing, and what shall be made there can be made.
+    fn use_content(&self, entry: &Entry, changed_ms: u64) -> Reply<()> {
+        self.0.rooms.ledger.content_left(entry, changed_ms).ok_or(Errno::ESTALE)?;
+        if let Some((digest, size)) = entry.content() {
+            self.0.rooms.renewer.note_use(&digest, size);
+        }
+        Ok(())
     }
 
     /// Opens a version whose blob has to be found first. The open is counted already.
@@ -325,7 +339,7 @@ impl Filesystem {
                     return Ok(Writing::Join(*id));
                 }
             }
-            Node::Version { .. } => {}
+            Node::Version { entry, changed_ms } => self.use_content(entry, *changed_ms)?,
         }
         // The kernel asks again only once. Where another version has taken the place of this one since
         // the kernel looked it up, the way to what is there now begins here.

@@ -82,6 +82,8 @@ impl Filesystem {
             }
             // The put below takes the place of this removal.
             ops.retain(|(path, _)| *path != to.path);
+        } else {
+            ops = self.ops_to_clear(&to.path);
         }
         let moving = self.ops_to_move(&from.path, &to.path)?;
         // A file that is still being written takes its name along, but what is published under the new
@@ -146,18 +148,25 @@ impl Filesystem {
 
     /// Returns the changes that move what is published under a path, with everything below it.
     fn ops_to_move(&self, from: &TreePath, to: &TreePath) -> Reply<Vec<(TreePath, Op)>> {
-        let moving: Vec<(TreePath, Entry)> = self.0.rooms.ledger.read(|fold| {
-            let own = seen_in(fold, from).map(|seen| (from.clone(), seen.entry));
-            let below = fold
-                .below(from)
-                .filter_map(|(path, register)| Some((path.clone(), register.entry.clone()?)));
+        let ledger = &self.0.rooms.ledger;
+        let moving: Vec<(TreePath, Option<Entry>)> = ledger.read(|fold| {
+            let own = seen_in(fold, from).map(|seen| (from.clone(), Some(seen.entry)));
+            let below = fold.below(from).filter_map(|(path, register)| {
+                let entry = register.entry.clone()?;
+                // What is past its age stays behind, and goes.
+                let changed_ms = Some(register.changed_ms());
+                let left = ledger.living_left(fold, &path, &entry, changed_ms);
+                Some((path, left.map(|_| entry)))
+            });
             own.into_iter().chain(below).collect()
         });
         let mut ops = Vec::with_capacity(moving.len() * 2);
         for (path, entry) in moving {
-            let target = path.moved(from, to).ok_or(Errno::ENAMETOOLONG)?;
+            if let Some(entry) = entry {
+                let target = path.moved(from, to).ok_or(Errno::ENAMETOOLONG)?;
+                ops.push((target, Op::Put(entry)));
+            }
             ops.push((path, Op::Remove));
-            ops.push((target, Op::Put(entry)));
         }
         Ok(ops)
     }

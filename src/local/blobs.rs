@@ -275,6 +275,17 @@ impl Blobs {
         news
     }
 
+    /// Returns what the index is told of the blobs whose seals stand, by digest.
+    pub fn seals(&self) -> Vec<(Digest, Used)> {
+        let table = self.0.table.lock();
+        let told = |blob: &Blob| Used { seal: blob.seal, used: blob.used };
+        let mut all: Vec<(Digest, Used)> =
+            table.tier.sealed().map(|(digest, blob)| (*digest, told(blob))).collect();
+        drop(table);
+        all.sort_unstable_by_key(|(digest, _)| *digest);
+        all
+    }
+
     /// Reports what the tier holds.
     pub fn usage(&self) -> Usage {
         let table = self.0.table.lock();

@@ -2,12 +2,23 @@
 //!
 //! Same set, same result, in any order of arrival and however often each arrives. Per path the
 //! content change with the highest stamp wins; attribute changes apply to the content they name.
+//!
+//! A million entries have to fit into a few hundred megabytes, so registers are kept packed and
+//! locations in slots of fixed size; what is asked for is made anew for each who asks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod bulk;
+mod packed;
+mod places;
+mod purge;
+
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
+pub use self::bulk::Builder;
+use self::packed::Record;
+use self::places::Places;
 use super::change::{Change, Op};
-use super::entry::{Attrs, Entry, Kind, Time};
+use super::entry::{Attrs, Entry, Time};
 use super::location::Location;
 use crate::digest::Digest;
 use crate::name::TreePath;
@@ -43,21 +54,22 @@ pub enum Applied {
 }
 
 /// A name in a directory, as [`Fold::children`] yields it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Child<'a> {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Child {
     /// The name.
-    pub name: &'a [u8],
+    pub name: Box<[u8]>,
     /// Its register; `None` for a directory that exists only because something lies below it.
-    pub register: Option<&'a Register>,
+    pub register: Option<Register>,
 }
 
 /// The namespace, and where the remote keeps the bytes it speaks of.
 #[derive(Debug, Default)]
 pub struct Fold {
-    registers: BTreeMap<TreePath, Register>,
+    registers: BTreeSet<Record>,
     /// Attribute changes that came before the content they name.
     early_attrs: HashMap<TreePath, (Stamp, Stamp, Attrs)>,
-    locations: HashMap<Digest, Location>,
+    /// The contents that files point to, and the locations.
+    places: Places,
     /// Names of each group of hard links.
     links: HashMap<Stamp, BTreeSet<TreePath>>,
     /// When the content of a directory last moved on this node. Never shared: CPython's importer
@@ -66,18 +78,11 @@ pub struct Fold {
     /// How many directories each directory holds that were made as such.
     subdirectories: HashMap<TreePath, u32>,
     live: usize,
-    /// How many files point to each content, by the first bytes of its digest.
-    uses: HashMap<u64, u32>,
 }
 
-/// Returns what stands for a digest where a rare confusion of two is harmless.
-fn short(digest: &Digest) -> u64 {
-    u64::from_le_bytes(digest.as_bytes()[..8].try_into().expect("eight of 32 bytes"))
-}
-
-fn content_of(register: Option<&Register>) -> Option<u64> {
-    let (digest, _) = register?.entry.as_ref()?.content()?;
-    Some(short(&digest))
+/// Makes a path of what a record keeps.
+fn path_of(record: &Record) -> TreePath {
+    TreePath::from_bytes(record.path()).expect("it was a path when it was packed")
 }
 
 impl Fold {
@@ -102,22 +107,20 @@ impl Fold {
         entry: Option<&Entry>,
         now: Time,
     ) -> Applied {
-        if let Some(old) = self.registers.get(path)
-            && old.stamp >= stamp
-        {
+        if self.record(path).is_some_and(|old| old.stamp() >= stamp) {
             return Applied::Nothing;
         }
-        let register = Register { stamp, attr_stamp: None, entry: entry.cloned() };
-        self.replace(path, register);
-        if let Some((of, attr_stamp, attrs)) = self.early_attrs.get(path)
+        let mut register = Register { stamp, attr_stamp: None, entry: entry.cloned() };
+        if let Some((of, _, _)) = self.early_attrs.get(path)
             && *of <= stamp
+            && let Some((of, attr_stamp, attrs)) = self.early_attrs.remove(path)
+            && of == stamp
+            && let Some(entry) = &mut register.entry
         {
-            if *of == stamp {
-                let (attr_stamp, attrs) = (*attr_stamp, attrs.clone());
-                self.set_attrs(path, attr_stamp, attrs);
-            }
-            self.early_attrs.remove(path);
+            entry.attrs = attrs;
+            register.attr_stamp = Some(attr_stamp);
         }
+        self.replace(path, &register);
         if let Some(parent) = path.parent() {
             self.moved.insert(parent, now);
         }
@@ -125,16 +128,18 @@ impl Fold {
     }
 
     fn apply_attrs(&mut self, path: &TreePath, of: Stamp, stamp: Stamp, attrs: &Attrs) -> Applied {
-        let current = self.registers.get(path);
-        match current.map(|register| (register.stamp, register.attr_stamp, &register.entry)) {
-            Some((content, attr, Some(_))) if content == of => {
-                if attr.is_some_and(|known| known >= stamp) {
+        match self.register(path) {
+            Some(Register { stamp: content, attr_stamp, entry: Some(entry) }) if content == of => {
+                if attr_stamp.is_some_and(|known| known >= stamp) {
                     return Applied::Nothing;
                 }
-                self.set_attrs(path, stamp, attrs.clone());
+                let entry = Entry { attrs: attrs.clone(), ..entry };
+                let register =
+                    Register { stamp: content, attr_stamp: Some(stamp), entry: Some(entry) };
+                self.replace(path, &register);
                 Applied::Attributes
             }
-            Some((content, _, _)) if content >= of => Applied::Nothing,
+            Some(Register { stamp: content, .. }) if content >= of => Applied::Nothing,
             _ => {
                 let early = (of, stamp, attrs.clone());
                 match self.early_attrs.get_mut(path) {
@@ -147,54 +152,47 @@ impl Fold {
         }
     }
 
-    fn set_attrs(&mut self, path: &TreePath, stamp: Stamp, attrs: Attrs) {
-        if let Some(register) = self.registers.get_mut(path)
-            && let Some(entry) = &mut register.entry
-        {
-            entry.attrs = attrs;
-            register.attr_stamp = Some(stamp);
-        }
+    /// Puts a register in place and keeps the counts and link groups true.
+    fn replace(&mut self, path: &TreePath, register: &Register) {
+        let record = self.take_in(path, register);
+        let old = self.registers.replace(record);
+        self.let_go(path, old.as_ref());
     }
 
-    /// Puts a register in place and keeps the counts and link groups true.
-    fn replace(&mut self, path: &TreePath, register: Register) {
-        let link = register.entry.as_ref().and_then(|entry| entry.link);
-        self.live += usize::from(register.entry.is_some());
-        if let Some(content) = content_of(Some(&register)) {
-            *self.uses.entry(content).or_default() += 1;
-        }
-        if register.entry.as_ref().is_some_and(Entry::is_directory) {
+    /// Packs a register, and counts what it holds.
+    fn take_in(&mut self, path: &TreePath, register: &Register) -> Record {
+        let Some(entry) = &register.entry else {
+            return Record::pack(path.as_bytes(), register, 0);
+        };
+        self.live += 1;
+        if entry.is_directory() {
             self.count_subdirectory(path, true);
         }
-        let old = self.registers.insert(path.clone(), register);
-        self.let_go(path, old);
-        if let Some(group) = link {
+        if let Some(group) = entry.link {
             self.links.entry(group).or_default().insert(path.clone());
         }
+        let content = entry.content().map_or(0, |(digest, _)| self.places.hold(&digest));
+        Record::pack(path.as_bytes(), register, content)
     }
 
     /// Keeps the counts and link groups true after a register went out of place.
-    fn let_go(&mut self, path: &TreePath, old: Option<Register>) {
-        if let Some(content) = content_of(old.as_ref())
-            && let Some(uses) = self.uses.get_mut(&content)
-        {
-            *uses -= 1;
-            if *uses == 0 {
-                self.uses.remove(&content);
-            }
+    fn let_go(&mut self, path: &TreePath, old: Option<&Record>) {
+        let Some(old) = old.filter(|old| old.is_live()) else { return };
+        self.live -= 1;
+        if old.is_directory() {
+            self.count_subdirectory(path, false);
         }
-        if let Some(old) = old.and_then(|old| old.entry) {
-            self.live -= 1;
-            if old.is_directory() {
-                self.count_subdirectory(path, false);
-            }
-            if let Some(group) = old.link
-                && let Some(names) = self.links.get_mut(&group)
-            {
-                names.remove(path);
-                if names.is_empty() {
-                    self.links.remove(&group);
-                }
+        let (content, link) = old.holds();
+        if let Some(content) = content {
+            self.places.let_go(content);
+        }
+        let now = self.record(path).and_then(|record| record.holds().1);
+        if let Some(group) = link.filter(|group| now != Some(*group))
+            && let Some(names) = self.links.get_mut(&group)
+        {
+            names.remove(path);
+            if names.is_empty() {
+                self.links.remove(&group);
             }
         }
     }
@@ -203,10 +201,10 @@ impl Fold {
     /// path of which nothing was known.
     pub fn reset(&mut self, path: &TreePath, register: Option<Register>) {
         if let Some(register) = register {
-            self.replace(path, register);
+            self.replace(path, &register);
         } else {
-            let old = self.registers.remove(path);
-            self.let_go(path, old);
+            let old = self.registers.take(path.as_bytes());
+            self.let_go(path, old.as_ref());
         }
     }
 
@@ -229,49 +227,60 @@ impl Fold {
 
     /// Reports whether any change of a path is known, be it one that waits for its content.
     pub fn knows(&self, path: &TreePath) -> bool {
-        self.registers.contains_key(path) || self.early_attrs.contains_key(path)
+        self.record(path).is_some() || self.early_attrs.contains_key(path)
     }
 
-    /// Reports whether a file points to this content; rarely true although none does.
+    /// Reports whether a file points to this content.
     pub fn uses(&self, digest: &Digest) -> bool {
-        self.uses.contains_key(&short(digest))
+        self.places.uses(digest)
     }
 
     /// Puts back a register that an index kept; the newer one stays if there is one.
-    pub fn restore(&mut self, path: &TreePath, register: Register) {
-        if self.registers.get(path).is_none_or(|known| {
+    pub fn restore(&mut self, path: &TreePath, register: &Register) {
+        if self.register(path).is_none_or(|known| {
             (known.stamp, known.attr_stamp) < (register.stamp, register.attr_stamp)
         }) {
             self.replace(path, register);
         }
     }
 
-    /// Returns the register of a path, tombstones included.
-    pub fn register(&self, path: &TreePath) -> Option<&Register> {
-        self.registers.get(path)
+    fn record(&self, path: &TreePath) -> Option<&Record> {
+        self.registers.get(path.as_bytes())
     }
 
-    /// Returns what a path points to, if it is visible: it has an entry, and no file stands in the
-    /// place of a directory above it.
+    fn unpack(&self, record: &Record) -> Register {
+        record.unpack(|content| self.places.digest(content))
+    }
+
+    /// Returns the register of a path, tombstones included.
+    pub fn register(&self, path: &TreePath) -> Option<Register> {
+        self.record(path).map(|record| self.unpack(record))
+    }
+
+    /// Returns the register of a path, if what it points to is visible: it has an entry, and no file
+    /// stands in the place of a directory above it.
     ///
     /// A directory that was never made, or was removed by one node while another put something into
     /// it, is not found here; [`Fold::is_directory`] knows it.
-    pub fn entry(&self, path: &TreePath) -> Option<&Entry> {
-        let entry = self.registers.get(path)?.entry.as_ref()?;
-        self.reachable(path).then_some(entry)
+    pub fn visible(&self, path: &TreePath) -> Option<Register> {
+        let record = self.record(path).filter(|record| record.is_live())?;
+        self.reachable(path).then(|| self.unpack(record))
+    }
+
+    /// Returns what a path points to, if it is [visible](Fold::visible).
+    pub fn entry(&self, path: &TreePath) -> Option<Entry> {
+        self.visible(path)?.entry
     }
 
     /// Reports whether no ancestor of `path` is something else than a directory.
     fn reachable(&self, path: &TreePath) -> bool {
-        let mut above = path.parent();
-        while let Some(dir) = above {
-            let hidden = self.registers.get(&dir).and_then(|r| r.entry.as_ref());
-            if hidden.is_some_and(|entry| !entry.is_directory()) {
-                return false;
-            }
-            above = dir.parent();
-        }
-        true
+        let bytes = path.as_bytes();
+        let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
+        let mut above = ends.chain((!path.is_root()).then_some(0)).map(|end| &bytes[..end]);
+        above.all(|dir| {
+            let record = self.registers.get(dir);
+            record.is_none_or(|record| !record.is_live() || record.is_directory())
+        })
     }
 
     /// Reports whether a path is a directory: made as one, or implied by something below it.
@@ -279,60 +288,53 @@ impl Fold {
         if path.is_root() {
             return true;
         }
-        match self.registers.get(path).and_then(|register| register.entry.as_ref()) {
-            Some(entry) => entry.is_directory() && self.reachable(path),
+        match self.record(path).filter(|record| record.is_live()) {
+            Some(record) => record.is_directory() && self.reachable(path),
             None => self.has_descendants(path) && self.reachable(path),
         }
     }
 
     /// Reports whether anything lies below a path.
     pub fn has_descendants(&self, path: &TreePath) -> bool {
-        self.below(path).any(|(_, register)| register.entry.is_some())
+        self.records_below(path).any(Record::is_live)
+    }
+
+    fn records_below(&self, dir: &TreePath) -> impl Iterator<Item = &Record> {
+        self.records_after(dir.as_bytes())
+            .take_while(move |record| dir.rest_of(record.path()).is_some())
+    }
+
+    fn records_after(&self, path: &[u8]) -> std::collections::btree_set::Range<'_, Record> {
+        self.registers.range::<[u8], _>((Bound::Excluded(path), Bound::Unbounded))
     }
 
     /// Yields every register below a path, tombstones included, in path order.
-    pub fn below(&self, dir: &TreePath) -> impl Iterator<Item = (&TreePath, &Register)> {
-        self.registers
-            .range((Bound::Excluded(dir.clone()), Bound::Unbounded))
-            .take_while(move |(path, _)| path.is_below(dir))
+    pub fn below(&self, dir: &TreePath) -> impl Iterator<Item = (TreePath, Register)> {
+        self.records_below(dir).map(|record| (path_of(record), self.unpack(record)))
     }
 
     /// Returns the names in a directory, in byte order, without looking at what lies deeper.
-    pub fn children(&self, dir: &TreePath) -> Vec<Child<'_>> {
-        let mut found: Vec<Child<'_>> = Vec::new();
-        let mut from = Bound::Excluded(dir.as_bytes().to_vec());
-        loop {
-            let range = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
-            let Some((path, register)) = self.registers.range::<[u8], _>(range).next() else {
-                return found;
-            };
-            let Some(rest) = path.below(dir) else { return found };
-            let Some(name) = rest.split(|b| *b == 0).next() else { return found };
-            if name.len() == rest.len() {
-                if register.entry.is_some() {
-                    found.push(Child { name, register: Some(register) });
-                }
-                let mut next = path.as_bytes().to_vec();
-                if register.entry.is_some() {
-                    // Its descendants, if any, say nothing new.
-                    next.push(1);
-                    from = Bound::Included(next);
-                } else {
-                    from = Bound::Excluded(next);
-                }
-                continue;
-            }
-            // Something below a directory that has no entry of its own.
-            let mut next =
-                path.as_bytes()[..path.as_bytes().len() - rest.len() + name.len()].to_vec();
-            if register.entry.is_some() {
-                found.push(Child { name, register: None });
-                next.push(1);
-                from = Bound::Included(next);
-            } else {
-                from = Bound::Excluded(path.as_bytes().to_vec());
+    pub fn children(&self, dir: &TreePath) -> Vec<Child> {
+        let mut found: Vec<Child> = Vec::new();
+        let mut rest = self.records_after(dir.as_bytes());
+        while let Some(record) = rest.next() {
+            let path = record.path();
+            let Some(below) = dir.rest_of(path) else { break };
+            let length = below.iter().position(|byte| *byte == 0).unwrap_or(below.len());
+            let name = &below[..length];
+            if found.last().is_some_and(|last| *last.name == *name) {
+                // It and all else that is below that child says nothing new.
+                let mut beyond = path[..path.len() - below.len() + length].to_vec();
+                beyond.push(1);
+                rest = self
+                    .registers
+                    .range::<[u8], _>((Bound::Included(beyond.as_slice()), Bound::Unbounded));
+            } else if record.is_live() {
+                let register = (length == below.len()).then(|| self.unpack(record));
+                found.push(Child { name: name.into(), register });
             }
         }
+        found
     }
 
     /// Returns the names of the hard links of a group.
@@ -352,41 +354,70 @@ impl Fold {
     }
 
     /// Learns where the remote keeps a blob; the youngest location wins. Returns whether it was news.
-    pub fn locate(&mut self, digest: Digest, location: Location) -> bool {
-        match self.locations.get_mut(&digest) {
-            Some(known) if known.stored_ms >= location.stored_ms => false,
-            Some(known) => {
-                *known = location;
-                true
-            }
-            None => {
-                self.locations.insert(digest, location);
-                true
-            }
-        }
+    pub fn locate(&mut self, digest: Digest, location: &Location) -> bool {
+        self.places.locate(&digest, location)
     }
 
     /// Returns where the remote keeps a blob.
-    pub fn location(&self, digest: &Digest) -> Option<&Location> {
-        self.locations.get(digest)
+    pub fn location(&self, digest: &Digest) -> Option<Location> {
+        self.places.location(digest)
+    }
+
+    /// Returns since when the remote has a blob, if it does; as the location has it.
+    pub fn stored_ms(&self, digest: &Digest) -> Option<u64> {
+        self.places.stored_ms(digest)
     }
 
     /// Forgets a location that proved wrong, so that the next writer of the same bytes stores them
     /// again. Does nothing if another location is known by now.
     pub fn unlocate(&mut self, digest: &Digest, wrong: &Location) {
-        if self.locations.get(digest) == Some(wrong) {
-            self.locations.remove(digest);
+        if self.location(digest).as_ref() == Some(wrong) {
+            self.places.unlocate(digest);
         }
     }
 
-    /// Yields all registers, tombstones included.
-    pub fn registers(&self) -> impl Iterator<Item = (&TreePath, &Register)> {
-        self.registers.iter()
+    /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
+    pub fn pack_end(&self, pack: &str) -> u64 {
+        self.places.pack_end(pack)
     }
 
-    /// Yields all known locations.
-    pub fn locations(&self) -> impl Iterator<Item = (&Digest, &Location)> {
-        self.locations.iter()
+    /// Yields all registers, tombstones included, in path order.
+    pub fn registers(&self) -> impl Iterator<Item = (TreePath, Register)> {
+        self.registers.iter().map(|record| (path_of(record), self.unpack(record)))
+    }
+
+    /// Yields the registers behind a path, tombstones included, in path order: with the path that
+    /// came last, whoever cannot keep the namespace still for long gets all of it in parts.
+    pub fn registers_after(&self, path: &TreePath) -> impl Iterator<Item = (TreePath, Register)> {
+        self.records_after(path.as_bytes()).map(|record| (path_of(record), self.unpack(record)))
+    }
+
+    /// Yields of each register the stamp of the last change that it stands on.
+    pub fn stamps(&self) -> impl Iterator<Item = Stamp> {
+        self.registers.iter().map(Record::last_stamp)
+    }
+
+    /// Yields all known locations, in no order.
+    pub fn locations(&self) -> impl Iterator<Item = (Digest, Location)> {
+        self.locations_from(0).map(|(_, digest, location)| (digest, location))
+    }
+
+    /// Yields the known locations behind a mark, 0 at first, each with its mark: so that they too can
+    /// be had in parts. One that is learned meanwhile may be left out.
+    pub fn locations_from(&self, mark: u32) -> impl Iterator<Item = (u32, Digest, Location)> {
+        self.places.locations(mark)
+    }
+
+    /// Yields the attribute changes that came before their content: path, stamp of the content, own
+    /// stamp, attributes.
+    pub fn early_attrs(&self) -> impl Iterator<Item = (&TreePath, Stamp, Stamp, &Attrs)> {
+        self.early_attrs.iter().map(|(path, (of, stamp, attrs))| (path, *of, *stamp, attrs))
+    }
+
+    /// Takes over when the content of directories moved on this node, from the fold that this one
+    /// is to replace.
+    pub fn take_times(&mut self, old: &mut Self) {
+        self.moved = std::mem::take(&mut old.moved);
     }
 
     /// Counts the paths that point to something.
@@ -399,12 +430,9 @@ impl Fold {
         self.live == 0
     }
 
-    /// Returns the digests that files point to.
+    /// Yields the digests that files point to, each once.
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
-        self.registers.values().filter_map(|register| match register.entry.as_ref()?.kind {
-            Kind::File { digest, .. } => Some(digest),
-            _ => None,
-        })
+        self.places.used()
     }
 }
 

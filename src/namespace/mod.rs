@@ -3,14 +3,18 @@
 //! Owns entries, changes, commits and the fold that turns a set of changes into a tree. Pure: it does
 //! no I/O and reads no clock, so that a model can check it and a thousand nodes fit in one process.
 
+mod age;
 mod change;
 mod commit;
 mod entry;
 mod fold;
+mod living;
 mod location;
 
+pub use age::Age;
 pub use change::{Change, Op};
 pub use commit::{BlobAt, Commit, Place};
 pub use entry::{Attrs, Entry, Kind, Time, XATTR_TOTAL_BYTES_MAX, Xattrs};
-pub use fold::{Applied, Child, Fold, Register};
+pub use fold::{Applied, Builder, Child, Fold, Register};
+pub use living::Living;
 pub use location::{Location, Site};

@@ -26,7 +26,7 @@ use crate::error::{Error, Kind, Result};
 use crate::task;
 
 /// Compressed bytes of one part; blobs that need no second one are written by one request.
-const PART_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const PART_BYTES: usize = 8 * 1024 * 1024;
 /// The most parts that S3 takes for one object, with some room.
 const PARTS_MAX: u64 = 9_000;
 /// Parts of one blob in flight.
@@ -38,11 +38,11 @@ const CLOCK_NOISE_MS: u64 = 2000;
 /// Pieces of a download that wait to be written.
 const CHUNKS_QUEUED_MAX: usize = 4;
 
-/// What compressing hands to uploading.
+/// What reading hands to uploading.
 #[derive(Debug)]
-enum Piece {
+pub(super) enum Piece {
     Part(Vec<u8>),
-    /// The rest; only sent when the whole content has the digest.
+    /// The rest; only sent when the whole content is what it should be.
     Last(Vec<u8>),
 }
 
@@ -76,12 +76,18 @@ impl Remote {
                 drop(pieces.blocking_send(Err(error)));
             }
         });
-        let ((), sent) = futures::join!(compressing, self.send(&digest, arriving));
+        let key = self.inner.keys.blob(&digest);
+        let ((), sent) = futures::join!(compressing, self.send(key, arriving));
         sent
     }
 
-    async fn send(&self, digest: &Digest, mut pieces: mpsc::Receiver<Result<Piece>>) -> Result<()> {
-        let key = self.inner.keys.blob(digest);
+    /// Writes an object of the pieces that arrive: by one request if the first is the last. The caller
+    /// has taken the memory for them.
+    pub(super) async fn send(
+        &self,
+        key: Path,
+        mut pieces: mpsc::Receiver<Result<Piece>>,
+    ) -> Result<()> {
         let first = match next(&mut pieces).await? {
             Piece::Last(bytes) => return self.write(key, bytes.into(), u64::MAX).await,
             Piece::Part(bytes) => bytes,
@@ -252,7 +258,7 @@ async fn receive(
 async fn next(pieces: &mut mpsc::Receiver<Result<Piece>>) -> Result<Piece> {
     match pieces.recv().await {
         Some(piece) => piece,
-        None => Err(Error::new(Kind::Internal, "compressing a blob ended without an end")),
+        None => Err(Error::new(Kind::Internal, "reading what is uploaded ended without an end")),
     }
 }
 
@@ -362,7 +368,7 @@ fn part_bytes(size: u64) -> usize {
 
 /// Returns the memory for one upload: the parts in flight, the one that waits, the one that is made
 /// and the one in hand; or the whole blob, if it is small.
-fn upload_mib(size: u64) -> u32 {
+pub(super) fn upload_mib(size: u64) -> u32 {
     let parts = part_bytes(size) as u64 * (PARTS_IN_FLIGHT_MAX as u64 + 3);
     let bytes = parts.min(compressed_bytes_max(size) * 2);
     ((bytes >> 20) + 1).min(u64::from(UPLOAD_MIB_MAX)) as u32

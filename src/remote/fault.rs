@@ -2,6 +2,8 @@
 //!
 //! Owns the faults that a test can switch on, around any store. Must never be part of a release build.
 
+mod memory;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -11,9 +13,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
-use object_store::memory::InMemory;
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
@@ -21,13 +22,9 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-use super::connect::RemoteOptions;
-use super::meter::Meter;
-use super::store::{Backend, Remote};
+pub use self::memory::MemoryStore;
 use crate::clock::{self, Clock};
-use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
-use crate::stamp::NodeId;
 use crate::task;
 
 /// The environment variable from which a program under test takes its faults: settings as
@@ -53,6 +50,8 @@ pub struct Plan {
     pub truncated_percent: u32,
     /// Objects that lists do not show for this long after they were written.
     pub stale_list: Duration,
+    /// How far the store's clock is ahead of what it would be, in seconds.
+    pub ahead_s: i32,
 }
 
 impl Plan {
@@ -62,6 +61,10 @@ impl Plan {
         for setting in text.split([' ', ',', '\n']).filter(|part| !part.is_empty()) {
             let refuse = || Error::new(Kind::Invalid, format!("fault `{setting}` is unknown"));
             let (name, value) = setting.split_once('=').ok_or_else(refuse)?;
+            if name == "ahead_s" {
+                plan.ahead_s = value.parse().map_err(|_| refuse())?;
+                continue;
+            }
             let value: u32 = value.parse().map_err(|_| refuse())?;
             let time = Duration::from_millis(u64::from(value));
             match name {
@@ -203,67 +206,6 @@ fn reset() -> object_store::Error {
     failure(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
 }
 
-/// A store in memory that several remotes share, as several nodes share a bucket.
-#[derive(Debug, Clone)]
-pub struct MemoryStore(Arc<InMemory>);
-
-impl Default for MemoryStore {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl MemoryStore {
-    /// Makes an empty store.
-    pub fn new() -> Self {
-        Self(Arc::new(InMemory::new()))
-    }
-
-    /// Makes a remote of it, with faults of its own or shared ones.
-    pub fn remote(
-        &self,
-        faults: &Arc<Faults>,
-        options: &RemoteOptions,
-        clock: Clock,
-        node: NodeId,
-    ) -> Remote {
-        let url: RemoteUrl = "s3://memory".parse().expect("it is a good address");
-        let store = faults.around(self.0.clone());
-        let (backend, meter) = (Backend::Given(store), Arc::new(Meter::default()));
-        Remote::over(&url, backend, meter, options, clock, node)
-    }
-
-    /// Replaces the bytes of an object, or makes it; for damage.
-    pub async fn overwrite(&self, key: &str, bytes: Vec<u8>) {
-        let put = self.0.put_opts(&Path::from(key), bytes.into(), PutOptions::default()).await;
-        put.expect("memory takes everything");
-    }
-
-    /// Returns the bytes of an object.
-    pub async fn read(&self, key: &str) -> Option<Bytes> {
-        self.0.get_opts(&Path::from(key), GetOptions::default()).await.ok()?.bytes().await.ok()
-    }
-
-    /// Removes an object.
-    pub async fn remove(&self, key: &str) {
-        let one = stream::iter([Ok(Path::from(key))]).boxed();
-        self.0.delete_stream(one).for_each(|_| std::future::ready(())).await;
-    }
-
-    /// Returns all keys.
-    pub async fn keys(&self) -> Vec<String> {
-        let mut keys: Vec<String> = self
-            .0
-            .list(None)
-            .filter_map(|meta| std::future::ready(meta.ok()))
-            .map(|meta| meta.location.to_string())
-            .collect()
-            .await;
-        keys.sort();
-        keys
-    }
-}
-
 /// The store that misbehaves.
 #[derive(Debug)]
 struct FaultStore {
@@ -304,7 +246,8 @@ impl ObjectStore for FaultStore {
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
         let plan = self.faults.before().await?;
-        let got = self.inner.get_opts(at, options).await?;
+        let mut got = self.inner.get_opts(at, options).await?;
+        shift(&mut got.meta, &plan);
         if Faults::hits(plan.truncated_percent) { Ok(cut(got)) } else { Ok(got) }
     }
 
@@ -373,15 +316,26 @@ fn listed(
     inner: BoxStream<'static, object_store::Result<ObjectMeta>>,
 ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
     let gate = faults.clone();
-    stream::once(async move { gate.before().await.map(|_| inner) })
+    stream::once(async move { gate.before().await.map(|plan| (plan, inner)) })
         .flat_map(|allowed| match allowed {
-            Ok(all) => all,
+            Ok((plan, all)) => all
+                .map_ok(move |mut meta| {
+                    shift(&mut meta, &plan);
+                    meta
+                })
+                .boxed(),
             Err(error) => stream::once(async { Err(error) }).boxed(),
         })
         .filter(move |meta| {
             std::future::ready(meta.as_ref().map_or(true, |meta| faults.is_listed(meta)))
         })
         .boxed()
+}
+
+/// Tells when an object was stored as a clock that is off does.
+fn shift(meta: &mut ObjectMeta, plan: &Plan) {
+    meta.last_modified += Duration::from_secs(plan.ahead_s.max(0) as u64);
+    meta.last_modified -= Duration::from_secs(plan.ahead_s.min(0).unsigned_abs().into());
 }
 
 /// Ends a body in the middle, without an error: as a broken proxy does.

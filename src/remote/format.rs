@@ -3,10 +3,13 @@
 //! Owns its text and the refusals that it can cause. Must never let a store of another format be
 //! written to.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
+use super::expiry::Declared;
 use super::keys;
-use crate::config::RemoteUrl;
+use crate::config::{RemoteUrl, format_age, parse_age};
 use crate::error::{Error, Kind, Result};
 
 /// The format that this version reads and writes.
@@ -21,13 +24,16 @@ pub(super) struct Format {
     #[serde(rename = "format")]
     version: u64,
     created_ms: u64,
+    /// `30d`, `never`; null where an older version made it.
     expiry: Option<serde_json::Value>,
     trusted_keys: Vec<String>,
 }
 
 impl Format {
-    pub(super) fn new(created_ms: u64) -> Self {
-        Self { version: FORMAT_VERSION, created_ms, expiry: None, trusted_keys: Vec::new() }
+    /// Describes a store that is made now, whose entries live for `expiry`; `None` is for ever.
+    pub(super) fn new(created_ms: u64, expiry: Option<Duration>) -> Self {
+        let expiry = Some(format_age(expiry).into());
+        Self { version: FORMAT_VERSION, created_ms, expiry, trusted_keys: Vec::new() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -37,8 +43,8 @@ impl Format {
     }
 }
 
-/// Checks what the object says.
-pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<()> {
+/// Checks what the object says, and returns how long it says that entries live.
+pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Declared> {
     let foreign = || {
         let op = format!(
             "{url} belongs to something else: its {} is not ours; name another bucket or prefix",
@@ -55,10 +61,37 @@ pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<()> {
         );
         return Err(Error::new(Kind::Invalid, op));
     }
-    if version == 0 || serde_json::from_value::<Format>(value).is_err() {
+    if version == 0 {
         return Err(foreign());
     }
-    Ok(())
+    let format: Format = serde_json::from_value(value).map_err(|_| foreign())?;
+    Ok(declared(format.expiry.as_ref(), url))
+}
+
+/// Returns what the object should be to declare `expiry`; all else that it says stays.
+pub(super) fn declaring(bytes: &[u8], expiry: Option<Duration>) -> Option<Vec<u8>> {
+    let mut value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    value.as_object_mut()?.insert("expiry".to_owned(), format_age(expiry).into());
+    let mut text = serde_json::to_vec(&value).ok()?;
+    text.push(b'\n');
+    Some(text)
+}
+
+/// Reads the expiry. One that cannot be read is no reason to stay away: the node's own counts then.
+fn declared(value: Option<&serde_json::Value>, url: &RemoteUrl) -> Declared {
+    let Some(value) = value else { return Declared::Unknown };
+    let read = value.as_str().ok_or("it is not a text".to_owned()).and_then(parse_age);
+    read.map_or_else(
+        |problem| {
+            tracing::warn!(
+                remote = %url, expiry = %value, problem,
+                "the expiry in {} cannot be read; `hearthfs lifecycle apply` writes it anew",
+                keys::FORMAT
+            );
+            Declared::Unknown
+        },
+        Declared::Age,
+    )
 }
 
 #[cfg(test)]
@@ -68,12 +101,39 @@ mod tests {
     #[test]
     fn the_text_is_pinned_and_accepted() {
         let url = "s3://bkt/p".parse().expect("a good address");
-        let text = Format::new(5).encode();
-        let pinned = "{\"format\":1,\"created_ms\":5,\"expiry\":null,\"trusted_keys\":[]}\n";
-        assert_eq!(String::from_utf8_lossy(&text), pinned);
-        check(&text, &url).expect("ours");
-        check(br#"{"format":1,"created_ms":5,"expiry":null,"trusted_keys":["k"],"more":{}}"#, &url)
-            .expect("ours, with more");
+        let month = Some(Duration::from_hours(30 * 24));
+        for (age, said) in [(month, "30d"), (None, "never")] {
+            let text = Format::new(5, age).encode();
+            let pinned = format!(
+                "{{\"format\":1,\"created_ms\":5,\"expiry\":\"{said}\",\"trusted_keys\":[]}}\n"
+            );
+            assert_eq!(String::from_utf8_lossy(&text), pinned);
+            assert_eq!(check(&text, &url).expect("ours"), Declared::Age(age));
+        }
+        for expiry in ["null", "30", "\"a month\"", "\"0s\"", "{}"] {
+            let text = format!(
+                "{{\"format\":1,\"created_ms\":5,\"expiry\":{expiry},\"trusted_keys\":[\"k\"],\"more\":{{}}}}"
+            );
+            let found = check(text.as_bytes(), &url).expect("ours, with more");
+            assert_eq!(found, Declared::Unknown, "{expiry}");
+        }
+    }
+
+    #[test]
+    fn declaring_another_expiry_leaves_all_else() {
+        let url = "s3://bkt/p".parse().expect("a good address");
+        let old =
+            br#"{"format":1,"created_ms":5,"expiry":null,"trusted_keys":["k"],"more":{"x":[1]}}"#;
+        let new = declaring(old, Some(Duration::from_hours(7 * 24))).expect("an object");
+        assert_eq!(
+            check(&new, &url).expect("ours"),
+            Declared::Age(Some(Duration::from_hours(168)))
+        );
+        let text = String::from_utf8(new).expect("text");
+        for part in ["\"expiry\":\"7d\"", "\"more\":{\"x\":[1]}", "[\"k\"]", "\"created_ms\":5"] {
+            assert!(text.contains(part), "`{part}` is not in: {text}");
+        }
+        assert_eq!(declaring(b"[]", None), None);
     }
 
     #[test]

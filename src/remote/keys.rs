@@ -17,11 +17,17 @@ pub const LOG: &str = "log";
 pub const PACKS: &str = "packs";
 /// Where blobs lie that are objects of their own.
 pub const BLOBS: &str = "blobs";
+/// Where checkpoints lie.
+pub const CHECKPOINTS: &str = "checkpoints";
 /// Where nodes write to learn the store's time; nothing there is ever read by another node.
 pub const PROBES: &str = "probes";
 
+/// What lies directly below the prefix.
+const OURS: [&str; 6] = [FORMAT, LOG, PACKS, BLOBS, CHECKPOINTS, PROBES];
+
 const COMMIT_END: &str = ".commit";
 const PACK_END: &str = ".pack";
+const CHECKPOINT_END: &str = ".ckpt";
 
 /// Returns the name of the commit with this stamp.
 pub fn commit_name(stamp: &Stamp) -> String {
@@ -43,6 +49,16 @@ pub fn pack_stamp(name: &str) -> Option<Stamp> {
     stamp_of(name, PACK_END)
 }
 
+/// Returns the name of the checkpoint with this stamp.
+pub fn checkpoint_name(stamp: &Stamp) -> String {
+    format!("{}{CHECKPOINT_END}", stamp.sortable())
+}
+
+/// Returns the stamp of a checkpoint by its name; `None` when the name is not one of ours.
+pub fn checkpoint_stamp(name: &str) -> Option<Stamp> {
+    stamp_of(name, CHECKPOINT_END)
+}
+
 fn stamp_of(name: &str, end: &str) -> Option<Stamp> {
     let text = name.strip_suffix(end)?;
     // Reading numbers accepts more spellings than writing makes; only the written one is a name.
@@ -58,6 +74,17 @@ pub(super) struct Keys {
 impl Keys {
     pub(super) fn new(prefix: &str) -> Self {
         Self { prefix: Path::from(prefix) }
+    }
+
+    /// Returns the prefix of all keys.
+    pub(super) fn prefix(&self) -> &Path {
+        &self.prefix
+    }
+
+    /// Reports whether a key lies where only we write.
+    pub(super) fn is_ours(&self, key: &Path) -> bool {
+        let first = key.prefix_match(&self.prefix).and_then(|mut parts| parts.next());
+        first.is_some_and(|part| OURS.contains(&part.as_ref()))
     }
 
     pub(super) fn format(&self) -> Path {
@@ -83,6 +110,17 @@ impl Keys {
         match pack_stamp(name) {
             Some(_) => Ok(self.prefix.clone().join(PACKS).join(name)),
             None => Err(bad_name("pack", name)),
+        }
+    }
+
+    pub(super) fn checkpoints(&self) -> Path {
+        self.prefix.clone().join(CHECKPOINTS)
+    }
+
+    pub(super) fn checkpoint(&self, name: &str) -> Result<Path> {
+        match checkpoint_stamp(name) {
+            Some(_) => Ok(self.checkpoints().join(name)),
+            None => Err(bad_name("checkpoint", name)),
         }
     }
 
@@ -121,6 +159,18 @@ mod tests {
     }
 
     #[test]
+    fn what_others_keep_is_told_apart() {
+        let keys = Keys::new("a/b");
+        for ours in ["a/b/hearthfs.json", "a/b/log/x", "a/b/blobs/ab/x"] {
+            assert!(keys.is_ours(&Path::from(ours)), "{ours}");
+        }
+        for other in ["a/b", "a/bc/log/x", "log/x", "a/b/logs/x", "a/b/readme.txt"] {
+            assert!(!keys.is_ours(&Path::from(other)), "{other}");
+        }
+        assert!(Keys::new("").is_ours(&Path::from("packs/x")));
+    }
+
+    #[test]
     fn the_layout_is_pinned() {
         let stamp = Stamp { ms: 1, counter: 2, node: NodeId(3) };
         let digest = Digest::of(b"x");
@@ -135,6 +185,10 @@ mod tests {
             assert_eq!(
                 keys.pack(&pack_name(&stamp)).expect("a good name").as_ref(),
                 format!("{start}packs/00000000000100000002-0000000000000003.pack")
+            );
+            assert_eq!(
+                keys.checkpoint(&checkpoint_name(&stamp)).expect("a good name").as_ref(),
+                format!("{start}checkpoints/00000000000100000002-0000000000000003.ckpt")
             );
             assert_eq!(
                 keys.blob(&digest).as_ref(),

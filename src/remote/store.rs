@@ -4,7 +4,7 @@
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,19 +14,22 @@ use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPa
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use super::abilities::Tried;
 use super::call::{Call, Caller, Failure};
 use super::codec::COMMIT_BYTES_MAX;
 use super::connect::{self, Environment, RemoteOptions};
 use super::dir::SharedDir;
+use super::expiry::{Agreement, Declared};
 use super::health::{Gate, Health, Lane};
 use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
 use super::pack::PACK_BYTES_MAX;
+use super::time::StoreTime;
 use super::trouble::Trouble;
 use crate::clock::{self, Clock};
 use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
-use crate::stamp::NodeId;
+use crate::stamp::{NodeId, Stamp};
 
 /// The most commits that one list returns; whoever gets so many asks again after the last.
 pub const LOG_ITEMS_MAX: usize = 500_000;
@@ -36,10 +39,10 @@ pub(super) const UPLOAD_MIB_MAX: u32 = 128;
 const LIST_TIME_MAX: Duration = Duration::from_mins(2);
 /// Keys on one page of a list, for counting pages where the store has none.
 const PAGE_ITEMS: usize = 1000;
-/// One object of the log.
+/// One object of the log, or a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogItem {
-    /// Its name, as `get_commit` takes it.
+    /// Its name, as `get_commit` and `get_checkpoint` take it.
     pub name: String,
     /// Bytes of the object.
     pub size: u64,
@@ -67,13 +70,16 @@ pub(super) struct Inner {
     pub(super) checked: AtomicBool,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
-    pub(super) offset_ms: AtomicI64,
+    pub(super) tried: Tried,
+    pub(super) foreign_said: AtomicBool,
+    pub(super) time: StoreTime,
+    pub(super) expiry: Agreement,
 }
 
 /// Where the objects are.
 #[derive(Debug)]
 pub(super) enum Backend {
-    S3(Arc<dyn ObjectStore>),
+    Bucket(Arc<dyn ObjectStore>),
     Dir(Arc<SharedDir>),
     #[cfg(any(test, feature = "test-util"))]
     Given(Arc<dyn ObjectStore>),
@@ -84,7 +90,7 @@ pub(super) enum Backend {
 impl Backend {
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
         match self {
-            Self::S3(store) => Ok(store.clone()),
+            Self::Bucket(store) => Ok(store.clone()),
             Self::Dir(dir) => dir.store(),
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(store) => Ok(store.clone()),
@@ -106,7 +112,7 @@ impl Backend {
     /// Reports whether its client moves the counters of requests.
     pub(super) fn counts_itself(&self) -> bool {
         match self {
-            Self::S3(_) => true,
+            Self::Bucket(_) => true,
             Self::Dir(_) => false,
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(_) => false,
@@ -138,8 +144,8 @@ impl Remote {
     ) -> Result<Self> {
         let meter = Arc::new(Meter::default());
         let backend = match url {
-            RemoteUrl::S3 { bucket, .. } => Backend::S3(connect::s3(bucket, options, env, &meter)?),
             RemoteUrl::File(dir) => Backend::Dir(Arc::new(SharedDir::new(dir.clone()))),
+            _ => Backend::Bucket(connect::open(url, options, env, &meter)?),
         };
         #[cfg(any(test, feature = "test-util"))]
         let backend = match super::fault::Faults::from_process_env()? {
@@ -158,10 +164,12 @@ impl Remote {
         node: NodeId,
     ) -> Self {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string()));
+        let remedy = connect::credentials_remedy(url);
+        let time = StoreTime::new(clock.clone());
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller: Caller::new(backend, gate, meter, options.deadline),
+            caller: Caller::new(backend, gate, meter, options.deadline, remedy),
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
@@ -169,7 +177,10 @@ impl Remote {
             checked: AtomicBool::new(false),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
-            offset_ms: AtomicI64::new(0),
+            tried: Tried::default(),
+            foreign_said: AtomicBool::new(false),
+            time,
+            expiry: Agreement::new(options.expiry),
         };
         Self { inner: Arc::new(inner), lane: Lane::Foreground }
     }
@@ -215,20 +226,52 @@ impl Remote {
         self.inner.caller.meter.read()
     }
 
-    /// Returns the wall time in milliseconds since the Unix epoch as the store sees it.
+    /// Returns how long the store says that entries live, as of the last check.
+    pub fn declared_expiry(&self) -> Declared {
+        self.inner.expiry.declared()
+    }
+
+    /// Returns how long entries live, `None` for ever: the shorter of what this node is configured with
+    /// and what the store declares. It moves when a store is reached that could not be at first.
+    pub fn effective_expiry(&self) -> Option<Duration> {
+        self.inner.expiry.effective()
+    }
+
+    /// Returns the wall time in milliseconds since the Unix epoch as the store sees it. Our own clock
+    /// may be set meanwhile; once the store's time was learned, that makes no difference.
     pub fn now_ms(&self) -> u64 {
-        let offset = self.inner.offset_ms.load(Ordering::Relaxed);
-        self.inner.clock.wall_ms().saturating_add_signed(offset)
+        self.inner.time.now_ms()
+    }
+
+    /// Returns how far the store's clock is ahead of ours, in milliseconds, for the next run.
+    pub fn ahead_ms(&self) -> i64 {
+        self.inner.time.ahead_ms()
+    }
+
+    /// Takes what [`Remote::ahead_ms`] was in an earlier run, for as long as this one has not asked.
+    pub fn assume_ahead(&self, ahead_ms: i64) {
+        self.inner.time.assume(ahead_ms);
     }
 
     /// Lists the commits whose names come after `after`, in order of their names: all of them, or
     /// the first [`LOG_ITEMS_MAX`].
     pub async fn list_log(&self, after: Option<&str>) -> Result<Vec<LogItem>> {
-        self.ready(self.lane).await?;
         let prefix = self.inner.keys.log();
+        self.list_named(prefix, "list the log", after, keys::commit_stamp).await
+    }
+
+    /// Lists the objects below `prefix` whose names are such as `stamp_of` knows, in their order.
+    pub(super) async fn list_named(
+        &self,
+        prefix: Path,
+        op: &str,
+        after: Option<&str>,
+        stamp_of: fn(&str) -> Option<Stamp>,
+    ) -> Result<Vec<LogItem>> {
+        self.ready(self.lane).await?;
         let offset = after.map(|after| prefix.clone().join(after));
         let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
-        let call = Call { limit: LIST_TIME_MAX, ..self.call(Verb::List, "list the log") };
+        let call = Call { limit: LIST_TIME_MAX, ..self.call(Verb::List, op) };
         inner
             .caller
             .call(call, |store| async move {
@@ -250,7 +293,14 @@ impl Remote {
                     if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
                         inner.caller.meter.request(Verb::List);
                     }
-                    let Some(item) = log_item(&meta, after) else { continue };
+                    let Some(item) = log_item(&meta, stamp_of) else {
+                        self.say_foreign(&meta.location);
+                        continue;
+                    };
+                    if after.is_some_and(|after| item.name.as_str() <= after) {
+                        continue;
+                    }
+                    inner.time.note_taken(item.stored_ms);
                     first.push(item);
                     if first.len() > LOG_ITEMS_MAX {
                         first.pop();
@@ -270,7 +320,14 @@ impl Remote {
     /// Writes a commit. Writing it again is harmless.
     pub async fn put_commit(&self, name: &str, bytes: Bytes) -> Result<()> {
         let key = self.inner.keys.commit(name)?;
-        self.write(key, bytes, COMMIT_BYTES_MAX as u64).await
+        let before = self.inner.clock.mono();
+        self.write(key.clone(), bytes, COMMIT_BYTES_MAX as u64).await?;
+        if self.inner.time.is_old()
+            && let Err(error) = self.learn_from(&key, before).await
+        {
+            tracing::debug!(error = %error.chain(), "the store's time was not learned again");
+        }
+        Ok(())
     }
 
     /// Reads a whole pack.
@@ -354,6 +411,11 @@ impl Remote {
 
     pub(super) async fn write(&self, key: Path, bytes: Bytes, most: u64) -> Result<()> {
         self.ready_to_write().await?;
+        self.write_now(key, bytes, most).await
+    }
+
+    /// Writes, once the store has been checked.
+    pub(super) async fn write_now(&self, key: Path, bytes: Bytes, most: u64) -> Result<()> {
         let size = bytes.len() as u64;
         if size > most {
             let op = format!("write {key}: {size} bytes where {most} are the most");
@@ -372,12 +434,12 @@ impl Remote {
     }
 }
 
-fn log_item(meta: &object_store::ObjectMeta, after: Option<&str>) -> Option<LogItem> {
+fn log_item(
+    meta: &object_store::ObjectMeta,
+    stamp_of: fn(&str) -> Option<Stamp>,
+) -> Option<LogItem> {
     let name = meta.location.filename()?;
-    keys::commit_stamp(name)?;
-    if after.is_some_and(|after| name <= after) {
-        return None;
-    }
+    stamp_of(name)?;
     let stored_ms = meta.last_modified.timestamp_millis().max(0) as u64;
     Some(LogItem { name: name.to_owned(), size: meta.size, stored_ms })
 }

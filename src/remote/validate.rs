@@ -1,4 +1,4 @@
-//! What must hold in a commit for readers to rely on it.
+//! What must hold in a commit or a checkpoint for readers to rely on it.
 //!
 //! Owns the rules; both the writer and every reader apply them. Must never accept what could name a
 //! key or a path of its own choosing.
@@ -9,8 +9,10 @@ use super::keys;
 use super::pack::PACK_BYTES_MAX;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
+use crate::name::TreePath;
 use crate::namespace::{
-    Attrs, BlobAt, Change, Commit, Entry, Kind as EntryKind, Op, Place, Time, XATTR_TOTAL_BYTES_MAX,
+    Attrs, BlobAt, Change, Commit, Entry, Kind as EntryKind, Location, Op, Place, Register, Site,
+    Time, XATTR_TOTAL_BYTES_MAX,
 };
 
 /// The longest target of a symbolic link (`PATH_MAX` with its NUL).
@@ -57,28 +59,59 @@ fn blob(blob: &BlobAt, packs: usize) -> std::result::Result<(), &'static str> {
             if *pack as usize >= packs {
                 return Err("a blob lies in a pack that is not named");
             }
-            let end = offset.checked_add(u64::from(*length));
-            if *length == 0 || end.is_none_or(|end| end > PACK_BYTES_MAX) {
-                return Err("a blob lies outside of its pack");
-            }
-            if blob.size > FRAME_RAW_BYTES_MAX {
-                return Err("a blob is too large for a pack");
-            }
+            packed(*offset, *length, blob.size)?;
         }
         Place::Object => {}
     }
     Ok(())
 }
 
+fn packed(offset: u64, length: u32, size: u64) -> std::result::Result<(), &'static str> {
+    let end = offset.checked_add(u64::from(length));
+    if length == 0 || end.is_none_or(|end| end > PACK_BYTES_MAX) {
+        return Err("a blob lies outside of its pack");
+    }
+    if size > FRAME_RAW_BYTES_MAX {
+        return Err("a blob is too large for a pack");
+    }
+    Ok(())
+}
+
+/// Checks a place, but for the names in it.
+pub(super) fn location(location: &Location) -> std::result::Result<(), &'static str> {
+    match &location.site {
+        Site::Pack { offset, length, .. } => packed(*offset, *length, location.size),
+        Site::Inline { .. } if location.size > INLINE_BYTES_MAX as u64 => {
+            Err("a blob is too large for a commit")
+        }
+        Site::Inline { .. } | Site::Object => Ok(()),
+    }
+}
+
+/// Checks what is known of a path.
+pub(super) fn register(
+    path: &TreePath,
+    register: &Register,
+) -> std::result::Result<(), &'static str> {
+    content(path, register.entry.as_ref())
+}
+
 fn change(change: &Change) -> std::result::Result<(), &'static str> {
     match &change.op {
-        Op::Put(entry) if change.path.is_root() && !entry.is_directory() => {
+        Op::Put(entry) => content(&change.path, Some(entry)),
+        Op::Remove => content(&change.path, None),
+        Op::Attrs { attrs: all, .. } => attrs(all),
+    }
+}
+
+fn content(path: &TreePath, entry: Option<&Entry>) -> std::result::Result<(), &'static str> {
+    match entry {
+        Some(entry) if path.is_root() && !entry.is_directory() => {
             Err("the root is put as something else than a directory")
         }
-        Op::Put(entry) => put(entry),
-        Op::Remove if change.path.is_root() => Err("the root is removed"),
-        Op::Remove => Ok(()),
-        Op::Attrs { attrs: all, .. } => attrs(all),
+        Some(entry) => put(entry),
+        None if path.is_root() => Err("the root is removed"),
+        None => Ok(()),
     }
 }
 
@@ -99,7 +132,7 @@ fn put(entry: &Entry) -> std::result::Result<(), &'static str> {
     attrs(&entry.attrs)
 }
 
-fn attrs(attrs: &Attrs) -> std::result::Result<(), &'static str> {
+pub(super) fn attrs(attrs: &Attrs) -> std::result::Result<(), &'static str> {
     if attrs.mode & !MODE_BITS != 0 {
         return Err("an entry has impossible permissions");
     }

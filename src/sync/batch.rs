@@ -57,13 +57,20 @@ impl Batch {
         Self { upto, records, bytes, changes, dropped, paths, amends }
     }
 
-    /// Returns the contents that its changes put or that are to be stored again, each once.
+    /// Returns the contents that its changes put or that are to be repaired, each once.
     pub(super) fn contents(&self) -> Vec<(Digest, u64)> {
         let mut contents = contents_of(&self.changes);
         let repairs = self.amends.repairs.iter();
         let further: Vec<_> = repairs.filter(|one| !contents.contains(one)).copied().collect();
         contents.extend(further);
         contents
+    }
+
+    /// Returns the contents that are to be stored again only because they grow old, each once.
+    pub(super) fn renewals(&self) -> Vec<(Digest, u64)> {
+        let others: HashSet<_> = self.contents().into_iter().collect();
+        let renewals = self.amends.renewals.iter();
+        renewals.filter(|one| !others.contains(one)).copied().collect()
     }
 }
 

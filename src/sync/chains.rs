@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::namespace::Commit;
+use crate::remote::CheckpointChain;
 use crate::stamp::NodeId;
 
 /// Runs of nodes that are remembered; the one that was heard of longest ago is forgotten first, and
@@ -51,6 +52,47 @@ impl Chains {
         {
             self.0.remove(&oldest);
         }
+    }
+
+    /// Makes chains of what a checkpoint says.
+    pub(super) fn of(all: &[CheckpointChain]) -> Self {
+        let links = all.iter().take(CHAINS_MAX).map(|chain| {
+            let run = Run { node: chain.node, incarnation: chain.incarnation };
+            (run, Link { next: chain.next, ms: chain.ms })
+        });
+        Self(links.collect())
+    }
+
+    /// Returns what is known, for a checkpoint.
+    pub(super) fn all(&self) -> Vec<CheckpointChain> {
+        let chain = |(run, link): (&Run, &Link)| CheckpointChain {
+            node: run.node,
+            incarnation: run.incarnation,
+            next: link.next,
+            ms: link.ms,
+        };
+        let mut all: Vec<_> = self.0.iter().map(chain).collect();
+        all.sort_unstable_by_key(|chain| (chain.ms, chain.node, chain.incarnation));
+        all
+    }
+
+    /// Reports whether nothing was ever folded.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Reports whether these chains are as long as others, as far as can be told: they may have
+    /// forgotten some when there are too many.
+    pub(super) fn reach(&self, others: &Self) -> bool {
+        let reaches = |(run, link): (&Run, &Link)| {
+            self.0.get(run).is_some_and(|known| known.next >= link.next)
+        };
+        others.0.len() < CHAINS_MAX && others.0.iter().all(reaches)
+    }
+
+    /// Reports whether a commit is missing before this one: others of its run are known, or would be.
+    pub(super) fn lack_before(&self, commit: &Commit) -> bool {
+        !self.follows(commit) && self.0.len() < CHAINS_MAX
     }
 
     /// Encodes what is known, for the index.
@@ -97,6 +139,24 @@ mod tests {
         let again = Chains::decode(&chains.encode());
         assert!(again.follows(&commit(1, 4)) && !again.follows(&commit(1, 5)));
         assert!(Chains::decode(b"\xff\xff").follows(&commit(1, 0)));
+    }
+
+    #[test]
+    fn chains_can_be_compared_and_handed_over() {
+        let (mut old, mut new) = (Chains::default(), Chains::default());
+        assert!(old.is_empty() && old.reach(&new));
+        for sequence in 0..3 {
+            old.note(&commit(1, sequence));
+            new.note(&commit(1, sequence));
+        }
+        new.note(&commit(2, 0));
+        assert!(new.reach(&old) && !old.reach(&new), "a run that is not known");
+        old.note(&commit(2, 0));
+        new.note(&commit(1, 3));
+        assert!(!old.reach(&new), "a run that is longer");
+        let again = Chains::of(&new.all());
+        assert!(again.reach(&new) && new.reach(&again));
+        assert!(new.lack_before(&commit(1, 5)) && !new.lack_before(&commit(1, 4)));
     }
 
     #[test]

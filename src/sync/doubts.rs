@@ -27,13 +27,15 @@ pub(super) struct Doubt {
 pub(super) struct Amends {
     /// Places that the other nodes should not believe in any more.
     pub(super) doubts: Vec<Doubt>,
-    /// Contents that are to be stored again, with their sizes.
+    /// Contents that are to be stored again because they are not where they should be, with their sizes.
     pub(super) repairs: Vec<(Digest, u64)>,
+    /// Contents that are to be stored again because they are used and grow old, with their sizes.
+    pub(super) renewals: Vec<(Digest, u64)>,
 }
 
 impl Amends {
     pub(super) fn is_empty(&self) -> bool {
-        self.doubts.is_empty() && self.repairs.is_empty()
+        self.doubts.is_empty() && self.repairs.is_empty() && self.renewals.is_empty()
     }
 }
 

@@ -8,10 +8,12 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::checkpointer::Checkpointer;
 use super::fetcher::Fetcher;
 use super::follower::Follower;
-use super::ledger::{Ledger, LedgerParts, Pending};
+use super::ledger::{Ledger, LedgerParts, Pending, PurgeMark};
 use super::publisher::{DrainReport, Publisher};
+use super::renewer::Renewer;
 use crate::clock;
 use crate::error::Result;
 use crate::task;
@@ -30,6 +32,8 @@ pub struct Settings {
     pub freshness: Duration,
     /// Nothing is ever written to the remote.
     pub read_only: bool,
+    /// What is used after half its age is stored again.
+    pub renew_on_use: bool,
 }
 
 impl Default for Settings {
@@ -39,9 +43,17 @@ impl Default for Settings {
             pack_bytes: 8 << 20,
             freshness: Duration::from_secs(1),
             read_only: false,
+            renew_on_use: true,
         }
     }
 }
+
+/// A purge begins this often, or after a hundredth of the age if that is sooner ...
+const PURGE_EVERY: Duration = Duration::from_hours(1);
+/// ... but not more often than this.
+const PURGE_EVERY_MIN: Duration = Duration::from_secs(1);
+/// How long a purge rests between two steps.
+const PURGE_REST: Duration = Duration::from_millis(20);
 
 /// What the engine is made of.
 pub type Parts = LedgerParts;
@@ -53,6 +65,8 @@ pub struct Engine {
     fetcher: Fetcher,
     follower: Follower,
     publisher: Option<Publisher>,
+    checkpointer: Option<Checkpointer>,
+    renewer: Renewer,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     runtime: Handle,
 }
@@ -63,12 +77,20 @@ impl Engine {
         let ledger = Ledger::open(parts)?;
         let remote = ledger.remote().cloned();
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
-        let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
-            Publisher::new(ledger.clone(), remote, settings.delay, settings.pack_bytes)
-        });
         let follower = Follower::new(ledger.clone(), settings.freshness);
+        let checkpointer = remote
+            .as_ref()
+            .filter(|_| !settings.read_only)
+            .map(|remote| Checkpointer::new(ledger.clone(), follower.clone(), remote));
+        let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
+            let (delay, pack_bytes) = (settings.delay, settings.pack_bytes);
+            Publisher::new(ledger.clone(), remote, follower.clone(), delay, pack_bytes)
+        });
+        let freshness = follower.freshness().clone();
+        let on = publisher.is_some() && settings.renew_on_use;
+        let renewer = Renewer::new(ledger.clone(), fetcher.clone(), freshness, on);
         let tasks = Mutex::new(Vec::new());
-        Ok(Self { ledger, fetcher, follower, publisher, tasks, runtime })
+        Ok(Self { ledger, fetcher, follower, publisher, checkpointer, renewer, tasks, runtime })
     }
 
     /// Starts publishing, following and saving.
@@ -79,8 +101,15 @@ impl Engine {
         }
         if let Some(publisher) = &self.publisher {
             tasks.extend(publisher.start(&self.runtime));
+            tasks.push(self.renewer.start(&self.runtime));
+        }
+        if let Some(checkpointer) = &self.checkpointer {
+            tasks.push(checkpointer.start(&self.runtime));
         }
         let ledger = self.ledger.clone();
+        if self.ledger.remote().is_some() {
+            tasks.push(task::spawn(&self.runtime, "purge", purge_for_ever(self.ledger.clone())));
+        }
         tasks.push(task::spawn(&self.runtime, "save", async move {
             loop {
                 clock::sleep(SAVE_EVERY).await;
@@ -90,12 +119,20 @@ impl Engine {
     }
 
     /// Returns when everything that was published before the call is remote, or after `limit`;
-    /// calls `progress` now and then. Without a publisher there is nothing to wait for.
+    /// calls `progress` now and then. Without a publisher there is nothing to wait for. A checkpoint
+    /// that is due is written within the same time, but nothing is reported of that.
     pub async fn drain(&self, limit: Duration, progress: impl FnMut(Pending)) -> DrainReport {
-        match &self.publisher {
-            Some(publisher) => publisher.drain_with(limit, progress).await,
-            None => DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 },
+        let Some(publisher) = &self.publisher else {
+            return DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 };
+        };
+        let report = publisher.drain_with(limit, progress).await;
+        if report.complete
+            && let Some(checkpointer) = &self.checkpointer
+        {
+            let left = limit.saturating_sub(Duration::from_millis(report.elapsed_ms));
+            clock::within(left, Box::pin(checkpointer.write_if_due())).await;
         }
+        report
     }
 
     /// Stops all tasks and saves. What is not remote stays in the journal for the next start.
@@ -133,13 +170,37 @@ impl Engine {
         &self.fetcher
     }
 
+    /// Returns what stores again what is used.
+    pub fn renewer(&self) -> &Renewer {
+        &self.renewer
+    }
+
     /// Returns what brings in other nodes' changes and says whether they all are in.
     pub fn follower(&self) -> &Follower {
         &self.follower
     }
 
+    /// Returns what writes checkpoints; `None` without a remote and in read-only mode.
+    pub fn checkpointer(&self) -> Option<&Checkpointer> {
+        self.checkpointer.as_ref()
+    }
+
     /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.
     pub fn publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
+    }
+}
+
+/// Forgets what is long past its age, now and then.
+async fn purge_for_ever(ledger: Ledger) {
+    loop {
+        let part = ledger.age().limit().map_or(PURGE_EVERY, |limit| limit / 100);
+        clock::sleep(part.clamp(PURGE_EVERY_MIN, PURGE_EVERY)).await;
+        let mut mark = Some(PurgeMark::start());
+        while let Some(from) = mark {
+            let step = ledger.clone();
+            mark = task::blocking(move || step.purge(&from)).await;
+            clock::sleep(PURGE_REST).await;
+        }
     }
 }

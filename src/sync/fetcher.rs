@@ -55,7 +55,8 @@ impl Fetcher {
 
     /// Makes a content local. Wait as long as you like: when the future is dropped, the work goes on.
     ///
-    /// `NotFound` when no location is known, or what is there is not the content (it is hidden then);
+    /// `NotFound` when no location is known, what is there is past its age, or is not the content (it is
+    /// hidden then);
     /// `Unavailable` or `TimedOut` when the store does not answer; `NoSpace` when there is no room.
     pub async fn fetch(&self, digest: Digest, size: u64) -> Result<()> {
         if self.0.ledger.blobs().contains(&digest) {
@@ -78,6 +79,10 @@ impl Inner {
                 || Error::new(Kind::NotFound, format!("no place of blob {digest} is known"));
             let location = self.ledger.location(&digest).ok_or_else(unknown)?;
             let remote = self.remote.as_ref().ok_or_else(unknown)?;
+            // Whether the store still has it says nothing then: that is no damage.
+            if self.ledger.is_expired(location.stored_ms) {
+                return Err(Error::new(Kind::NotFound, format!("blob {digest} is past its age")));
+            }
             if location.size != size {
                 let op = format!("blob {digest} has {} bytes and not {size}", location.size);
                 return Err(Error::new(Kind::NotFound, op));
@@ -149,9 +154,11 @@ impl Inner {
             let reader = PackReader::open(&bytes)?;
             let wanted: Vec<_> = ledger.read(|fold| {
                 let all = reader.members().iter();
-                all.filter(|m| fold.uses(&m.digest) && lies_in(fold.location(&m.digest), &pack))
-                    .copied()
-                    .collect()
+                all.filter(|m| {
+                    fold.uses(&m.digest) && lies_in(fold.location(&m.digest).as_ref(), &pack)
+                })
+                .copied()
+                .collect()
             });
             let mut damaged = 0_u64;
             for member in wanted {

@@ -3,6 +3,8 @@
 //! Owns the reading of the log. Must never apply a commit before the commits of the same node that
 //! come before it, as long as these can be had, and never miss one for ever.
 
+mod rebuild;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +67,10 @@ struct State {
     /// When the whole log was listed last, by the monotonic clock.
     whole: Option<Duration>,
     unusable: HashMap<Stamp, Unusable>,
+    /// Since this run began, it was looked whether a checkpoint says more than what is known.
+    caught_up: bool,
+    /// Checkpoints that cannot be used.
+    bad_checkpoints: HashSet<Stamp>,
 }
 
 /// Why a commit cannot be used.
@@ -174,6 +180,7 @@ impl Follower {
     }
 
     async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
+        self.catch_up(remote).await?;
         let began = self.0.ledger.clock().mono();
         let began_ms = self.0.ledger.now_ms();
         let (mut whole, watermark_ms) = {
@@ -199,6 +206,7 @@ impl Follower {
                         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
                         self.0.ledger.forget_unlisted(&all, settled_ms);
                     }
+                    self.0.ledger.note_listed(began, began_ms);
                     return Ok(true);
                 }
             }
@@ -251,6 +259,7 @@ impl Follower {
                         return Folded::Gap;
                     }
                     let ledger = self.0.ledger.clone();
+                    ledger.note_gap(&commit);
                     let name = keys::commit_name(&stamp);
                     task::blocking(move || drop(ledger.apply_remote(&name, &commit))).await;
                 }

@@ -7,14 +7,21 @@
 //! Two locks, in this order: *order* is held by whoever brings changes in, so that stamps, journal,
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 
+mod adopt;
 mod apply;
 mod bad;
 mod hold;
+mod late;
 mod open;
+mod purge;
 mod queue;
+mod refill;
 mod save;
+mod shown;
+mod snapshot;
+mod times;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,12 +30,19 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+pub(in crate::sync) use self::apply::location_of;
 use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};
+use self::late::Late;
 pub use self::open::LedgerParts;
+pub(in crate::sync) use self::purge::PurgeMark;
 use self::queue::{Hold, Queue, Weight};
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
+use self::shown::Unsent;
+use self::snapshot::Before;
+pub(in crate::sync) use self::snapshot::Snapshot;
+use self::times::Times;
 use super::batch::Batch;
 use super::chains::Chains;
 use super::quiet::Quiet;
@@ -87,6 +101,13 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Commits of other nodes that moved something; counted under the lock of the namespace.
     applied: AtomicU64,
+    /// Commits that were ever folded.
+    folded: AtomicU64,
+    /// The last record that an earlier run has left.
+    replayed: Seq,
+    unsent: Unsent,
+    /// When the last list of the log began that was folded completely, by the monotonic clock.
+    listed: Mutex<Option<Duration>>,
     quiet_bad: Quiet,
     quiet_save: Quiet,
 }
@@ -98,11 +119,18 @@ struct Order {
     /// Objects of the log that were folded.
     seen: HashSet<Stamp>,
     chains: Chains,
-    /// Names of packs, one allocation each, with the end of the last frame that is known in each.
-    packs: HashMap<Arc<str>, u64>,
     /// The time of the last name.
     named_ms: u64,
     bad: Bad,
+    /// What was remote when a snapshot began, of what has moved since.
+    before: Option<Before>,
+    /// A commit was not there when one that follows it was folded.
+    partial: bool,
+    times: Times,
+    /// Set while late changes go.
+    late: Option<Late>,
+    /// The times as they were saved.
+    saved_times: Times,
 }
 
 /// What is published here and not yet remote.
@@ -132,8 +160,8 @@ impl Stamper<'_> {
 }
 
 impl Ledger {
-    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::hidden`] and
-    /// [`Ledger::obtainable`].
+    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`],
+    /// [`Ledger::hidden`] and [`Ledger::obtainable`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
     }
@@ -211,11 +239,11 @@ impl Ledger {
             for change in &changes {
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    self.note_put(seq, &fold, &change.op);
                 }
                 fold.apply(change, now);
-                match &self.0.remote {
-                    Some(_) => self.keep_unsaved(&fold, &change.op),
-                    None => self.forget_alone(&mut fold, change),
+                if self.0.remote.is_none() {
+                    self.forget_alone(&mut fold, change);
                 }
             }
         }
@@ -225,16 +253,6 @@ impl Ledger {
             self.0.queued.notify_waiters();
         }
         Ok(stamps)
-    }
-
-    /// Keeps a blob that is not remote from eviction: it may have been let go since it was adopted.
-    fn keep_unsaved(&self, fold: &Fold, op: &Op) {
-        if let Op::Put(entry) = op
-            && let Some((digest, _)) = entry.content()
-            && fold.location(&digest).is_none()
-        {
-            self.0.blobs.mark_unsaved(&digest);
-        }
     }
 
     /// Reports whether a later change of the path is known.
@@ -264,22 +282,35 @@ impl Ledger {
         self.0.journal.sync()
     }
 
-    /// Reports whether an entry must not be shown: its bytes are neither here nor anywhere known.
+    /// Reports whether the bytes of an entry are lost: neither here nor anywhere known.
     pub fn hidden(&self, entry: &Entry) -> bool {
-        entry.content().is_some_and(|(digest, _)| !self.obtainable(&digest))
+        self.hidden_in(&self.0.fold.read_recursive(), entry)
+    }
+
+    fn hidden_in(&self, fold: &Fold, entry: &Entry) -> bool {
+        entry.content().is_some_and(|(digest, _)| !self.obtainable_in(fold, &digest))
     }
 
     /// Reports whether a content is here, or is known to be in the remote.
     pub fn obtainable(&self, digest: &Digest) -> bool {
+        self.obtainable_in(&self.0.fold.read_recursive(), digest)
+    }
+
+    fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
-            || (self.0.remote.is_some() && self.location(digest).is_some())
+            || (self.0.remote.is_some() && fold.stored_ms(digest).is_some())
             || self.0.blobs.contains(digest)
     }
 
     /// Returns where the remote keeps a content, as far as it has not proved bad.
     pub fn location(&self, digest: &Digest) -> Option<Location> {
         // Recursive, because it is asked from within `read`.
-        self.0.fold.read_recursive().location(digest).cloned()
+        self.0.fold.read_recursive().location(digest)
+    }
+
+    /// Returns since when the remote keeps a content, as far as its place has not proved bad.
+    pub(in crate::sync) fn stored_ms(&self, digest: &Digest) -> Option<u64> {
+        self.0.fold.read_recursive().stored_ms(digest)
     }
 
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that

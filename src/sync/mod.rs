@@ -7,17 +7,23 @@
 mod backoff;
 mod batch;
 mod chains;
+mod checkpointer;
 mod doubts;
+mod draft;
 mod engine;
 mod fetcher;
 mod flight;
 mod follower;
 mod freshness;
+pub mod gc;
 mod ledger;
 mod publisher;
 mod quiet;
+mod renewer;
 mod upload;
 
+pub use checkpointer::{Checkpointer, LOG_GRACE};
+pub use draft::Draft;
 pub use engine::{Engine, Parts, Settings};
 pub use fetcher::Fetcher;
 pub use follower::Follower;
@@ -27,6 +33,7 @@ pub use ledger::{
     RECORD_CHANGES_MAX, Stamper,
 };
 pub use publisher::{DrainReport, Publisher};
+pub use renewer::Renewer;
 
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use super::backoff::Backoff;
 use super::batch::Batch;
 use super::doubts;
+use super::follower::Follower;
 use super::ledger::{Ledger, Outlook, Pending};
 use super::upload::{Uploaded, Uploader};
 use crate::clock;
@@ -68,6 +69,7 @@ struct Inner {
     ledger: Ledger,
     remote: Remote,
     uploader: Arc<Uploader>,
+    follower: Follower,
     delay: Duration,
     pack_bytes: u64,
     /// The sequence number of the next commit.
@@ -81,12 +83,28 @@ struct Inner {
 impl Publisher {
     /// Makes a publisher that does nothing until it is started. Collects for up to `delay`, or until
     /// there are `pack_bytes` bytes for packs.
-    pub fn new(ledger: Ledger, remote: &Remote, delay: Duration, pack_bytes: u64) -> Self {
+    pub fn new(
+        ledger: Ledger,
+        remote: &Remote,
+        follower: Follower,
+        delay: Duration,
+        pack_bytes: u64,
+    ) -> Self {
         let remote = remote.background();
         let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
         let sequence = Mutex::new(0);
         let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
-        let inner = Inner { ledger, remote, uploader, delay, pack_bytes, sequence, last, hurried };
+        let inner = Inner {
+            ledger,
+            remote,
+            uploader,
+            follower,
+            delay,
+            pack_bytes,
+            sequence,
+            last,
+            hurried,
+        };
         Self(Arc::new(inner))
     }
 
@@ -197,9 +215,13 @@ impl Publisher {
 
     async fn commit_batch(&self, uploaded: Uploaded) {
         let began = self.0.ledger.clock().mono();
-        let Uploaded { batch, packs, blobs, mut locations } = uploaded;
-        if batch.changes.is_empty() && batch.amends.is_empty() {
-            self.0.ledger.committed(&batch, locations, &[]);
+        let Uploaded { mut batch, packs, blobs, mut locations } = uploaded;
+        if self.0.ledger.is_late(&batch) {
+            self.catch_up().await;
+            self.0.ledger.stamp_anew(&mut batch);
+        }
+        if batch.changes.is_empty() && batch.amends.doubts.is_empty() && blobs.is_empty() {
+            self.0.ledger.committed(&batch, locations, None);
             return;
         }
         let mut extensions = BTreeMap::new();
@@ -218,13 +240,13 @@ impl Publisher {
             extensions,
         };
         let Some(names) = self.put(&mut commit).await else {
-            self.0.ledger.committed(&batch, locations, &[]);
+            self.0.ledger.committed(&batch, locations, None);
             return;
         };
         *self.0.sequence.lock() += 1;
         *self.0.last.lock() = Some(self.0.ledger.clock().mono());
         locations.extend(inline_locations(&commit));
-        self.0.ledger.committed(&batch, locations, &names);
+        self.0.ledger.committed(&batch, locations, Some((&commit, &names)));
         tracing::debug!(
             name = %keys::commit_name(&commit.stamp),
             changes = commit.changes.len(),
@@ -234,6 +256,14 @@ impl Publisher {
             elapsed_ms = self.0.ledger.clock().mono().saturating_sub(began).as_millis() as u64,
             "published"
         );
+    }
+
+    /// Returns when all that other nodes have published is folded.
+    async fn catch_up(&self) {
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        while !self.0.follower.poll().await {
+            clock::sleep(backoff.wait()).await;
+        }
     }
 
     /// Puts a commit into the log; returns every name under which it may be there, the last one for

@@ -1,10 +1,14 @@
 //! Several nodes in one process over one store, without a mount.
 
+mod age;
+mod checkpoints;
 mod converge;
 mod damage;
 mod durable;
 mod fresh;
+mod gc;
 mod harness;
+mod lifetimes;
 mod order;
 mod publish;
 mod repair;

@@ -20,7 +20,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::OpenBlob;
 use crate::namespace::{BlobAt, Change, Location, Op, Place, Site};
-use crate::remote::{PackBuilder, Remote, keys};
+use crate::remote::{Health, PackBuilder, Remote, keys};
 use crate::task;
 
 /// Blobs up to this size go into the commit itself ...
@@ -78,6 +78,16 @@ struct Plan {
 
 /// A blob in a pack: its digest, its size, and offset and length of its frame.
 type Packed = (Digest, u64, u64, u32);
+
+/// What is known of a content before it is uploaded.
+enum Known {
+    /// It has to be uploaded.
+    Nowhere,
+    /// It lies in a commit that said so.
+    Said,
+    /// It lies here.
+    At(Location),
+}
 
 /// What came of one pack or object.
 enum Stored {
@@ -139,20 +149,22 @@ impl Uploader {
     fn plan(&self, batch: &Batch) -> Plan {
         let mut plan = Plan::default();
         let (mut inline, mut packed) = (0, 0);
-        for (digest, size) in batch.contents() {
-            let flying = self.flying.lock().get(&digest).cloned();
-            match flying.or_else(|| self.ledger.location(&digest)) {
+        // What is renewed has no other reason to be stored than that it grows old where it is.
+        let renewals = batch.renewals().into_iter().filter(|(digest, _)| self.grows_old(digest));
+        for (digest, size, renew) in batch
+            .contents()
+            .into_iter()
+            .map(|(digest, size)| (digest, size, false))
+            .chain(renewals.map(|(digest, size)| (digest, size, true)))
+        {
+            match if renew { Known::Nowhere } else { self.known(&digest) } {
+                Known::Nowhere => {}
                 // Where it was announced before, nodes that lost it from there can still have it.
-                Some(Location { site: Site::Inline { .. }, .. })
-                    if !self.ledger.blobs().contains(&digest) =>
-                {
-                    continue;
-                }
-                Some(location) if !matches!(location.site, Site::Inline { .. }) => {
+                Known::Said => continue,
+                Known::At(location) => {
                     plan.known.push((digest, location));
                     continue;
                 }
-                _ => {}
             }
             if size <= INLINE_MAX_BYTES && inline + size <= INLINE_TOTAL_BYTES {
                 inline += size;
@@ -170,6 +182,26 @@ impl Uploader {
             }
         }
         plan
+    }
+
+    /// Returns where a content lies that need not be uploaded.
+    fn known(&self, digest: &Digest) -> Known {
+        // Its commit comes before ours.
+        if let Some(location) = self.flying.lock().get(digest) {
+            return Known::At(location.clone());
+        }
+        let Some(location) = self.ledger.location(digest) else { return Known::Nowhere };
+        let here = self.ledger.blobs().contains(digest);
+        let inline = matches!(location.site, Site::Inline { .. });
+        if here && (inline || !self.ledger.may_reuse(digest, &location)) {
+            return Known::Nowhere;
+        }
+        if inline { Known::Said } else { Known::At(location) }
+    }
+
+    /// Reports whether a content should be renewed still: nobody else has, and it is not too late.
+    fn grows_old(&self, digest: &Digest) -> bool {
+        self.ledger.stored_ms(digest).is_some_and(|stored_ms| self.ledger.grows_old(stored_ms))
     }
 
     /// Builds a pack and uploads it.
@@ -289,6 +321,7 @@ impl Uploader {
     /// again. To keep them from the others would leave the nodes with different namespaces.
     fn leave_out(&self, batch: &mut Batch, lost: &[Digest]) {
         let mut hidden = 0_u64;
+        batch.dropped.extend(lost);
         batch.changes.retain(|change| {
             if !lost.iter().any(|digest| puts(change, digest)) {
                 return true;
@@ -309,8 +342,9 @@ impl Uploader {
     pub(super) async fn again(&self, error: &Error, backoff: &mut Backoff) {
         let wait = backoff.wait();
         let wait_ms = wait.as_millis() as u64;
-        // The remote itself reports outages.
-        let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut);
+        // The remote itself reports outages, of which credentials that expired are one.
+        let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut)
+            || matches!(self.remote.health(), Health::Down { .. });
         let told = if outage { None } else { self.quiet.tell(self.ledger.clock()) };
         if let Some(unsaid) = told {
             let error = error.chain();

@@ -106,8 +106,23 @@ impl Options {
         self.key("writeback", "drain_deadline", time)
     }
 
-    /// Sets a variable of the daemon's environment.
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+    /// Sets how long closed files are gathered for one commit.
+    pub(crate) fn delay(self, time: &str) -> Self {
+        self.key("writeback", "delay", time)
+    }
+
+    /// Sets how long entries live.
+    pub(crate) fn expiry(self, age: &str) -> Self {
+        self.key("expiry", "age", age)
+    }
+
+    /// Lets entries die although they are used.
+    pub(crate) fn without_renewal(self) -> Self {
+        self.key("expiry", "renew_on_use", "false")
+    }
+
+    /// Gives the daemon a variable.
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
@@ -130,7 +145,10 @@ impl Options {
                 section = of;
                 let _ = writeln!(text, "[{section}]");
             }
-            let _ = writeln!(text, "{key} = \"{value}\"");
+            let _ = match value.as_str() {
+                "true" | "false" => writeln!(text, "{key} = {value}"),
+                _ => writeln!(text, "{key} = \"{value}\""),
+            };
         }
         text
     }

@@ -12,6 +12,7 @@ use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, no
 
 const NAMES: [&str; 4] = ["first", "second", "third", "fourth"];
 const BODY_LEN_MAX: usize = 1_500_000;
+/// How long the four write and read.
 const LOAD_MS: u64 = 8_000;
 
 /// What one process did and saw.
@@ -23,14 +24,14 @@ struct Report {
 }
 
 /// Writes and reads the four names until the time is over, from a process of its own.
-fn mix(mount: &Path, writer: u32) -> Report {
+fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
     let mut hand = Hand::new();
     let mut dice = Dice::new(u64::from(writer));
     let mut report = Report::default();
     let mut seen = [false; NAMES.len()];
     let start = now();
     let mut seq = 0;
-    while start.elapsed() < Duration::from_millis(LOAD_MS) {
+    while start.elapsed() < Duration::from_millis(load_ms) {
         let which = dice.below(NAMES.len() as u64) as usize;
         let path = mount.join(NAMES[which]);
         if dice.below(3) == 0 {
@@ -75,12 +76,17 @@ fn shown(mount: &Path) -> Result<Vec<Id>, String> {
 }
 
 fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
-    let cluster = Cluster::two(io);
+    writers_in_place(&Cluster::two(io), LOAD_MS);
+}
+in_both_modes!(p1_whole_or_nothing_under_writers_in_place);
+
+/// Four processes on two nodes write and read four names; whoever reads gets what somebody closed.
+pub(crate) fn writers_in_place(cluster: &Cluster, load_ms: u64) {
     let mounts = [&cluster.a, &cluster.a, &cluster.b, &cluster.b].map(|node| node.mount.clone());
     let workers: Vec<_> = mounts
         .into_iter()
         .zip(1..)
-        .map(|(mount, writer)| thread(move || mix(&mount, writer)))
+        .map(|(mount, writer)| thread(move || mix(&mount, writer, load_ms)))
         .collect();
     let reports: Vec<Report> =
         workers.into_iter().map(|worker| worker.join().must("a worker's report")).collect();
@@ -110,7 +116,6 @@ fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
     assert_eq!(shown(&cluster.a.mount), Ok(agreed.clone()), "node A changed its mind");
     assert_eq!(shown(&cluster.b.mount), Ok(agreed), "node B changed its mind");
 }
-in_both_modes!(p1_whole_or_nothing_under_writers_in_place);
 
 /// A reader that opened one version gets that version to its end, while it is replaced in place.
 fn p1_whole_or_nothing_for_slow_readers(io: Io) {

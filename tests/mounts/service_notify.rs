@@ -31,8 +31,8 @@ impl Manager {
 
     fn options(&self, io: Io) -> Options {
         Options::new(io)
-            .env("NOTIFY_SOCKET", self.path.to_str().must("text"))
-            .env("WATCHDOG_USEC", &(WATCHDOG_MS * 1000).to_string())
+            .variable("NOTIFY_SOCKET", self.path.to_str().must("text"))
+            .variable("WATCHDOG_USEC", &(WATCHDOG_MS * 1000).to_string())
     }
 
     /// Returns the next message, if one comes within the limit.

@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::namespace::Kind;
 use crate::stamp::NodeId;
+
+mod model;
 
 fn path(text: &str) -> TreePath {
     text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a name"))
@@ -29,7 +32,7 @@ fn mkdir(at: &str, ms: u64) -> Change {
 }
 
 fn names(fold: &Fold, dir: &TreePath) -> Vec<String> {
-    fold.children(dir).iter().map(|c| String::from_utf8_lossy(c.name).into_owned()).collect()
+    fold.children(dir).iter().map(|c| String::from_utf8_lossy(&c.name).into_owned()).collect()
 }
 
 fn folded(changes: &[Change]) -> Fold {
@@ -76,9 +79,9 @@ fn attributes_never_bring_old_content_back() {
         op: Op::Attrs { of: stamp(1, 0), attrs: attrs.clone() },
     };
     let fold = folded(&[put("f", 1, "old"), put("f", 5, "new"), late.clone()]);
-    assert_eq!(fold.entry(&path("f")), Some(&file("new")));
+    assert_eq!(fold.entry(&path("f")), Some(file("new")));
     let fold = folded(&[late, put("f", 1, "old")]);
-    assert_eq!(fold.entry(&path("f")).map(|e| &e.attrs), Some(&attrs));
+    assert_eq!(fold.entry(&path("f")).map(|e| e.attrs), Some(attrs));
 }
 
 #[test]
@@ -96,7 +99,7 @@ fn link_groups_follow_their_names() {
 #[test]
 fn a_reset_leaves_no_trace() {
     let mut fold = folded(&[put("a", 1, "x"), put("b", 2, "x")]);
-    let before = fold.register(&path("c")).cloned();
+    let before = fold.register(&path("c"));
     fold.apply(&put("c", 3, "y"), Time::default());
     assert!(fold.uses(&Digest::of(b"y")));
     fold.reset(&path("c"), before);

@@ -246,12 +246,48 @@ fn read_only_writes_nothing() {
         let error = made().check().await.expect_err("no store yet");
         assert_eq!(error.kind(), Kind::NotFound);
         assert_eq!(store.keys().await, [""; 0]);
-        store.overwrite("hearthfs.json", Format::new(1).encode()).await;
+        store.overwrite("hearthfs.json", Format::new(1, None).encode()).await;
         let remote = made();
         remote.check().await.expect("a store");
         let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
         assert_eq!(denied.expect_err("read-only").kind(), Kind::Denied);
         assert_eq!(remote.requests().puts, 0);
+    });
+}
+
+#[test]
+fn the_first_mount_declares_the_expiry_and_the_shorter_counts() {
+    run(async {
+        let (store, faults, _) = fresh();
+        let day = Duration::from_hours(24);
+        let open = |node, expiry| {
+            let options = RemoteOptions { expiry, ..options() };
+            store.remote(&faults, &options, Clock::system(), NodeId(node))
+        };
+        let month = open(1, Some(30 * day));
+        assert_eq!(month.declared_expiry(), Declared::Unknown);
+        assert_eq!(
+            month.effective_expiry(),
+            Some(30 * day),
+            "what is configured, until it is known"
+        );
+        month.check().await.expect("made");
+        assert_eq!(month.declared_expiry(), Declared::Age(Some(30 * day)));
+        for (node, own, counts) in [(2, Some(7 * day), 7 * day), (3, Some(60 * day), 30 * day)] {
+            let other = open(node, own);
+            other.check().await.expect("a store");
+            assert_eq!(other.declared_expiry(), Declared::Age(Some(30 * day)));
+            assert_eq!(other.effective_expiry(), Some(counts), "{node}");
+        }
+        let forever = open(4, None);
+        forever.check().await.expect("a store");
+        assert_eq!(forever.effective_expiry(), Some(30 * day));
+        let old = br#"{"format":1,"created_ms":5,"expiry":null,"trusted_keys":[]}"#;
+        store.overwrite("hearthfs.json", old.to_vec()).await;
+        let forever = open(5, None);
+        forever.check().await.expect("a store of an older version");
+        assert_eq!(forever.declared_expiry(), Declared::Unknown);
+        assert_eq!(forever.effective_expiry(), None);
     });
 }
 

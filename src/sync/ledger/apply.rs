@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Ledger;
 use super::bad::{self, learn};
-use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::State;
@@ -37,6 +37,7 @@ impl Ledger {
             }
             order.chains.note(commit);
             order.dirty.seen.push(stamp);
+            self.0.folded.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
@@ -44,7 +45,7 @@ impl Ledger {
             self.hear(&mut order, &mut fold, doubts::of(commit));
             let mut healed = HashSet::new();
             for blob in &commit.blobs {
-                if let Some(location) = location_of(&mut order, name, commit, blob)
+                if let Some(location) = location_of(name, commit, blob)
                     && learn(&mut order, &mut fold, blob.digest, location)
                 {
                     healed.insert(blob.digest);
@@ -52,7 +53,19 @@ impl Ledger {
             }
             for change in &commit.changes {
                 self.observe(change.stamp, now_ms);
-                order.queue.touch(&change.path);
+                order.keep(&change.path, &fold);
+                let waits = order.queue.hear(change);
+                if waits && commit.node == self.node() {
+                    // A run before has sent it. What waits is the same change or a later one of ours, and
+                    // stays what is shown.
+                    let known = fold.register(&change.path);
+                    if known.as_ref().is_some_and(|known| known.stamp < change.stamp) {
+                        self.note_overtaken(&mut order);
+                    }
+                    if known.is_some_and(|known| known.stamp.node == self.node()) {
+                        continue;
+                    }
+                }
                 order.dirty.paths.insert(change.path.clone());
                 if fold.apply(change, now) != Applied::Nothing {
                     moved.push(change.path.clone());
@@ -108,42 +121,56 @@ impl Ledger {
         self.0.order.lock().chains.follows(commit)
     }
 
-    /// Notes that a batch is remote, under any of `names`.
+    /// Notes that a batch is remote: as this commit, under any of the names; as none if there was nothing
+    /// to say.
     ///
     /// The journal lets go of its records later, when the index has what they stand for.
     pub(in crate::sync) fn committed(
         &self,
         batch: &Batch,
         stored: Vec<(Digest, Location)>,
-        names: &[Stamp],
+        commit: Option<(&Commit, &[Stamp])>,
     ) {
-        let contents = batch.contents();
+        let mut contents = batch.contents();
+        contents.extend(batch.renewals());
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
-            for (digest, mut location) in stored {
-                intern(&mut order, &mut location);
+            for (digest, location) in stored {
                 learn(&mut order, &mut fold, digest, location);
             }
             drop(fold);
-            order.seen.extend(names);
-            order.dirty.seen.extend(names);
-            for change in &batch.changes {
-                order.dirty.paths.insert(change.path.clone());
+            if let Some((commit, names)) = commit {
+                order.seen.extend(names);
+                order.dirty.seen.extend(names);
+                // A checkpoint says it to others, who would take our next one for a gap.
+                order.chains.note(commit);
+                self.0.folded.fetch_add(1, Ordering::Relaxed);
+            }
+            {
+                let fold = self.0.fold.read();
+                for change in &batch.changes {
+                    order.keep(&change.path, &fold);
+                    order.dirty.paths.insert(change.path.clone());
+                }
             }
             order.queue.done(batch);
+            order.bad.end_renewals(&batch.amends.renewals);
+            let put =
+                contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
+            self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             self.note_totals(&order);
             // What nobody points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that whoever publishes it again keeps it again.
             let fold = self.0.fold.read();
-            let needless = |d: &&Digest| !fold.uses(d) || fold.location(d).is_some();
+            let needless = |d: &&Digest| !fold.uses(d) || fold.stored_ms(d).is_some();
             for digest in batch.dropped.iter().filter(needless) {
                 self.0.blobs.mark_saved(digest);
             }
         }
         for (digest, _) in contents {
-            if self.location(&digest).is_some() {
+            if self.stored_ms(&digest).is_some() {
                 self.0.blobs.mark_saved(&digest);
             }
         }
@@ -153,7 +180,7 @@ impl Ledger {
 
     /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
     pub(in crate::sync) fn pack_end(&self, pack: &str) -> u64 {
-        self.0.order.lock().packs.get(pack).copied().unwrap_or(0)
+        self.read(|fold| fold.pack_end(pack))
     }
 
     /// Puts inline blobs into the local tier, where files use them and they are not there yet. What
@@ -203,7 +230,7 @@ impl Ledger {
 }
 
 /// Says where a blob of a commit lies.
-fn location_of(order: &mut Order, name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
+pub(in crate::sync) fn location_of(name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
     let site = match &blob.place {
         Place::Inline(_) => Site::Inline { commit: Arc::from(name) },
         Place::Object => Site::Object,
@@ -212,23 +239,5 @@ fn location_of(order: &mut Order, name: &str, commit: &Commit, blob: &BlobAt) ->
             Site::Pack { pack, offset: *offset, length: *length }
         }
     };
-    let mut location = Location { site, size: blob.size, stored_ms: blob.stored_ms };
-    intern(order, &mut location);
-    Some(location)
-}
-
-/// Shares the names of packs, and notes how long they are.
-pub(super) fn intern(order: &mut Order, location: &mut Location) {
-    let Site::Pack { pack, offset, length } = &mut location.site else { return };
-    let end = *offset + u64::from(*length);
-    match order.packs.get_key_value(pack) {
-        Some((known, known_end)) => {
-            let longer = end > *known_end;
-            *pack = Arc::clone(known);
-            if longer {
-                order.packs.insert(Arc::clone(pack), end);
-            }
-        }
-        None => drop(order.packs.insert(Arc::clone(pack), end)),
-    }
+    Some(Location { site, size: blob.size, stored_ms: blob.stored_ms })
 }

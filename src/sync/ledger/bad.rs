@@ -26,6 +26,8 @@ pub(super) struct Bad {
     repaired: HashMap<Digest, u32>,
     /// What waits for the next commit.
     amends: Amends,
+    /// Contents that are being renewed.
+    renewing: HashSet<Digest>,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,13 @@ impl Bad {
         let doubt = Doubt { digest, location };
         if self.amends.doubts.len() < DOUBTS_MAX && !self.amends.doubts.contains(&doubt) {
             self.amends.doubts.push(doubt);
+        }
+    }
+
+    /// Notes that renewals have come to their end, one way or the other.
+    pub(super) fn end_renewals(&mut self, ended: &[(Digest, u64)]) {
+        for (digest, _) in ended {
+            self.renewing.remove(digest);
         }
     }
 
@@ -79,7 +88,7 @@ pub(super) fn learn(
         }
         return false;
     }
-    if !fold.locate(digest, location) {
+    if !fold.locate(digest, &location) {
         return false;
     }
     order.dirty.locations.insert(digest);
@@ -105,12 +114,37 @@ impl Ledger {
         }
     }
 
+    /// Stores contents again with the next commit, if their bytes are here.
+    pub(in crate::sync) fn store_again(&self, contents: &[(Digest, u64)]) {
+        {
+            let mut order = self.0.order.lock();
+            for (digest, size) in contents {
+                // Unsaved first: it must not be let go before it is stored.
+                if self.0.blobs.mark_unsaved(digest) && order.bad.renewing.insert(*digest) {
+                    order.bad.amends.renewals.push((*digest, *size));
+                }
+            }
+        }
+        self.0.queued.notify_waiters();
+    }
+
+    /// Reports whether contents are being stored again that [`Ledger::store_again`] was given.
+    pub(in crate::sync) fn is_renewing(&self) -> bool {
+        !self.0.order.lock().bad.renewing.is_empty()
+    }
+
     /// Takes in what another node could not read.
     pub(super) fn hear(&self, order: &mut Order, fold: &mut Fold, doubts: Vec<Doubt>) {
         let mut lost = HashSet::new();
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
-            if known.is_some_and(|known| *known != location) || order.bad.is(&digest, &location) {
+            if known.as_ref().is_some_and(|known| *known != location)
+                || order.bad.is(&digest, &location)
+            {
+                continue;
+            }
+            if known.as_ref().is_some_and(|known| self.is_expired(known.stored_ms)) {
+                // It is where nobody looks any more.
                 continue;
             }
             if known.is_some() {
@@ -124,7 +158,7 @@ impl Ledger {
             return;
         }
         let own = fold.registers().filter(|(_, register)| register.stamp.node == self.node());
-        let contents = own.filter_map(|(_, register)| register.entry.as_ref()?.content());
+        let contents = own.filter_map(|(_, register)| register.entry?.content());
         for (digest, size) in contents.filter(|(digest, _)| lost.contains(digest)) {
             let queued = &mut order.bad.amends.repairs;
             if queued.len() >= DOUBTS_MAX || queued.contains(&(digest, size)) {
@@ -159,5 +193,5 @@ pub(super) fn paths_of(fold: &Fold, contents: &HashSet<Digest>) -> Vec<TreePath>
         let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
         content.is_some_and(|(digest, _)| contents.contains(&digest))
     };
-    fold.registers().filter(|(_, r)| has(r)).map(|(path, _)| path.clone()).collect()
+    fold.registers().filter(|(_, r)| has(r)).map(|(path, _)| path).collect()
 }

@@ -1,6 +1,6 @@
 //! Starting: from what the index and the journal have kept to the namespace.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -8,17 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use super::apply::intern;
 use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty};
+use super::shown::Unsent;
+use super::times::{TIMES, Times};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
-use crate::namespace::{Fold, Time};
+use crate::namespace::{Age, Fold, Op, Time};
 use crate::remote::{Remote, keys};
-use crate::stamp::StampClock;
+use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
 use crate::sync::quiet::Quiet;
 use crate::task;
@@ -60,16 +61,31 @@ impl Ledger {
             dirty: Dirty::default(),
             seen: HashSet::new(),
             chains: Chains::default(),
-            packs: HashMap::new(),
             named_ms: 0,
             bad: Bad::default(),
+            before: None,
+            partial: false,
+            times: Times::default(),
+            late: None,
+            saved_times: Times::default(),
         };
-        let mut fold = Fold::new();
-        restore(&mut order, &mut fold, parts.loaded);
+        take_times(&mut order, &parts);
+        let fold = if lacks(&order, &parts) {
+            tracing::info!(
+                "this node was away for longer than entries live: what it knew is forgotten"
+            );
+            // All of it is past its age but what others have used since, and that they know.
+            parts.index.renew();
+            Fold::new()
+        } else {
+            restore(&mut order, parts.loaded)
+        };
         let kept = match parts.remote {
             Some(_) => HashSet::new(),
-            None => fold.registers().map(|(path, _)| path.clone()).collect(),
+            None => fold.registers().map(|(path, _)| path).collect(),
         };
+        let folded = AtomicU64::new(order.seen.len() as u64);
+        let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let ledger = Self(Arc::new(Inner {
             _dir: parts.dir,
@@ -92,6 +108,10 @@ impl Ledger {
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
             applied: AtomicU64::new(0),
+            folded,
+            replayed,
+            unsent: Unsent::default(),
+            listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
             quiet_save: Quiet::default(),
         }));
@@ -104,10 +124,8 @@ impl Ledger {
     fn observe_all(&self) {
         let now_ms = self.now_ms();
         let latest = self.read(|fold| {
-            let all = fold.registers().map(|(_, register)| register);
-            all.map(|register| register.attr_stamp.unwrap_or_default().max(register.stamp))
-                .filter(|stamp| stamp.ms <= now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS))
-                .max()
+            let near = now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS);
+            fold.stamps().filter(|stamp| stamp.ms <= near).max()
         });
         if let Some(stamp) = latest {
             self.observe(stamp, now_ms);
@@ -123,6 +141,8 @@ impl Ledger {
             return;
         }
         let (count, now_ms) = (records.len(), self.now_ms());
+        let ours: HashSet<Stamp> =
+            records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
         let mut order = self.0.order.lock();
         for record in records {
             let mut fold = self.0.fold.write();
@@ -130,13 +150,23 @@ impl Ledger {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
+                    order.queue.disown(&change.path, &ours);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
+                    self.note_put(record.seq, &fold, &change.op);
+                }
+                // An earlier change of ours has gone under a new stamp, just before the run ended.
+                let overtaken = fold.register(&change.path).is_some_and(|known| {
+                    let own = known.stamp.node == self.node() && !ours.contains(&known.stamp);
+                    own && known.stamp > change.stamp
+                });
+                if overtaken && !matches!(change.op, Op::Attrs { .. }) {
+                    fold.reset(&change.path, None);
+                    self.note_overtaken(&mut order);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
-                match &self.0.remote {
-                    Some(_) => self.keep_unsaved(&fold, &change.op),
-                    None => self.forget_alone(&mut fold, change),
+                if self.0.remote.is_none() {
+                    self.forget_alone(&mut fold, change);
                 }
             }
             drop(fold);
@@ -153,19 +183,27 @@ impl Ledger {
     }
 }
 
+/// Brings back what was known of time.
+fn take_times(order: &mut Order, parts: &LedgerParts) {
+    let known = parts.loaded.meta.get(TIMES);
+    order.times = known.map(|times| Times::decode(times)).unwrap_or_default();
+    order.saved_times = order.times;
+    if let Some(remote) = &parts.remote {
+        remote.assume_ahead(order.times.ahead_ms);
+    }
+}
+
+/// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
+/// from before may have been replaced without a trace.
+fn lacks(order: &Order, parts: &LedgerParts) -> bool {
+    parts.remote.as_ref().is_some_and(|remote| {
+        order.times.may_lack(Age::of(remote.effective_expiry()), remote.now_ms())
+    })
+}
+
 /// Brings back what the index remembered.
-fn restore(order: &mut Order, fold: &mut Fold, loaded: Loaded) {
-    for (path, register) in loaded.registers {
-        fold.restore(&path, register);
-    }
-    for (digest, mut location) in loaded.locations {
-        intern(order, &mut location);
-        fold.locate(digest, location);
-    }
+fn restore(order: &mut Order, loaded: Loaded) -> Fold {
     order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
-    for (name, value) in loaded.meta {
-        if name == CHAINS {
-            order.chains = Chains::decode(&value);
-        }
-    }
+    order.chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
+    loaded.fold
 }

@@ -3,14 +3,14 @@
 //! Owns what is known of every path with changes in the queue, which decides what need not be sent at
 //! all. Must never reorder or split a record.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::local::Seq;
 use crate::name::TreePath;
-use crate::namespace::{Change, Entry, Fold, Kind, Op, Register};
+use crate::namespace::{Change, Entry, Fold, Kind, Op, Register, Time};
 use crate::stamp::Stamp;
 use crate::sync::batch::{Batch, Taken};
 
@@ -154,6 +154,9 @@ pub(super) struct Queue {
     waiting: VecDeque<Waiting>,
     weight: Weight,
     paths: HashMap<TreePath, Trail>,
+    /// Of the paths with changes in the queue, what others know of them; nothing where they know
+    /// nothing.
+    committed: Fold,
     /// Records and bytes of batches that were taken and are not yet remote, with the time of the
     /// oldest record in each.
     flying: VecDeque<(u64, u64, Duration)>,
@@ -164,11 +167,14 @@ impl Queue {
     pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
         let trail = self.paths.entry(change.path.clone()).or_insert_with(|| {
             let register = fold.register(&change.path);
-            let known = match register {
+            if let Some(register) = &register {
+                self.committed.restore(&change.path, register);
+            }
+            let known = match &register {
                 Some(register) => register.entry.is_some(),
                 None => fold.knows(&change.path),
             };
-            Trail { changes: 0, known, before: register.filter(|_| !known).cloned() }
+            Trail { changes: 0, known, before: register.filter(|_| !known) }
         });
         trail.changes += 1;
     }
@@ -181,9 +187,51 @@ impl Queue {
         })
     }
 
+    /// Forgets what a path was taken to be for others, because the run before may have kept there what
+    /// it had not sent: what the queue holds has one of these stamps.
+    pub(super) fn disown(&mut self, path: &TreePath, queued: &HashSet<Stamp>) {
+        let Some(mut register) = self.committed.register(path) else { return };
+        if queued.contains(&register.stamp) {
+            self.committed.reset(path, None);
+        } else if register.attr_stamp.is_some_and(|stamp| queued.contains(&stamp)) {
+            register.attr_stamp = None;
+            self.committed.reset(path, Some(register));
+        }
+    }
+
+    /// Notes a change that others know of a path, if it has changes in the queue. Returns whether it has.
+    pub(super) fn hear(&mut self, change: &Change) -> bool {
+        let waits = self.touch(&change.path);
+        if waits {
+            self.committed.apply(change, Time::default());
+        }
+        waits
+    }
+
+    /// Returns what others know of a path with changes in the queue.
+    pub(super) fn committed(&self, path: &TreePath) -> Option<Register> {
+        self.committed.register(path)
+    }
+
+    /// Notes that others know something else of a path with changes in the queue than was thought.
+    pub(super) fn rebase(&mut self, path: &TreePath, committed: Option<Register>) {
+        self.touch(path);
+        self.committed.reset(path, committed);
+    }
+
+    /// Returns the paths with changes in the queue.
+    pub(super) fn paths(&self) -> Vec<TreePath> {
+        self.paths.keys().cloned().collect()
+    }
+
     /// Reports whether a path has changes in the queue that others need not ever hear of.
     pub(super) fn is_private(&self, path: &TreePath) -> bool {
         self.paths.get(path).is_some_and(|trail| !trail.known)
+    }
+
+    /// Counts the changes of a path that wait or are on their way.
+    pub(super) fn changes(&self, path: &TreePath) -> u32 {
+        self.paths.get(path).map_or(0, |trail| trail.changes)
     }
 
     /// Reports whether a path has changes in the queue.
@@ -254,6 +302,7 @@ impl Queue {
                 trail.changes -= batch.paths.remove(&change.path).unwrap_or(0);
                 if trail.changes == 0 {
                     self.paths.remove(&change.path);
+                    self.committed.reset(&change.path, None);
                 }
             }
         }
@@ -268,13 +317,21 @@ impl Queue {
     /// Notes that the oldest batch that was taken is remote.
     pub(super) fn done(&mut self, batch: &Batch) {
         self.flying.pop_front();
+        for change in &batch.changes {
+            self.committed.apply(change, Time::default());
+        }
         for (path, count) in &batch.paths {
             if let Some(trail) = self.paths.get_mut(path) {
                 trail.changes = trail.changes.saturating_sub(*count);
                 if trail.changes == 0 {
                     self.paths.remove(path);
+                    self.committed.reset(path, None);
                 }
             }
+        }
+        if self.paths.is_empty() {
+            // With what it has noted of directories.
+            self.committed = Fold::new();
         }
     }
 

@@ -19,7 +19,7 @@ use crate::task;
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
 /// Facts that are taken under the lock at once, roughly.
-const GATHER_FACTS: usize = 5000;
+pub(super) const GATHER_FACTS: usize = 5000;
 
 /// What moved since the last save.
 #[derive(Debug, Default)]
@@ -51,7 +51,8 @@ impl Ledger {
         let mut known = self.0.saving.lock();
         let generation = self.0.index.generation();
         if generation != *known {
-            self.refill();
+            self.refill(generation)?;
+            *known = generation;
         }
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
@@ -73,10 +74,6 @@ impl Ledger {
             if last {
                 break;
             }
-        }
-        if generation != *known {
-            self.0.index.refilled(generation);
-            *known = generation;
         }
         self.compact()
     }
@@ -112,7 +109,7 @@ impl Ledger {
             }
             unsure |= order.queue.has(&path);
             match fold.register(&path) {
-                Some(register) => batch.register(&path, register),
+                Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
             }
         }
@@ -120,7 +117,7 @@ impl Ledger {
             && let Some(digest) = order.dirty.locations.pop_first()
         {
             match fold.location(&digest) {
-                Some(location) => batch.location(&digest, location),
+                Some(location) => batch.location(&digest, &location),
                 None => batch.forget_location(&digest),
             }
         }
@@ -131,6 +128,7 @@ impl Ledger {
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
+        self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {
             batch.seen(&keys::commit_name(stamp));
         }
@@ -138,17 +136,6 @@ impl Ledger {
             batch.forget_seen(&keys::commit_name(stamp));
         }
         Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
-    }
-
-    /// Marks everything to be saved again, because the index was lost.
-    fn refill(&self) {
-        tracing::info!("the index is filled again");
-        let mut order = self.0.order.lock();
-        let order = &mut *order;
-        let fold = self.0.fold.read();
-        order.dirty.paths.extend(fold.registers().map(|(path, _)| path.clone()));
-        order.dirty.locations.extend(fold.locations().map(|(digest, _)| *digest));
-        order.dirty.seen.extend(&order.seen);
     }
 
     /// Shortens the journal of a node whose journal is all there is.
@@ -164,7 +151,7 @@ impl Ledger {
         self.0.journal.compact(|| {
             let _order = self.0.order.lock();
             self.read(|fold| {
-                fold.registers().flat_map(|(p, r)| changes_of(p, r)).collect::<Vec<_>>()
+                fold.registers().flat_map(|(p, r)| changes_of(&p, &r)).collect::<Vec<_>>()
             })
         })
     }

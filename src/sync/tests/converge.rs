@@ -89,7 +89,7 @@ impl Model {
 
 fn do_step(node: &Node, model: &mut Model, step: &Step) {
     let ledger = node.engine.ledger();
-    let entry = |at: &TreePath| ledger.read(|fold| fold.register(at).cloned());
+    let entry = |at: &TreePath| ledger.read(|fold| fold.register(at));
     match *step {
         Step::Write { at, seed } => {
             let (at, entry) = (path(PATHS[at]), node.store(&body(seed)));

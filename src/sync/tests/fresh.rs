@@ -150,11 +150,7 @@ fn a_commit_that_was_listed_late_is_found() {
 fn a_node_whose_clock_is_ahead_hides_nobody() {
     run(async {
         let world = World::new();
-        let ahead = World {
-            clock: Clock::manual(NOW_MS + 3_600_000),
-            store: world.store.clone(),
-            settings: world.settings,
-        };
+        let ahead = World { clock: Clock::manual(NOW_MS + 3_600_000), ..world.clone() };
         let (mut early, mut a, b) = (ahead.node(), world.node(), world.node());
         early.write("f", b"future");
         early.push().await;

@@ -15,6 +15,7 @@ use crate::namespace::{Attrs, Entry, Kind, Op, Register};
 use crate::remote::fault::{Faults, MemoryStore, Plan};
 use crate::remote::{Remote, RemoteOptions};
 use crate::stamp::Stamp;
+use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
 use crate::sync::{Engine, LedgerParts, Settings};
 
@@ -61,10 +62,13 @@ pub(super) fn content(seed: u64, size: usize) -> Vec<u8> {
 }
 
 /// The store and the time that nodes share.
+#[derive(Clone)]
 pub(super) struct World {
     pub(super) store: MemoryStore,
     pub(super) clock: Clock,
     pub(super) settings: Settings,
+    /// How long entries live.
+    pub(super) expiry: Option<Duration>,
 }
 
 impl World {
@@ -75,7 +79,29 @@ impl World {
 
     pub(super) fn with_clock(clock: Clock) -> Self {
         let settings = Settings { delay: Duration::from_millis(200), ..Settings::default() };
-        Self { store: MemoryStore::new(), clock, settings }
+        let store = MemoryStore::with_clock(clock.clone());
+        Self { store, clock, settings, expiry: None }
+    }
+
+    /// Makes a world in which entries live so long.
+    pub(super) fn aging(expiry: Duration) -> Self {
+        Self { expiry: Some(expiry), ..Self::new() }
+    }
+
+    fn options(&self) -> RemoteOptions {
+        RemoteOptions { expiry: self.expiry, ..RemoteOptions::default() }
+    }
+
+    /// Opens a node whose clock is ahead by so much, and that asks the store for the time at its start.
+    pub(super) async fn node_skewed(&self, root: tempfile::TempDir, ahead_ms: i64) -> Node {
+        let skewed = Self { clock: self.clock.skewed(ahead_ms), ..self.clone() };
+        let dir = CacheDir::open(root.path()).unwrap();
+        let faults = Faults::none();
+        let options = self.options();
+        let remote = self.store.stranger(&faults, &options, skewed.clock.clone(), dir.node());
+        remote.check().await.unwrap();
+        let engine = skewed.engine_in(dir, Some(remote));
+        Node { root, engine, faults, flying: None }
     }
 
     pub(super) fn node(&self) -> Node {
@@ -103,7 +129,7 @@ impl World {
     pub(super) fn engine(&self, root: &Path, faults: Option<&Arc<Faults>>) -> Engine {
         let dir = CacheDir::open(root).unwrap();
         let remote = faults.map(|faults| {
-            let options = RemoteOptions::default();
+            let options = self.options();
             self.store.remote(faults, &options, self.clock.clone(), dir.node())
         });
         self.engine_in(dir, remote)
@@ -165,9 +191,30 @@ impl Node {
     }
 
     pub(super) fn entry(&self, at: &str) -> Option<Entry> {
-        let ledger = self.engine.ledger();
-        let entry = ledger.read(|fold| fold.entry(&path(at)).cloned())?;
-        (!ledger.hidden(&entry)).then_some(entry)
+        let (ledger, at) = (self.engine.ledger(), path(at));
+        ledger.read(|fold| {
+            let register = fold.visible(&at)?;
+            let changed_ms = Some(register.changed_ms());
+            let entry = register.entry?;
+            ledger.shown(fold, &at, &entry, changed_ms).map(|_| entry)
+        })
+    }
+
+    /// Opens a file as a program does.
+    pub(super) async fn open(&self, at: &str) -> Option<Vec<u8>> {
+        let (digest, size) = self.entry(at)?.content()?;
+        self.engine.renewer().note_use(&digest, size);
+        self.read_blob(digest, size).await
+    }
+
+    /// Stores again what is due, and forgets what is long past its age.
+    pub(super) async fn keep_house(&mut self) {
+        self.engine.renewer().renew().await;
+        self.push().await;
+        let mut mark = Some(PurgeMark::start());
+        while let Some(from) = mark {
+            mark = self.engine.ledger().purge(&from);
+        }
     }
 
     /// Reads a file as a program would: `None` is a miss.
@@ -223,9 +270,7 @@ impl Node {
     }
 
     pub(super) fn registers(&self) -> Vec<(TreePath, Register)> {
-        let all = |fold: &crate::namespace::Fold| {
-            fold.registers().map(|(p, r)| (p.clone(), r.clone())).collect()
-        };
+        let all = |fold: &crate::namespace::Fold| fold.registers().collect();
         self.engine.ledger().read(all)
     }
 

@@ -201,7 +201,7 @@ fn p5_in_order_while_the_writer_is_killed_again_and_again() {
         // In one look, as commits arrive meanwhile.
         let shown = || -> Vec<u64> {
             let there = |fold: &crate::namespace::Fold, n: u64| {
-                fold.entry(&path(&format!("n{n}"))).is_some_and(|entry| !ledger.hidden(entry))
+                fold.entry(&path(&format!("n{n}"))).is_some_and(|entry| !ledger.hidden(&entry))
             };
             ledger.read(|fold| (0..FILES).filter(|n| there(fold, *n)).collect())
         };

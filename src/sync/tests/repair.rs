@@ -28,6 +28,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
             assert_eq!(b.read("f").await, None);
             if !hears_first {
                 // It says again where the content lies, and does not know better.
+                assert!(a.pull().await);
                 a.write("f", &content(1, size));
                 a.push().await;
                 assert!(b.pull().await);

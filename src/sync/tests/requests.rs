@@ -70,6 +70,7 @@ fn a_temporary_that_is_renamed_is_uploaded_once() {
         let up = a.remote().requests().bytes_up;
         assert!((600_000..610_000).contains(&up), "{up}");
         // The same content under another name costs a commit and no content.
+        assert!(a.pull().await);
         let again = a.store(&bytes);
         a.publish(vec![(path("g"), Op::Put(again))]);
         a.push().await;

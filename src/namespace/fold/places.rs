@@ -1,0 +1,295 @@
+//! Places: the contents that files point to or that the remote has, each with its location.
+//!
+//! A million of them are kept, so each is one slot of fixed size under a small number, by which the
+//! registers name it. Must never give a number away again while a register holds it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use crate::digest::Digest;
+use crate::namespace::location::{Location, Site};
+
+/// What sort of place the remote has for a content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Where {
+    Nowhere,
+    Pack,
+    Object,
+    Inline,
+}
+
+/// One content. What belongs to a location means nothing while it is nowhere.
+#[derive(Debug)]
+struct Slot {
+    digest: Digest,
+    offset: u64,
+    size: u64,
+    stored_ms: u64,
+    length: u32,
+    /// The number of the name of the pack or commit.
+    name: u32,
+    /// Registers that hold it.
+    uses: u32,
+    place: Where,
+}
+
+/// All contents.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    slots: Vec<Slot>,
+    /// Slots that hold nothing: nobody uses them and they are nowhere.
+    free: Vec<u32>,
+    by_digest: HashTable<u32>,
+    names: Names,
+}
+
+/// A digest is as good as random, so its first bytes are its hash.
+fn hash(digest: &Digest) -> u64 {
+    u64::from_le_bytes(*digest.as_bytes().first_chunk().expect("eight of 32 bytes"))
+}
+
+impl Places {
+    fn find(&self, digest: &Digest) -> Option<u32> {
+        let is = |number: &u32| self.slots[*number as usize].digest == *digest;
+        self.by_digest.find(hash(digest), is).copied()
+    }
+
+    fn slot(&self, digest: &Digest) -> Option<&Slot> {
+        self.find(digest).map(|number| &self.slots[number as usize])
+    }
+
+    /// Returns the number of a content, made if need be.
+    fn number(&mut self, digest: &Digest) -> u32 {
+        if let Some(number) = self.find(digest) {
+            return number;
+        }
+        let slot = Slot {
+            digest: *digest,
+            offset: 0,
+            size: 0,
+            stored_ms: 0,
+            length: 0,
+            name: 0,
+            uses: 0,
+            place: Where::Nowhere,
+        };
+        let number = if let Some(number) = self.free.pop() {
+            self.slots[number as usize] = slot;
+            number
+        } else {
+            self.slots.push(slot);
+            u32::try_from(self.slots.len() - 1).expect("memory ends before the numbers do")
+        };
+        let slots = &self.slots;
+        let hash_of = |number: &u32| hash(&slots[*number as usize].digest);
+        self.by_digest.insert_unique(hash(digest), number, hash_of);
+        number
+    }
+
+    /// Frees a slot that holds nothing any more.
+    fn settle(&mut self, number: u32) {
+        let slot = &self.slots[number as usize];
+        if slot.uses == 0 && slot.place == Where::Nowhere {
+            let found = self.by_digest.find_entry(hash(&slot.digest), |other| *other == number);
+            if let Ok(entry) = found {
+                entry.remove();
+                self.free.push(number);
+            }
+        }
+    }
+
+    /// Counts one more register that holds a content; returns its number.
+    pub(super) fn hold(&mut self, digest: &Digest) -> u32 {
+        let number = self.number(digest);
+        self.slots[number as usize].uses += 1;
+        number
+    }
+
+    /// Counts one register less that holds a content.
+    pub(super) fn let_go(&mut self, number: u32) {
+        self.slots[number as usize].uses -= 1;
+        self.settle(number);
+    }
+
+    /// Returns the digest of a number that a register holds.
+    pub(super) fn digest(&self, number: u32) -> Digest {
+        self.slots[number as usize].digest
+    }
+
+    /// Reports whether a register holds a content.
+    pub(super) fn uses(&self, digest: &Digest) -> bool {
+        self.slot(digest).is_some_and(|slot| slot.uses > 0)
+    }
+
+    /// Yields the contents that registers hold.
+    pub(super) fn used(&self) -> impl Iterator<Item = Digest> {
+        self.slots.iter().filter(|slot| slot.uses > 0).map(|slot| slot.digest)
+    }
+
+    /// Puts a location in place if it is younger than what is known; returns whether it was.
+    pub(super) fn locate(&mut self, digest: &Digest, location: &Location) -> bool {
+        let number = self.number(digest);
+        let slot = &self.slots[number as usize];
+        if slot.place != Where::Nowhere && slot.stored_ms >= location.stored_ms {
+            return false;
+        }
+        let (place, name, offset, length) = match &location.site {
+            Site::Pack { pack, offset, length } => {
+                let name = self.names.hold(pack);
+                self.names.reach(name, offset.saturating_add(u64::from(*length)));
+                (Where::Pack, name, *offset, *length)
+            }
+            Site::Object => (Where::Object, 0, 0, 0),
+            Site::Inline { commit } => (Where::Inline, self.names.hold(commit), 0, 0),
+        };
+        self.unname(number);
+        let slot = &mut self.slots[number as usize];
+        (slot.place, slot.name, slot.offset, slot.length) = (place, name, offset, length);
+        (slot.size, slot.stored_ms) = (location.size, location.stored_ms);
+        true
+    }
+
+    /// Forgets the location of a content.
+    pub(super) fn unlocate(&mut self, digest: &Digest) {
+        if let Some(number) = self.find(digest) {
+            self.unname(number);
+            self.slots[number as usize].place = Where::Nowhere;
+            self.settle(number);
+        }
+    }
+
+    fn unname(&mut self, number: u32) {
+        let slot = &self.slots[number as usize];
+        if matches!(slot.place, Where::Pack | Where::Inline) {
+            self.names.let_go(slot.name);
+        }
+    }
+
+    /// Returns where a content is.
+    pub(super) fn location(&self, digest: &Digest) -> Option<Location> {
+        self.location_in(self.slot(digest)?)
+    }
+
+    fn location_in(&self, slot: &Slot) -> Option<Location> {
+        let name = || Arc::clone(&self.names.all[slot.name as usize].text);
+        let site = match slot.place {
+            Where::Nowhere => return None,
+            Where::Pack => Site::Pack { pack: name(), offset: slot.offset, length: slot.length },
+            Where::Object => Site::Object,
+            Where::Inline => Site::Inline { commit: name() },
+        };
+        Some(Location { site, size: slot.size, stored_ms: slot.stored_ms })
+    }
+
+    /// Returns since when the remote has a content.
+    pub(super) fn stored_ms(&self, digest: &Digest) -> Option<u64> {
+        let slot = self.slot(digest).filter(|slot| slot.place != Where::Nowhere)?;
+        Some(slot.stored_ms)
+    }
+
+    /// Yields the locations from slot `first` on, each with the slot that comes after it.
+    pub(super) fn locations(&self, first: u32) -> impl Iterator<Item = (u32, Digest, Location)> {
+        (first..)
+            .zip(self.slots.get(first as usize..).unwrap_or_default())
+            .filter_map(|(number, slot)| Some((number + 1, slot.digest, self.location_in(slot)?)))
+    }
+
+    /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
+    pub(super) fn pack_end(&self, pack: &str) -> u64 {
+        let number = self.names.by_text.get(pack);
+        number.map_or(0, |number| self.names.all[*number as usize].end)
+    }
+}
+
+/// The names of packs and commits, each kept once.
+#[derive(Debug, Default)]
+struct Names {
+    all: Vec<Name>,
+    free: Vec<u32>,
+    by_text: HashMap<Arc<str>, u32>,
+}
+
+#[derive(Debug)]
+struct Name {
+    text: Arc<str>,
+    /// Contents that lie there.
+    members: u32,
+    /// Where the last frame ends.
+    end: u64,
+}
+
+impl Names {
+    fn hold(&mut self, text: &Arc<str>) -> u32 {
+        if let Some(number) = self.by_text.get(text) {
+            self.all[*number as usize].members += 1;
+            return *number;
+        }
+        let name = Name { text: Arc::clone(text), members: 1, end: 0 };
+        let number = if let Some(number) = self.free.pop() {
+            self.all[number as usize] = name;
+            number
+        } else {
+            self.all.push(name);
+            u32::try_from(self.all.len() - 1).expect("memory ends before the numbers do")
+        };
+        self.by_text.insert(Arc::clone(text), number);
+        number
+    }
+
+    fn reach(&mut self, number: u32, end: u64) {
+        let name = &mut self.all[number as usize];
+        name.end = name.end.max(end);
+    }
+
+    fn let_go(&mut self, number: u32) {
+        let name = &mut self.all[number as usize];
+        name.members -= 1;
+        if name.members == 0 {
+            self.by_text.remove(&name.text);
+            self.free.push(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(pack: &str, stored_ms: u64) -> Location {
+        let site = Site::Pack { pack: pack.into(), offset: 10, length: 5 };
+        Location { site, size: 20, stored_ms }
+    }
+
+    #[test]
+    fn a_slot_is_small() {
+        assert!(size_of::<Slot>() <= 72);
+    }
+
+    #[test]
+    fn slots_and_names_come_back_once_nobody_has_them() {
+        let mut places = Places::default();
+        let digests: Vec<Digest> = (0..100_u8).map(|n| Digest::of(&[n])).collect();
+        for round in 1..4 {
+            for (n, digest) in digests.iter().enumerate() {
+                assert!(places.locate(digest, &packed(&format!("{round}-{}", n / 10), round)));
+                assert!(!places.locate(digest, &packed("old", round - 1)));
+                places.hold(digest);
+            }
+            assert_eq!(places.pack_end(&format!("{round}-3")), 15);
+            for digest in &digests {
+                places.unlocate(digest);
+                assert_eq!(places.location(digest), None);
+                assert!(places.uses(digest));
+                let number = places.find(digest).expect("it is held");
+                places.let_go(number);
+                assert!(!places.uses(digest));
+            }
+            assert_eq!(places.pack_end(&format!("{round}-3")), 0);
+        }
+        assert_eq!((places.slots.len(), places.free.len()), (100, 100));
+        assert_eq!((places.names.all.len(), places.names.free.len()), (10, 10));
+        assert!(places.by_digest.is_empty() && places.names.by_text.is_empty());
+    }
+}

@@ -1,0 +1,132 @@
+//! How long entries live here, as the store and this node say it.
+//!
+//! Owns what the format object declares and the age that counts where the two differ. Must never
+//! lengthen a life: whoever reads a prefix that others expire sooner would serve what is being deleted.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::keys;
+use crate::config::{RemoteUrl, format_age};
+
+/// What a store says of how long its entries live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Declared {
+    /// Nothing that we know: it has not been asked yet, or an older version made it.
+    #[default]
+    Unknown,
+    /// For so long after their bytes were stored; `None` is for ever.
+    Age(Option<Duration>),
+}
+
+impl Declared {
+    /// Returns the age that counts for a node that is configured with `own` (`None` is for ever): the
+    /// shorter of both.
+    pub fn effective(self, own: Option<Duration>) -> Option<Duration> {
+        match (self, own) {
+            (Self::Age(Some(declared)), Some(own)) => Some(declared.min(own)),
+            (Self::Age(Some(declared)), None) => Some(declared),
+            (Self::Age(None) | Self::Unknown, own) => own,
+        }
+    }
+
+    /// Says that a node configured with `own` and the store at `url` differ, what follows from it, and
+    /// what to do; `None` when they agree or the store says nothing.
+    pub fn disagreement(self, own: Option<Duration>, url: &RemoteUrl) -> Option<String> {
+        let Self::Age(declared) = self else { return None };
+        (declared != own).then(|| {
+            let (theirs, ours) = (format_age(declared), format_age(own));
+            let counts = format_age(self.effective(own));
+            format!(
+                "{url} declares an expiry of {theirs} in its {}, and this node is configured with \
+                 {ours}: {counts}, the shorter, counts here; set expiry.age = \"{theirs}\", or \
+                 declare the other with `hearthfs lifecycle apply {url} --expiry {ours}`",
+                keys::FORMAT
+            )
+        })
+    }
+}
+
+/// What became of what a store declares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declaration {
+    /// It said so already.
+    Same,
+    /// There was no store; now there is one.
+    Made,
+    /// It said this before.
+    Changed(Declared),
+}
+
+/// What both sides say, as far as it is known.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    own: Option<Duration>,
+    declared: Mutex<Declared>,
+}
+
+impl Agreement {
+    pub(super) fn new(own: Option<Duration>) -> Self {
+        Self { own, declared: Mutex::new(Declared::Unknown) }
+    }
+
+    pub(super) fn own(&self) -> Option<Duration> {
+        self.own
+    }
+
+    pub(super) fn declared(&self) -> Declared {
+        *self.declared.lock()
+    }
+
+    pub(super) fn effective(&self) -> Option<Duration> {
+        self.declared().effective(self.own)
+    }
+
+    /// Takes what the store says; returns what there is to warn of, once for each thing that it says.
+    pub(super) fn learn(&self, declared: Declared, url: &RemoteUrl) -> Option<String> {
+        let before = std::mem::replace(&mut *self.declared.lock(), declared);
+        if before == declared { None } else { declared.disagreement(self.own, url) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    #[test]
+    fn the_shorter_counts_and_never_is_the_longest() {
+        let (short, long) = (Some(7 * DAY), Some(30 * DAY));
+        for (declared, own, counts) in [
+            (Declared::Unknown, short, short),
+            (Declared::Unknown, None, None),
+            (Declared::Age(None), short, short),
+            (Declared::Age(None), None, None),
+            (Declared::Age(short), None, short),
+            (Declared::Age(short), long, short),
+            (Declared::Age(long), short, short),
+            (Declared::Age(long), long, long),
+        ] {
+            assert_eq!(declared.effective(own), counts, "{declared:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_difference_is_said_once_with_both_values() {
+        let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
+        let agreement = Agreement::new(Some(30 * DAY));
+        assert_eq!(agreement.learn(Declared::Unknown, &url), None);
+        let said = agreement.learn(Declared::Age(Some(7 * DAY)), &url).expect("they differ");
+        for part in ["s3://bkt/p", "expiry of 7d", "with 30d", "7d, the shorter", "lifecycle apply"]
+        {
+            assert!(said.contains(part), "`{part}` is not in: {said}");
+        }
+        assert_eq!(agreement.learn(Declared::Age(Some(7 * DAY)), &url), None);
+        assert_eq!(agreement.effective(), Some(7 * DAY));
+        assert_eq!(agreement.learn(Declared::Age(Some(30 * DAY)), &url), None);
+        let said = agreement.learn(Declared::Age(None), &url).expect("they differ");
+        assert!(said.contains("expiry of never") && said.contains("30d, the shorter"), "{said}");
+    }
+}

@@ -1,0 +1,159 @@
+//! The store's time: what its clock shows, whatever ours does.
+//!
+//! Owns the difference between the clocks. All ages are in the store's time, so a node whose clock is hours
+//! off, or is set while it runs, must never take an entry for older or younger than it is.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::clock::Clock;
+
+/// Differences of the clocks below this are noise: stores tell time in whole seconds.
+const NOISE_MS: i64 = 2000;
+/// How long what was learned is relied on while there is something to learn from.
+const LEARN_EVERY: Duration = Duration::from_hours(1);
+
+/// The store's time, as far as it is known.
+#[derive(Debug)]
+pub(super) struct StoreTime {
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the store's clock was ahead of our wall clock when an earlier run learned it.
+    ahead_ms: i64,
+    /// A time of the store's, and when that was by our monotonic clock, which nobody can set.
+    base: Option<(u64, Duration)>,
+    /// When it was learned last from something that was written.
+    learned: Option<Duration>,
+}
+
+impl StoreTime {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, state: Mutex::default() }
+    }
+
+    /// Returns the store's time in milliseconds since the Unix epoch.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.at(&self.state.lock(), self.clock.mono())
+    }
+
+    fn at(&self, state: &State, mono: Duration) -> u64 {
+        match state.base {
+            Some((ms, at)) => ms.saturating_add(mono.saturating_sub(at).as_millis() as u64),
+            None => self.clock.wall_ms().saturating_add_signed(state.ahead_ms),
+        }
+    }
+
+    /// Returns how far the store's clock is ahead of our wall clock.
+    pub(super) fn ahead_ms(&self) -> i64 {
+        (self.now_ms() as i64).saturating_sub(self.clock.wall_ms() as i64)
+    }
+
+    /// Takes what an earlier run has learned, if this one has not learned better yet.
+    pub(super) fn assume(&self, ahead_ms: i64) {
+        self.state.lock().ahead_ms = ahead_ms;
+    }
+
+    /// Takes our clock for right.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn trust_clock(&self) {
+        let mono = self.clock.mono();
+        let mut state = self.state.lock();
+        (state.base, state.learned) = (Some((self.clock.wall_ms(), mono)), Some(mono));
+    }
+
+    /// Reports whether this run has learned it.
+    pub(super) fn is_learned(&self) -> bool {
+        self.state.lock().learned.is_some()
+    }
+
+    /// Reports whether it should be learned once more.
+    pub(super) fn is_old(&self) -> bool {
+        let now = self.clock.mono();
+        self.state.lock().learned.is_none_or(|at| now.saturating_sub(at) >= LEARN_EVERY)
+    }
+
+    /// Learns from something that the store says it took at `stored_ms`, and that was sent at `before` and
+    /// known to be taken at `after`, by the monotonic clock. Returns how far the time was off; 0 when that
+    /// may be noise.
+    pub(super) fn learn(&self, before: Duration, after: Duration, stored_ms: i64) -> i64 {
+        let mono = self.clock.mono();
+        let mut state = self.state.lock();
+        let now_ms = self.at(&state, mono);
+        let took_ms = after.saturating_sub(before).as_millis() as i64;
+        let since_ms = mono.saturating_sub(before).as_millis() as i64 - took_ms / 2;
+        let off = stored_ms - (now_ms as i64 - since_ms);
+        let off = if off.abs() < NOISE_MS + took_ms / 2 { 0 } else { off };
+        state.base = Some((now_ms.saturating_add_signed(off), mono));
+        state.learned = Some(mono);
+        off
+    }
+
+    /// Learns that the store has something that it took at `stored_ms`: so late it is at least.
+    pub(super) fn note_taken(&self, stored_ms: u64) {
+        let mono = self.clock.mono();
+        let mut state = self.state.lock();
+        if stored_ms > self.at(&state, mono).saturating_add_signed(NOISE_MS) {
+            state.base = Some((stored_ms, mono));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_stores_rounding_is_not_taken_for_a_difference() {
+        for (before, after, stored, off) in [
+            (10_000, 10_010, 10_000, 0),
+            (10_999, 11_000, 10_000, 0),
+            (10_000, 10_000, 12_500, 2_500),
+            (10_000, 10_000, 5_000, -5_000),
+            (10_000, 16_000, 16_500, 0),
+            (10_000, 12_000, 3_611_000, 3_600_000),
+        ] {
+            let clock = Clock::manual(after);
+            let time = StoreTime::new(clock.clone());
+            assert_eq!(time.learn(ms(before), ms(after), stored), off, "{before} {after} {stored}");
+            assert_eq!(time.now_ms() as i64, after as i64 + off);
+            clock.advance(ms(500));
+            assert_eq!(time.now_ms() as i64, after as i64 + off + 500);
+            assert_eq!(time.ahead_ms(), off);
+        }
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_does_not_move_what_was_learned() {
+        let clock = Clock::manual(50_000);
+        let time = StoreTime::new(clock.skewed(7_200_000));
+        assert_eq!(time.now_ms(), 7_250_000, "nothing is known yet");
+        assert!(!time.is_learned() && time.is_old());
+        assert_eq!(time.learn(ms(50_000), ms(50_000), 50_000), -7_200_000);
+        assert_eq!((time.now_ms(), time.ahead_ms()), (50_000, -7_200_000));
+        assert!(time.is_learned() && !time.is_old());
+        clock.advance(LEARN_EVERY);
+        assert!(time.is_old());
+    }
+
+    #[test]
+    fn what_an_earlier_run_has_learned_holds_until_this_one_has() {
+        let clock = Clock::manual(50_000);
+        let time = StoreTime::new(clock.skewed(-3_600_000 + 10_000_000));
+        time.assume(3_600_000 - 10_000_000);
+        assert_eq!(time.now_ms(), 50_000);
+        time.note_taken(51_000);
+        assert_eq!(time.now_ms(), 50_000, "that may be noise");
+        time.note_taken(90_000);
+        assert_eq!(time.now_ms(), 90_000);
+        assert!(!time.is_learned());
+    }
+}

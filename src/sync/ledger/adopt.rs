@@ -1,0 +1,150 @@
+//! Adopting another namespace in place of the one in use.
+//!
+//! Owns what of ours has to survive that: changes that are not remote, and when directories moved. Must
+//! never take over what only the old namespace has: entries whose tombstones were forgotten meanwhile
+//! would come back.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use super::{Ledger, Order};
+use crate::name::TreePath;
+use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
+use crate::stamp::{MAX_AHEAD_MS, Stamp};
+use crate::sync::draft::Draft;
+
+/// Paths that the subscribers are told of by name; when more have moved, the kernel finds out by the
+/// count of what was applied.
+const TOLD_MAX: usize = 10_000;
+
+impl Ledger {
+    /// Reports whether nothing of the store is known.
+    pub(in crate::sync) fn knows_nothing(&self) -> bool {
+        self.0.order.lock().chains.is_empty()
+    }
+
+    /// Reports whether a draft has what this node has not heard of.
+    pub(in crate::sync) fn lacks(&self, draft: &Draft) -> bool {
+        let order = self.0.order.lock();
+        !draft.seen.is_subset(&order.seen) || !order.chains.reach(&draft.chains)
+    }
+
+    /// Returns when the log was listed and folded last, in the store's time; 0 is never.
+    pub(in crate::sync) fn listed_ms(&self) -> u64 {
+        self.0.order.lock().times.listed_ms
+    }
+
+    /// Reports whether commits are missing in what was folded.
+    pub(in crate::sync) fn is_partial(&self) -> bool {
+        self.0.order.lock().partial
+    }
+
+    /// Notes that what is missing here cannot be had from anywhere.
+    pub(in crate::sync) fn note_whole(&self) {
+        self.0.order.lock().partial = false;
+    }
+
+    /// Notes that a commit is folded although one before it could not be had.
+    pub(in crate::sync) fn note_gap(&self, commit: &Commit) {
+        let mut order = self.0.order.lock();
+        let lacks = order.chains.lack_before(commit);
+        order.partial |= lacks;
+    }
+
+    /// Replaces the namespace by a draft; what this node has published and is not remote stays.
+    pub(in crate::sync) fn adopt(&self, draft: Draft) {
+        let Draft { fold: mut new, seen, chains, partial } = draft;
+        let latest = latest(&new, self.now_ms());
+        let (moved, old) = {
+            let mut order = self.0.order.lock();
+            let order = &mut *order;
+            let mut fold = self.0.fold.write();
+            self.keep_own(order, &fold, &mut new);
+            // Everything is new to a node that had nothing, and to nobody else.
+            let nothing = fold.registers().next().is_none();
+            let moved = if nothing { Vec::new() } else { difference(&fold, &new) };
+            new.take_times(&mut fold);
+            let now = Time::from_wall(self.0.clock.wall());
+            let dirs: BTreeSet<_> = moved.iter().filter_map(TreePath::parent).collect();
+            for dir in &dirs {
+                new.touch_directory(dir, now);
+            }
+            // The index keeps what it has until it is filled with what is there now.
+            self.0.index.renew();
+            order.dirty.unseen.clear();
+            order.dirty.seen.retain(|stamp| seen.contains(stamp));
+            order.seen = seen;
+            order.chains = chains;
+            order.partial = partial;
+            order.before = None;
+            let old = std::mem::replace(&mut *fold, new);
+            self.0.folded.fetch_add(1, Ordering::Relaxed);
+            self.0.applied.fetch_add(1, Ordering::Release);
+            (moved, old)
+        };
+        // Without the locks: a million entries take their time to go.
+        drop(old);
+        if let Some(stamp) = latest {
+            self.observe(stamp, self.now_ms());
+        }
+        if moved.len() <= TOLD_MAX {
+            for told in self.0.subscribers.read().iter() {
+                told(&moved);
+            }
+        }
+    }
+
+    /// Forgets a path, as every node by itself forgets what is past its age.
+    #[cfg(test)]
+    pub(in crate::sync) fn forget_for_test(&self, path: &TreePath) {
+        let mut order = self.0.order.lock();
+        self.0.fold.write().reset(path, None);
+        order.dirty.paths.insert(path.clone());
+    }
+
+    /// Puts what is not remote over a namespace that takes the place of this one.
+    fn keep_own(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
+        for path in order.queue.paths() {
+            let (shown, remote) = (old.register(&path), order.queue.committed(&path));
+            order.queue.rebase(&path, new.register(&path));
+            let Some(shown) = shown else { continue };
+            let (content, attrs) = remote.map_or((None, None), |r| (Some(r.stamp), r.attr_stamp));
+            if content != Some(shown.stamp) {
+                new.restore(&path, &shown);
+                let content = shown.entry.as_ref().and_then(Entry::content);
+                if let Some((digest, _)) = content
+                    && new.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms))
+                {
+                    self.0.blobs.mark_unsaved(&digest);
+                }
+            } else if let (Some(stamp), Some(entry)) = (shown.attr_stamp, shown.entry)
+                && attrs != Some(stamp)
+            {
+                let op = Op::Attrs { of: shown.stamp, attrs: entry.attrs };
+                new.apply(&Change { path, stamp, op }, Time::default());
+            }
+        }
+    }
+}
+
+/// Returns the latest stamp that our own clock may follow.
+fn latest(fold: &Fold, now_ms: u64) -> Option<Stamp> {
+    fold.stamps().filter(|stamp| stamp.ms <= now_ms.saturating_add(MAX_AHEAD_MS)).max()
+}
+
+/// Returns the paths that do not point to the same any more.
+fn difference(old: &Fold, new: &Fold) -> Vec<TreePath> {
+    let mut moved = Vec::new();
+    let mut news = new.registers().peekable();
+    for (path, register) in old.registers() {
+        while let Some((other, _)) = news.next_if(|(other, _)| *other < path) {
+            moved.push(other);
+        }
+        match news.next_if(|(other, _)| *other == path) {
+            Some((_, other)) if other == register => {}
+            _ => moved.push(path),
+        }
+    }
+    moved.extend(news.map(|(path, _)| path));
+    moved
+}

@@ -1,0 +1,114 @@
+//! Late changes: those that were published here long before they can be sent.
+//!
+//! Other nodes may have forgotten a tombstone that such a change should meet. So it goes under a new stamp,
+//! unless another node has changed the path meanwhile: then it is lost to that, as it would have been. Owns
+//! that decision. Must never let a change of ours go before one that was published before it.
+
+use std::collections::HashMap;
+
+use super::{Ledger, Order};
+use crate::local::Seq;
+use crate::namespace::{Change, Fold, Op, Register, Time};
+use crate::stamp::Stamp;
+use crate::sync::batch::Batch;
+
+/// What is known while late changes go.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// The last record that was published when the first late one went: all up to it get new stamps, so that
+    /// they stay in their order.
+    upto: Seq,
+    /// The new stamps of contents, which attribute changes name.
+    anew: HashMap<Stamp, Stamp>,
+}
+
+impl Ledger {
+    /// Reports whether a batch has to be stamped anew before it is sent.
+    pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
+        let (age, now_ms) = (self.age(), self.now_ms());
+        !batch.changes.is_empty()
+            && (self.0.order.lock().late.is_some()
+                || batch.changes.iter().any(|change| age.is_late(change.stamp.ms, now_ms)))
+    }
+
+    /// Stamps the changes of a batch anew, and leaves out those whose path another node has changed since.
+    /// The log must have been folded completely just before.
+    pub(in crate::sync) fn stamp_anew(&self, batch: &mut Batch) {
+        let mut order = self.0.order.lock();
+        let mut fold = self.0.fold.write();
+        let last = self.0.journal.last();
+        let mut late = order.late.take().unwrap_or(Late { upto: last, ..Late::default() });
+        let puts = batch.contents();
+        let (before, changes) = (batch.changes.len(), std::mem::take(&mut batch.changes));
+        for mut change in changes {
+            let register = fold.register(&change.path);
+            let here = batch.paths.get(&change.path).copied().unwrap_or(0);
+            let more = order.queue.changes(&change.path) > here;
+            if self.stamp_one(&mut fold, &mut late, register, &mut change, more) {
+                batch.changes.push(change);
+            }
+        }
+        let left = batch.contents();
+        let gone = puts.into_iter().filter(|put| !left.contains(put));
+        batch.dropped.extend(gone.map(|(digest, _)| digest));
+        order.late = (batch.upto < late.upto).then_some(late);
+        let superseded = before - batch.changes.len();
+        tracing::info!(
+            changes = before,
+            superseded,
+            "changes that waited very long are sent with new stamps"
+        );
+    }
+
+    /// Notes that a change of ours is under a new stamp already, which this run has not given it: what waits
+    /// was published after it, and must go after it.
+    pub(super) fn note_overtaken(&self, order: &mut Order) {
+        let upto = self.0.journal.last();
+        order.late.get_or_insert_with(|| Late { upto, ..Late::default() });
+    }
+
+    /// Gives one change a new stamp; false when it is superseded. `more`: later changes of the path wait.
+    fn stamp_one(
+        &self,
+        fold: &mut Fold,
+        late: &mut Late,
+        register: Option<Register>,
+        change: &mut Change,
+        more: bool,
+    ) -> bool {
+        let (old, own) = (change.stamp, self.node());
+        let stamp = self.0.stamps.next(self.now_ms());
+        let now = Time::from_wall(self.0.clock.wall());
+        let lost_to = |stamp: Stamp| stamp > old && stamp.node != own;
+        if let Op::Attrs { of, .. } = &mut change.op {
+            *of = late.anew.get(of).copied().unwrap_or(*of);
+            let Some(register) = register.filter(|register| register.stamp == *of) else {
+                return false;
+            };
+            if register.attr_stamp.is_some_and(lost_to) {
+                return false;
+            }
+            change.stamp = stamp;
+            fold.apply(change, now);
+            return true;
+        }
+        if register.as_ref().is_some_and(|register| lost_to(register.stamp)) {
+            return false;
+        }
+        change.stamp = stamp;
+        late.anew.insert(old, stamp);
+        // A later change of ours stays what is shown here.
+        let shown = register.filter(|register| register.stamp == old);
+        if shown.is_some() || !more {
+            fold.apply(change, now);
+        }
+        if let Some(register) = shown {
+            if let (Some(_), Some(entry)) = (register.attr_stamp, register.entry) {
+                let op = Op::Attrs { of: stamp, attrs: entry.attrs };
+                let stamp = self.0.stamps.next(self.now_ms());
+                fold.apply(&Change { path: change.path.clone(), stamp, op }, now);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,130 @@
+//! Purging: forgetting what is so long past its age that no node can show it any more.
+//!
+//! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
+//! by itself. Must never forget what waits in the journal.
+
+use super::Ledger;
+use crate::digest::Digest;
+use crate::name::TreePath;
+use crate::namespace::{Fold, Living, Register};
+
+/// Registers or locations that are looked at in one step.
+const STEP: usize = 1000;
+
+/// How far a purge has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::sync) enum PurgeMark {
+    /// The registers up to this path were looked at.
+    Registers(TreePath),
+    /// The locations up to this mark were looked at.
+    Locations(u32),
+}
+
+impl PurgeMark {
+    /// Starts at the beginning.
+    pub(in crate::sync) fn start() -> Self {
+        Self::Registers(TreePath::root())
+    }
+}
+
+impl Ledger {
+    /// Looks at some of the namespace, from a mark on, and forgets what is due. Returns where to go on;
+    /// `None` at the end.
+    pub(in crate::sync) fn purge(&self, from: &PurgeMark) -> Option<PurgeMark> {
+        let listed_ms = self.0.order.lock().times.listed_ms;
+        if self.now_ms() > listed_ms.saturating_add(self.age().trust_ms()) {
+            // Others may have stored again what looks old here.
+            return None;
+        }
+        match from {
+            PurgeMark::Registers(path) => Some(self.purge_registers(path)),
+            PurgeMark::Locations(mark) => self.purge_locations(*mark),
+        }
+    }
+
+    fn purge_registers(&self, from: &TreePath) -> PurgeMark {
+        let (mut last, mut due) = (None, Vec::new());
+        self.read(|fold| {
+            self.back_then(fold, |living| {
+                for (path, register) in fold.registers_after(from).take(STEP) {
+                    if self.is_purgeable(living, &path, &register) {
+                        due.push(path.clone());
+                    }
+                    last = Some(path);
+                }
+            });
+        });
+        if !due.is_empty() {
+            let mut order = self.0.order.lock();
+            let mut fold = self.0.fold.write();
+            due.retain(|path| {
+                // It may have been written since, or waits in the journal.
+                let again = fold.register(path).is_some_and(|register| {
+                    self.back_then(&fold, |living| self.is_purgeable(living, path, &register))
+                });
+                let goes = again && !order.queue.has(path);
+                if goes {
+                    fold.reset(path, None);
+                    order.dirty.paths.insert(path.clone());
+                }
+                goes
+            });
+            tracing::debug!(entries = due.len(), "forgotten, long past their age");
+        }
+        if let Some(path) = last {
+            return PurgeMark::Registers(path);
+        }
+        let now_ms = self.now_ms();
+        let is_over = |stamp_ms| self.age().is_tombstone_over(stamp_ms, now_ms);
+        self.0.fold.write().forget_early(is_over);
+        PurgeMark::Locations(0)
+    }
+
+    /// Looks at the namespace as it was when everything that was expired then was shown last by the node
+    /// whose clock is slowest, and could be stored again.
+    fn back_then<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
+        self.living(fold, |living| {
+            let now_ms = living.now_ms.saturating_sub(living.age.grace_ms());
+            look(&Living { now_ms, ..*living })
+        })
+    }
+
+    fn is_purgeable(&self, living: &Living<'_>, path: &TreePath, register: &Register) -> bool {
+        match &register.entry {
+            None => living.age.is_tombstone_over(register.stamp.ms, self.now_ms()),
+            Some(entry) => living.left(path, entry, Some(register.changed_ms())).is_none(),
+        }
+    }
+
+    fn purge_locations(&self, from: u32) -> Option<PurgeMark> {
+        let age = self.age();
+        if age.is_endless() {
+            return None;
+        }
+        let then_ms = self.now_ms().saturating_sub(age.grace_ms());
+        let over = |fold: &Fold, digest: &Digest| {
+            let stored_ms = fold.stored_ms(digest);
+            stored_ms.is_some_and(|ms| age.left(ms, then_ms).is_none()) && !fold.uses(digest)
+        };
+        let (mut last, mut due) = (None, Vec::new());
+        self.read(|fold| {
+            for (mark, digest, location) in fold.locations_from(from).take(STEP) {
+                if over(fold, &digest) {
+                    due.push((digest, location));
+                }
+                last = Some(mark);
+            }
+        });
+        if !due.is_empty() {
+            let mut order = self.0.order.lock();
+            let mut fold = self.0.fold.write();
+            for (digest, location) in due {
+                if over(&fold, &digest) {
+                    fold.unlocate(&digest, &location);
+                    order.dirty.locations.insert(digest);
+                }
+            }
+        }
+        last.map(PurgeMark::Locations)
+    }
+}

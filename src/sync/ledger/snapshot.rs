@@ -1,0 +1,167 @@
+//! Snapshots: what was remote at one moment, handed out in slices.
+//!
+//! Owns the difference between what this node shows and what others can know: changes in the queue are
+//! not in a snapshot, and neither is what came after it began. Must never hold a lock for longer than a
+//! slice takes, nor keep more than what has moved meanwhile: a copy of a million entries would stop every
+//! program for a second, and double the memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use super::{Ledger, Order};
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::name::TreePath;
+use crate::namespace::{Fold, Location, Register};
+use crate::remote::{CheckpointChain, CheckpointEarly};
+use crate::stamp::Stamp;
+
+/// Registers that are taken under the lock at once; a millisecond or two.
+const SLICE: usize = 2000;
+/// Locations that are looked at under the lock at once.
+const SLICE_LOCATIONS: usize = 8000;
+
+/// Registers with the places of their contents.
+pub(in crate::sync) type Slice = Vec<(TreePath, Register, Option<Location>)>;
+
+/// What was remote when a snapshot began, of what has moved since.
+#[derive(Debug)]
+pub(super) struct Before {
+    /// The stamp of the snapshot.
+    name: Stamp,
+    /// The last path that was handed out.
+    upto: Option<TreePath>,
+    registers: BTreeMap<TreePath, Option<Register>>,
+}
+
+impl Order {
+    /// Keeps what is remote of a path for the snapshot under way. To be called before that moves.
+    pub(super) fn keep(&mut self, path: &TreePath, fold: &Fold) {
+        let Some(before) = &self.before else { return };
+        if before.upto.as_ref().is_some_and(|upto| path <= upto)
+            || before.registers.contains_key(path)
+        {
+            return;
+        }
+        let register = self.committed(path, || fold.register(path));
+        if let Some(before) = &mut self.before {
+            before.registers.insert(path.clone(), register);
+        }
+    }
+
+    /// Returns what is remote of a path that shows `shown`.
+    fn committed(
+        &self,
+        path: &TreePath,
+        shown: impl FnOnce() -> Option<Register>,
+    ) -> Option<Register> {
+        if self.queue.has(path) { self.queue.committed(path) } else { shown() }
+    }
+}
+
+/// What was remote at one moment.
+pub(in crate::sync) struct Snapshot {
+    ledger: Ledger,
+    /// A name of its own, later than all that was remote.
+    pub(in crate::sync) stamp: Stamp,
+    /// The commits that were folded, ascending.
+    pub(in crate::sync) commits: Vec<Stamp>,
+    pub(in crate::sync) chains: Vec<CheckpointChain>,
+    pub(in crate::sync) early: Vec<CheckpointEarly>,
+    mark: u32,
+}
+
+impl Ledger {
+    /// Begins a snapshot. `None` while there is one, and as long as it cannot be told what is remote: an
+    /// earlier run has left records that are not.
+    pub(in crate::sync) fn snapshot(&self) -> Option<Snapshot> {
+        if *self.0.remote_upto.borrow() < self.0.replayed {
+            return None;
+        }
+        let stamp = self.name_stamp();
+        let mut order = self.0.order.lock();
+        if order.before.is_some() {
+            return None;
+        }
+        order.before = Some(Before { name: stamp, upto: None, registers: BTreeMap::new() });
+        let mut commits: Vec<Stamp> = order.seen.iter().copied().collect();
+        commits.sort_unstable();
+        let chains = order.chains.all();
+        let fold = self.0.fold.read();
+        let early = fold.early_attrs().map(|(path, of, stamp, attrs)| CheckpointEarly {
+            path: path.clone(),
+            of,
+            stamp,
+            attrs: attrs.clone(),
+        });
+        let early = early.collect();
+        Some(Snapshot { ledger: self.clone(), stamp, commits, chains, early, mark: 0 })
+    }
+
+    /// Counts the commits that are not in a checkpoint of this time, and says when the first was made.
+    pub(in crate::sync) fn since(&self, checkpoint_ms: u64) -> (u64, u64) {
+        let order = self.0.order.lock();
+        let later = order.seen.iter().filter(|stamp| stamp.ms > checkpoint_ms);
+        later.fold((0, u64::MAX), |(count, first), stamp| (count + 1, first.min(stamp.ms)))
+    }
+
+    /// Counts the commits that were ever folded; whoever sees it unmoved need not look.
+    pub(in crate::sync) fn folded(&self) -> u64 {
+        self.0.folded.load(Ordering::Relaxed)
+    }
+}
+
+impl Snapshot {
+    /// Returns the next registers with the places of their contents, in path order; none at the end.
+    pub(in crate::sync) fn registers(&mut self) -> Result<Option<Slice>> {
+        let mut order = self.ledger.0.order.lock();
+        let order = &mut *order;
+        let fold = self.ledger.0.fold.read();
+        let upto = self.before(order)?.upto.clone();
+        let root = TreePath::root();
+        let first = upto.is_none().then(|| fold.register(&root)).flatten();
+        let first = first.map(|register| (root.clone(), register));
+        let after = upto.unwrap_or(root);
+        let slice: Vec<_> =
+            first.into_iter().chain(fold.registers_after(&after)).take(SLICE).collect();
+        let Some((last, _)) = slice.last() else { return Ok(None) };
+        let last = last.clone();
+        let mut out = Vec::with_capacity(slice.len());
+        for (path, shown) in slice {
+            let kept = order.before.as_mut().and_then(|before| before.registers.remove(&path));
+            let register = kept.unwrap_or_else(|| order.committed(&path, || Some(shown)));
+            let Some(register) = register else { continue };
+            let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
+            let location = content.and_then(|(digest, _)| fold.location(&digest));
+            out.push((path, register, location));
+        }
+        let before = self.before(order)?;
+        // What lay behind and is gone was purged.
+        before.registers = before.registers.split_off(&last);
+        before.upto = Some(last);
+        Ok(Some(out))
+    }
+
+    /// Returns places of contents that no file has; none at the end.
+    pub(in crate::sync) fn locations(&mut self) -> Option<Vec<(Digest, Location)>> {
+        let fold = self.ledger.0.fold.read();
+        let slice: Vec<_> = fold.locations_from(self.mark).take(SLICE_LOCATIONS).collect();
+        self.mark = slice.last()?.0;
+        let unused = slice.into_iter().filter(|(_, digest, _)| !fold.uses(digest));
+        Some(unused.map(|(_, digest, location)| (digest, location)).collect())
+    }
+
+    fn before<'a>(&self, order: &'a mut Order) -> Result<&'a mut Before> {
+        let own = order.before.as_mut().filter(|before| before.name == self.stamp);
+        own.ok_or_else(|| Error::new(Kind::Closed, "the namespace was replaced meanwhile"))
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let mut order = self.ledger.0.order.lock();
+        if order.before.as_ref().is_some_and(|before| before.name == self.stamp) {
+            order.before = None;
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Times that the next start has to know: it may come without the store, and long after.
+//!
+//! Owns what is kept of the store's clock and of the last list of the log, and what follows from both: whether
+//! the log can still tell everything that happened since. Must never let a start rely on what it cannot know.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Ledger;
+use crate::local::Batch;
+use crate::namespace::Age;
+
+/// The name in the index under which the times lie.
+pub(super) const TIMES: &str = "times";
+/// The clocks' difference is saved again when it moved by this.
+const AHEAD_MOVED_MS: u64 = 1000;
+/// The last list is saved again after this, or a twentieth of the age.
+const LISTED_MOVED_MS: u64 = 60_000;
+
+/// What is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Times {
+    /// How far the store's clock is ahead of this node's.
+    pub(super) ahead_ms: i64,
+    /// When the last list of the log began that was folded completely, by the store's clock; 0 is never.
+    pub(super) listed_ms: u64,
+}
+
+impl Times {
+    /// Reads what was saved; nothing is known if it is anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        postcard::from_bytes(bytes).unwrap_or_default()
+    }
+
+    /// Reports whether the log can lack what happened since it was listed last.
+    pub(super) fn may_lack(&self, age: Age, now_ms: u64) -> bool {
+        self.listed_ms > 0 && age.may_lack(self.listed_ms, now_ms)
+    }
+
+    /// Reports whether this is worth saving over what was saved.
+    fn moved_from(&self, saved: &Self, age: Age) -> bool {
+        let part_ms = age.limit().map_or(u64::MAX, |limit| limit.as_millis() as u64 / 20);
+        self.ahead_ms.abs_diff(saved.ahead_ms) >= AHEAD_MOVED_MS
+            || self.listed_ms.abs_diff(saved.listed_ms) >= LISTED_MOVED_MS.min(part_ms)
+    }
+}
+
+impl Ledger {
+    /// Notes that the log was listed and folded. The list began at `began` by the monotonic clock, and at
+    /// `began_ms` by the store's.
+    pub(in crate::sync) fn note_listed(&self, began: Duration, began_ms: u64) {
+        *self.0.listed.lock() = Some(began);
+        self.0.order.lock().times.listed_ms = began_ms;
+    }
+
+    /// Adds the times to what is saved, if they moved.
+    pub(super) fn save_times(&self, now: Times, saved: &mut Times, batch: &mut Batch) {
+        let Some(remote) = &self.0.remote else { return };
+        let now = Times { ahead_ms: remote.ahead_ms(), ..now };
+        if now.moved_from(saved, self.age()) {
+            batch.meta(TIMES, &postcard::to_stdvec(&now).expect("numbers always encode"));
+            *saved = now;
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! P11: expiry, renewal, what is forgotten, and nodes that come back late.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::namespace::{Attrs, Entry, Kind, Op, Time};
+use crate::stamp::Stamp;
+
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+const MONTH: Duration = Duration::from_hours(30 * 24);
+
+async fn count(world: &World, folder: &str) -> usize {
+    world.store.keys().await.iter().filter(|key| key.starts_with(folder)).count()
+}
+
+fn directory(mode: u32) -> Op {
+    Op::Put(Entry::directory(mode, 7, 8, Time::default()))
+}
+
+/// Contents of each size class: in a commit, in a pack, an object of its own.
+const SIZES: [(&str, usize); 3] = [("tiny", 300), ("small", 9_000), ("large", 1_500_000)];
+
+#[test]
+fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
+    run(async {
+        let world = World::aging(MONTH);
+        let (mut a, b) = (world.node(), world.node());
+        for (name, size) in SIZES {
+            a.write(name, &content(1, size));
+        }
+        // What is not remote has no age.
+        world.clock.advance(10 * DAY);
+        a.push().await;
+        assert!(b.pull().await);
+        for (name, size) in SIZES {
+            assert!(b.read(name).await == Some(content(1, size)));
+        }
+        world.clock.advance(29 * DAY - Duration::from_millis(1));
+        for (name, size) in SIZES {
+            assert!(a.entry(name).is_some() && b.read(name).await == Some(content(1, size)));
+        }
+        world.clock.advance(Duration::from_millis(1));
+        for (name, size) in SIZES {
+            assert!(a.entry(name).is_none() && b.entry(name).is_none(), "{name}");
+            let digest = crate::digest::Digest::of(&content(1, size));
+            assert!(a.engine.ledger().blobs().contains(&digest), "that is not why");
+            if name == "tiny" {
+                // It comes with its commit.
+                continue;
+            }
+            let new = world.node();
+            assert!(new.pull().await);
+            let fetched = new.engine.fetcher().fetch(digest, size as u64).await;
+            assert_eq!(fetched.unwrap_err().kind(), crate::error::Kind::NotFound);
+        }
+        // The same bytes again are a new entry with an age of its own, here and elsewhere.
+        for (name, size) in SIZES {
+            a.write(name, &content(1, size));
+            assert!(a.entry(name).is_some());
+        }
+        a.push().await;
+        assert!(b.pull().await);
+        world.clock.advance(28 * DAY);
+        for (name, size) in SIZES {
+            assert!(b.read(name).await == Some(content(1, size)), "{name}");
+        }
+        assert_eq!(b.engine.ledger().pending().records, 0, "expiry is not damage");
+    });
+}
+
+#[test]
+fn p11_expiry_never() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        let puts = a.remote().requests().puts;
+        for _ in 0..20 {
+            world.clock.advance(365 * DAY);
+            assert!(a.pull().await && a.open("f").await.is_some());
+            a.keep_house().await;
+        }
+        assert_eq!(a.remote().requests().puts, puts);
+    });
+}
+
+#[test]
+fn p11_expiry_of_what_has_no_bytes() {
+    run(async {
+        let world = World::aging(MONTH);
+        let mut a = world.node();
+        let link = Kind::Symlink { target: b"file"[..].into() };
+        let link = Entry { kind: link, attrs: Attrs::default(), link: None };
+        let empty = file(crate::digest::Digest::empty(), 0);
+        for dir in ["used", "idle"] {
+            a.publish(vec![(path(dir), directory(0o750))]);
+            a.publish(vec![(path(&format!("{dir}/deep")), directory(0o2770))]);
+            a.publish(vec![(path(&format!("{dir}/deep/link")), Op::Put(link.clone()))]);
+            a.publish(vec![(path(&format!("{dir}/deep/lock")), Op::Put(empty.clone()))]);
+            a.write(&format!("{dir}/deep/file"), &content(3, 9_000));
+        }
+        a.write("used/deep/file", &content(4, 9_000));
+        a.push().await;
+        for _ in 0..6 {
+            world.clock.advance(10 * DAY);
+            assert!(a.pull().await && a.open("used/deep/file").await.is_some());
+            world.clock.advance(2 * HOUR);
+            assert!(a.pull().await);
+            a.keep_house().await;
+        }
+        for name in ["used", "used/deep", "used/deep/link", "used/deep/lock"] {
+            assert!(a.entry(name).is_some(), "{name}");
+        }
+        assert_eq!(a.entry("used/deep").unwrap().attrs.mode, 0o2770);
+        for name in ["idle", "idle/deep", "idle/deep/link", "idle/deep/lock", "idle/deep/file"] {
+            assert!(a.entry(name).is_none(), "{name}");
+        }
+        // And all of that is forgotten.
+        assert!(a.registers().iter().all(|(at, _)| !at.is_below(&path("idle"))));
+        let known = a.registers();
+        assert_eq!(known.len(), 5, "{known:?}");
+        let a = world.node_at({
+            a.engine.stop().await;
+            a.crash()
+        });
+        assert_eq!(a.registers(), known, "also by the index");
+    });
+}
+
+#[test]
+fn p11_renewal_by_one_node_in_time() {
+    run(async {
+        let world = World::aging(MONTH);
+        let (mut a, mut b) = (world.node(), world.node());
+        for n in 0..10 {
+            a.write(&format!("f{n}"), &content(n, 9_000));
+        }
+        a.push().await;
+        assert!(b.pull().await);
+        let packs = count(&world, "packs/").await;
+        world.clock.advance(15 * DAY - Duration::from_secs(1));
+        assert!(a.pull().await && b.pull().await);
+        for node in [&mut a, &mut b] {
+            assert!(node.open("f0").await.is_some());
+            world.clock.advance(Duration::ZERO);
+            node.keep_house().await;
+        }
+        assert_eq!(count(&world, "packs/").await, packs, "it is not old yet");
+        world.clock.advance(Duration::from_secs(1));
+        assert!(a.pull().await && b.pull().await);
+        for node in [&mut a, &mut b] {
+            for n in 0..5 {
+                assert!(node.open(&format!("f{n}")).await.is_some());
+            }
+        }
+        // Both know, and neither is in a hurry; whoever comes second sees what the first has done.
+        world.clock.advance(HOUR);
+        for node in [&mut a, &mut b] {
+            assert!(node.pull().await);
+            node.keep_house().await;
+        }
+        assert_eq!(count(&world, "packs/").await, packs + 1, "one pack, by one node");
+        assert!(a.pull().await);
+        world.clock.advance(14 * DAY);
+        world.store.expire(29 * DAY).await;
+        let c = world.node();
+        assert!(a.pull().await && b.pull().await && c.pull().await);
+        for n in 0..10 {
+            let name = format!("f{n}");
+            let expected = (n < 5).then(|| content(n, 9_000));
+            assert!(a.open(&name).await == expected && b.open(&name).await == expected, "{name}");
+        }
+        assert_eq!(count(&world, "packs/").await, 1, "what nobody used is left behind");
+    });
+}
+
+#[test]
+fn p11_renewal_can_be_off() {
+    run(async {
+        let mut world = World::aging(MONTH);
+        world.settings.renew_on_use = false;
+        let mut a = world.node();
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        for _ in 0..28 {
+            world.clock.advance(DAY);
+            assert!(a.pull().await && a.open("f").await.is_some());
+            a.keep_house().await;
+        }
+        world.clock.advance(DAY);
+        assert!(a.open("f").await.is_none(), "a strict age");
+    });
+}
+
+#[test]
+fn p11_what_is_put_again_rests_on_no_old_copy() {
+    run(async {
+        let world = World::aging(MONTH);
+        let mut a = world.node();
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        assert!(a.pull().await);
+        a.write("g", &content(1, 9_000));
+        a.push().await;
+        assert_eq!(count(&world, "packs/").await, 1, "it is young, and in use");
+        // Nobody uses it any more, so it may be deleted at any time.
+        a.remove("f");
+        a.remove("g");
+        a.push().await;
+        assert!(a.pull().await);
+        a.write("h", &content(1, 9_000));
+        a.push().await;
+        assert_eq!(count(&world, "packs/").await, 2);
+        world.clock.advance(15 * DAY);
+        assert!(a.pull().await);
+        a.write("i", &content(1, 9_000));
+        a.push().await;
+        assert_eq!(count(&world, "packs/").await, 3, "it is half as old as it may become");
+        world.clock.advance(HOUR);
+        a.write("j", &content(1, 9_000));
+        a.push().await;
+        assert_eq!(count(&world, "packs/").await, 4, "nobody has looked at the log for an hour");
+    });
+}
+
+#[test]
+fn p11_expiry_by_the_stores_clock() {
+    run(async {
+        let world = World::aging(MONTH);
+        let hours = |hours: i64| hours * 3_600_000;
+        let root = || tempfile::tempdir().unwrap();
+        let mut a = world.node_skewed(root(), hours(50)).await;
+        let b = world.node_skewed(root(), hours(-70)).await;
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        assert!(b.pull().await);
+        world.clock.advance(29 * DAY - Duration::from_secs(3));
+        assert!(a.entry("f").is_some() && b.entry("f").is_some());
+        world.clock.advance(Duration::from_secs(6));
+        assert!(a.entry("f").is_none() && b.entry("f").is_none());
+    });
+}
+
+/// What a node that was long away may find when it comes back.
+#[test]
+fn p11_expiry_of_a_node_that_was_away() {
+    run(async {
+        for away in [20 * DAY, 29 * DAY, 40 * DAY, 100 * DAY] {
+            let world = World::aging(MONTH);
+            let (mut a, mut b) = (world.node(), world.node());
+            for name in ["old", "removed", "replaced", "changed", "mine", "gone/mine"] {
+                a.write(name, &content(1, 9_000));
+            }
+            a.push().await;
+            assert!(a.pull().await && b.pull().await);
+            // It goes with a backlog.
+            a.write("mine", &content(2, 9_000));
+            a.write("mine", &content(3, 9_000));
+            let stamp = a.write("changed", &content(4, 9_000));
+            let attrs = Attrs { mode: 0o600, ..Attrs::default() };
+            a.publish(vec![(path("changed"), Op::Attrs { of: stamp, attrs })]);
+            a.write("replaced", &content(5, 9_000));
+            a.write("removed", &content(6, 9_000));
+            a.write("backlog/new", &content(7, 9_000));
+            a.remove("gone/mine");
+            a.engine.stop().await;
+            let root = a.crash();
+            world.clock.advance(Duration::from_secs(1));
+            b.remove("removed");
+            // The same bytes live on under another name: they are no reason to show the old one.
+            b.write("elsewhere", &content(1, 9_000));
+            let mut rest = away;
+            while rest > Duration::ZERO {
+                let step = rest.min(5 * DAY);
+                world.clock.advance(step);
+                rest -= step;
+                b.write("replaced", &content(8, 9_000));
+                b.push().await;
+                assert!(b.pull().await && b.open("elsewhere").await.is_some());
+                world.clock.advance(HOUR);
+                assert!(b.pull().await);
+                b.keep_house().await;
+                world.store.expire(MONTH).await;
+            }
+            let mut a = world.node_at(root);
+            if away > 28 * DAY {
+                for name in ["old", "gone/mine", "elsewhere"] {
+                    assert!(a.entry(name).is_none(), "{name} after {away:?}");
+                }
+            }
+            assert!(a.pull().await);
+            assert!(a.read("mine").await == Some(content(3, 9_000)), "its own, not yet remote");
+            a.push().await;
+            assert!(a.pull().await && b.pull().await);
+            let fresh = world.node();
+            assert!(fresh.pull().await);
+            for (node, who) in [(&a, "a"), (&b, "b"), (&fresh, "a new node")] {
+                let show = |name: &str| format!("{name} on {who} after {away:?}");
+                for (name, seed) in
+                    [("mine", 3), ("changed", 4), ("backlog/new", 7), ("replaced", 8)]
+                {
+                    let read = node.read(name).await;
+                    assert!(read == Some(content(seed, 9_000)), "{}", show(name));
+                }
+                assert_eq!(node.entry("changed").unwrap().attrs.mode, 0o600, "{}", show("mode"));
+                assert!(node.entry("gone/mine").is_none(), "{}", show("gone/mine"));
+                // As long as anybody can know, the later change wins; then what is left of the two.
+                let expected = (away > MONTH).then(|| content(6, 9_000));
+                assert!(node.read("removed").await == expected, "{}", show("removed"));
+                let old = node.read("old").await;
+                assert!(old.is_none() || old == Some(content(1, 9_000)));
+            }
+        }
+    });
+}
+
+#[test]
+fn late_changes_keep_their_order_and_lose_to_others() {
+    run(async {
+        let world = World::aging(MONTH);
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("p", &content(1, 500));
+        a.write("q", &content(2, 500));
+        a.upload().await;
+        // A later batch, of the same and of other paths.
+        a.write("p", &content(3, 500));
+        a.write("r", &content(4, 500));
+        world.clock.advance(16 * DAY);
+        b.write("q", &content(5, 500));
+        b.push().await;
+        a.write("s", &content(6, 500));
+        a.push().await;
+        assert!(a.pull().await && b.pull().await);
+        let c = world.node();
+        assert!(c.pull().await);
+        for node in [&a, &b, &c] {
+            for (name, seed) in [("p", 3), ("q", 5), ("r", 4), ("s", 6)] {
+                assert!(node.read(name).await == Some(content(seed, 500)), "{name}");
+            }
+        }
+        assert_eq!(b.registers(), c.registers());
+        let of = |node: &Node, name: &str| -> Stamp {
+            node.engine.ledger().read(|fold| fold.register(&path(name)).unwrap().stamp)
+        };
+        let young = NOW_MS + (15 * DAY).as_millis() as u64;
+        assert!(["p", "r", "s"].iter().all(|name| of(&c, name).ms > young), "stamped anew");
+        assert!(of(&c, "p") < of(&c, "r") && of(&c, "r") < of(&c, "s"));
+        assert_eq!(a.registers(), b.registers());
+    });
+}
+
+#[test]
+fn late_changes_survive_a_crash_on_their_way() {
+    run(async {
+        let world = World::aging(MONTH);
+        let mut a = world.node();
+        a.write("p", &content(1, 500));
+        a.upload().await;
+        a.write("p", &content(2, 500));
+        world.clock.advance(20 * DAY);
+        // The first is remote under a new stamp, and the journal does not know it yet.
+        a.commit().await;
+        let mut a = world.node_at(a.crash());
+        assert!(a.pull().await);
+        a.push().await;
+        let b = world.node();
+        assert!(a.pull().await && b.pull().await);
+        for node in [&a, &b] {
+            assert!(node.read("p").await == Some(content(2, 500)), "the later close");
+        }
+    });
+}

@@ -1,0 +1,631 @@
+//! Checkpoints: a node that starts from one is like any other, and the log below one may go.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::harness::*;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Op, Register};
+use crate::remote::{CheckpointItem, CheckpointReader, keys};
+use crate::sync::LOG_GRACE;
+
+/// Removes the commits of the log that `gone` says; returns how many.
+async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
+    let keys = world.store.keys().await;
+    let wanted: Vec<_> = keys.iter().filter(|key| key.starts_with("log/") && gone(key)).collect();
+    for key in &wanted {
+        world.store.remove(key).await;
+    }
+    wanted.len()
+}
+
+async fn checkpoint(node: &Node) -> String {
+    node.engine.checkpointer().unwrap().write().await.expect("it is written")
+}
+
+async fn items(world: &World, name: &str) -> Vec<CheckpointItem> {
+    let bytes = world.store.read(&format!("checkpoints/{name}")).await.expect("it is there");
+    let mut reader = CheckpointReader::new(&bytes[..]).expect("it is whole");
+    let mut items = Vec::new();
+    while let Some(item) = reader.next().expect("it is whole") {
+        items.push(item);
+    }
+    items
+}
+
+fn registers(items: &[CheckpointItem]) -> BTreeMap<TreePath, Register> {
+    let register = |item: &CheckpointItem| match item {
+        CheckpointItem::Register(path, register, _) => Some((path.clone(), register.clone())),
+        _ => None,
+    };
+    items.iter().filter_map(register).collect()
+}
+
+/// Several nodes' worth of changes, each a commit.
+async fn write_some(nodes: &mut [Node], rounds: u64) {
+    for n in 0..rounds {
+        let count = nodes.len() as u64;
+        let node = &mut nodes[(n % count) as usize];
+        node.write(&format!("d{}/f{}", n % 3, n % 11), &content(n, 5000));
+        if n % 7 == 3 {
+            node.remove(&format!("d{}/f{}", n % 3, (n + 4) % 11));
+        }
+        node.push().await;
+        for node in nodes.iter() {
+            assert!(node.pull().await);
+        }
+    }
+}
+
+#[test]
+fn a_new_node_reads_the_checkpoint_and_what_came_after() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 40).await;
+        nodes[0].publish(vec![(TreePath::root(), Op::Put(directory()))]);
+        nodes[0].push().await;
+        checkpoint(&nodes[0]).await;
+        for n in 0..3_u64 {
+            nodes[0].write(&format!("after{n}"), &content(100 + n, 9000));
+            nodes[0].push().await;
+        }
+        assert!(nodes[1].pull().await);
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        let asked = fresh.remote().requests();
+        // The format object, the checkpoint, three commits.
+        assert!(asked.gets <= 5 && asked.lists == 2, "{asked:?}");
+        assert_eq!(fresh.registers(), nodes[0].registers());
+        assert_eq!(fresh.registers(), nodes[1].registers());
+        for (at, seed) in [("d0/f0", 33), ("after2", 102)] {
+            let size = if at == "after2" { 9000 } else { 5000 };
+            assert!(fresh.read(at).await == Some(content(seed, size)), "{at}");
+        }
+        // The next start has all of it from the index.
+        fresh.engine.ledger().save().unwrap();
+        let again = world.node_at(fresh.crash());
+        assert_eq!(again.registers(), nodes[0].registers());
+        let gets = again.remote().requests().gets;
+        assert!(again.pull().await);
+        assert!(again.remote().requests().gets <= gets + 1, "{:?}", again.remote().requests());
+    });
+}
+
+fn directory() -> crate::namespace::Entry {
+    crate::namespace::Entry::directory(0o700, 1, 2, crate::namespace::Time::from_ms(NOW_MS))
+}
+
+#[test]
+fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node(), world.node()];
+        write_some(&mut nodes, 30).await;
+        checkpoint(&nodes[1]).await;
+        assert_eq!(remove_log(&world, |_| true).await, 30);
+        let [a, ..] = &mut nodes;
+        a.write("later", b"x");
+        a.push().await;
+        let mut fresh = world.node();
+        assert!(fresh.pull().await);
+        assert_eq!(fresh.registers(), a.registers());
+        assert!(!fresh.engine.ledger().is_partial());
+        // Nodes that were there all the time go on, and forget names that nobody lists.
+        for node in &nodes[1..] {
+            assert!(node.pull().await);
+            assert_eq!(node.registers(), fresh.registers());
+        }
+        // And so does the new one.
+        fresh.write("d0/f0", b"mine");
+        fresh.push().await;
+        assert!(nodes[0].pull().await);
+        assert_eq!(nodes[0].read("d0/f0").await, Some(b"mine".to_vec()));
+        let name = checkpoint(&fresh).await;
+        assert_eq!(registers(&items(&world, &name).await).len(), fresh.registers().len());
+    });
+}
+
+#[test]
+fn what_waits_in_the_queue_is_not_in_a_checkpoint() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("replaced", b"1");
+        a.write("removed", b"1");
+        a.write("touched", b"1");
+        a.write("theirs", b"1");
+        a.push().await;
+        assert!(b.pull().await);
+        let before: BTreeMap<_, _> = a.registers().into_iter().collect();
+        let of = a.write("replaced", b"2");
+        a.remove("removed");
+        a.write("new", b"2");
+        a.write("tmp", b"2");
+        a.remove("tmp");
+        let put = before[&path("touched")].stamp;
+        let attrs = Attrs { mode: 0o600, ..Attrs::default() };
+        a.publish(vec![(path("touched"), Op::Attrs { of: put, attrs: attrs.clone() })]);
+        a.publish(vec![(path("new"), Op::Attrs { of, attrs })]);
+        a.write("theirs", b"2");
+        // What another node changes beneath a change that waits counts.
+        b.write("theirs", b"3");
+        b.push().await;
+        assert!(a.pull().await);
+        let name = checkpoint(&a).await;
+        let found = registers(&items(&world, &name).await);
+        let mut wanted = before;
+        let theirs = b.registers().into_iter().find(|(at, _)| *at == path("theirs")).unwrap();
+        wanted.insert(theirs.0, theirs.1);
+        assert_eq!(found, wanted);
+        // With a batch on its way it is the same.
+        a.upload().await;
+        world.clock.advance(Duration::from_secs(1));
+        let name = checkpoint(&a).await;
+        assert_eq!(registers(&items(&world, &name).await), wanted);
+        a.commit().await;
+        a.push().await;
+        world.clock.advance(Duration::from_secs(1));
+        let name = checkpoint(&a).await;
+        let all: BTreeMap<_, _> = a.registers().into_iter().collect();
+        assert_eq!(registers(&items(&world, &name).await), all);
+        assert!(!all.contains_key(&path("tmp")));
+    });
+}
+
+#[test]
+fn a_node_with_records_of_an_earlier_run_writes_none_until_they_are_remote() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"1");
+        a.push().await;
+        a.write("f", b"2");
+        a.write("g", b"2");
+        a.engine.ledger().save().unwrap();
+        let mut a = world.node_at(a.crash());
+        assert!(a.engine.checkpointer().unwrap().write().await.is_err());
+        a.push().await;
+        checkpoint(&a).await;
+    });
+}
+
+#[test]
+fn what_comes_while_a_snapshot_is_taken_is_not_in_it() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        let ops = |from: u64| {
+            (from..from + 6000).map(|n| (path(&format!("f{n:05}")), Op::Put(file_of(n))))
+        };
+        a.publish(ops(0).collect());
+        a.push().await;
+        assert!(b.pull().await);
+        let wanted: BTreeMap<_, _> = a.registers().into_iter().collect();
+        let mut snapshot = a.engine.ledger().snapshot().unwrap();
+        assert!(a.engine.ledger().snapshot().is_none(), "one at a time");
+        let mut found = BTreeMap::new();
+        let mut slices = 0;
+        while let Some(slice) = snapshot.registers().unwrap() {
+            slices += 1;
+            found.extend(slice.into_iter().map(|(path, register, _)| (path, register)));
+            // Before and behind what was handed out, ours and theirs, sent and not.
+            for at in ["f00001", "f05990", "e", "g"] {
+                a.write(&format!("{at}{slices}"), b"new");
+                a.write(at, &content(slices, 10));
+            }
+            a.push().await;
+            b.write("f05991", &content(slices, 20));
+            b.remove("f05992");
+            b.push().await;
+            assert!(a.pull().await);
+            a.write("f05993", &content(slices, 30));
+        }
+        assert!(slices >= 3, "{slices} slices");
+        assert!(found == wanted, "{} and {}", found.len(), wanted.len());
+    });
+}
+
+#[test]
+fn p7_one_winner_whoever_writes_the_checkpoint() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 20).await;
+        let (one, two) = futures::join!(checkpoint(&nodes[0]), checkpoint(&nodes[1]));
+        assert_ne!(one, two);
+        assert_eq!(registers(&items(&world, &one).await), registers(&items(&world, &two).await));
+        remove_log(&world, |_| true).await;
+        for gone in [one, two] {
+            let fresh = world.node();
+            assert!(fresh.pull().await);
+            assert_eq!(fresh.registers(), nodes[0].registers());
+            world.store.remove(&format!("checkpoints/{gone}")).await;
+        }
+    });
+}
+
+#[test]
+fn one_is_written_when_due_and_only_one() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for n in 0..260_u64 {
+            a.publish(vec![(path("f"), Op::Put(file_of(n)))]);
+            a.push().await;
+            world.clock.advance(Duration::from_millis(5));
+            let due = a.engine.checkpointer().unwrap().is_due();
+            assert_eq!(due, n + 1 >= 256, "after {} commits", n + 1);
+        }
+        assert!(b.pull().await);
+        for node in [&a, &b] {
+            assert!(node.engine.checkpointer().unwrap().is_due());
+            node.engine.checkpointer().unwrap().write_if_due().await;
+            assert!(!node.engine.checkpointer().unwrap().is_due());
+        }
+        let keys = world.store.keys().await;
+        assert_eq!(keys.iter().filter(|key| key.starts_with("checkpoints/")).count(), 1);
+        let puts = b.remote().requests().puts;
+        b.engine.checkpointer().unwrap().write_if_due().await;
+        assert_eq!(b.remote().requests().puts, puts, "nothing is due");
+    });
+}
+
+#[test]
+fn an_engine_writes_them_by_itself_and_at_the_end() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        a.engine.start();
+        let count = async || {
+            let keys = world.store.keys().await;
+            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
+        };
+        for n in 0..300_u64 {
+            a.publish(vec![(path("f"), Op::Put(file_of(n)))]);
+            assert!(a.engine.publisher().unwrap().drain(Duration::from_mins(1)).await.complete);
+        }
+        crate::clock::sleep(Duration::from_secs(40)).await;
+        assert_eq!(count().await, 1);
+        world.clock.advance(Duration::from_mins(1));
+        for n in 0..300_u64 {
+            a.publish(vec![(path("f"), Op::Put(file_of(n)))]);
+            assert!(a.engine.publisher().unwrap().drain(Duration::from_mins(1)).await.complete);
+        }
+        assert!(a.engine.drain(Duration::from_mins(1), |_| ()).await.complete);
+        assert_eq!(count().await, 2);
+        // A store that hangs does not hold the end up beyond its time.
+        a.engine.stop().await;
+    });
+}
+
+#[test]
+fn p8_never_in_the_way_of_an_end_with_a_checkpoint_due() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..260_u64 {
+            a.publish(vec![(path("f"), Op::Put(file_of(n)))]);
+            a.push().await;
+        }
+        a.fail("hang=1");
+        let begin = tokio::time::Instant::now();
+        assert!(a.engine.drain(Duration::from_secs(3), |_| ()).await.complete);
+        assert!(begin.elapsed() < Duration::from_millis(3100), "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
+fn a_crash_while_one_is_written_leaves_nothing_that_counts() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 10).await;
+        let [a, b] = nodes;
+        a.fail("hang=1");
+        let written =
+            crate::clock::within(Duration::from_secs(2), a.engine.checkpointer().unwrap().write());
+        assert!(written.await.is_none());
+        let a = world.node_at(a.crash());
+        assert!(a.pull().await);
+        let keys = world.store.keys().await;
+        assert!(!keys.iter().any(|key| key.starts_with("checkpoints/")));
+        // Cut off by a store that shows what was not put whole.
+        let name = checkpoint(&b).await;
+        let key = format!("checkpoints/{name}");
+        let bytes = world.store.read(&key).await.unwrap();
+        world.store.overwrite(&key, bytes[..bytes.len() / 2].to_vec()).await;
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert_eq!(fresh.registers(), b.registers());
+        assert_eq!(fresh.registers(), a.registers());
+    });
+}
+
+#[test]
+fn p9_self_healing_a_bad_checkpoint_is_passed_over() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 20).await;
+        let first = checkpoint(&nodes[0]).await;
+        world.clock.advance(Duration::from_secs(1));
+        nodes[0].write("between", b"x");
+        nodes[0].push().await;
+        let second = checkpoint(&nodes[0]).await;
+        let (first, second) = (format!("checkpoints/{first}"), format!("checkpoints/{second}"));
+        let good = world.store.read(&second).await.unwrap();
+        let mut newer = good.to_vec();
+        newer[8] = 2;
+        let sum = blake3::hash(&newer[..10]);
+        newer[10..26].copy_from_slice(&sum.as_bytes()[..16]);
+        let mut flipped = good.to_vec();
+        flipped[good.len() / 2] ^= 1;
+        let renamed = world.store.read(&first).await.unwrap().to_vec();
+        for bad in [newer, flipped, good[..30].to_vec(), Vec::new(), renamed] {
+            world.store.overwrite(&second, bad).await;
+            // From the one before, and the log that still is there.
+            let fresh = world.node();
+            assert!(fresh.pull().await);
+            assert_eq!(fresh.registers(), nodes[0].registers());
+            let asked = fresh.remote().requests().gets;
+            assert!(asked <= 7, "the log was not read: {asked}");
+        }
+        // And from the log alone.
+        world.store.overwrite(&first, b"x".repeat(99)).await;
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert_eq!(fresh.registers(), nodes[0].registers());
+        assert_eq!(fresh.read("between").await, Some(b"x".to_vec()));
+    });
+}
+
+#[test]
+fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 20).await;
+        let [a, mut b] = nodes;
+        b.write("theirs", b"1");
+        b.write("both", b"1");
+        b.write("kept", b"1");
+        b.push().await;
+        assert!(a.pull().await);
+        // It goes away with a backlog.
+        a.write("mine", b"backlog");
+        a.write("both", b"backlog");
+        let put = a.registers().into_iter().find(|(at, _)| *at == path("kept")).unwrap().1.stamp;
+        let attrs = Attrs { mode: 0o640, ..Attrs::default() };
+        a.publish(vec![(path("kept"), Op::Attrs { of: put, attrs })]);
+        a.engine.ledger().save().unwrap();
+        let asleep = a.crash();
+        world.clock.advance(LOG_GRACE);
+        b.remove("theirs");
+        b.remove("d0/f0");
+        b.write("d1/f1", b"new");
+        b.push().await;
+        // The tombstones are forgotten everywhere, and the log with them.
+        forget(&b, &["theirs", "d0/f0"]);
+        world.clock.advance(Duration::from_secs(5));
+        checkpoint(&b).await;
+        assert!(remove_log(&world, |_| true).await > 20);
+        let mut a = world.node_at(asleep);
+        assert!(a.entry("theirs").is_some(), "it has not heard of anything");
+        let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let heard = told.clone();
+        a.engine.ledger().subscribe(Box::new(move |paths| heard.lock().extend_from_slice(paths)));
+        let applied = a.engine.ledger().applied();
+        assert!(a.pull().await);
+        assert!(a.engine.ledger().applied() > applied);
+        for at in ["theirs", "d0/f0", "d1/f1"] {
+            assert!(told.lock().contains(&path(at)), "{at} has moved: {:?}", told.lock());
+        }
+        assert!(!told.lock().contains(&path("mine")) && !told.lock().contains(&path("both")));
+        assert!(a.entry("theirs").is_none() && a.entry("d0/f0").is_none());
+        assert_eq!(a.read("mine").await, Some(b"backlog".to_vec()));
+        assert_eq!(a.read("both").await, Some(b"backlog".to_vec()));
+        assert_eq!(a.entry("kept").unwrap().attrs.mode, 0o640);
+        assert_eq!(a.engine.ledger().pending().records, 3);
+        a.push().await;
+        assert!(b.pull().await);
+        assert_eq!(a.registers(), b.registers());
+        assert_eq!(b.read("mine").await, Some(b"backlog".to_vec()));
+        // Nothing of what is gone is in the index.
+        a.engine.ledger().save().unwrap();
+        let a = world.node_at(a.crash());
+        assert_eq!(a.registers(), b.registers());
+    });
+}
+
+/// Forgets tombstones as the expiry does.
+fn forget(node: &Node, paths: &[&str]) {
+    for at in paths {
+        node.engine.ledger().forget_for_test(&path(at));
+    }
+}
+
+#[test]
+fn a_node_that_was_away_while_nothing_happened_goes_on() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 10).await;
+        checkpoint(&nodes[0]).await;
+        for _ in 0..3 {
+            world.clock.advance(LOG_GRACE * 2);
+            let (gets, lists) = {
+                let asked = nodes[1].remote().requests();
+                (asked.gets, asked.lists)
+            };
+            assert!(nodes[1].pull().await);
+            let asked = nodes[1].remote().requests();
+            assert!(asked.gets <= gets + 1 && asked.lists == lists + 2, "{asked:?} after {gets}");
+        }
+        // A checkpoint of what it knows is read for nothing, and not again.
+        checkpoint(&nodes[0]).await;
+        world.clock.advance(LOG_GRACE);
+        let applied = nodes[1].engine.ledger().applied();
+        assert!(nodes[1].pull().await && nodes[1].pull().await);
+        assert_eq!(nodes[1].engine.ledger().applied(), applied, "nothing was new");
+    });
+}
+
+#[test]
+fn commits_below_a_checkpoint_that_a_node_missed_are_not_missed() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node(), world.node()];
+        write_some(&mut nodes, 12).await;
+        let [mut a, b, c] = nodes;
+        // While c sleeps, commits come, go below a checkpoint, and are forgotten by all.
+        world.clock.advance(LOG_GRACE);
+        for n in 0..5_u64 {
+            a.write(&format!("unheard{n}"), &content(n, 9000));
+            a.push().await;
+        }
+        assert!(b.pull().await);
+        checkpoint(&a).await;
+        remove_log(&world, |_| true).await;
+        world.clock.advance(Duration::from_mins(11));
+        assert!(a.pull().await && b.pull().await);
+        world.clock.advance(Duration::from_secs(1));
+        // This one does not name them any more.
+        let name = checkpoint(&b).await;
+        let named = items(&world, &name).await;
+        assert!(!named.iter().any(|item| matches!(item, CheckpointItem::Commit(_))));
+        assert!(c.pull().await);
+        assert_eq!(c.registers(), a.registers());
+        assert!(c.read("unheard3").await.is_some());
+    });
+}
+
+#[test]
+fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        for n in 0..300_u64 {
+            nodes[0].publish(vec![(path(&format!("f{n}")), Op::Put(file_of(n)))]);
+            nodes[0].push().await;
+        }
+        let name = checkpoint(&nodes[0]).await;
+        let mut all: Vec<_> = world.store.keys().await;
+        all.retain(|key| key.starts_with("log/"));
+        world.store.remove(&all[5]).await;
+        world.store.overwrite(&format!("checkpoints/{name}"), b"damaged".to_vec()).await;
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert!(fresh.engine.ledger().is_partial());
+        world.clock.advance(Duration::from_secs(1));
+        let mut later = world.node();
+        assert!(later.pull().await);
+        for n in 0..300_u64 {
+            later.publish(vec![(path("g"), Op::Put(file_of(n)))]);
+            later.push().await;
+        }
+        assert!(fresh.pull().await);
+        fresh.engine.checkpointer().unwrap().write_if_due().await;
+        let count = async || {
+            let keys = world.store.keys().await;
+            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
+        };
+        assert_eq!(count().await, 1);
+        assert!(nodes[0].pull().await);
+        nodes[0].engine.checkpointer().unwrap().write_if_due().await;
+        assert_eq!(count().await, 2);
+        let newest = world.node();
+        assert!(newest.pull().await);
+        assert_eq!(newest.registers(), nodes[0].registers());
+        assert!(keys::checkpoint_stamp(&name).is_some());
+    });
+}
+
+/// Three nodes that do what they like, with checkpoints, deletions of the log, restarts and sleeps.
+#[test]
+fn p7_one_winner_with_checkpoints_and_deletions_between() {
+    run(async {
+        for seed in 0..12_u64 {
+            let mut random = Random::new(seed);
+            let world = World::new();
+            let mut nodes: Vec<Node> = (0..3).map(|_| world.node()).collect();
+            for _ in 0..120 {
+                let at = random.below(3) as usize;
+                let name = format!("d{}/f{}", random.below(3), random.below(6));
+                match random.below(14) {
+                    0..4 => drop(nodes[at].write(&name, &content(random.next(), 50))),
+                    4 => drop(nodes[at].remove(&name)),
+                    5..7 => nodes[at].push().await,
+                    7..10 => assert!(nodes[at].pull().await),
+                    10 => {
+                        if nodes[at].engine.checkpointer().unwrap().write().await.is_ok() {
+                            // What it has is gone from the log an hour later, when all have read.
+                            for node in &nodes {
+                                assert!(node.pull().await);
+                            }
+                            world.clock.advance(LOG_GRACE);
+                            let newest = newest_checkpoint(&world).await;
+                            let named = items(&world, &newest).await;
+                            remove_log(&world, |key| {
+                                let stamp = keys::commit_stamp(&key[4..]).unwrap();
+                                named.contains(&CheckpointItem::Commit(stamp))
+                            })
+                            .await;
+                        }
+                    }
+                    11 => {
+                        let node = nodes.remove(at);
+                        if random.below(2) == 0 {
+                            node.engine.ledger().save().unwrap();
+                        }
+                        nodes.insert(at, world.node_at(node.crash()));
+                    }
+                    12 => world.clock.advance(Duration::from_mins(random.below(90))),
+                    _ => {
+                        // A new machine takes the place of one that has sent everything.
+                        nodes[at].push().await;
+                        nodes[at] = world.node();
+                    }
+                }
+            }
+            for _ in 0..2 {
+                for node in &mut nodes {
+                    assert!(node.pull().await);
+                    node.push().await;
+                }
+            }
+            for node in &nodes {
+                assert!(node.pull().await);
+                assert_eq!(node.registers(), nodes[0].registers(), "seed {seed}");
+            }
+            let fresh = world.node();
+            assert!(fresh.pull().await);
+            assert_eq!(fresh.registers(), nodes[0].registers(), "seed {seed}");
+        }
+    });
+}
+
+async fn newest_checkpoint(world: &World) -> String {
+    let keys = world.store.keys().await;
+    let newest = keys.iter().rfind(|key| key.starts_with("checkpoints/")).unwrap();
+    newest["checkpoints/".len()..].to_owned()
+}
+
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed * 7919 + 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(super) fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+}

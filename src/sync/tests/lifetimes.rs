@@ -1,0 +1,317 @@
+//! P11 over ten lifetimes, in virtual time: a cluster whose nodes restart, stay away and have wrong clocks, over
+//! a store that deletes by age.
+//!
+//! What is checked after every step, by the store's own clock:
+//!
+//! - *Nothing expired is served*: the store still has, and so has not deleted by age, the object behind every
+//!   entry that any node shows; and what is shown is what was written last.
+//! - *Nothing in use expires*: what is opened somewhere at least every quarter of the age is there, on every node.
+//! - *The bucket stays within twice the live bytes*. Live are the contents that a program has written or opened
+//!   within the last age, each once, with what it takes to say so: [`ENTRY_BYTES`] in log and pack. So much a
+//!   store that knows nothing but ages has to keep. All bytes of the bucket count against them: all copies of
+//!   all contents, and the log.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use super::harness::*;
+use crate::digest::Digest;
+use crate::namespace::{Location, Site};
+use crate::remote::keys;
+
+const AGE: Duration = Duration::from_hours(30 * 24);
+const STEPS_PER_AGE: u32 = 40;
+const LIFETIMES: u32 = 10;
+const NODES: usize = 4;
+/// What an entry of these tests takes in a commit, and its content in the index of a pack and in a frame.
+const ENTRY_BYTES: u64 = 256;
+/// What is used all the time.
+const IN_USE: u64 = 24;
+
+/// A file: what it holds, and until when somebody goes on using it.
+#[derive(Clone, Copy)]
+struct File {
+    digest: Digest,
+    used_until: u32,
+    opened: u32,
+}
+
+/// A node with what keeps it.
+enum Place {
+    Up(Node),
+    Away { root: tempfile::TempDir, until: u32 },
+}
+
+struct Cluster {
+    world: World,
+    places: Vec<Option<Place>>,
+    files: BTreeMap<String, Option<File>>,
+    /// The size of every content, and when it was written or opened last.
+    contents: HashMap<Digest, (u64, u32)>,
+    random: u64,
+    step: u32,
+    made: u64,
+    worst: f64,
+    /// Files that are written in each step, and used for some days at most.
+    new_per_step: u64,
+}
+
+impl Cluster {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % limit
+    }
+
+    fn skew_ms(&mut self) -> i64 {
+        (self.below(48) as i64 - 24) * 3_600_000
+    }
+
+    fn size(&mut self) -> usize {
+        match self.below(30) {
+            0..=9 => 200 + self.below(3000) as usize,
+            10..=28 => 5_000 + self.below(20_000) as usize,
+            _ => 1_060_000,
+        }
+    }
+
+    /// Picks a node that is up.
+    fn any(&mut self) -> usize {
+        loop {
+            let at = self.below(NODES as u64) as usize;
+            if matches!(self.places[at], Some(Place::Up(_))) {
+                return at;
+            }
+        }
+    }
+
+    fn up(&mut self, at: usize) -> &mut Node {
+        match self.places[at].as_mut() {
+            Some(Place::Up(node)) => node,
+            _ => panic!("node {at} is up"),
+        }
+    }
+
+    async fn open_on(&mut self, at: usize, name: &str) {
+        let step = self.step;
+        let Some(Some(file)) = self.files.get_mut(name) else { return };
+        file.opened = step;
+        let expected = file.digest;
+        self.contents.entry(expected).and_modify(|(_, used)| *used = step);
+        // Reading compares the bytes with their digest.
+        let bytes = self.up(at).open(name).await;
+        let bytes = bytes.unwrap_or_else(|| panic!("{name} is in use, and a miss in step {step}"));
+        assert_eq!(Digest::of(&bytes), expected, "{name} is an older version in step {step}");
+    }
+
+    async fn write_on(&mut self, at: usize, name: String, used_until: u32) {
+        let (seed, size, step) = (self.made, self.size(), self.step);
+        self.made += 1;
+        let node = self.up(at);
+        assert!(node.pull().await);
+        let bytes = content(seed, size);
+        node.write(&name, &bytes);
+        node.push().await;
+        let digest = Digest::of(&bytes);
+        self.contents.insert(digest, (bytes.len() as u64, step));
+        self.files.insert(name, Some(File { digest, used_until, opened: step }));
+    }
+
+    /// Lets nodes restart, go and come back.
+    async fn trouble(&mut self) {
+        for at in 0..NODES {
+            let ups = self.places.iter().flatten().filter(|p| matches!(p, Place::Up(_))).count();
+            let (chance, rest) = (self.below(100), self.below(u64::from(STEPS_PER_AGE) / 3) as u32);
+            let (skew, place) = (self.skew_ms(), self.places[at].take().expect("always there"));
+            let next = match place {
+                Place::Away { root, until } if until <= self.step => {
+                    Place::Up(self.world.node_skewed(root, skew).await)
+                }
+                Place::Up(node) if chance < 3 => {
+                    // Killed, some seconds after it has saved what it knows.
+                    node.engine.ledger().save().unwrap();
+                    Place::Up(self.world.node_skewed(node.crash(), skew).await)
+                }
+                Place::Up(node) if chance < 5 && ups > 2 => {
+                    node.engine.stop().await;
+                    Place::Away { root: node.crash(), until: self.step + rest }
+                }
+                other => other,
+            };
+            self.places[at] = Some(next);
+        }
+    }
+
+    async fn use_files(&mut self) {
+        let names: Vec<String> = self.files.keys().cloned().collect();
+        for name in names {
+            let Some(Some(file)) = self.files.get(&name).copied() else { continue };
+            if self.step >= file.used_until {
+                continue;
+            }
+            let overdue = self.step - file.opened >= STEPS_PER_AGE / 5;
+            if overdue || self.below(8) == 0 {
+                let at = self.any();
+                self.open_on(at, &name).await;
+            }
+        }
+    }
+
+    async fn change_files(&mut self) {
+        for _ in 0..self.new_per_step {
+            let (at, days) = (self.any(), self.below(20) as u32);
+            let name = format!("new/{}", self.made);
+            self.write_on(at, name, self.step + days).await;
+        }
+        let names: Vec<String> =
+            self.files.keys().filter(|name| name.starts_with("new/")).cloned().collect();
+        if names.is_empty() {
+            return;
+        }
+        let name = names[self.below(names.len() as u64) as usize].clone();
+        let at = self.any();
+        match self.below(20) {
+            0 => self.write_on(at, name, self.step).await,
+            1 => {
+                let node = self.up(at);
+                assert!(node.pull().await);
+                if node.entry(&name).is_some() {
+                    node.remove(&name);
+                    node.push().await;
+                    self.files.insert(name, None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn advance(&mut self) {
+        self.world.clock.advance(AGE / STEPS_PER_AGE);
+        self.step += 1;
+        self.trouble().await;
+        for place in self.places.iter().flatten() {
+            if let Place::Up(node) = place {
+                assert!(node.pull().await);
+            }
+        }
+        self.use_files().await;
+        self.change_files().await;
+        // What is due for renewal waits a little, so that one node comes first.
+        self.world.clock.advance(Duration::from_hours(1));
+        for place in self.places.iter_mut().flatten() {
+            if let Place::Up(node) = place {
+                assert!(node.pull().await);
+                node.keep_house().await;
+            }
+        }
+        self.world.store.expire(AGE).await;
+        for place in self.places.iter().flatten() {
+            if let Place::Up(node) = place {
+                assert!(node.pull().await);
+            }
+        }
+        self.check().await;
+    }
+
+    async fn check(&mut self) {
+        let stored: HashSet<String> = self.world.store.keys().await.into_iter().collect();
+        for place in self.places.iter().flatten() {
+            let Place::Up(node) = place else { continue };
+            for (name, file) in &self.files {
+                let used = file.is_some_and(|file| file.used_until > self.step);
+                let Some(entry) = node.entry(name) else {
+                    assert!(!used, "{name} is in use, and a miss in step {}", self.step);
+                    continue;
+                };
+                let (digest, _) = entry.content().unwrap();
+                let file = file.unwrap_or_else(|| panic!("{name} was removed"));
+                assert_eq!(digest, file.digest, "{name} is an older version");
+                let location = node.engine.ledger().location(&digest).unwrap();
+                let key = key_of(&digest, &location);
+                assert!(stored.contains(&key), "{name} is shown without {key}, step {}", self.step);
+            }
+        }
+        let step = self.step;
+        self.contents.retain(|_, (_, used)| step - *used <= STEPS_PER_AGE);
+        let live: u64 = self.contents.values().map(|(size, _)| size + ENTRY_BYTES).sum();
+        if step > STEPS_PER_AGE {
+            let ratio = self.world.store.bytes("").await as f64 / live as f64;
+            assert!(ratio <= 2.0, "{ratio} times the live bytes in step {step}");
+            self.worst = self.worst.max(ratio);
+        }
+    }
+}
+
+fn key_of(digest: &Digest, location: &Location) -> String {
+    match &location.site {
+        Site::Pack { pack, .. } => format!("packs/{pack}"),
+        Site::Object => format!("blobs/{}/{digest}", &digest.to_string()[..2]),
+        Site::Inline { commit } => {
+            assert!(keys::commit_stamp(commit).is_some());
+            format!("log/{commit}")
+        }
+    }
+}
+
+fn live_ten_lives(seed: u64, new_per_step: u64) {
+    run(async {
+        let mut cluster = Cluster {
+            world: World::aging(AGE),
+            places: Vec::new(),
+            files: BTreeMap::new(),
+            contents: HashMap::new(),
+            random: seed | 1 << 40,
+            step: 0,
+            made: seed << 32,
+            worst: 0.0,
+            new_per_step,
+        };
+        for _ in 0..NODES {
+            let skew = cluster.skew_ms();
+            let node = cluster.world.node_skewed(tempfile::tempdir().unwrap(), skew).await;
+            cluster.places.push(Some(Place::Up(node)));
+        }
+        for n in 0..IN_USE {
+            let at = cluster.any();
+            cluster.write_on(at, format!("used/{n}"), u32::MAX).await;
+        }
+        for _ in 0..STEPS_PER_AGE * LIFETIMES {
+            cluster.advance().await;
+        }
+        let (worst, left) = (cluster.worst, cluster.up_registers());
+        println!(
+            "seed {seed}, {new_per_step} new: at most {worst:.3} times the live bytes; {left} registers are left"
+        );
+        // Neither nodes nor bucket remember what is long gone.
+        assert!(left < 2 * (IN_USE + new_per_step * u64::from(STEPS_PER_AGE)) as usize);
+    });
+}
+
+impl Cluster {
+    fn up_registers(&mut self) -> usize {
+        let at = self.any();
+        self.up(at).registers().len()
+    }
+}
+
+#[test]
+fn p11_ten_lifetimes() {
+    live_ten_lives(7, 2);
+}
+
+/// Every content is renewed again and again: the most that old copies can take.
+#[test]
+fn p11_ten_lifetimes_of_what_is_always_used() {
+    live_ten_lives(8, 0);
+}
+
+#[test]
+fn p11_ten_lifetimes_many_times() {
+    if std::env::var_os("HEARTHFS_TEST_LONG").is_none() {
+        return;
+    }
+    for seed in 100..130_u64 {
+        live_ten_lives(seed, seed % 3);
+    }
+}
