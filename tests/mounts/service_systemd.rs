@@ -194,6 +194,9 @@ fn service_systemd_starts_restarts_and_stops() {
     assert_eq!(count, "1", "dead mounts are piled up");
 
     booted.good(&format!("systemctl restart {UNIT}; cat /mnt/cache/f"));
+    booted.good("systemctl start hearthfs-gc@cluster && systemctl start hearthfs-gc@cluster.timer");
+    assert_eq!(booted.property("hearthfs-gc@cluster.service", "Result"), "success");
+    assert_eq!(booted.good("cat /mnt/cache/g1"), "more");
     booted.good(&format!("systemctl stop {UNIT}; ! grep fuse.hearthfs /proc/mounts"));
     assert_eq!(booted.good("ls -A /mnt/cache"), "", "something was written below the mount");
     assert_eq!(booted.property(UNIT, "Result"), "success");
