@@ -444,7 +444,7 @@ fn any_whole_act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    #![proptest_config(config(24))]
+    #![proptest_config(config(16))]
 
     #[test]
     fn one_node_does_as_the_rules_say(
@@ -464,7 +464,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(12))]
+    #![proptest_config(config(6))]
 
     #[test]
     fn two_nodes_come_to_the_same(
