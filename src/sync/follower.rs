@@ -36,6 +36,10 @@ const FETCHES_AT_ONCE: usize = 8;
 const READ_TRIES: u32 = 3;
 /// How long is waited between these.
 const READ_WAIT: Duration = Duration::from_millis(50);
+/// Of so many commits that are read together, the last ones, the inline blobs are kept at once: they
+/// are what is asked for next. Those of earlier ones are fetched when somebody wants them, so that a new
+/// node need not write a file for every small one that there ever was.
+const KEPT_INLINE: usize = 16;
 /// The longest and the shortest time between two polls.
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(30);
@@ -248,10 +252,12 @@ impl Follower {
 
     /// Reads and applies commits, in the order of their stamps.
     async fn fold(&self, remote: &Remote, stamps: Vec<Stamp>, listed_again: bool) -> Folded {
-        let mut reading =
-            stream::iter(stamps).map(|stamp| self.read(remote, stamp)).buffered(FETCHES_AT_ONCE);
+        let keep_from = stamps.len().saturating_sub(KEPT_INLINE);
+        let reading = stream::iter(stamps).map(|stamp| self.read(remote, stamp));
+        let mut reading = reading.buffered(FETCHES_AT_ONCE).enumerate();
         let mut waiting: HashSet<NodeId> = HashSet::new();
-        while let Some((stamp, got)) = reading.next().await {
+        while let Some((place, (stamp, got))) = reading.next().await {
+            let keep_inline = place >= keep_from;
             // What follows a commit that cannot be had now is not applied before it.
             if waiting.contains(&stamp.node) {
                 continue;
@@ -264,7 +270,13 @@ impl Follower {
                     let ledger = self.0.ledger.clone();
                     ledger.note_gap(&commit);
                     let name = keys::commit_name(&stamp);
-                    task::blocking(move || drop(ledger.apply_remote(&name, &commit))).await;
+                    task::blocking(move || {
+                        if keep_inline {
+                            ledger.keep_inline(&commit);
+                        }
+                        ledger.apply_remote(&name, &commit);
+                    })
+                    .await;
                 }
                 Got::Gone => {}
                 Got::Later => drop(waiting.insert(stamp.node)),

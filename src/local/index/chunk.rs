@@ -90,8 +90,11 @@ pub(super) fn append(raw: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     raw.extend_from_slice(value.unwrap_or_default());
 }
 
-/// Reads the first fact, and returns what follows it.
-pub(super) fn first(raw: &[u8]) -> Result<(&[u8], Option<&[u8]>, &[u8]), Trouble> {
+/// A key, its value unless it is forgotten, and what follows them.
+type First<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8]);
+
+/// Reads the first fact.
+pub(super) fn first(raw: &[u8]) -> Result<First<'_>, Trouble> {
     let (lengths, rest) = raw.split_first_chunk::<8>().ok_or(TORN)?;
     let [key, value] =
         [0, 4].map(|at| u32::from_le_bytes(lengths[at..at + 4].try_into().expect("four bytes")));

@@ -58,7 +58,9 @@ fn refill(index: &Index, to: u64, round: u64) {
     paths.sort();
     for some in digests.chunks(1000) {
         let mut batch = Batch::new();
-        some.iter().for_each(|(digest, n)| batch.location(digest, &location(*n)));
+        for (digest, n) in some {
+            batch.location(digest, &location(*n));
+        }
         index.fill(generation, batch);
     }
     let mut batch = Batch::new();
@@ -66,12 +68,16 @@ fn refill(index: &Index, to: u64, round: u64) {
     index.fill(generation, batch);
     for some in paths.chunks(1000) {
         let mut batch = Batch::new();
-        some.iter().for_each(|(path, n)| batch.register(path, &register(*n, round)));
+        for (path, n) in some {
+            batch.register(path, &register(*n, round));
+        }
         index.fill(generation, batch);
     }
     for some in digests.chunks(1000) {
         let mut batch = Batch::new();
-        some.iter().for_each(|(digest, n)| batch.seal(digest, used(*n)));
+        for (digest, n) in some {
+            batch.seal(digest, used(*n));
+        }
         index.fill(generation, batch);
     }
     index.refilled(generation);

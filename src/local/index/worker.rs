@@ -20,6 +20,8 @@ use crate::clock::Clock;
 
 /// Operations that may wait for the index thread; then a save waits.
 const QUEUE_OPS: usize = 100_000;
+/// The same for what the index is filled with, of which there is always more.
+const FILL_OPS: usize = 20_000;
 /// How long a save waits for room in the queue before the index is given up.
 const SAVE_WAIT: Duration = Duration::from_secs(10);
 /// How long what was saved may stay in memory only, while nothing else is saved.
@@ -67,12 +69,13 @@ impl Shared {
 
     /// Puts an order at the end of the queue; waits while it is full.
     pub(super) fn send(&self, order: Order) {
+        let most = if matches!(order, Order::Fill(..)) { FILL_OPS } else { QUEUE_OPS };
         let mut queue = self.queue.lock();
-        while queue.ops > QUEUE_OPS && !queue.stopped {
+        while queue.ops > most && !queue.stopped {
             if queue.given_up && order.is_data() {
                 return;
             }
-            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > QUEUE_OPS {
+            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > most {
                 // A disk that takes this long would hold up programs next. The facts are elsewhere.
                 queue.given_up = true;
                 queue.orders.retain(|order| !order.is_data());

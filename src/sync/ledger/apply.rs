@@ -21,14 +21,12 @@ impl Ledger {
     /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
     /// applied before.
     ///
-    /// Blocks on the local disk. Readers see the whole commit or nothing of it, and its inline blobs
-    /// are here before they do.
+    /// Readers see the whole commit or nothing of it.
     pub fn apply_remote(&self, name: &str, commit: &Commit) -> Vec<TreePath> {
         let Some(stamp) = keys::commit_stamp(name) else { return Vec::new() };
         if self.is_seen(&stamp) {
             return Vec::new();
         }
-        self.keep_inline(commit);
         let mut moved = Vec::new();
         {
             let mut order = self.0.order.lock();
@@ -183,9 +181,10 @@ impl Ledger {
         self.read(|fold| fold.pack_end(pack))
     }
 
-    /// Puts inline blobs into the local tier, where files use them and they are not there yet. What
-    /// fails is fetched when it is wanted.
-    fn keep_inline(&self, commit: &Commit) {
+    /// Puts the inline blobs of a commit that is about to be applied into the local tier, where files
+    /// will use them and they are not there yet. What fails is fetched when it is wanted. Blocks on the
+    /// local disk.
+    pub(in crate::sync) fn keep_inline(&self, commit: &Commit) {
         let wanted: HashSet<Digest> = {
             let fold = self.0.fold.read();
             let wins = |change: &&Change| {

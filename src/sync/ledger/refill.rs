@@ -48,7 +48,9 @@ impl Ledger {
         }
         for some in self.0.blobs.seals().chunks(GATHER_FACTS) {
             let mut batch = Batch::new();
-            some.iter().for_each(|(digest, used)| batch.seal(digest, *used));
+            for (digest, used) in some {
+                batch.seal(digest, *used);
+            }
             fill(batch);
         }
         self.0.index.refilled(generation);
@@ -65,7 +67,9 @@ impl Ledger {
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
         seen.sort_unstable();
-        seen.iter().for_each(|stamp| batch.seen(&keys::commit_name(stamp)));
+        for stamp in &seen {
+            batch.seen(&keys::commit_name(stamp));
+        }
         batch
     }
 
