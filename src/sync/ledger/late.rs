@@ -102,12 +102,10 @@ impl Ledger {
         if shown.is_some() || !more {
             fold.apply(change, now);
         }
-        if let Some(register) = shown {
-            if let (Some(_), Some(entry)) = (register.attr_stamp, register.entry) {
-                let op = Op::Attrs { of: stamp, attrs: entry.attrs };
-                let stamp = self.0.stamps.next(self.now_ms());
-                fold.apply(&Change { path: change.path.clone(), stamp, op }, now);
-            }
+        if let Some(Register { attr_stamp: Some(_), entry: Some(entry), .. }) = shown {
+            let op = Op::Attrs { of: stamp, attrs: entry.attrs };
+            let stamp = self.0.stamps.next(self.now_ms());
+            fold.apply(&Change { path: change.path.clone(), stamp, op }, now);
         }
         true
     }

@@ -36,7 +36,7 @@ fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
         for (name, size) in SIZES {
             assert!(b.read(name).await == Some(content(1, size)));
         }
-        world.clock.advance(29 * DAY - Duration::from_millis(1));
+        world.clock.advance(Duration::from_millis(29 * 86_400_000 - 1));
         for (name, size) in SIZES {
             assert!(a.entry(name).is_some() && b.read(name).await == Some(content(1, size)));
         }
@@ -140,7 +140,7 @@ fn p11_renewal_by_one_node_in_time() {
         a.push().await;
         assert!(b.pull().await);
         let packs = count(&world, "packs/").await;
-        world.clock.advance(15 * DAY - Duration::from_secs(1));
+        world.clock.advance(Duration::from_secs(15 * 86_400 - 1));
         assert!(a.pull().await && b.pull().await);
         for node in [&mut a, &mut b] {
             assert!(node.open("f0").await.is_some());
@@ -236,7 +236,7 @@ fn p11_expiry_by_the_stores_clock() {
         a.write("f", &content(1, 9_000));
         a.push().await;
         assert!(b.pull().await);
-        world.clock.advance(29 * DAY - Duration::from_secs(3));
+        world.clock.advance(Duration::from_secs(29 * 86_400 - 3));
         assert!(a.entry("f").is_some() && b.entry("f").is_some());
         world.clock.advance(Duration::from_secs(6));
         assert!(a.entry("f").is_none() && b.entry("f").is_none());
