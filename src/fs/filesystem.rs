@@ -140,11 +140,20 @@ impl Filesystem {
     }
 
     /// Tells the kernel that names moved on another node.
+    ///
+    /// Not of directories that stay directories: taking such a name back would make the kernel drop all
+    /// that it knows below, under the feet of whoever is on the way through it. Their attributes come with
+    /// the next look, which `keep_order` has made due.
     fn changed_elsewhere(&self, paths: &[TreePath]) {
+        let moved: Vec<_> = self
+            .0
+            .rooms
+            .ledger
+            .read(|fold| paths.iter().filter(|path| !fold.is_directory(path)).collect());
         let spots: Vec<_> = {
             let state = self.0.state.lock();
-            paths
-                .iter()
+            moved
+                .into_iter()
                 .filter_map(|path| state.spot_of(path))
                 .filter(|(parent, _)| state.inodes.contains_key(parent))
                 .collect()

@@ -205,7 +205,10 @@ pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, see
         state.bind(spot, ino);
         return ino;
     }
-    let version = seen.stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
+    // A directory is the same whoever made it last: what is open below it is found by its number, also by
+    // a kernel that forgot it meanwhile.
+    let stamp = seen.stamp.filter(|_| !seen.entry.is_directory());
+    let version = stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
     let mut ino = number_of(path.as_bytes(), &version);
     while state.inodes.contains_key(&ino) {
         ino = Ino((ino.0 + 1).max(2));
