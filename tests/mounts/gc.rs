@@ -16,7 +16,7 @@ use crate::harness::{
 const GRACE: &str = "6s";
 /// How long the load lasts at least.
 const LOAD: Duration = Duration::from_secs(12);
-const LOAD_LONG: Duration = Duration::from_secs(60);
+const LOAD_LONG: Duration = Duration::from_mins(1);
 /// How long is waited for the first garbage to go.
 const LOAD_MAX: Duration = Duration::from_secs(150);
 /// Names that each writer writes again and again.

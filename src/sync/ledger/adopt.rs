@@ -56,6 +56,8 @@ impl Ledger {
         let Draft { fold: mut new, seen, chains, partial } = draft;
         let latest = latest(&new, self.now_ms());
         let (moved, old) = {
+            // A save that is under way would put what follows upon what the index has of before.
+            let _saving = self.0.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
             let mut fold = self.0.fold.write();

@@ -1,5 +1,5 @@
-//! P11 over ten lifetimes, in virtual time: a cluster whose nodes restart, stay away and have wrong clocks, over
-//! a store that deletes by age.
+//! P11 over ten lifetimes, in virtual time: a cluster whose nodes restart, stay away, are replaced and have wrong
+//! clocks, over a store that deletes by age.
 //!
 //! What is checked after every step, by the store's own clock:
 //!
@@ -7,9 +7,9 @@
 //!   entry that any node shows; and what is shown is what was written last.
 //! - *Nothing in use expires*: what is opened somewhere at least every quarter of the age is there, on every node.
 //! - *The bucket stays within twice the live bytes*. Live are the contents that a program has written or opened
-//!   within the last age, each once, with what it takes to say so: [`ENTRY_BYTES`] in log and pack. So much a
-//!   store that knows nothing but ages has to keep. All bytes of the bucket count against them: all copies of
-//!   all contents, and the log.
+//!   within the last age, each once, with what it takes to say so: [`ENTRY_BYTES`]. So much a store that knows
+//!   nothing but ages has to keep. All bytes of the bucket count against them: all copies of all contents, the
+//!   log, and the checkpoints, of which nothing but age removes any here.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
@@ -24,8 +24,9 @@ const AGE: Duration = Duration::from_hours(30 * 24);
 const STEPS_PER_AGE: u32 = 40;
 const LIFETIMES: u32 = 10;
 const NODES: usize = 4;
-/// What an entry of these tests takes in a commit, and its content in the index of a pack and in a frame.
-const ENTRY_BYTES: u64 = 256;
+/// What an entry of these tests takes in commits and in the four checkpoints of an age, and its content in the
+/// index of a pack and in a frame.
+const ENTRY_BYTES: u64 = 512;
 /// What is used all the time.
 const IN_USE: u64 = 24;
 
@@ -134,7 +135,14 @@ impl Cluster {
                     node.engine.ledger().save().unwrap();
                     Place::Up(Box::new(self.world.node_skewed(node.crash(), skew).await))
                 }
-                Place::Up(node) if chance < 5 && ups > 2 => {
+                Place::Up(_) if chance == 3 => {
+                    // Its machine is replaced by a new one.
+                    let root = tempfile::tempdir().unwrap();
+                    let node = self.world.node_skewed(root, skew).await;
+                    assert!(node.pull().await);
+                    Place::Up(Box::new(node))
+                }
+                Place::Up(node) if chance < 6 && ups > 2 => {
                     node.engine.stop().await;
                     Place::Away { root: node.crash(), until: self.step + rest }
                 }
@@ -204,6 +212,7 @@ impl Cluster {
             if let Place::Up(node) = place {
                 assert!(node.pull().await);
                 node.keep_house().await;
+                node.engine.checkpointer().unwrap().write_if_due().await;
             }
         }
         self.world.store.expire(AGE).await;
