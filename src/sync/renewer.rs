@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::backoff::Backoff;
 use super::fetcher::Fetcher;
 use super::freshness::Freshness;
 use super::ledger::Ledger;
@@ -28,8 +29,9 @@ const TOGETHER_MAX: usize = 1024;
 const TOGETHER_BYTES_MAX: u64 = 64 << 20;
 /// How long the look at what other nodes have done may take.
 const LOOK_MAX: Duration = Duration::from_secs(30);
-/// How long renewals wait after one that could not be done, and how long for those that are on their way.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The shortest and the longest wait for those that are on their way, and after a look that failed.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_mins(1);
 
 /// Stores again what is used; cheap to clone.
 #[derive(Clone, Debug)]
@@ -81,13 +83,16 @@ impl Renewer {
     pub(super) fn start(&self, runtime: &Handle) -> JoinHandle<()> {
         let this = self.clone();
         task::spawn(runtime, "renew", async move {
+            let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
             loop {
                 let until = this.0.next_due();
                 match until.map(|due| due.saturating_sub(this.0.ledger.clock().mono())) {
                     None => this.0.wake.notified().await,
                     Some(Duration::ZERO) => {
-                        if !this.renew().await {
-                            clock::sleep(PAUSE).await;
+                        if this.renew().await {
+                            backoff.reset();
+                        } else {
+                            clock::sleep(backoff.wait()).await;
                         }
                     }
                     Some(left) => drop(clock::within(left, this.0.wake.notified()).await),
@@ -104,6 +109,8 @@ impl Renewer {
         }
         // Somebody else may have renewed it, or put something else in its place.
         if !inner.freshness.wait_fresh(LOOK_MAX).await {
+            // What expires meanwhile is nothing to wait for.
+            inner.waiting.lock().retain(|digest, _| inner.is_due(digest));
             return false;
         }
         let mut ready = Vec::new();
