@@ -19,6 +19,7 @@ pub struct Clock(Source);
 enum Source {
     /// The machine's wall clock, and this much added, which only a test does.
     System {
+        start: Duration,
         ahead_ms: i64,
     },
     Manual {
@@ -30,7 +31,7 @@ enum Source {
 impl Clock {
     /// Returns the machine's own clock.
     pub fn system() -> Self {
-        Self(Source::System { ahead_ms: 0 })
+        Self(Source::System { start: since_boot(), ahead_ms: 0 })
     }
 
     /// Returns the clock for a program under test: the machine's, with a wall time that is off by what
@@ -38,7 +39,8 @@ impl Clock {
     #[cfg(any(test, feature = "test-util"))]
     pub fn of_process() -> Self {
         let ahead_s = std::env::var(CLOCK_VARIABLE).ok().and_then(|text| text.parse::<i64>().ok());
-        Self(Source::System { ahead_ms: ahead_s.unwrap_or(0).saturating_mul(1000) })
+        let ahead_ms = ahead_s.unwrap_or(0).saturating_mul(1000);
+        Self(Source::System { start: since_boot(), ahead_ms })
     }
 
     /// Returns the machine's own clock.
@@ -56,7 +58,7 @@ impl Clock {
     #[must_use]
     pub fn skewed(&self, ahead_ms: i64) -> Self {
         Self(match &self.0 {
-            Source::System { .. } => Source::System { ahead_ms },
+            Source::System { start, .. } => Source::System { start: *start, ahead_ms },
             Source::Manual { now_ms, .. } => {
                 Source::Manual { now_ms: Arc::clone(now_ms), ahead_ms }
             }
@@ -74,7 +76,7 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
     pub fn wall(&self) -> Duration {
         let (now, ahead_ms) = match &self.0 {
-            Source::System { ahead_ms } => {
+            Source::System { ahead_ms, .. } => {
                 (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), *ahead_ms)
             }
             Source::Manual { now_ms, ahead_ms } => {
@@ -93,13 +95,16 @@ impl Clock {
     /// Returns a time that only grows, since an arbitrary start, also while the machine sleeps.
     pub fn mono(&self) -> Duration {
         match &self.0 {
-            Source::System { .. } => {
-                let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-                Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-            }
+            Source::System { start, .. } => since_boot().saturating_sub(*start),
             Source::Manual { now_ms, .. } => Duration::from_millis(now_ms.load(Ordering::Relaxed)),
         }
     }
+}
+
+/// Returns how long the machine has been up, the time that it slept included.
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Waits; the one place where a task sleeps.

@@ -4,6 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const DOCUMENTS: [&str; 5] = [
+    "README.md",
+    "docs/configuration.md",
+    "docs/design.md",
+    "docs/operations.md",
+    "docs/semantics.md",
+];
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = Path::new(ROOT).join(path);
@@ -37,7 +44,16 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 
 /// Reports whether a word has the form of the name of a test of a promise or rule.
 fn is_test_name(word: &str) -> bool {
-    let suites = ["bad_input_", "commands_", "locks_", "programs_", "visibility_"];
+    let suites = [
+        "bad_input_",
+        "checkpoints_",
+        "commands_",
+        "gc_",
+        "locks_",
+        "programs_",
+        "service_",
+        "visibility_",
+    ];
     let promise =
         word.strip_prefix('p').and_then(|rest| rest.split_once('_')).is_some_and(|(number, _)| {
             !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
@@ -71,7 +87,7 @@ fn every_test_of_a_promise_is_named() {
 
 #[test]
 fn links_lead_to_files() {
-    for document in ["README.md", "docs/design.md", "docs/semantics.md"] {
+    for document in DOCUMENTS {
         let text = read(document);
         let dir = Path::new(ROOT).join(document);
         let dir = dir.parent().expect("a document lies in a directory");
@@ -87,7 +103,7 @@ fn links_lead_to_files() {
 
 #[test]
 fn links_inside_a_document_lead_to_headings() {
-    for document in ["README.md", "docs/design.md", "docs/semantics.md"] {
+    for document in DOCUMENTS {
         let text = read(document);
         let anchors: BTreeSet<String> =
             text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();

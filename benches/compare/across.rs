@@ -114,7 +114,7 @@ impl Across<'_> {
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
         let remote = Some(format!("s3://{BUCKET}/bench"));
-        Node::start(&self.base, name, Options { remote, io: "auto", env })
+        Node::start(&self.base, name, Options { remote, io: "auto", env, ..Options::default() })
     }
 
     /// Adds a figure with its goal to table and report.

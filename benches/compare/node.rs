@@ -31,6 +31,8 @@ pub(crate) struct Options {
     pub(crate) remote: Option<String>,
     /// `passthrough` or `ordinary`.
     pub(crate) io: &'static str,
+    /// For one user and without extended attributes.
+    pub(crate) lean: bool,
     /// Further environment: the store's credentials.
     pub(crate) env: Vec<(String, String)>,
 }
@@ -133,6 +135,9 @@ impl Node {
         command.arg("mount").arg(&mount).arg("--cache-dir").arg(self.cache());
         if let Some(remote) = &self.options.remote {
             command.arg("--remote").arg(remote);
+        }
+        if self.options.lean {
+            command.env("HEARTHFS_ALLOW_OTHER", "false").env("HEARTHFS_XATTRS", "false");
         }
         command.env("HEARTHFS_IO", self.options.io).stdout(log()?).stderr(log()?);
         let start = now();

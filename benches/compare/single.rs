@@ -86,6 +86,7 @@ fn targets(base: &Path) -> Result<Vec<Target>> {
     let local = |io| Options { io, ..Options::default() };
     let store = base.join("store");
     std::fs::create_dir_all(&store)?;
+    let lean = Options { lean: true, ..local("auto") };
     let shared = Options { remote: Some(format!("file://{}", store.display())), ..local("auto") };
     // Passing through needs the same right as mounting by oneself.
     let root = rustix::process::geteuid().is_root();
@@ -93,6 +94,7 @@ fn targets(base: &Path) -> Result<Vec<Target>> {
         Target::disk(base)?,
         Target::floor(FLOOR, base, root)?,
         Target::node("hearthfs", base, "node", local("auto"))?,
+        Target::node("hearthfs, one user", base, "lean", lean)?,
         Target::node("hearthfs, file://", base, "shared", shared)?,
         Target::floor(FLOOR_ORDINARY, base, false)?,
         Target::node("hearthfs, ordinary", base, "ordinary", local("ordinary"))?,

@@ -3,16 +3,18 @@
 //! Owns the capabilities that are asked of the kernel. Must never decide anything about a file, wait,
 //! or hold a lock across a call of the [`Vfs`].
 
+mod attributes;
+mod listing;
 mod replies;
 mod requests;
 mod translate;
 
-use std::ffi::OsStr;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use fuser::InitFlags;
+use fuser::{InitFlags, KernelConfig};
 
 use crate::counts::{Counts, Op};
 use crate::vfs::{Answer, Errno, Reply, Vfs};
@@ -24,9 +26,6 @@ const BACKGROUND_REQUESTS_MAX: u16 = 64;
 /// How deep file systems may be stacked below a backing file. One is ours, so backing files must lie
 /// on a file system that is not stacked itself.
 const STACK_DEPTH_MAX: u32 = 1;
-
-/// What the kernel asks for before the first write to an inode.
-const CAPABILITY_XATTR: &str = "security.capability";
 
 /// What is asked of the kernel; what it does not know it does not get.
 const CAPABILITIES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
@@ -81,6 +80,26 @@ impl Drop for CountPanic {
 }
 
 impl Adapter {
+    /// Asks the kernel for what it can do of what is wanted.
+    fn negotiate(&self, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = CAPABILITIES;
+        if self.want_passthrough {
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
+        }
+        let granted = wanted & config.capabilities();
+        if config.add_capabilities(granted).is_err() {
+            return Err(io::Error::from_raw_os_error(libc::EPROTO));
+        }
+        if granted.contains(InitFlags::FUSE_PASSTHROUGH) {
+            let depth = config.set_max_stack_depth(STACK_DEPTH_MAX);
+            self.shared.passthrough_offered.store(depth.is_ok(), Ordering::Release);
+        }
+        let sizes = config.set_max_write(TRANSFER_MAX_BYTES);
+        let background = config.set_max_background(BACKGROUND_REQUESTS_MAX);
+        tracing::debug!(?granted, missing = ?(wanted - granted), ?sizes, ?background, "fuse init");
+        Ok(())
+    }
+
     /// Calls the [`Vfs`]; a panic becomes EIO, so that it costs an answer and not the thread.
     fn call<T>(&self, op: Op, call: impl FnOnce(&dyn Vfs) -> T) -> Reply<T> {
         self.shared.requests.add(op);
@@ -89,18 +108,6 @@ impl Adapter {
             call(&*self.vfs)
         }))
         .map_err(|_panic| Errno::EIO)
-    }
-
-    /// Tells whether an extended attribute may exist: those of `user.*`, if any.
-    fn xattr(&self, name: &OsStr) -> Reply<()> {
-        if !self.user_xattrs {
-            // The kernel remembers it, and asks no more.
-            Err(Errno::ENOSYS)
-        } else if name.as_encoded_bytes().starts_with(b"user.") {
-            Ok(())
-        } else {
-            Err(Errno::EOPNOTSUPP)
-        }
     }
 
     /// Sends an answer now if it is here, and moves it with its reply into a task if it is not.

@@ -12,6 +12,7 @@ pub mod mounts;
 pub mod process;
 mod session;
 mod signal;
+mod takeover;
 mod vfs;
 
 pub use backing::Backing;

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{mounts, process};
+use crate::{mounts, process, takeover};
 
 /// The set-uid helper through which users other than root mount.
 pub(crate) const HELPER: &str = "fusermount3";
@@ -24,7 +24,7 @@ const HELPER_SOCKET_ENV: &str = "_FUSE_COMMFD";
 const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEVICE: &str = "/dev/fuse";
 /// The type of the root until the first GETATTR: a directory.
-const ROOT_MODE: &str = "40755";
+pub(crate) const ROOT_MODE: &str = "40755";
 
 /// What a mount looks like from outside.
 #[derive(Clone, Debug)]
@@ -50,8 +50,12 @@ impl Look<'_> {
     }
 }
 
-/// Mounts and returns the device; by mount(2) if we may, else through the helper.
+/// Mounts and returns the device; by mount(2) if we may, else through the helper. A dead mount of ours
+/// that is there is replaced.
 pub(crate) fn mount(mount_point: &Path, look: &Look<'_>) -> io::Result<OwnedFd> {
+    if let Some(device) = takeover::take_over(mount_point, look)? {
+        return Ok(device);
+    }
     match mount_by_kernel(mount_point, look) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             mount_by_helper(mount_point, look)
@@ -61,7 +65,7 @@ pub(crate) fn mount(mount_point: &Path, look: &Look<'_>) -> io::Result<OwnedFd> 
 }
 
 fn mount_by_kernel(mount_point: &Path, look: &Look<'_>) -> io::Result<OwnedFd> {
-    let device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(no_device)?;
+    let device = open_device()?;
     let data = format!(
         "fd={},rootmode={ROOT_MODE},user_id={},group_id={}{}",
         device.as_raw_fd(),
@@ -81,7 +85,12 @@ fn mount_by_kernel(mount_point: &Path, look: &Look<'_>) -> io::Result<OwnedFd> {
     let mounted = unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), fs_type.as_ptr(), flags, data.as_ptr().cast())
     };
-    if mounted == 0 { Ok(device.into()) } else { Err(io::Error::last_os_error()) }
+    if mounted == 0 { Ok(device) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(crate) fn open_device() -> io::Result<OwnedFd> {
+    let opened = OpenOptions::new().read(true).write(true).open(DEVICE);
+    opened.map(OwnedFd::from).map_err(no_device)
 }
 
 fn no_device(error: io::Error) -> io::Error {

@@ -19,10 +19,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
 use super::failure::{Exit, Failure, Outcome};
-use super::options::MountOptions;
+use super::options::to_args;
 use super::point::stat_within;
 use crate::clock::{sleep, within};
-use crate::config::{Surroundings, log_base, mount_name};
+use crate::config::{Flags, Surroundings, log_base, mount_name};
+use crate::daemon::MANAGER_VARIABLES;
 
 /// The option that tells the child what it is.
 pub(super) const DETACHED: &str = "--detached";
@@ -40,23 +41,21 @@ const END_POLL: Duration = Duration::from_millis(20);
 
 /// Starts a mount at `point` in the background and returns once it works. Dropping the future ends the
 /// child again.
-pub(super) async fn launch(
-    around: &Surroundings,
-    point: &Path,
-    options: &MountOptions,
-) -> Outcome<PathBuf> {
+pub(super) async fn launch(around: &Surroundings, point: &Path, flags: &Flags) -> Outcome<PathBuf> {
     let (log, log_path) = open_log(around, point)?;
     let failed = |error: std::io::Error| Failure::failed(format!("start the daemon: {error}"));
     // The program itself, even if its file was replaced by a newer one meanwhile.
-    let child = Command::new("/proc/self/exe")
+    let mut command = Command::new("/proc/self/exe");
+    // What the service manager promised to us is not the child's.
+    for variable in MANAGER_VARIABLES.into_iter().chain(["JOURNAL_STREAM"]) {
+        command.env_remove(variable);
+    }
+    let child = command
         .arg0("hearthfs")
         .args(["mount", DETACHED])
-        .args(options.to_args())
+        .args(to_args(flags))
         .arg("--")
         .arg(point)
-        // What the service manager promised to us is not the child's.
-        .env_remove("NOTIFY_SOCKET")
-        .env_remove("JOURNAL_STREAM")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -162,11 +161,20 @@ fn open_log(around: &Surroundings, point: &Path) -> Outcome<(File, PathBuf)> {
     }
 }
 
-/// The child's end: leaves the session and the directory of whoever started it.
-pub(super) fn detach() -> Outcome<()> {
-    let failed = |error: String| Failure::failed(format!("move to the background: {error}"));
-    rustix::process::setsid().map_err(|error| failed(error.to_string()))?;
-    std::env::set_current_dir("/").map_err(|error| failed(error.to_string()))
+/// The child's end: takes the name that lists of processes show. It was started from a link, and would be
+/// called like that.
+pub(super) fn take_name() {
+    // Only looks suffer if it cannot be had.
+    std::fs::write("/proc/self/comm", "hearthfs").ok();
+}
+
+/// The child's end: leaves the session and the directory of whoever started it. Only once the mount works:
+/// where an automount waits for it, only the process group that makes the mount may touch its directory.
+pub(super) fn detach() {
+    let moved = rustix::process::setsid().map(drop).map_err(std::io::Error::from);
+    if let Err(error) = moved.and_then(|()| std::env::set_current_dir("/")) {
+        tracing::warn!(%error, "the daemon stays in the session that it was started in");
+    }
 }
 
 /// The child's end: says that the mount works, and lets go of the pipe.

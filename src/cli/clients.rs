@@ -159,4 +159,52 @@ mod tests {
         let mine = BTreeMap::from([("TRITON_DEJAVU_STORAGE".into(), "/mine".into())]);
         assert!(!plan(Path::new("/m"), &mine).dirs.contains(&"triton-dejavu"));
     }
+
+    /// Runs the snippet for logins in a shell, and returns what it exports.
+    fn exported(set: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/hearthfs.sh");
+        let text = std::fs::read_to_string(path).expect("readable");
+        let script = format!("{}\nenv", text.replace("=/mnt/cache\n", "=/m\n"));
+        let mut shell = std::process::Command::new("sh");
+        shell.env_clear().envs(set.iter().copied()).args(["-euc", &script]);
+        let output = shell.output().expect("a shell");
+        assert!(output.status.success(), "{output:?}");
+        let lines = String::from_utf8(output.stdout).expect("text");
+        let pairs = lines.lines().filter_map(|line| line.split_once('='));
+        pairs
+            .filter(|(name, _)| CLIENTS.iter().any(|client| client.variable == *name))
+            .filter(|(name, _)| !set.iter().any(|(own, _)| own == name))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn logins_get_what_a_run_gets() {
+        for set in [
+            &[][..],
+            &[("TRITON_CACHE_DIR", "/mine"), ("JAX_COMPILATION_CACHE_DIR", "")],
+            &[("OLYMPUS_COMPILATION_CACHE_DIR", "/mine"), ("GOCACHE", "")],
+            &[("NEURON_CC_FLAGS", "-O1 --cache_dir=/mine"), ("SCCACHE_DIR", "/x")],
+            &[("NEURON_CC_FLAGS", "-O1"), ("CCACHE_REMOTE_STORAGE", "file:/m/ccache")],
+            &[("CCACHE_SECONDARY_STORAGE", ""), ("NUMBA_CACHE_DIR", "/n")],
+        ] {
+            let mut wanted = planned(set);
+            wanted.remove("HEARTHFS_MOUNT");
+            let wanted: BTreeMap<String, String> =
+                wanted.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            assert_eq!(exported(set), wanted, "{set:?}");
+        }
+    }
+
+    #[test]
+    fn units_get_what_a_run_gets() {
+        let text = include_str!("../../systemd/hearthfs-clients.conf");
+        let lines = text.lines().filter_map(|line| line.strip_prefix("Environment="));
+        let set: BTreeMap<&str, &str> = lines.filter_map(|line| line.split_once('=')).collect();
+        assert_eq!(set.len(), CLIENTS.len());
+        for client in CLIENTS {
+            let value = format!("/mnt/cache/{}", client.dir);
+            assert_eq!(set.get(client.variable), Some(&value.as_str()), "{}", client.variable);
+        }
+    }
 }

@@ -49,13 +49,13 @@ struct Common {
 }
 
 impl Common {
-    fn load(&self, around: &Surroundings) -> Outcome<(Option<PathBuf>, Loaded)> {
+    fn load(&self, around: &Surroundings) -> Outcome<Loaded> {
         let point = self.dir.as_ref().map(|dir| point::absolute(around, dir));
         let loaded = config::load(&self.options.flags(), around, point.as_deref())?;
         for warning in &loaded.warnings {
             note(&format!("warning: {warning}"));
         }
-        Ok((point, loaded))
+        Ok(loaded)
     }
 }
 
@@ -64,13 +64,13 @@ pub(super) fn run(command: &Config) -> Outcome<()> {
     let around = Surroundings::of_process();
     match command {
         Config::Show(show) => {
-            let (_, loaded) = show.common.load(&around)?;
+            let loaded = show.common.load(&around)?;
             data(&if show.json { json(&loaded)? } else { file(&around, &loaded) })
         }
         Config::Check(check) => {
-            let (point, loaded) = check.common.load(&around)?;
-            if let Some(point) = point {
-                dirs::check(&loaded.settings, &point)?;
+            let loaded = check.common.load(&around)?;
+            if let Some(point) = &loaded.settings.mount.directory {
+                dirs::check(&loaded.settings, point)?;
             }
             match &loaded.file {
                 Some(file) => note(&format!("{} is in order", file.display())),

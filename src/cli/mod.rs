@@ -8,11 +8,15 @@ mod child;
 mod clients;
 mod configuration;
 mod dirs;
+#[cfg(test)]
+mod documents;
 mod drain;
 mod failure;
+mod gc;
+mod helper;
+mod lifecycle;
 mod logging;
 mod mount;
-mod notify;
 mod options;
 mod output;
 mod point;
@@ -22,6 +26,7 @@ mod status;
 mod unmount;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -48,9 +53,17 @@ enum Command {
     Status(status::Show),
     /// Wait until all that was published before is remote
     Drain(drain::Drain),
+    /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
+    #[command(subcommand)]
+    Lifecycle(lifecycle::Rules),
+    /// Delete from a store what no node needs any more
+    Gc(gc::Collect),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
+    /// Look at a mount from outside of its daemon
+    #[command(name = crate::daemon::LOOK, hide = true)]
+    LookAt { dir: PathBuf },
 }
 
 const EXIT_STATUS: &str = "\
@@ -62,10 +75,14 @@ Exit status:
 
 const ADDRESSES: &str = "\
 Remotes:
-  s3://BUCKET[/PREFIX]   any S3 store; credentials, region and endpoint by the AWS variables,
-                         the files in ~/.aws, or the instance
-  file:///DIRECTORY      a directory that all nodes share
-  (none)                 a cache on this node only";
+  s3://BUCKET[/PREFIX]              any S3 store; credentials, region and endpoint by the AWS
+                                    variables, the files in ~/.aws, or the instance
+  gs://BUCKET[/PREFIX]              Google Cloud Storage; GOOGLE_APPLICATION_CREDENTIALS, what
+                                    gcloud keeps, or the instance
+  az://ACCOUNT/CONTAINER[/PREFIX]   Azure Blob Storage; AZURE_STORAGE_ACCOUNT_KEY, a SAS token or
+                                    connection string, an identity, or ~/.azure/config
+  file:///DIRECTORY                 a directory that all nodes share
+  (none)                            a cache on this node only";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,7 +94,8 @@ Examples:
 // Paragraphs are one line each: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
 Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0. \
-The mount point must be an empty directory; what a dead daemon left mounted there is taken away first.
+The mount point must be an empty directory; what a dead daemon left mounted there is replaced. \
+Called as mount.hearthfs, it takes the arguments of mount(8).
 
 Examples:
   hearthfs mount /mnt/cache --remote s3://bucket/cache
@@ -95,13 +113,42 @@ Exits 1 when the time is over first; nothing is lost then, and the mount goes on
 Example:
   hearthfs drain /mnt/cache --timeout 5m && shutdown -h now";
 
+const GC_NOTES: &str = "\
+Works on the store alone, from any machine, beside mounted nodes. Deletes what is past the expiry (for \
+stores without a lifecycle rule, such as a shared directory), and what no rule can know: commits that a \
+checkpoint has, and packs and blobs that no entry uses. What is younger than an hour stays. What is not \
+hearthfs's is counted and left alone. Exits 1 when something could not be deleted; running it again is safe.
+
+Examples:
+  hearthfs gc file:///nfs/cache --dry-run
+  hearthfs gc s3://bucket/cache --json | jq .deleted";
+
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
-the next mount with that directory goes on.
+the next mount with that directory goes on. `--stale` is for service managers: it takes away \
+a dead mount, if there is one, and succeeds where nothing is mounted.
 
 Examples:
   hearthfs unmount /mnt/cache
   hearthfs unmount /mnt/cache --now";
+
+const LIFECYCLE_NOTES: &str = "\
+Entries live for expiry.age after their bytes were stored, and a rule of the bucket deletes them then. \
+It is written by the store's own API beside the rules of others, which stay as they are, and reaches only \
+what hearthfs keeps below its prefix, without hearthfs.json. `plan` prints it to stdout and what there is to know \
+to stderr; `apply` twice is the same as once; `verify` exits 1 and says what disagrees, with both numbers. \
+A directory has no rules: `hearthfs gc` does their work. Azure keeps its rules where the keys of a storage \
+account do not reach: `plan` prints the policy and the commands, `apply` exits 2 once hearthfs.json is up to date.
+
+Permissions beside those of a mount:
+  s3://  s3:GetLifecycleConfiguration, s3:PutLifecycleConfiguration, s3:GetBucketVersioning
+  gs://  storage.buckets.get, storage.buckets.update
+
+Examples:
+  hearthfs lifecycle plan s3://bucket/cache
+  hearthfs lifecycle apply s3://bucket/cache --expiry 14d
+  hearthfs lifecycle verify gs://bucket/cache --config /etc/hearthfs/cache.toml
+  hearthfs lifecycle remove s3://bucket/cache";
 
 const RUN_NOTES: &str = "\
 Mounts at DIR if nothing is mounted there, or else joins that mount; several runs share it, and the \
@@ -114,8 +161,13 @@ Some clients store absolute paths in their entries: DIR should be the same on al
 Variables that are set for the command, unless you have set them:
 ";
 
-/// Parses the arguments, runs the command, and returns its exit status.
+/// Parses the arguments, runs the command, and returns its exit status. Called as `mount.hearthfs`, it does
+/// what mount(8) expects of that.
 pub fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    if helper::is_called_as(args.next().as_deref()) {
+        return helper::main(args);
+    }
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match dispatch(&cli.command) {
@@ -135,7 +187,13 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Unmount(command) => unmount::run(command),
         Command::Status(command) => status::run(command),
         Command::Drain(command) => drain::run(command),
+        Command::Lifecycle(command) => lifecycle::run(command),
+        Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
+        Command::LookAt { dir } => {
+            background::take_name();
+            return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8));
+        }
     }
     .map(|()| ExitCode::SUCCESS)
 }
@@ -156,7 +214,9 @@ fn command() -> clap::Command {
         .mut_subcommand("run", |c| c.after_help(run_notes))
         .mut_subcommand("status", |c| c.after_help(STATUS_NOTES))
         .mut_subcommand("drain", |c| c.after_help(DRAIN_NOTES))
+        .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
+        .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
 }
 
 /// Writes the table of environment variables for the help text.
@@ -172,7 +232,6 @@ fn variables() -> String {
         }
     }
     row("HEARTHFS_CONFIG", "the configuration file");
-    row("HEARTHFS_MOUNT", "where `run` mounts");
     row("HEARTHFS_RUNTIME_DIR", "where the control sockets lie");
     text
 }
@@ -204,8 +263,12 @@ mod tests {
             "unmount",
             "status",
             "drain",
+            "lifecycle",
             "config",
+            "gc",
             "s3://BUCKET",
+            "gs://BUCKET",
+            "az://ACCOUNT/CONTAINER",
             "Exit status",
             "HEARTHFS_REMOTE",
             "HEARTHFS_RUNTIME_DIR",

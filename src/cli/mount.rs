@@ -1,6 +1,7 @@
 //! `hearthfs mount`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -8,15 +9,19 @@ use super::failure::{Exit, Failure, Outcome};
 use super::options::MountOptions;
 use super::output::{left, note};
 use super::point::{self, State};
-use super::{background, dirs, logging, notify, wait};
-use crate::config::{self, Loaded, Settings, Surroundings};
+use super::{background, dirs, logging, wait};
+use crate::config::{Flags, Loaded, Settings, Surroundings};
+use crate::control::{self, Phase};
 use crate::daemon;
+
+/// How much longer than its last drain a daemon may take to end.
+const END_GRACE: Duration = Duration::from_secs(10);
 
 /// Options of `hearthfs mount`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Mount {
-    /// The mount point: an empty directory
-    dir: PathBuf,
+    /// The mount point: an empty directory [default: mount.directory of the configuration]
+    dir: Option<PathBuf>,
 
     /// Return once the mount works, and leave it running
     #[arg(long)]
@@ -34,33 +39,34 @@ pub(super) struct Mount {
 pub(super) fn run(command: &Mount) -> Outcome<()> {
     let around = Surroundings::of_process();
     if command.detached {
-        let result = background::detach().and_then(|()| serve(&around, command));
+        background::take_name();
+        let result = serve(&around, command);
         return result.inspect_err(background::say_failure);
     }
     if !command.background {
         return serve(&around, command);
     }
-    let (point, loaded) = wait(prepare(&around, &command.dir, &command.options))?;
+    let (point, loaded) = wait(prepare(&around, command.dir.as_deref(), &command.options.flags()))?;
     for warning in &loaded.warnings {
         note(&format!("warning: {warning}"));
     }
-    let log = wait(background::launch(&around, &point, &command.options))?;
+    let log = wait(background::launch(&around, &point, &command.options.flags()))?;
     note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
     Ok(())
 }
 
-/// Checks all that can be checked before anything is changed; then takes away what a dead daemon left.
-async fn prepare(
+/// Checks all that can be checked before anything is changed.
+pub(super) async fn prepare(
     around: &Surroundings,
-    dir: &Path,
-    options: &MountOptions,
+    dir: Option<&Path>,
+    flags: &Flags,
 ) -> Outcome<(PathBuf, Loaded)> {
-    let point = point::absolute(around, dir);
-    let loaded = config::load(&options.flags(), around, Some(&point))?;
+    let (point, loaded) = point::settle(around, dir, flags)?;
     let state = point::inspect(around, &point).await?;
     let shown = point.display();
     match state {
-        State::Free | State::Stale => {}
+        State::Free => await_end(around, &point, loaded.settings.writeback.drain_deadline).await?,
+        State::Stale => {}
         State::Live(found) => {
             let pid = found.1.pid;
             let message =
@@ -74,10 +80,35 @@ async fn prepare(
         }
     }
     check_before_mount(around, &loaded.settings, &point)?;
-    if matches!(state, State::Stale) {
+    if matches!(state, State::Stale) && around.uid != 0 {
+        // Root's own mount goes over it and takes its place.
         clear(around, &point).await?;
     }
     Ok((point, loaded))
+}
+
+/// Waits for an earlier daemon of this mount point: who unmounts with `umount` is not told when its last
+/// drain is over.
+async fn await_end(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<()> {
+    let Ok((client, status)) = control::find(around, point, Some(around.uid)).await else {
+        return Ok(());
+    };
+    let shown = point.display();
+    if status.phase == Phase::Starting {
+        return Err(Failure::refused(format!(
+            "{shown} is being mounted just now by somebody else"
+        )));
+    }
+    note(&format!(
+        "waiting for the daemon that was unmounted at {shown}; {}",
+        left(&status.backlog)
+    ));
+    if client.wait_gone(limit + END_GRACE).await {
+        return Ok(());
+    }
+    let pid = status.pid;
+    Err(Failure::refused(format!("the daemon that was unmounted at {shown} has not ended"))
+        .hint(format!("files that are still open keep it; its process id is {pid}")))
 }
 
 /// Checks this machine and the directories that the mount at `point` needs.
@@ -101,7 +132,7 @@ pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
 }
 
 fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
-    let (point, loaded) = wait(prepare(around, &command.dir, &command.options))?;
+    let (point, loaded) = wait(prepare(around, command.dir.as_deref(), &command.options.flags()))?;
     logging::start(&loaded.settings.log);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -110,8 +141,8 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
     let detached = command.detached;
     let report = daemon::serve(&loaded.settings, &point, || {
         ready.set(true);
-        notify::tell(around, "READY=1");
         if detached {
+            background::detach();
             background::say_ready();
         }
     });

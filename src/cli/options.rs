@@ -9,6 +9,17 @@ use clap::Args;
 
 use crate::config::{FlagValue, Flags};
 
+/// Keys with a flag of their own, in the order of [`MountOptions`].
+pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
+    ("remote.url", "--remote"),
+    ("local.cache_dir", "--cache-dir"),
+    ("local.cache_size", "--cache-size"),
+    ("mount.read_only", "--read-only"),
+    ("mount.io", "--io"),
+    ("log.level", "--log-level"),
+    ("log.format", "--log"),
+];
+
 /// Options that set keys of the configuration.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Mount options")]
@@ -52,7 +63,7 @@ pub(super) struct MountOptions {
     set: Vec<(String, String)>,
 }
 
-fn key_and_value(text: &str) -> Result<(String, String), String> {
+pub(super) fn key_and_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE, such as remote.freshness=0s".to_owned()),
@@ -73,35 +84,33 @@ impl MountOptions {
         for (key, value) in &self.set {
             add(key, "--set", value);
         }
+        let read_only = self.read_only.then(|| "true".to_owned());
         let own = [
-            ("remote.url", "--remote", &self.remote),
-            ("local.cache_dir", "--cache-dir", &self.cache_dir),
-            ("local.cache_size", "--cache-size", &self.cache_size),
-            ("mount.io", "--io", &self.io),
-            ("log.level", "--log-level", &self.log_level),
-            ("log.format", "--log", &self.log),
+            &self.remote,
+            &self.cache_dir,
+            &self.cache_size,
+            &read_only,
+            &self.io,
+            &self.log_level,
+            &self.log,
         ];
-        for (key, flag, value) in own {
+        for ((key, flag), value) in OWN_FLAGS.iter().zip(own) {
             if let Some(value) = value {
                 add(key, flag, value);
             }
         }
-        if self.read_only {
-            add("mount.read_only", "--read-only", "true");
-        }
         Flags { file: self.config.clone(), values }
     }
+}
 
-    /// Returns arguments that say the same to another `hearthfs mount`.
-    pub(super) fn to_args(&self) -> Vec<OsString> {
-        let mut args = Vec::new();
-        let flags = self.flags();
-        if let Some(file) = flags.file {
-            args.extend(["--config".into(), file.into_os_string()]);
-        }
-        for FlagValue { key, value, .. } in flags.values {
-            args.extend(["--set".into(), format!("{key}={value}").into()]);
-        }
-        args
+/// Returns arguments that say the same to another `hearthfs mount`.
+pub(super) fn to_args(flags: &Flags) -> Vec<OsString> {
+    let mut args = Vec::new();
+    if let Some(file) = &flags.file {
+        args.extend(["--config".into(), file.clone().into_os_string()]);
     }
+    for FlagValue { key, value, .. } in &flags.values {
+        args.extend(["--set".into(), format!("{key}={value}").into()]);
+    }
+    args
 }

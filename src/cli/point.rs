@@ -13,7 +13,7 @@ use rustix::fs::Access;
 use rustix::mount::UnmountFlags;
 
 use super::failure::{Failure, Outcome};
-use crate::config::{Surroundings, resolve};
+use crate::config::{self, Flags, Loaded, Surroundings, resolve};
 use crate::control::{self, Client, Mounted, Mounts, Status};
 use crate::error::Kind;
 use crate::task;
@@ -41,11 +41,28 @@ pub(super) fn absolute(around: &Surroundings, dir: &Path) -> PathBuf {
     resolve(&around.absolute(dir))
 }
 
+/// Returns the mount point that an argument names, or else the configuration, and the settings for it.
+pub(super) fn settle(
+    around: &Surroundings,
+    dir: Option<&Path>,
+    flags: &Flags,
+) -> Outcome<(PathBuf, Loaded)> {
+    let named = dir.map(|dir| absolute(around, dir));
+    let loaded = config::load(flags, around, named.as_deref())?;
+    match loaded.settings.mount.directory.clone() {
+        Some(point) => Ok((point, loaded)),
+        None => Err(Failure::refused("no mount point is named")
+            .hint("name one as DIR, or set mount.directory in the configuration")),
+    }
+}
+
 /// Finds out what is at `point` (resolved); refuses what can never be mounted on.
 pub(super) async fn inspect(around: &Surroundings, point: &Path) -> Outcome<State> {
     match Mounts::read()?.at(point) {
         None => check_directory(around, point).map(|()| State::Free),
         Some(mounted) if mounted.is_ours() => ours(around, mounted).await,
+        // Nobody may look into it: that would wait for the very mount that is to be made.
+        Some(other) if other.fs_type == "autofs" => Ok(State::Free),
         Some(other) => Err(Failure::refused(format!(
             "{} is a mount point already: {} of type {}",
             point.display(),

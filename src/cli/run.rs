@@ -22,6 +22,7 @@ use super::unmount::shut_down;
 use crate::clock::Clock;
 use crate::config::{self, ByteSize, Loaded, Origin, Surroundings};
 use crate::control::{self, Backlog, Status};
+use crate::daemon::MANAGER_VARIABLES;
 use crate::metrics::Snapshot;
 
 /// Options of `hearthfs run`.
@@ -32,7 +33,7 @@ pub(super) struct Run {
     command: Vec<OsString>,
 
     /// The mount point; should be the same on all nodes, because some clients store paths
-    /// [default: $HEARTHFS_MOUNT, else ~/.hearthfs]
+    /// [default: mount.directory of the configuration, else ~/.hearthfs]
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
@@ -76,9 +77,12 @@ pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
 
 /// Returns the mount point, and whether somebody named it.
 fn mount_point(around: &Surroundings, command: &Run) -> Outcome<(PathBuf, bool)> {
-    let named = command.mount.clone().or_else(|| around.directory("HEARTHFS_MOUNT"));
-    if let Some(dir) = named {
-        return Ok((point::absolute(around, &dir), true));
+    if let Some(dir) = &command.mount {
+        return Ok((point::absolute(around, dir), true));
+    }
+    let loaded = config::load(&command.options.flags(), around, None)?;
+    if let Some(dir) = loaded.settings.mount.directory {
+        return Ok((dir, true));
     }
     match around.directory("HOME") {
         Some(home) => Ok((point::absolute(around, &home.join(".hearthfs")), false)),
@@ -115,10 +119,10 @@ async fn join(
         State::Foreign => None,
         state @ (State::Free | State::Stale) => {
             check_before_mount(around, &loaded.settings, point)?;
-            if matches!(state, State::Stale) {
+            if matches!(state, State::Stale) && around.uid != 0 {
                 clear(around, point).await?;
             }
-            background::launch(around, point, &command.options).await?;
+            background::launch(around, point, &command.options.flags()).await?;
             let (_, status) = control::find(around, point, Some(around.uid)).await?;
             share.own(&status)?;
             Some(status)
@@ -167,6 +171,9 @@ async fn execute(
     }
     let mut process = Command::new(&command.command[0]);
     process.args(&command.command[1..]).envs(variables);
+    for variable in MANAGER_VARIABLES {
+        process.env_remove(variable);
+    }
     Running::start(process)?.finish(signals).await
 }
 

@@ -11,7 +11,7 @@ use super::output::{count, data, note, time};
 use super::point::{self, State};
 use super::{unmount, wait};
 use crate::config::{ByteSize, Surroundings};
-use crate::control::{self, Client, Health, Mounted, Mounts, Phase, Status};
+use crate::control::{self, Client, Health, Mounted, Mounts, Phase, RulesReport, Status};
 
 /// Options of `hearthfs status`.
 #[derive(Args, Clone, Debug)]
@@ -92,6 +92,10 @@ fn table(status: &Status) -> String {
     let uptime = time(status.uptime_ms);
     row("daemon", format!("{phase} for {uptime}, version {}, pid {}", status.version, status.pid));
     row("remote", remote(status));
+    if let Some(RulesReport { state, detail }) = &status.rules {
+        let detail = detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
+        row("rules", format!("{state}{detail}"));
+    }
     row("cache", cache(status));
     let backlog = &status.backlog;
     row(
@@ -139,7 +143,7 @@ fn table(status: &Status) -> String {
             c.dropped_generations
         ),
     );
-    row("uploaded", human(c.uploaded_bytes));
+    row("uploaded", format!("{} ({})", c.uploaded, human(c.uploaded_bytes)));
     row("evicted", format!("{} ({})", c.evicted, human(c.evicted_bytes)));
     if c.damaged > 0 {
         row("damaged", format!("{}; see the log", c.damaged));
@@ -197,6 +201,7 @@ mod tests {
             health: Some(Health { up: false, since_ms: 61_000, last_error: Some("503".into()) }),
             backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
             io: IoReport { mode: "ordinary".into(), reason: Some("not root".into()) },
+            rules: Some(RulesReport { state: "missing".into(), detail: Some("no rule".into()) }),
             ..Status::default()
         };
         let text = table(&status);
@@ -205,6 +210,7 @@ mod tests {
             "s3://bucket, DOWN for 1m1s: 503",
             "1 change, 2.0 KiB, oldest 0.4 s",
             "ordinary (not root)",
+            "rules     missing: no rule\n",
             "0 hits, 0 misses",
         ] {
             assert!(text.contains(part), "`{part}` is not in:\n{text}");

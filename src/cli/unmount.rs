@@ -9,7 +9,7 @@ use super::failure::{Failure, Outcome};
 use super::output::{Progress, left, note};
 use super::point::{self, State};
 use super::wait;
-use crate::config::{Surroundings, parse_duration};
+use crate::config::{Flags, Surroundings, parse_duration};
 use crate::control::{Client, DrainReport, Mounted, Mounts};
 use crate::error::Kind;
 
@@ -19,8 +19,8 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// Options of `hearthfs unmount`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Unmount {
-    /// The mount point
-    dir: PathBuf,
+    /// The mount point [default: mount.directory of the configuration]
+    dir: Option<PathBuf>,
 
     /// Do not wait for uploads; what is not yet remote is kept for the next mount
     #[arg(long, conflicts_with = "timeout")]
@@ -29,12 +29,23 @@ pub(super) struct Unmount {
     /// Wait for uploads at most so long [default: writeback.drain_deadline of the mount]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
+
+    /// Only take away what a dead daemon has left; leave a mount that lives alone
+    #[arg(long, conflicts_with_all = ["now", "timeout"])]
+    stale: bool,
+
+    /// The configuration file that names the mount point [env: HEARTHFS_CONFIG]
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    config: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub(super) fn run(command: &Unmount) -> Outcome<()> {
     let around = Surroundings::of_process();
-    let point = point::absolute(&around, &command.dir);
+    let point = point(&around, command)?;
+    if command.stale {
+        return unmount_stale(&around, &point);
+    }
     if !Mounts::read()?.at(&point).is_some_and(Mounted::is_ours) {
         return Err(not_mounted(&point));
     }
@@ -64,6 +75,40 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
         failure.messages.push(trouble);
     }
     Err(failure.hint("it is kept in the cache directory; mount again to go on"))
+}
+
+fn point(around: &Surroundings, command: &Unmount) -> Outcome<PathBuf> {
+    if let Some(dir) = &command.dir {
+        return Ok(point::absolute(around, dir));
+    }
+    let flags = Flags { file: command.config.clone(), values: Vec::new() };
+    point::settle(around, None, &flags).map(|(point, _)| point)
+}
+
+/// Takes away a dead mount, if there is one, unless the service manager is about to mount there again:
+/// until then programs are better off with an error than with the empty directory below, into which they
+/// would write what nobody sees again.
+fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
+    if !Mounts::read()?.at(point).is_some_and(Mounted::is_ours) {
+        return Ok(());
+    }
+    if restart_follows(around) {
+        note("the mount stays for the restart");
+        return Ok(());
+    }
+    point::clear_stale(around, point)
+}
+
+/// Reads what the service manager says about the end of the daemon in `ExecStopPost=`: after these the
+/// unit is started again.
+fn restart_follows(around: &Surroundings) -> bool {
+    let result = around.variable("SERVICE_RESULT").and_then(|result| result.to_str());
+    let refused = around.variable("EXIT_STATUS").is_some_and(|status| status == "2");
+    match result {
+        Some("signal" | "core-dump" | "watchdog" | "oom-kill") => true,
+        Some("exit-code") => !refused,
+        _ => false,
+    }
 }
 
 /// Says that nothing of ours is there.
@@ -110,4 +155,29 @@ pub(super) async fn shut_down(
         note(&format!("warning: the daemon is still running {END_LIMIT:?} after it unmounted"));
     }
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_mount_stays_only_for_a_restart() {
+        let follows = |variables: &[(&str, &str)]| {
+            let variables = variables.iter().map(|(k, v)| (k.into(), v.into())).collect();
+            restart_follows(&Surroundings { variables, ..Surroundings::default() })
+        };
+        assert!(follows(&[("SERVICE_RESULT", "signal"), ("EXIT_STATUS", "KILL")]));
+        assert!(follows(&[("SERVICE_RESULT", "watchdog")]));
+        assert!(follows(&[("SERVICE_RESULT", "exit-code"), ("EXIT_STATUS", "1")]));
+        assert!(!follows(&[("SERVICE_RESULT", "exit-code"), ("EXIT_STATUS", "2")]));
+        assert!(!follows(&[("SERVICE_RESULT", "success"), ("EXIT_STATUS", "0")]));
+        assert!(!follows(&[("SERVICE_RESULT", "timeout")]));
+        assert!(!follows(&[]), "called by hand");
+        // The unit and this must mean the same.
+        let unit = include_str!("../../systemd/hearthfs@.service");
+        for line in ["\nRestart=on-failure\n", "\nRestartPreventExitStatus=2\n"] {
+            assert!(unit.contains(line), "{line}");
+        }
+    }
 }

@@ -64,6 +64,9 @@ impl Key {
 
 /// All keys, in the order in which the file shows them.
 pub static KEYS: &[Key] = &[
+    text("mount.directory", "", Some("HEARTHFS_MOUNT"), |s, v| {
+        optional(v, mount_point).map(|dir| s.mount.directory = dir)
+    }),
     text("mount.io", "auto", Some("HEARTHFS_IO"), |s, v| {
         let words = [
             ("auto", IoMode::Auto),
@@ -89,6 +92,13 @@ pub static KEYS: &[Key] = &[
         default: "false",
         variable: Some("HEARTHFS_READ_ONLY"),
         set: |s, v| word(v, &SWITCH).map(|on| s.mount.read_only = on),
+    },
+    Key {
+        name: "mount.xattrs",
+        shape: Shape::Switch,
+        default: "true",
+        variable: Some("HEARTHFS_XATTRS"),
+        set: |s, v| word(v, &SWITCH).map(|on| s.mount.xattrs = on),
     },
     Key {
         name: "mount.threads",
@@ -232,6 +242,11 @@ fn directory(value: &str) -> Result<PathBuf, String> {
         return Err("`~` is not expanded here; write the whole path".to_owned());
     }
     Ok(PathBuf::from(value))
+}
+
+fn mount_point(value: &str) -> Result<PathBuf, String> {
+    let dir = directory(value)?;
+    if dir.is_absolute() { Ok(dir) } else { Err("expected an absolute path".to_owned()) }
 }
 
 fn endpoint(value: &str) -> Result<String, String> {

@@ -96,8 +96,9 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Finds the effective settings of the mount at `mount_point`, which must be absolute; without one,
-/// the default of the cache directory stays open (empty).
+/// Finds the effective settings of the mount at `mount_point`, which must be absolute and resolved.
+/// Without one, `mount.directory` says where; without that too, the default of the cache directory
+/// stays open (empty).
 pub fn load(
     flags: &Flags,
     around: &Surroundings,
@@ -127,7 +128,8 @@ pub fn load(
         }
     }
     let (mut settings, mut effective) = apply(&chosen);
-    settle_cache_dir(&mut settings, &mut effective, around, mount_point);
+    settle_mount_point(&mut settings, &mut effective, mount_point);
+    settle_cache_dir(&mut settings, &mut effective, around);
     settle_open_wait(&mut settings, &mut effective);
     if problems.is_empty() {
         cross_check(&settings, &effective, &mut problems);
@@ -185,18 +187,31 @@ fn apply(chosen: &BTreeMap<&'static str, Raw>) -> (Settings, Vec<Effective>) {
     (settings, effective)
 }
 
-fn settle_cache_dir(
+/// A mount point that an argument names goes before the key.
+fn settle_mount_point(
     settings: &mut Settings,
     effective: &mut [Effective],
-    around: &Surroundings,
     mount_point: Option<&Path>,
 ) {
+    let named = &mut settings.mount.directory;
+    let Some(point) = mount_point else {
+        *named = named.take().map(|dir| resolve(&dir));
+        return;
+    };
+    *named = Some(point.to_owned());
+    if let Some(entry) = effective.iter_mut().find(|e| e.key == "mount.directory") {
+        entry.value = point.display().to_string();
+        entry.origin = Origin::Flag { flag: "DIR".to_owned() };
+    }
+}
+
+fn settle_cache_dir(settings: &mut Settings, effective: &mut [Effective], around: &Surroundings) {
     let dir = &mut settings.local.cache_dir;
     if !dir.as_os_str().is_empty() {
         *dir = resolve(&around.absolute(dir));
         return;
     }
-    let Some(point) = mount_point else { return };
+    let Some(point) = &settings.mount.directory else { return };
     *dir = cache_base(around).join(mount_name(point));
     if let Some(entry) = effective.iter_mut().find(|e| e.key == "local.cache_dir") {
         entry.value = dir.display().to_string();
@@ -232,6 +247,7 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
         let limit = local.cache_size;
         refuse("writeback.batch", format!("it must not exceed half of local.cache_size ({limit})"));
     }
+    check_cloud(remote, &mut refuse);
     if let Some(dir) = remote.url.as_ref().and_then(RemoteUrl::directory) {
         let (dir, cache) = (resolve(dir), &local.cache_dir);
         if !cache.as_os_str().is_empty() && (is_inside(&dir, cache) || is_inside(cache, &dir)) {
@@ -244,17 +260,33 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
     }
 }
 
+/// Checks keys that not every cloud has a meaning for.
+fn check_cloud(remote: &Remote, mut refuse: impl FnMut(&str, String)) {
+    let scheme = match &remote.url {
+        Some(RemoteUrl::Gcs { .. }) => "gs://",
+        Some(RemoteUrl::Azure { .. }) => "az://",
+        _ => return,
+    };
+    if remote.region.is_some() {
+        refuse("remote.region", format!("a {scheme} remote has no region; leave the key out"));
+    }
+    if remote.path_style.is_some() && scheme == "gs://" {
+        let reason = "a gs:// remote always has the bucket in the path; leave the key out";
+        refuse("remote.path_style", reason.to_owned());
+    }
+}
+
 fn oddities(settings: &Settings) -> Vec<String> {
     let remote = &settings.remote;
     let mut odd = Vec::new();
-    let s3 = matches!(remote.url, Some(RemoteUrl::S3 { .. }));
+    let bucket = remote.url.as_ref().is_some_and(|url| url.directory().is_none());
     for (key, set) in [
         ("remote.endpoint", remote.endpoint.is_some()),
         ("remote.region", remote.region.is_some()),
         ("remote.path_style", remote.path_style.is_some()),
     ] {
-        if set && !s3 {
-            odd.push(format!("{key} has no effect: the remote is not an s3:// address"));
+        if set && !bucket {
+            odd.push(format!("{key} has no effect: the remote is not in a cloud"));
         }
     }
     if let Some(endpoint) = &remote.endpoint

@@ -28,12 +28,16 @@ pub struct Settings {
 /// Section `[mount]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mount {
+    /// Where; `None` leaves it to the command line.
+    pub directory: Option<PathBuf>,
     /// Whether reads and writes go straight to the backing files.
     pub io: IoMode,
     /// Whether other users may use the mount.
     pub allow_other: AllowOther,
     /// Whether writers get EROFS.
     pub read_only: bool,
+    /// Whether files have extended attributes of `user.*`.
+    pub xattrs: bool,
     /// Threads that answer the kernel; `None` chooses by the number of processors.
     pub threads: Option<usize>,
 }
@@ -76,12 +80,13 @@ pub struct Local {
 pub struct Remote {
     /// The store; `None` is a local cache only.
     pub url: Option<RemoteUrl>,
-    /// Address of an S3 server other than Amazon's; `None` leaves it to the AWS variables and files.
+    /// Address of another server than the cloud's own; `None` leaves it to the cloud's variables and
+    /// files.
     pub endpoint: Option<String>,
-    /// Region of the bucket; `None` leaves it to the AWS variables and files.
+    /// Region of an S3 bucket; `None` leaves it to the AWS variables and files.
     pub region: Option<String>,
-    /// Whether the bucket's name stands in the path and not in the host name; `None` means yes exactly
-    /// when an endpoint is named.
+    /// Whether the name of the bucket (S3) or account (Azure) stands in the path and not in the host
+    /// name; `None` finds out by the endpoint.
     pub path_style: Option<bool>,
     /// The longest that an operation on the mount may wait for the store.
     pub deadline: Duration,

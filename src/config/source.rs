@@ -157,7 +157,7 @@ pub(super) fn environment(around: &Surroundings) -> (Vec<Raw>, Vec<Problem>, Vec
 }
 
 /// Variables that have a meaning but set no key.
-const OTHER_VARIABLES: [&str; 3] = ["HEARTHFS_CONFIG", "HEARTHFS_MOUNT", "HEARTHFS_RUNTIME_DIR"];
+const OTHER_VARIABLES: [&str; 2] = ["HEARTHFS_CONFIG", "HEARTHFS_RUNTIME_DIR"];
 
 fn strange_variables(around: &Surroundings) -> Vec<String> {
     let known: Vec<&str> =

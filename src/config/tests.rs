@@ -96,7 +96,7 @@ fn flag_before_environment_before_file_before_default() {
 
 #[test]
 fn bad_files_are_refused_by_name_and_line() {
-    let cases: [(&str, usize, &[&str]); 22] = [
+    let cases: [(&str, usize, &[&str]); 27] = [
         ("[locl]\n", 1, &["locl", "unknown section", "\"local\""]),
         ("[zebra]\n", 1, &["zebra", "mount, local, remote, writeback, expiry, log"]),
         ("cache_dir = \"/x\"\n", 1, &["cache_dir", "[local]"]),
@@ -113,6 +113,11 @@ fn bad_files_are_refused_by_name_and_line() {
         ("[remote]\ndeadline = \"1ms\"\n", 2, &["from 100ms to 5m"]),
         ("[remote]\nurl = \"http://x\"\n", 2, &["remote.url", "http", "s3://BUCKET"]),
         ("[remote]\nurl = \"s3://k:v@b\"\n", 2, &["credentials", "***@b"]),
+        ("[remote]\nurl = \"gs://k:v@b\"\n", 2, &["credentials", "***@b"]),
+        ("[remote]\nurl = \"az://k:v/w@b/c\"\n", 2, &["credentials", "***@b/c"]),
+        ("[remote]\nurl = \"az://acc/con?sig=v\"\n", 2, &["no meaning", "acc/con?***"]),
+        ("[remote]\nurl = \"file://k:v@h/d\"\n", 2, &["absolute", "***@h/d"]),
+        ("[remote]\nendpoint = \"https://k:v@h\"\n", 2, &["credentials", "***@h"]),
         ("[remote]\nendpoint = \"host:90\"\n", 2, &["remote.endpoint", "http://HOST"]),
         ("[mount]\nio = \"fast\"\n", 2, &["\"fast\"", "\"auto\", \"passthrough\", \"ordinary\""]),
         ("[mount]\nread_only = \"yes\"\n", 2, &["mount.read_only", "\"true\", \"false\""]),
@@ -128,6 +133,26 @@ fn bad_files_are_refused_by_name_and_line() {
             assert!(error.contains(word), "{text}: `{word}` is not in: {error}");
         }
     }
+}
+
+#[test]
+fn the_mount_point_may_stand_in_the_file() {
+    let text = "[mount]\ndirectory = \"/mnt/shared\"\n";
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("c.toml");
+    std::fs::write(&path, text).expect("write");
+    let flags = Flags { file: Some(path), values: Vec::new() };
+    let named = load(&flags, &around(&[]), None).expect("good").settings;
+    assert_eq!(named.mount.directory.as_deref(), Some(Path::new("/mnt/shared")));
+    assert_eq!(named.local.cache_dir, Path::new("/home/me/.cache/hearthfs/mnt-shared"));
+    let other = load(&flags, &around(&[]), Some(Path::new("/mnt/other"))).expect("good");
+    assert_eq!(other.settings.mount.directory.as_deref(), Some(Path::new("/mnt/other")));
+    assert_eq!(other.origin("mount.directory").to_string(), "flag DIR");
+    let variable = around(&[("HEARTHFS_MOUNT", "/mnt/env")]);
+    let by_variable = load(&flags, &variable, None).expect("good").settings;
+    assert_eq!(by_variable.mount.directory.as_deref(), Some(Path::new("/mnt/env")));
+    let relative = load(&Flags::default(), &around(&[("HEARTHFS_MOUNT", "m")]), None);
+    assert!(relative.expect_err("refused").to_string().contains("absolute path"));
 }
 
 #[test]
@@ -159,6 +184,18 @@ fn values_must_fit_together() {
         (
             &[("local.cache_dir", "/srv/a/b"), ("remote.url", "file:///srv/a")],
             &["remote.url", "/srv/a/b"],
+        ),
+        (
+            &[("remote.url", "gs://bucket"), ("remote.region", "eu-west1")],
+            &["flag", "remote.region = \"eu-west1\"", "gs://", "leave the key out"],
+        ),
+        (
+            &[("remote.url", "gs://bucket"), ("remote.path_style", "true")],
+            &["remote.path_style = \"true\"", "gs://", "leave the key out"],
+        ),
+        (
+            &[("remote.url", "az://account/container"), ("remote.region", "westeurope")],
+            &["remote.region = \"westeurope\"", "az://", "leave the key out"],
         ),
     ] {
         let error = load(&flags(values), &around(&[]), Some(Path::new("/mnt/cache")));

@@ -3,6 +3,8 @@
 //! Owns the words, which `status --json` prints and scripts read: fields are added, never renamed.
 //! Must never carry file content or credentials.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::Kind;
@@ -93,6 +95,12 @@ pub struct Status {
     pub entries: u64,
     /// How the remote does; `None` without one.
     pub health: Option<Health>,
+    /// Whether the bucket's lifecycle rules fit the expiry; `None` until they were looked at, and where
+    /// there is no bucket.
+    pub rules: Option<RulesReport>,
+    /// What the remote was seen to do, of that without which hearthfs manages; empty until it has been
+    /// tried, which a mount that only reads never does.
+    pub abilities: BTreeMap<String, bool>,
     /// What the cache directory holds.
     pub local: LocalUsage,
     /// What is published here and not yet remote.
@@ -134,6 +142,16 @@ pub struct Health {
     pub since_ms: u64,
     /// The last trouble with it, kept after it came back.
     pub last_error: Option<String>,
+}
+
+/// Whether the bucket's lifecycle rules fit the expiry, as they were at the mount.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RulesReport {
+    /// `in place`, `missing`, `disagree`, `none` (the store knows no rules) or `unknown`.
+    pub state: String,
+    /// What disagrees, or why it is not known.
+    pub detail: Option<String>,
 }
 
 /// What the cache directory holds.

@@ -1,13 +1,17 @@
 //! Building the rooms, from the ground up.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hearthfs_mount::Tasks;
+use hearthfs_mount::{Tasks, mounts};
+use rustix::fs::{AtFlags, CWD, Stat, stat, statat};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
 use tokio::runtime::Handle;
 
 use crate::clock::{self, Clock};
@@ -21,11 +25,22 @@ use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Remote, RemoteOptions};
 use crate::stamp::NodeId;
-use crate::sync::{self, Engine};
+use crate::sync::{self, Engine, Traffic};
+use crate::task;
 
 /// How long the first look at the remote may take. A store that cannot be reached is no reason not to
 /// mount; one that refuses us is.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
+/// The same where a dead mount is to be replaced: it was looked at before, and programs wait.
+const CHECK_AGAIN_DEADLINE: Duration = Duration::from_millis(500);
+
+/// How often, and how many times, a cache directory is tried that an ending daemon still holds.
+const HOLDER_POLL: Duration = Duration::from_millis(50);
+const HOLDER_TRIES: u32 = 100;
+
+/// The first pause before a remote that could not be reached is checked again, and the longest.
+const CHECK_AGAIN_MIN: Duration = Duration::from_secs(1);
+const CHECK_AGAIN_MAX: Duration = Duration::from_mins(1);
 
 /// Everything that one mount stands on.
 #[derive(Debug)]
@@ -60,11 +75,14 @@ impl Rooms {
 /// Builds the rooms. What can refuse without a change comes first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
     let clock = Clock::of_process();
-    let remote = connect(runtime, settings, &clock)?;
+    let there = mounts::mounted_at(mount_point).ok().flatten();
+    let dead = there.is_some_and(|entry| entry.is_hearthfs());
+    let patience = if dead { CHECK_AGAIN_DEADLINE } else { CHECK_DEADLINE };
+    let remote = connect(runtime, settings, &clock, patience)?;
     let root = root_of(mount_point)?;
-    let dir = CacheDir::open(&settings.local.cache_dir)?;
+    let dir = open_dir(runtime, &settings.local.cache_dir, mount_point)?;
     dir.set_holder(&mount_point.to_string_lossy())?;
-    let staging = Staging::open(&dir)?;
+    let staging = Staging::open(&dir)?.keep_ready()?;
     let index = Index::open(&dir);
     let mut loaded = index.load();
     let limits = Limits::of(settings.local.cache_size.0);
@@ -120,32 +138,86 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     Ok(Rooms { fs, engine, blobs, remote, clock, metrics, tasks, dir, index, probe })
 }
 
+/// Opens the cache directory. An earlier daemon of the same mount point, which is unmounted, may be putting
+/// its things away at this moment.
+fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDir> {
+    let is_earlier = || {
+        let text = std::fs::read(root.join("v1/LOCK")).unwrap_or_default();
+        text.split(|byte| *byte == b'\n').nth(1) == Some(mount_point.as_os_str().as_bytes())
+    };
+    for _ in 0..HOLDER_TRIES {
+        match CacheDir::open(root) {
+            Err(error) if error.kind() == Kind::Busy && is_earlier() => {
+                runtime.block_on(clock::sleep(HOLDER_POLL));
+            }
+            opened => return opened,
+        }
+    }
+    CacheDir::open(root)
+}
+
 /// Makes the client of the remote and has a first look. A store that cannot be reached is no reason not
 /// to mount: it is asked again with every request. One that refuses us, or that belongs to something
 /// else, is.
-fn connect(runtime: &Handle, settings: &Settings, clock: &Clock) -> Result<Option<Remote>> {
+fn connect(
+    runtime: &Handle,
+    settings: &Settings,
+    clock: &Clock,
+    patience: Duration,
+) -> Result<Option<Remote>> {
     let Some(url) = &settings.remote.url else { return Ok(None) };
-    let options = RemoteOptions {
+    let options = remote_options(settings);
+    let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
+    if settings.mount.read_only {
+        remote = remote.read_only();
+    }
+    let checked = runtime.block_on(clock::within(patience, remote.check()));
+    match checked {
+        Some(Ok(())) => {}
+        Some(Err(error)) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
+            tracing::warn!(error = error.chain(), "the remote cannot be reached yet");
+            drop(task::spawn(runtime, "check", check_later(remote.clone())));
+        }
+        Some(Err(error)) => return Err(error),
+        None => {
+            tracing::warn!("the remote does not answer yet");
+            drop(task::spawn(runtime, "check", check_later(remote.clone())));
+        }
+    }
+    Ok(Some(remote))
+}
+
+/// Returns what the settings say about the remote, beside its address.
+pub(super) fn remote_options(settings: &Settings) -> RemoteOptions {
+    RemoteOptions {
         endpoint: settings.remote.endpoint.clone(),
         region: settings.remote.region.clone(),
         path_style: settings.remote.path_style,
         deadline: settings.remote.deadline,
         expiry: settings.expiry.age,
-    };
-    let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
-    if settings.mount.read_only {
-        remote = remote.read_only();
     }
-    let checked = runtime.block_on(clock::within(CHECK_DEADLINE, remote.check()));
-    match checked {
-        Some(Ok(())) => {}
-        Some(Err(error)) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
-            tracing::warn!(error = error.chain(), "the remote cannot be reached yet");
+}
+
+/// Checks a remote that could not be reached at the mount, when it can be. One that refuses us then is
+/// not used; the mount goes on without it.
+async fn check_later(remote: Remote) {
+    let mut pause = CHECK_AGAIN_MIN;
+    loop {
+        clock::sleep(pause).await;
+        pause = (pause * 2).min(CHECK_AGAIN_MAX);
+        match remote.check().await {
+            Ok(()) => return,
+            Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {}
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "the remote cannot be used");
+                // Credentials may come right again; what the store is does not.
+                if error.kind() != Kind::Denied {
+                    return;
+                }
+                pause = CHECK_AGAIN_MAX;
+            }
         }
-        Some(Err(error)) => return Err(error),
-        None => tracing::warn!("the remote does not answer yet"),
     }
-    Ok(Some(remote))
 }
 
 /// Returns the name under which this node learns the store's time: the same at each mount, and known
@@ -161,13 +233,21 @@ fn probe_name(settings: &Settings) -> NodeId {
 
 /// Returns what the root shall look like until somebody changes it: as the mount point did.
 fn root_of(mount_point: &Path) -> Result<Entry> {
-    let meta = std::fs::metadata(mount_point)
-        .map_err(|error| Error::io(format!("look at {}", mount_point.display()), error))?;
-    let mtime = Time { secs: meta.mtime(), nanos: meta.mtime_nsec() as u32 };
+    let looked = match stat(mount_point) {
+        // Where that cannot be had, the dead mount goes before there is a new one.
+        Err(Errno::NOTCONN) => stat_below(mount_point).or_else(|error| {
+            mounts::clear_stale(mount_point).map_err(|_| error)?;
+            stat(mount_point)
+        }),
+        looked => looked,
+    };
+    let meta = looked
+        .map_err(|error| Error::io(format!("look at {}", mount_point.display()), error.into()))?;
+    let mtime = Time { secs: meta.st_mtime, nanos: meta.st_mtime_nsec as u32 };
     let attrs = Attrs {
-        mode: meta.mode() & 0o7777,
-        uid: meta.uid(),
-        gid: meta.gid(),
+        mode: meta.st_mode & 0o7777,
+        uid: meta.st_uid,
+        gid: meta.st_gid,
         mtime,
         atime: mtime,
         xattrs: None,
@@ -175,8 +255,22 @@ fn root_of(mount_point: &Path) -> Result<Entry> {
     Ok(Entry { kind: EntryKind::Directory, attrs, link: None })
 }
 
+/// Looks at the directory that a dead mount hides, without taking that away: by a copy of the tree around
+/// it that holds no other mounts.
+fn stat_below(mount_point: &Path) -> std::result::Result<Stat, Errno> {
+    let (Some(parent), Some(name)) = (mount_point.parent(), mount_point.file_name()) else {
+        return Err(Errno::NOTCONN);
+    };
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, parent, flags)?;
+    statat(&tree, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
 /// Returns how the remote does.
 pub(super) fn health_of(remote: &Remote, clock: &Clock) -> Health {
+    if let Some(problem) = remote.unfit() {
+        return Health { up: false, since_ms: 0, last_error: Some(problem) };
+    }
     match remote.health() {
         remote::Health::Up => Health { up: true, since_ms: 0, last_error: None },
         remote::Health::Down { since_ms } => Health {
@@ -187,10 +281,31 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock) -> Health {
     }
 }
 
+/// Returns what the remote was seen to do, by name.
+pub(super) fn abilities_of(remote: &Remote) -> BTreeMap<String, bool> {
+    let Some(abilities) = remote.abilities() else { return BTreeMap::new() };
+    [
+        ("create_if_absent", abilities.create_if_absent),
+        ("delete", abilities.delete),
+        ("list_at_once", abilities.list_at_once),
+    ]
+    .map(|(name, can)| (name.to_owned(), can))
+    .into()
+}
+
 /// Adds what other rooms count themselves.
-pub(super) fn add_counts(counters: &mut Snapshot, remote: Option<&Remote>, blobs: &Blobs) {
+pub(super) fn add_counts(
+    counters: &mut Snapshot,
+    remote: Option<&Remote>,
+    blobs: &Blobs,
+    traffic: &Traffic,
+) {
     let usage = blobs.usage();
     (counters.evicted, counters.damaged) = (usage.evictions, usage.damaged);
+    counters.evicted_bytes = usage.evicted_bytes;
+    counters.uploaded = traffic.uploaded.load(Ordering::Relaxed);
+    counters.commits_written = traffic.commits_written.load(Ordering::Relaxed);
+    counters.commits_applied = traffic.commits_applied.load(Ordering::Relaxed);
     let Some(remote) = remote else { return };
     let requests = remote.requests();
     let kinds = [

@@ -7,7 +7,22 @@
 //! mark of a clean stop.
 
 mod build;
+mod gc;
+mod look;
 mod node;
+mod notify;
+mod rules;
 mod serve;
+mod watch;
 
+pub use gc::{
+    Collected, CollectedRemoved, CollectedTally, CollectedWhy, Collecting, Collector, collector,
+};
+pub use look::{LOOK, Seen, look_at};
+pub use notify::MANAGER_VARIABLES;
+pub use rules::{lifecycle, store};
 pub use serve::{ExitReport, serve};
+
+pub use crate::remote::{Declaration, Declared, Lifecycle, Report};
+#[cfg(test)]
+mod tests;

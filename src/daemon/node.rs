@@ -7,16 +7,25 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hearthfs_mount::Session;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 
-use super::build::{Rooms, add_counts, health_of};
-use crate::clock::within;
-use crate::config::Settings;
+use super::build::{Rooms, abilities_of, add_counts, health_of};
+use super::notify::Manager;
+use super::rules::{self, Found};
+use crate::clock::{sleep, within};
+use crate::config::{ByteSize, Settings};
 use crate::control::{Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status};
 use crate::error::{Error, Kind, Result};
 
 /// How long an unmount may take to be noticed by the serving threads.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How often the service manager hears how far the last drain is.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How much longer than that an end may take before the manager may take it for stuck: unmounting, and
+/// putting everything away.
+const END_GRACE: Duration = Duration::from_secs(30);
 
 /// A mount that is being served.
 #[derive(Debug)]
@@ -24,6 +33,7 @@ pub(super) struct MountedNode {
     settings: Settings,
     rooms: Rooms,
     mount_point: PathBuf,
+    manager: Arc<Manager>,
     /// Set once it is mounted.
     session: OnceLock<Arc<Session>>,
     started_ms: u64,
@@ -32,10 +42,17 @@ pub(super) struct MountedNode {
     /// Held by whoever ends the mount, so that only one does.
     ending: Mutex<Option<DrainReport>>,
     ended: watch::Sender<bool>,
+    /// What the bucket's rules are, once they were looked at.
+    rules: OnceLock<Found>,
 }
 
 impl MountedNode {
-    pub(super) fn new(settings: Settings, rooms: Rooms, mount_point: PathBuf) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        rooms: Rooms,
+        mount_point: PathBuf,
+        manager: Arc<Manager>,
+    ) -> Self {
         let (started_ms, started) = (rooms.clock.wall_ms(), rooms.clock.mono());
         let starting = AtomicU8::new(Phase::Starting as u8);
         let ended = watch::Sender::new(false);
@@ -43,12 +60,14 @@ impl MountedNode {
             settings,
             rooms,
             mount_point,
+            manager,
             session: OnceLock::new(),
             started_ms,
             started,
             phase: starting,
             ending: Mutex::new(None),
             ended,
+            rules: OnceLock::new(),
         }
     }
 
@@ -59,8 +78,31 @@ impl MountedNode {
         }
     }
 
+    /// Looks at the rules of the bucket, once, beside everything else.
+    pub(super) fn look_at_rules(&self, runtime: &Handle) {
+        let remote = self.rooms.remote.as_ref();
+        self.rules.get_or_init(|| rules::look(runtime, &self.settings, remote));
+    }
+
     pub(super) fn rooms(&self) -> &Rooms {
         &self.rooms
+    }
+
+    pub(super) fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    /// Says in a line how it goes.
+    pub(super) fn summary(&self) -> String {
+        let backlog = self.backlog();
+        if self.settings.remote.url.is_none() {
+            return "serving; kept on this node".to_owned();
+        }
+        let mut text = format!("serving; {}", left(&backlog));
+        if self.health().is_some_and(|health| !health.up) {
+            text.push_str("; the remote cannot be reached");
+        }
+        text
     }
 
     /// Ends the mount because a signal said so: whatever is in use stays readable for its users.
@@ -75,7 +117,7 @@ impl MountedNode {
             return report.clone();
         }
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
-        let report = self.drain_for(self.settings.writeback.drain_deadline).await;
+        let report = self.last_drain(self.settings.writeback.drain_deadline, true).await;
         *ending = Some(report.clone());
         report
     }
@@ -97,7 +139,8 @@ impl MountedNode {
         }
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
         self.rooms.fs.close_to_writers();
-        let report = self.drain_for(limit.unwrap_or(self.settings.writeback.drain_deadline)).await;
+        let limit = limit.unwrap_or(self.settings.writeback.drain_deadline);
+        let report = self.last_drain(limit, lazy).await;
         if let Err(error) = session.unmount(lazy) {
             self.rooms.fs.open_to_writers();
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
@@ -112,6 +155,30 @@ impl MountedNode {
         *ending = Some(report.clone());
         self.ended.send_replace(true);
         Ok(report)
+    }
+
+    /// Drains before the end and tells the service manager how far it is. `certain`: the mount will end
+    /// whatever comes; if it may yet stay, the manager must not be told to wait for its end.
+    async fn last_drain(&self, limit: Duration, certain: bool) -> DrainReport {
+        let tell = || {
+            let status = format!("draining; {}", left(&self.backlog()));
+            if certain {
+                self.manager.stopping(&status, TELL_EVERY + END_GRACE);
+            } else {
+                self.manager.status(&status);
+            }
+        };
+        let mut drain = std::pin::pin!(self.drain_for(limit));
+        let report = loop {
+            tell();
+            tokio::select! {
+                biased;
+                report = &mut drain => break report,
+                () = sleep(TELL_EVERY) => {}
+            }
+        };
+        self.manager.status(&format!("drained; {}", left(&report.left)));
+        report
     }
 
     async fn drain_for(&self, limit: Duration) -> DrainReport {
@@ -133,13 +200,24 @@ impl MountedNode {
     }
 }
 
+/// Says what is not yet remote.
+fn left(backlog: &Backlog) -> String {
+    match backlog.records {
+        0 => "all is remote".to_owned(),
+        1 => format!("1 change ({}) not yet remote", ByteSize(backlog.bytes).human()),
+        many => format!("{many} changes ({}) not yet remote", ByteSize(backlog.bytes).human()),
+    }
+}
+
 #[async_trait]
 impl Node for MountedNode {
     fn status(&self) -> Status {
         let abilities = self.session.get().map(|session| session.as_ref().abilities());
         let usage = self.rooms.blobs.usage();
         let mut counters = self.rooms.metrics.snapshot();
-        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs);
+        let traffic = self.rooms.engine.ledger().traffic();
+        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs, traffic);
+        counters.invalidated = self.session.get().map_or(0, |session| session.notifier().sent());
         let passthrough = abilities.is_some_and(|abilities| abilities.passthrough);
         let mode = if passthrough { "passthrough" } else { "ordinary" };
         let phase = match self.phase.load(Ordering::Relaxed) {
@@ -165,6 +243,8 @@ impl Node for MountedNode {
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
+            rules: self.rules.get().and_then(|found| found.get().cloned()),
+            abilities: self.rooms.remote.as_ref().map(abilities_of).unwrap_or_default(),
             local: LocalUsage {
                 bytes: usage.bytes,
                 unsaved_bytes: usage.unsaved_bytes,

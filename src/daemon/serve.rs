@@ -9,7 +9,10 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::build::{self, Rooms};
+use super::look::{Look, Seen};
 use super::node::MountedNode;
+use super::notify::Manager;
+use super::watch::watch;
 use crate::clock;
 use crate::config::{AllowOther, IoMode, Settings};
 use crate::control::{self, DrainReport, Server};
@@ -22,8 +25,6 @@ const WORKER_THREADS: usize = 2;
 const BLOCKING_THREADS_MAX: usize = 16;
 /// Threads that take the kernel's requests, where the settings name no number.
 const REQUEST_THREADS: usize = 4;
-/// How often generations that nobody came back to are swept.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// How long the first look through the mount may take.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
 /// How long background tasks get to notice that all is over.
@@ -66,10 +67,12 @@ fn serve_on(
         let _inside = runtime.enter();
         Signals::listen()?
     };
-    let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
-    let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned()));
-    // Before the mount shows, so that whoever finds the mount finds who serves it.
     let around = crate::config::Surroundings::of_process();
+    let manager = Arc::new(Manager::find(&around));
+    manager.status("starting");
+    let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
+    let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned(), manager));
+    // Before the mount shows, so that whoever finds the mount finds who serves it.
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
@@ -78,17 +81,17 @@ fn serve_on(
     node.set_session(Arc::clone(&session));
     let sweeping = {
         let fs = node.rooms().fs.clone();
-        task::spawn(runtime.handle(), "sweep", async move {
-            loop {
-                clock::sleep(SWEEP_EVERY).await;
-                fs.sweep();
-            }
-        })
+        task::spawn(runtime.handle(), "sweep", fs.look_after())
     };
     look_through(runtime, session.mount_point())?;
     tracing::info!(mount_point = %mount_point.display(), "mounted");
+    node.look_at_rules(runtime.handle());
+    node.manager().ready(&node.summary());
     ready();
+    let watched = watch(Arc::clone(&node), Arc::from(session.mount_point()));
+    let watching = task::spawn(runtime.handle(), "watch", watched);
     let drain = runtime.block_on(run(&node, &session, signals));
+    watching.abort();
     sweeping.abort();
     runtime.block_on(server.close());
     runtime.block_on(node.rooms().engine.stop());
@@ -121,7 +124,7 @@ fn mount(
             AllowOther::Yes => true,
             AllowOther::No => false,
         },
-        user_xattrs: true,
+        user_xattrs: settings.mount.xattrs,
         threads: settings.mount.threads.unwrap_or(REQUEST_THREADS),
         want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
         probe_file: Some(rooms.probe_file()?),
@@ -139,15 +142,16 @@ fn mount(
     Ok(Arc::new(session))
 }
 
-/// Looks at the root through the kernel, from a thread of its own, so that a mount that does not answer
-/// is found and not waited for.
+/// Looks through the kernel, so that a mount that does not answer is found and not waited for.
 fn look_through(runtime: &Runtime, mount_point: &Path) -> Result<()> {
-    let at = mount_point.to_owned();
-    let looked = runtime
-        .block_on(clock::within(READY_DEADLINE, task::blocking(move || std::fs::metadata(&at))));
-    match looked {
-        Some(Ok(_)) => Ok(()),
-        Some(Err(error)) => Err(Error::io("look through the new mount", error)),
+    let seen = runtime.block_on(async {
+        let mut look = Look::start(mount_point)?;
+        Ok(clock::within(READY_DEADLINE, look.seen()).await)
+    })?;
+    match seen {
+        Some(Seen::Alive) => Ok(()),
+        Some(Seen::Dead) => Err(Error::new(Kind::Internal, "the new mount answers with an error")),
+        Some(Seen::Gone) => Err(Error::new(Kind::Internal, "the new mount is gone already")),
         None => Err(Error::new(Kind::TimedOut, "the new mount does not answer")),
     }
 }

@@ -10,8 +10,8 @@ use hearthfs_mount::{
 use super::filesystem::Filesystem;
 use super::handle::type_of;
 use super::inode::{Node, Spot};
-use super::lookup::{TTL_OF_GENERATION, same_content, seen_in};
-use super::state::State;
+use super::lookup::{Seen, TTL_OF_GENERATION, same_content, seen_in};
+use super::state::{State, close_files};
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Time};
 
@@ -103,15 +103,18 @@ impl Filesystem {
             .and_then(|spot| state.path_of(&spot))
             .and_then(|path| self.0.rooms.ledger.read(|fold| seen_in(fold, &path)));
         match current.filter(|seen| same_content(&seen.entry, entry)) {
-            Some(seen) => {
-                let nlink = self.names_of(&seen.entry).unwrap_or(1);
-                (attr_from(ino, &seen.entry, Time::from_ms(seen.changed_ms), nlink), true)
-            }
+            Some(seen) => (self.seen_attr(ino, &seen), true),
             None => {
                 let nlink = self.names_of(entry).unwrap_or(0);
                 (attr_from(ino, entry, Time::from_ms(changed_ms), nlink), false)
             }
         }
+    }
+
+    /// Returns the attributes of a version that is what the namespace has.
+    pub(super) fn seen_attr(&self, ino: Ino, seen: &Seen) -> Attr {
+        let nlink = self.names_of(&seen.entry).unwrap_or(1);
+        attr_from(ino, &seen.entry, Time::from_ms(seen.changed_ms), nlink)
     }
 
     /// Returns the attributes of a directory; its times move with its content on every node.
@@ -247,12 +250,13 @@ impl Filesystem {
                     generation.fresh = true;
                     generation.set_size(size)
                 };
-                let done = set.map_err(Errno::from).and_then(|()| work.publish(id, false));
+                let done = set.map_err(Errno::from).and_then(|()| work.publish(id, false, None));
                 let mut state = work.0.state.lock();
                 match done {
                     Ok(()) => state.end_generation(id),
                     Err(_) => drop(state.drop_generation(id)),
                 }
+                close_files(state);
                 done
             })
             .await?;

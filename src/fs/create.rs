@@ -161,8 +161,10 @@ impl Filesystem {
             Err(Errno::EEXIST) if !flags.exclusive => {
                 let mut state = self.0.state.lock();
                 let who = self.0.callers.who(caller);
-                match self.find(&mut state, &spot, Some(who)) {
-                    Ok(Some(lead)) => lead,
+                let led = Self::path_to_find(&state, &spot)
+                    .map(|path| self.find(&mut state, &spot, &path, Some(who)));
+                match led {
+                    Ok(Some((lead, _))) => lead,
                     Ok(None) => return Err(Errno::ENOENT).into(),
                     Err(errno) => return Err(errno).into(),
                 }
@@ -366,6 +368,7 @@ impl Filesystem {
             }
         }
         state.generations.insert(id, generation);
+        self.0.begun.notify_one();
         let on = guest_on.unwrap_or(ino);
         if requested.is_some_and(|wanted| wanted != on) {
             return Err(Errno::ESTALE);

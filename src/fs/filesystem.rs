@@ -8,18 +8,23 @@ use std::time::Duration;
 
 use hearthfs_mount::{Abilities, Ino, Invalidator, Tasks};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::generation::Stage;
 use super::inode::{GenId, Mode, Node, Spot};
-use super::state::State;
+use super::state::{State, close_files};
 use super::who::Callers;
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::local::{Blobs, Staging};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Time};
 use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
+/// How often what is being written is measured: so long may it go beyond the limit of the cache.
+const MEASURE_EVERY: Duration = Duration::from_millis(250);
+/// How often generations that nobody came back to are swept.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// How long a generation may stand that an open asked for and then never came back to.
 const UNCLAIMED_GENERATION: Duration = Duration::from_secs(10);
 
@@ -76,6 +81,8 @@ pub(super) struct Inner {
     told: Mutex<u64>,
     /// The kernel cannot be told at once, so it must not remember names.
     forgetful: AtomicBool,
+    /// Told whenever a generation begins.
+    pub(super) begun: Notify,
     /// Set when the daemon stops: no new writers.
     pub(super) closing: AtomicBool,
 }
@@ -97,6 +104,7 @@ impl Filesystem {
             invalidator: Mutex::new(None),
             told: Mutex::new(0),
             forgetful: AtomicBool::new(false),
+            begun: Notify::new(),
             closing: AtomicBool::new(false),
         }));
         let weak = Arc::downgrade(&fs.0);
@@ -140,11 +148,20 @@ impl Filesystem {
     }
 
     /// Tells the kernel that names moved on another node.
+    ///
+    /// Not of directories that stay directories: taking such a name back would make the kernel drop all
+    /// that it knows below, under the feet of whoever is on the way through it. Their attributes come with
+    /// the next look, which `keep_order` has made due.
     fn changed_elsewhere(&self, paths: &[TreePath]) {
+        let moved: Vec<_> = self
+            .0
+            .rooms
+            .ledger
+            .read(|fold| paths.iter().filter(|path| !fold.is_directory(path)).collect());
         let spots: Vec<_> = {
             let state = self.0.state.lock();
-            paths
-                .iter()
+            moved
+                .into_iter()
                 .filter_map(|path| state.spot_of(path))
                 .filter(|(parent, _)| state.inodes.contains_key(parent))
                 .collect()
@@ -185,12 +202,43 @@ impl Filesystem {
         }
     }
 
-    /// Drops generations that an open asked for and never came back to. To be called every few seconds.
-    pub fn sweep(&self) {
-        // Writes that are passed through are not seen; what they take is counted here, for the limits.
-        if let Err(error) = self.0.rooms.staging.measure() {
-            tracing::debug!(error = error.chain(), "the staging files could not be measured");
+    /// Does what is due now and then, for ever: a task of the daemon's.
+    pub async fn look_after(self) {
+        let mut swept = self.0.rooms.clock.mono();
+        loop {
+            clock::within(SWEEP_EVERY, self.writing()).await;
+            clock::sleep(MEASURE_EVERY).await;
+            self.measure();
+            if self.0.rooms.clock.mono().saturating_sub(swept) >= SWEEP_EVERY {
+                self.sweep();
+                swept = self.0.rooms.clock.mono();
+            }
         }
+    }
+
+    /// Returns when a file is being written.
+    async fn writing(&self) {
+        while self.0.state.lock().generations.is_empty() {
+            self.0.begun.notified().await;
+        }
+    }
+
+    /// Counts what open files take on the disk, for the limits, and makes room for it: writes that are
+    /// passed through are not seen.
+    fn measure(&self) {
+        let grown = {
+            let state = self.0.state.lock();
+            let open = state.generations.values().filter(|generation| generation.writers > 0);
+            // All of them: each notes what it takes.
+            open.filter(|generation| generation.measure()).count() > 0
+        };
+        if grown && !self.0.rooms.blobs.make_room(0) {
+            tracing::debug!("what is being written is more than the limit of the cache leaves");
+        }
+    }
+
+    /// Drops generations that an open asked for and never came back to.
+    fn sweep(&self) {
         let now = self.0.rooms.clock.mono();
         let mut state = self.0.state.lock();
         let unclaimed: Vec<GenId> = state
@@ -205,7 +253,7 @@ impl Filesystem {
             .collect();
         let names: Vec<Spot> =
             unclaimed.into_iter().filter_map(|id| state.drop_generation(id)).collect();
-        drop(state);
+        close_files(state);
         self.invalidate(names);
     }
 
@@ -246,6 +294,7 @@ impl State {
     pub(super) fn end_generation(&mut self, id: GenId) {
         let Some(generation) = self.generations.remove(&id) else { return };
         let ino = generation.ino;
+        self.let_go(generation.source);
         if let Some(inode) = self.inodes.get_mut(&ino)
             && matches!(inode.node, Node::Generation(of) if of == id)
         {

@@ -22,6 +22,9 @@ use crate::namespace::{Attrs, Entry, Time};
 use crate::stamp::Stamp;
 use crate::sync::HoldToken;
 
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
 /// What the staging file looked like at some moment: equal marks mean that nothing was written since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mark {
@@ -123,11 +126,22 @@ impl Generation {
 
     /// Reports whether bytes were written that no publish has covered.
     pub(super) fn unpublished_bytes(&self) -> bool {
-        match (&self.published, Mark::of(self.file())) {
-            (Some(published), Ok(now)) => now != published.mark,
-            (None, Ok(now)) => now != self.clean && now.size > 0,
-            (_, Err(_)) => true,
+        self.unpublished_as(Mark::of(self.file()).ok())
+    }
+
+    /// Reports the same of a file that looks like this; `None` when it could not be looked at.
+    pub(super) fn unpublished_as(&self, now: Option<Mark>) -> bool {
+        match (&self.published, now) {
+            (Some(published), Some(now)) => now != published.mark,
+            (None, Some(now)) => now != self.clean && now.size > 0,
+            (_, None) => true,
         }
+    }
+
+    /// Notes what its file takes on the disk; returns whether that is more than was known.
+    pub(super) fn measure(&self) -> bool {
+        let (Some(staged), Ok(meta)) = (&self.staged, self.file().metadata()) else { return false };
+        staged.note_bytes(meta.blocks().saturating_mul(BLOCK_BYTES))
     }
 
     /// Moves on to another stage and wakes who waits for it.

@@ -35,8 +35,8 @@ pub(super) struct OpenFile {
     /// Who opened it.
     pub(super) who: Who,
     pub(super) write: bool,
-    /// Writes go to the end, wherever the kernel believes that to be: it counts by the inode, and this
-    /// handle has bytes of its own on an inode that belongs to others.
+    /// Writes go to the end, wherever the kernel believes that to be: it counts by the inode, on which
+    /// others may stand who have bytes of their own.
     pub(super) to_the_end: bool,
     pub(super) bytes: Bytes,
     /// The generation that it writes, or reads before it is published.

@@ -84,6 +84,11 @@ impl Inode {
         }
     }
 
+    /// Reports whether it is one published version.
+    pub(super) fn is_version(&self) -> bool {
+        matches!(self.node, Node::Version { .. })
+    }
+
     /// Returns the one place of a directory, or some place of a file.
     pub(super) fn place(&self) -> Option<&Spot> {
         self.places.first()

@@ -17,10 +17,15 @@ impl Filesystem {
         state.files.get(&handle).map(|file| file.bytes.clone()).ok_or(Errno::EBADF)
     }
 
-    /// Returns the file of a writing handle, and whether writes go to its end.
-    fn writable(&self, handle: Handle) -> Reply<(Arc<Source>, bool)> {
+    /// Returns the file of a writing handle, and whether writes go to its end. It is about to grow to
+    /// `size` bytes if it is smaller, which counts from now on.
+    fn writable(&self, handle: Handle, size: u64) -> Reply<(Arc<Source>, bool)> {
         let state = self.0.state.lock();
         let file = state.files.get(&handle).ok_or(Errno::EBADF)?;
+        let generation = file.generation.and_then(|id| state.generations.get(&id));
+        if let Some(staged) = generation.and_then(|generation| generation.staged.as_ref()) {
+            staged.note_growth(size);
+        }
         match &file.bytes {
             Bytes::Source(source) if file.write => Ok((Arc::clone(source), file.to_the_end)),
             _ => Err(Errno::EBADF),
@@ -45,7 +50,8 @@ impl Filesystem {
     }
 
     pub(super) fn write_file(&self, handle: Handle, offset: u64, data: &[u8]) -> Reply<u32> {
-        let (source, to_the_end) = self.writable(handle)?;
+        let (source, to_the_end) =
+            self.writable(handle, offset.saturating_add(data.len() as u64))?;
         let file = source.backing.file();
         let offset = if to_the_end { file.metadata()?.len() } else { offset };
         file.write_all_at(data, offset)?;
@@ -104,7 +110,7 @@ impl Filesystem {
         length: u64,
         mode: i32,
     ) -> Reply<()> {
-        let (source, _) = self.writable(handle)?;
+        let (source, _) = self.writable(handle, 0)?;
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::EOPNOTSUPP)?;
         rustix::fs::fallocate(source.backing.file(), flags, offset, length).map_err(errno_of)
     }

@@ -63,14 +63,14 @@ impl Filesystem {
         sink: DirSink<'_>,
     ) -> Reply<()> {
         let (names, who) = self.names_for(ino, handle, offset)?;
-        let parent = {
-            let state = self.0.state.lock();
-            state
-                .inodes
-                .get(&ino)
-                .and_then(|inode| inode.place())
-                .map_or(Ino::ROOT, |(dir, _)| *dir)
-        };
+        // Held to the end, so that the path is made once; the sink only fills a buffer.
+        let mut state = self.0.state.lock();
+        let parent = state
+            .inodes
+            .get(&ino)
+            .and_then(|inode| inode.place())
+            .map_or(Ino::ROOT, |(dir, _)| *dir);
+        let path = state.directory_path(ino);
         for (at, name, dot) in [(0, ".", ino), (1, "..", parent)] {
             let entry = DirEntry {
                 name: OsStr::new(name),
@@ -92,36 +92,25 @@ impl Filesystem {
                 next: index as u64 + DOTS + 1,
                 found: None,
             };
-            if plus && !self.add_attributes(ino, listed, who, &mut entry) {
-                // Gone since the listing began.
-                continue;
+            if plus {
+                let spot: Spot = (ino, listed.name.clone());
+                let path = path.as_ref().and_then(|dir| dir.join(&listed.name).ok());
+                let told = path.map(|path| self.find_and_tell(&mut state, &spot, &path, Some(who)));
+                let Some(Ok(Some(found))) = told else {
+                    // Gone since the listing began.
+                    continue;
+                };
+                (entry.ino, entry.file_type) = (found.attr.ino, found.attr.file_type);
+                entry.found = Some(found);
             }
             if sink(&entry) {
                 if entry.found.is_some() {
-                    self.forget_inode(entry.ino, 1);
+                    state.forget(entry.ino, 1);
                 }
                 return Ok(());
             }
         }
         Ok(())
-    }
-
-    /// Fills in what `stat` of a name would tell, counting the lookup. Returns false when the name is gone.
-    fn add_attributes(
-        &self,
-        dir: Ino,
-        listed: &Listed,
-        who: Who,
-        entry: &mut DirEntry<'_>,
-    ) -> bool {
-        let spot: Spot = (dir, listed.name.clone());
-        let mut state = self.0.state.lock();
-        let Ok(Some(lead)) = self.find(&mut state, &spot, Some(who)) else { return false };
-        let Ok(found) = self.found(&mut state, lead, Some(&spot)) else { return false };
-        entry.ino = lead.ino;
-        entry.file_type = found.attr.file_type;
-        entry.found = Some(found);
-        true
     }
 
     /// Returns the names of a listing: those of its beginning, taken anew when it is rewound.
@@ -191,10 +180,15 @@ impl Filesystem {
 
     /// Takes back lookups that the kernel forgot.
     pub(super) fn forget_inode(&self, ino: Ino, count: u64) {
-        let mut state = self.0.state.lock();
-        if let Some(inode) = state.inodes.get_mut(&ino) {
+        self.0.state.lock().forget(ino, count);
+    }
+}
+
+impl State {
+    fn forget(&mut self, ino: Ino, count: u64) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.lookups = inode.lookups.saturating_sub(count);
         }
-        state.sweep_inode(ino);
+        self.sweep_inode(ino);
     }
 }

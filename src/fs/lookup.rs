@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Lookup, Reply};
+use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, Reply};
 
 use super::filesystem::Filesystem;
 use super::inode::{Inode, Node, Spot, number_of};
@@ -111,8 +111,9 @@ impl Filesystem {
     /// Answers from what is known now.
     pub(super) fn look_up_now(&self, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
         let mut state = self.0.state.lock();
-        match self.find(&mut state, spot, who)? {
-            Some(lead) => self.found(&mut state, lead, Some(spot)).map(Lookup::Found),
+        let path = Self::path_to_find(&state, spot)?;
+        match self.find_and_tell(&mut state, spot, &path, who)? {
+            Some(found) => Ok(Lookup::Found(found)),
             None => {
                 self.0.rooms.metrics.misses.add(1);
                 Ok(Lookup::Missing { ttl: self.ttl() })
@@ -120,34 +121,55 @@ impl Filesystem {
         }
     }
 
-    /// Returns where a name leads for `who`.
-    pub(super) fn find(
-        &self,
-        state: &mut State,
-        spot: &Spot,
-        who: Option<Who>,
-    ) -> Reply<Option<Lead>> {
+    /// Returns the path of a name that is looked for.
+    pub(super) fn path_to_find(state: &State, spot: &Spot) -> Reply<TreePath> {
         let parent = state.inodes.get(&spot.0).ok_or(Errno::ESTALE)?;
         if !matches!(parent.node, Node::Directory) {
             return Err(Errno::ENOTDIR);
         }
-        let Some(path) = state.path_of(spot) else {
-            let dir = state.directory_path(spot.0).ok_or(Errno::ENOENT)?;
-            return Err(dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path));
-        };
-        if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
-            return Ok(state.generations.get(&id).map(|g| Lead::lasting(g.home())));
+        state.path_of(spot).ok_or_else(|| state.why_no_path(spot))
+    }
+
+    /// Finds where a name leads for `who`, and tells the kernel of it.
+    pub(super) fn find_and_tell(
+        &self,
+        state: &mut State,
+        spot: &Spot,
+        path: &TreePath,
+        who: Option<Who>,
+    ) -> Reply<Option<Found>> {
+        let Some((lead, seen)) = self.find(state, spot, path, who) else { return Ok(None) };
+        // What was just read need not be read again for its attributes.
+        let version = state.inodes.get(&lead.ino).is_some_and(Inode::is_version);
+        if let Some(seen) = seen.filter(|_| version) {
+            let attr = self.seen_attr(lead.ino, &seen);
+            return Ok(Some(self.tell(state, Some(spot), attr, self.ttl(), lead.left)));
         }
-        if let Some(seen) = self.seen(&path) {
+        self.found(state, lead, Some(spot)).map(Some)
+    }
+
+    /// Returns where a name leads for `who`, and what is published there if that is why.
+    pub(super) fn find(
+        &self,
+        state: &mut State,
+        spot: &Spot,
+        path: &TreePath,
+        who: Option<Who>,
+    ) -> Option<(Lead, Option<Seen>)> {
+        if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
+            return state.generations.get(&id).map(|g| (Lead::lasting(g.home()), None));
+        }
+        if let Some(seen) = self.seen(path) {
             let left = seen.left;
-            return Ok(Some(Lead { ino: version_inode(state, spot, &path, seen), left }));
+            let ino = version_inode(state, spot, path, seen.clone());
+            return Some((Lead { ino, left }, Some(seen)));
         }
         let newest = state
             .private_generations(spot)
             .filter(|id| state.generations.get(id).is_some_and(|g| g.guest_on.is_none()))
             .last();
         let newest = newest.and_then(|id| state.generations.get(&id));
-        Ok(newest.map(|generation| Lead::lasting(generation.ino)))
+        newest.map(|generation| (Lead::lasting(generation.ino), None))
     }
 
     /// Tells the kernel of an inode, and counts that it was told. It must not remember the name for longer
@@ -155,13 +177,24 @@ impl Filesystem {
     pub(super) fn found(&self, state: &mut State, to: Lead, spot: Option<&Spot>) -> Reply<Found> {
         let Lead { ino, left } = to;
         let (attr, attr_ttl) = self.attr_of(state, ino)?;
-        state.count_lookup(ino);
+        Ok(self.tell(state, spot, attr, attr_ttl, left))
+    }
+
+    fn tell(
+        &self,
+        state: &mut State,
+        spot: Option<&Spot>,
+        attr: Attr,
+        attr_ttl: Duration,
+        left: Duration,
+    ) -> Found {
+        state.count_lookup(attr.ino);
         let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
             Duration::ZERO
         } else {
             self.ttl()
         };
-        Ok(Found { attr, entry_ttl: entry_ttl.min(left), attr_ttl: attr_ttl.min(left) })
+        Found { attr, entry_ttl: entry_ttl.min(left), attr_ttl: attr_ttl.min(left) }
     }
 
     /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
@@ -205,7 +238,10 @@ pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, see
         state.bind(spot, ino);
         return ino;
     }
-    let version = seen.stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
+    // A directory is the same whoever made it last: what is open below it is found by its number, also by
+    // a kernel that forgot it meanwhile.
+    let stamp = seen.stamp.filter(|_| !seen.entry.is_directory());
+    let version = stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
     let mut ino = number_of(path.as_bytes(), &version);
     while state.inodes.contains_key(&ino) {
         ino = Ino((ino.0 + 1).max(2));

@@ -13,6 +13,7 @@ use super::inode::{Node, Spot};
 use super::lookup::{Lead, Seen, version_inode};
 use super::state::State;
 use crate::digest::Digest;
+use crate::error::Error;
 use crate::name::{TreePath, check_name};
 use crate::namespace::{Entry, Kind, Op};
 use crate::stamp::Stamp;
@@ -35,10 +36,18 @@ impl Filesystem {
     }
 
     /// Publishes changes; the caller holds the state's lock, so that what it checked still holds.
-    pub(super) fn commit(&self, mut ops: Vec<(TreePath, Op)>) -> Reply<Vec<Stamp>> {
+    pub(super) fn commit(&self, ops: Vec<(TreePath, Op)>) -> Reply<Vec<Stamp>> {
+        self.publish_keeping(ops).map_err(|error| super::errno::promised(&error))
+    }
+
+    /// Publishes changes, and keeps the directories that they empty.
+    pub(super) fn publish_keeping(
+        &self,
+        mut ops: Vec<(TreePath, Op)>,
+    ) -> Result<Vec<Stamp>, Error> {
         let stay = self.directories_to_keep(&ops);
         ops.extend(stay);
-        self.0.rooms.ledger.publish(ops).map_err(|error| super::errno::promised(&error))
+        self.0.rooms.ledger.publish(ops)
     }
 
     /// Returns the changes that keep the directories from which something is removed. One that another node

@@ -15,7 +15,7 @@ use super::filesystem::Filesystem;
 use super::generation::Stage;
 use super::handle::{Bytes, OpenFile};
 use super::inode::{GenId, Mode, Node, Source, Spot};
-use super::state::State;
+use super::state::{State, close_files};
 use super::who::Who;
 use crate::clock;
 use crate::digest::Digest;
@@ -246,7 +246,9 @@ impl Filesystem {
     ) -> Opened {
         count_open(state, ino);
         let mode = self.settle_mode(state, ino, &source);
-        let io = io_of(mode, &source, flags);
+        // Whoever reads what it writes itself sees its own doing.
+        let shaken = mode == Mode::Cached && generation.is_none() && state.is_shaken(ino);
+        let io = if shaken { Io::Direct } else { io_of(mode, &source, flags) };
         let handle = state.fresh_handle();
         let file = OpenFile {
             ino,
@@ -295,6 +297,7 @@ impl Filesystem {
             inode.opens -= 1;
         }
         state.settle_inode(ino);
+        close_files(state);
     }
 
     fn open_to_write(&self, ino: Ino, who: Who, flags: OpenFlags) -> Answer<Opened> {
@@ -447,7 +450,11 @@ pub(super) fn attach_writer(
     let own_inode = generation.ino == ino;
     let io = if own_inode {
         count_open(state, ino);
-        io_of(fs.settle_mode(state, ino, &source), &source, flags)
+        match fs.settle_mode(state, ino, &source) {
+            // The kernel takes the end from its idea of the size, which a guest may have moved.
+            Mode::Cached if flags.append => Io::Direct,
+            mode => io_of(mode, &source, flags),
+        }
     } else {
         beside(state, ino)
     };
@@ -456,7 +463,7 @@ pub(super) fn attach_writer(
         ino,
         who,
         write: true,
-        to_the_end: flags.append && !own_inode,
+        to_the_end: flags.append && (!own_inode || matches!(io, Io::Direct)),
         bytes: Bytes::Source(source),
         generation: Some(id),
         closed: false,
@@ -478,13 +485,28 @@ impl State {
             .map(|generation| Arc::clone(&generation.source))
     }
 
+    /// Reports whether the kernel's idea of an inode's size may be wrong for a while: it counts by the
+    /// inode what guests write there, and the emptying by an open that it has not finished yet. Who
+    /// reads through the page cache could then be given too little, or zeros at the end.
+    fn is_shaken(&self, ino: Ino) -> bool {
+        let Some(inode) = self.inodes.get(&ino) else { return false };
+        let own = match inode.node {
+            Node::Generation(id) => Some(id),
+            _ => None,
+        };
+        let strange = |file: &OpenFile| file.generation != own || !file.flushed;
+        inode.opens > 1 && self.files.values().any(|f| f.ino == ino && f.write && strange(f))
+    }
+
     /// Lets go of an inode's file when nothing has it open, and of the inode when nothing needs it.
     pub(super) fn settle_inode(&mut self, ino: Ino) {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && inode.opens == 0
         {
-            inode.source = None;
             inode.mode = None;
+            if let Some(source) = inode.source.take() {
+                self.let_go(source);
+            }
         }
         self.sweep_inode(ino);
     }

@@ -15,7 +15,7 @@ use super::create::copy_bytes;
 use super::filesystem::Filesystem;
 use super::generation::{Generation, Mark, Published, Stage};
 use super::inode::{GenId, Node, Source, Spot};
-use super::state::State;
+use super::state::{State, close_files};
 use super::who::Who;
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
@@ -37,8 +37,8 @@ enum Flush {
     Nothing,
     /// A killed writer's file is gone; the kernel may still believe in its name.
     Lost(Option<Spot>),
-    /// This generation is to be published; `held`: it is empty and was never written.
-    Publish { id: GenId, held: bool, bytes: u64, durable: bool },
+    /// This generation is to be published; `held`: it is empty and was never written; `seen`: how it looked.
+    Publish { id: GenId, held: bool, seen: Option<Mark>, durable: bool },
 }
 
 impl Filesystem {
@@ -56,12 +56,14 @@ impl Filesystem {
                 self.invalidate(name);
                 Ok(()).into()
             }
-            Ok(Flush::Publish { id, held, bytes, durable: false }) if bytes <= INLINE_BYTES_MAX => {
-                self.publish(id, held).into()
+            Ok(Flush::Publish { id, held, seen, durable: false })
+                if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX) =>
+            {
+                self.publish(id, held, seen).into()
             }
-            Ok(Flush::Publish { id, held, .. }) => {
+            Ok(Flush::Publish { id, held, seen, .. }) => {
                 let this = self.clone();
-                Answer::later(crate::task::blocking(move || this.publish(id, held)))
+                Answer::later(crate::task::blocking(move || this.publish(id, held, seen)))
             }
         }
     }
@@ -99,7 +101,9 @@ impl Filesystem {
     fn plan_death(&self, state: &mut State, id: GenId) -> Flush {
         let open_elsewhere = state.is_open_for_writing(id);
         let Some(generation) = state.generations.get(&id) else { return Flush::Nothing };
-        let empty_handed = !generation.wrote() || !generation.unpublished_bytes();
+        // Emptying a version that had content is writing too, though it leaves no bytes.
+        let empty_handed = !generation.wrote()
+            || (generation.published.is_some() && !generation.unpublished_bytes());
         let nothing_new = generation.published.is_some() || generation.closed_once;
         if empty_handed && (open_elsewhere || nothing_new || !generation.fresh) {
             return if open_elsewhere || generation.published.is_some() || generation.place.is_none()
@@ -122,8 +126,9 @@ impl Filesystem {
         Some(name)
     }
 
-    /// Publishes a generation: digest, blob, journal, namespace. Blocks; idempotent.
-    pub(super) fn publish(&self, id: GenId, held: bool) -> Reply<()> {
+    /// Publishes a generation: digest, blob, journal, namespace. Blocks; idempotent. `seen` is how its file
+    /// looked a moment ago, if somebody has looked.
+    pub(super) fn publish(&self, id: GenId, held: bool, seen: Option<Mark>) -> Reply<()> {
         let lock = match self.0.state.lock().generations.get(&id) {
             Some(generation) => Arc::clone(&generation.publishing),
             None => return Ok(()),
@@ -132,9 +137,10 @@ impl Filesystem {
         let (source, staged, prior, synced) = {
             let mut state = self.0.state.lock();
             let Some(generation) = state.generations.get_mut(&id) else { return Ok(()) };
-            let now = Mark::of(generation.file())?;
-            let known =
-                generation.published.as_ref().is_some_and(|published| published.mark == now);
+            let known = match &generation.published {
+                Some(published) => published.mark == Mark::of(generation.file())?,
+                None => false,
+            };
             if (known && !generation.attrs_moved)
                 || generation.stage == Stage::Dropped
                 || generation.place.is_none()
@@ -144,9 +150,14 @@ impl Filesystem {
             let prior = generation.published.as_ref().map(|published| published.digest);
             (Arc::clone(&generation.source), generation.staged.take(), prior, generation.synced)
         };
-        let done = self.store(&source, staged, prior, synced).and_then(|stored| {
-            self.announce(id, stored, held)?;
-            if synced {
+        let done = self.store(&source, staged, prior, seen).and_then(|stored| {
+            let digest = stored.digest;
+            let durable = if synced { self.0.rooms.blobs.sync(&digest) } else { Ok(()) };
+            let announced = durable.and_then(|()| self.announce(id, stored, held));
+            if !matches!(announced, Ok(true)) {
+                self.take_back(&digest, &source);
+            }
+            if announced? && synced {
                 self.0.rooms.ledger.sync()?;
             }
             Ok(())
@@ -165,7 +176,7 @@ impl Filesystem {
         source: &Arc<Source>,
         staged: Option<StagedPath>,
         prior: Option<Digest>,
-        synced: bool,
+        seen: Option<Mark>,
     ) -> Result<Stored, Error> {
         let file = source.backing.file();
         let mut staged = match (staged, prior) {
@@ -174,7 +185,8 @@ impl Filesystem {
             (None, Some(digest)) => self.0.rooms.blobs.withdraw(&digest, file)?,
             (None, None) => None,
         };
-        let (digest, mark) = digest_of(file).map_err(|e| Error::io("digest a closed file", e))?;
+        let (digest, mark) =
+            digest_of(file, seen).map_err(|e| Error::io("digest a closed file", e))?;
         if mark.size == 0 {
             return Ok(Stored { digest, mark, staged });
         }
@@ -191,7 +203,8 @@ impl Filesystem {
             }
         };
         let blobs = &self.0.rooms.blobs;
-        if !blobs.make_room(mark.size) {
+        path.note_bytes(mark.size);
+        if !blobs.make_room(0) {
             return Err(Error::new(
                 Kind::NoSpace,
                 "no room for a closed file below the limit of the cache",
@@ -202,25 +215,27 @@ impl Filesystem {
         if matches!(adopted, Adopted::Known) {
             self.0.rooms.metrics.deduplicated.add(1);
         }
-        if synced {
-            blobs.sync(&digest)?;
-        }
         Ok(Stored { digest, mark, staged: None })
     }
 
-    /// Makes the stored bytes the entry: journal, namespace, and the inode that everybody finds.
-    fn announce(&self, id: GenId, stored: Stored, held: bool) -> Result<(), Error> {
+    /// Takes a blob back that no entry came to name. Its writer may still change it, so it would stand in
+    /// the way of eviction for as long as we run.
+    fn take_back(&self, digest: &Digest, source: &Source) {
+        match self.0.rooms.blobs.withdraw(digest, source.backing.file()) {
+            // The name goes with it; whoever has the file open goes on reading it.
+            Ok(staged) => drop(staged),
+            Err(error) => tracing::debug!(%digest, error = error.chain(), "a blob stays unnamed"),
+        }
+    }
+
+    /// Makes the stored bytes the entry: journal, namespace, and the inode that everybody finds. Returns
+    /// false when there is no name for it any more.
+    fn announce(&self, id: GenId, stored: Stored, held: bool) -> Result<bool, Error> {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
-        let Some(generation) = state.generations.get(&id) else { return Ok(()) };
-        let Some((spot, path)) = place_of(state, generation) else {
-            // Unlinked while it was digested: nobody will ever ask for these bytes.
-            // Unless another path has the same bytes, and they are on their way to the remote.
-            if !self.0.rooms.ledger.read(|fold| fold.uses(&stored.digest)) {
-                self.0.rooms.blobs.mark_saved(&stored.digest);
-            }
-            return Ok(());
-        };
+        let Some(generation) = state.generations.get(&id) else { return Ok(false) };
+        // Perhaps it was unlinked while it was digested: then nobody will ever ask for these bytes.
+        let Some((spot, path)) = place_of(state, generation) else { return Ok(false) };
         let mut attrs = generation.attrs.clone();
         if stored.mark != generation.clean {
             attrs.mtime = stored.mark.mtime();
@@ -264,7 +279,7 @@ impl Filesystem {
             self.expire_names();
         }
         self.invalidate(moved);
-        Ok(())
+        Ok(true)
     }
 
     /// Returns every name that gets the content: the path, and the hard links of the file.
@@ -281,7 +296,9 @@ impl Filesystem {
     pub(super) fn release_file(&self, handle: Handle) -> Answer<()> {
         let last = {
             let mut state = self.0.state.lock();
-            match Self::plan_release(&mut state, handle) {
+            let last = Self::plan_release(&mut state, handle);
+            close_files(state);
+            match last {
                 Some(last) => last,
                 None => return Ok(()).into(),
             }
@@ -304,17 +321,17 @@ impl Filesystem {
             if generation.writers > 0 {
                 return None;
             }
+            let seen = Mark::of(generation.file()).ok();
             let late = generation.place.is_some()
                 && generation.stage != Stage::Dropped
-                && generation.unpublished_bytes()
+                && generation.unpublished_as(seen)
                 && (file.flushed || file.closed);
             // Written, and torn down without any close that we could see: not a close.
             let torn = !generation.leaves_no_trace()
                 && generation.published.is_none()
                 && !file.flushed
                 && (generation.fresh || generation.wrote());
-            let bytes = generation.file().metadata().map_or(0, |meta| meta.len());
-            Some(Last { id, late, torn, bytes })
+            Some(Last { id, late, torn, bytes: seen.map_or(0, |seen| seen.size) })
         });
         state.settle_inode(file.ino);
         last
@@ -323,7 +340,7 @@ impl Filesystem {
     /// Ends a generation whose last writing handle is gone for good.
     fn finish(&self, last: &Last) -> Reply<()> {
         let Last { id, late, torn, .. } = *last;
-        let mut done = if late { self.publish(id, false) } else { Ok(()) };
+        let mut done = if late { self.publish(id, false, None) } else { Ok(()) };
         for _ in 0..SEAL_TRIES_MAX {
             let Some((digest, source)) = self.settle(id, torn) else { return done };
             match self.0.rooms.blobs.seal(&digest, source.backing.file()) {
@@ -333,7 +350,7 @@ impl Filesystem {
                     if let Some(generation) = self.0.state.lock().generations.get_mut(&id) {
                         generation.attrs_moved = true;
                     }
-                    done = self.publish(id, false);
+                    done = self.publish(id, false, None);
                 }
                 Err(error) => {
                     tracing::warn!(%digest, error = error.chain(), "a blob could not be sealed");
@@ -345,6 +362,7 @@ impl Filesystem {
         if state.generations.get(&id).is_some_and(|generation| generation.writers == 0) {
             state.end_generation(id);
         }
+        close_files(state);
         done
     }
 
@@ -369,12 +387,13 @@ impl Filesystem {
         let Some(digest) = generation.published.as_ref().map(|published| published.digest) else {
             // Opened and never written: the entry stays what it was.
             let name = state.drop_generation(id);
-            drop(guard);
+            close_files(guard);
             self.invalidate(name);
             return None;
         };
         if digest.is_empty_content() {
             state.end_generation(id);
+            close_files(guard);
             return None;
         }
         Some((digest, Arc::clone(&generation.source)))
@@ -411,17 +430,19 @@ fn flush_of(id: GenId, generation: &Generation) -> Flush {
     if generation.leaves_no_trace() {
         return Flush::Nothing;
     }
-    let wrote = generation.wrote();
+    // One look at the file: each costs a system call on the way of every close.
+    let seen = Mark::of(generation.file()).ok();
+    let wrote = seen != Some(generation.clean);
     let pending = match &generation.published {
         None => generation.fresh || wrote || generation.attrs_moved,
-        Some(_) => generation.unpublished_bytes() || generation.attrs_moved,
+        Some(published) => seen != Some(published.mark) || generation.attrs_moved,
     };
     if !pending {
         return Flush::Nothing;
     }
-    let bytes = generation.file().metadata().map_or(0, |meta| meta.len());
-    let held = !wrote && bytes == 0 && generation.published.is_none();
-    Flush::Publish { id, held, bytes, durable: generation.synced }
+    let empty = seen.is_some_and(|seen| seen.size == 0);
+    let held = !wrote && empty && generation.published.is_none();
+    Flush::Publish { id, held, seen, durable: generation.synced }
 }
 
 fn place_of(state: &State, generation: &Generation) -> Option<(Spot, TreePath)> {
@@ -455,16 +476,20 @@ fn settle_names(
     moved
 }
 
-/// Digests a whole file, again if it moves meanwhile.
-fn digest_of(file: &File) -> io::Result<(Digest, Mark)> {
+/// Digests a whole file, again if it has moved since `seen` or moves meanwhile.
+fn digest_of(file: &File, seen: Option<Mark>) -> io::Result<(Digest, Mark)> {
+    let mut before = match seen {
+        Some(seen) => seen,
+        None => Mark::of(file)?,
+    };
     let mut tries = 0;
     loop {
-        let before = Mark::of(file)?;
-        let digest = hash_file(file)?;
+        let digest = hash_file(file, before.size)?;
         let after = Mark::of(file)?;
         tries += 1;
         if before == after || tries == DIGEST_TRIES_MAX {
             return Ok((digest, after));
         }
+        before = after;
     }
 }

@@ -8,8 +8,13 @@ use super::filesystem::Filesystem;
 use super::inode::Spot;
 use super::lookup::{Seen, seen_in};
 use super::state::State;
+use crate::error::Kind;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
+use crate::sync::RECORD_CHANGES_MAX;
+
+/// The most entries that one rename moves: each is a removal and a put of one record.
+const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
 
 /// What stands under one name of a rename.
 struct Side {
@@ -97,7 +102,7 @@ impl Filesystem {
             ops.extend(self.ops_on_further_names(&to.path, &lost.entry));
         }
         ops.extend(moving);
-        self.commit(ops)?;
+        self.commit_move(ops)?;
         state.retire(&to.spot);
         state.move_slot(&from.spot, &to.spot);
         Ok(())
@@ -138,12 +143,22 @@ impl Filesystem {
         let puts: std::collections::HashSet<TreePath> =
             ops.iter().filter(|(_, op)| matches!(op, Op::Put(_))).map(|(p, _)| p.clone()).collect();
         ops.retain(|(path, op)| matches!(op, Op::Put(_)) || !puts.contains(path));
-        self.commit(ops)?;
+        self.commit_move(ops)?;
         let aside: Spot = (from.spot.0, Box::from(&b"\0exchange"[..]));
         state.move_slot(&from.spot, &aside);
         state.move_slot(&to.spot, &from.spot);
         state.move_slot(&aside, &to.spot);
         Ok(())
+    }
+
+    /// Publishes a move. What is too large for one record cannot move in one step: `EXDEV` makes programs
+    /// such as `mv` copy it and remove the original, as between two file systems.
+    fn commit_move(&self, ops: Vec<(TreePath, Op)>) -> Reply<()> {
+        match self.publish_keeping(ops) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == Kind::Invalid => Err(Errno::EXDEV),
+            Err(error) => Err(super::errno::promised(&error)),
+        }
     }
 
     /// Returns the changes that move what is published under a path, with everything below it.
@@ -158,8 +173,11 @@ impl Filesystem {
                 let left = ledger.living_left(fold, &path, &entry, changed_ms);
                 Some((path, left.map(|_| entry)))
             });
-            own.into_iter().chain(below).collect()
+            own.into_iter().chain(below).take(MOVE_ENTRIES_MAX + 1).collect()
         });
+        if moving.len() > MOVE_ENTRIES_MAX {
+            return Err(Errno::EXDEV);
+        }
         let mut ops = Vec::with_capacity(moving.len() * 2);
         for (path, entry) in moving {
             if let Some(entry) = entry {

@@ -1,12 +1,14 @@
 //! The state under the room's one lock: inodes, slots, generations, handles.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use hearthfs_mount::{Errno, Handle, Ino};
+use parking_lot::MutexGuard;
 
 use super::generation::{Generation, Stage};
 use super::handle::{OpenDir, OpenFile};
-use super::inode::{GenId, Inode, Node, Spot};
+use super::inode::{GenId, Inode, Node, Source, Spot};
 use super::slot::Slot;
 use super::who::Who;
 use crate::name::TreePath;
@@ -25,6 +27,8 @@ pub(super) struct State {
     pub(super) dirs: HashMap<Handle, OpenDir>,
     /// The inode of each group of hard links that the kernel knows.
     pub(super) groups: HashMap<Stamp, Ino>,
+    /// Files that nobody needs any more: see [`close_files`].
+    let_go: Vec<Arc<Source>>,
     next_ino: u64,
     next_handle: u64,
 }
@@ -40,9 +44,15 @@ impl State {
             files: HashMap::new(),
             dirs: HashMap::new(),
             groups: HashMap::new(),
+            let_go: Vec::new(),
             next_ino: FIRST_GENERATION_INO,
             next_handle: 1,
         }
+    }
+
+    /// Lets go of a file, to be closed by the next [`close_files`].
+    pub(super) fn let_go(&mut self, source: Arc<Source>) {
+        self.let_go.push(source);
     }
 
     pub(super) fn fresh_ino(&mut self) -> Ino {
@@ -169,6 +179,13 @@ impl State {
         {
             inode.places.retain(|place| place != from);
             inode.places.push(to.clone());
+            // A published file that is open for writing goes along: what is written comes under its new name.
+            if let Node::Generation(id) = inode.node
+                && let Some(generation) = self.generations.get_mut(&id)
+                && generation.place.as_ref() == Some(from)
+            {
+                generation.place = Some(to.clone());
+            }
         }
         for id in &slot.generations {
             if let Some(generation) = self.generations.get_mut(id) {
@@ -242,4 +259,13 @@ impl State {
             })
             .last()
     }
+}
+
+/// Ends the use of the state and closes the files that were let go. Closing tells the kernel that a backing
+/// file is done with, which takes as long as all else that a release does: nobody shall wait for the lock
+/// meanwhile.
+pub(super) fn close_files(mut state: MutexGuard<'_, State>) {
+    let gone = std::mem::take(&mut state.let_go);
+    drop(state);
+    drop(gone);
 }

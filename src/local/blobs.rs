@@ -17,6 +17,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -127,6 +128,8 @@ pub struct Usage {
     pub limit: u64,
     /// Blobs evicted since the start.
     pub evictions: u64,
+    /// Bytes of those.
+    pub evicted_bytes: u64,
     /// Blobs found damaged since the start.
     pub damaged: u64,
 }
@@ -148,7 +151,10 @@ struct Inner {
     /// Whether the table knows every file; until then an unknown digest is looked up on disk.
     listed: AtomicBool,
     evictions: AtomicU64,
+    evicted_bytes: AtomicU64,
     damaged: AtomicU64,
+    /// When the disk was asked last how much it has free, and what it said.
+    disk_free: Mutex<(Duration, u64)>,
     /// Minute of the last warnings about damage, and how many it has seen.
     warned: Mutex<(u64, u32)>,
 }
@@ -208,7 +214,9 @@ impl Blobs {
             stripes: (0..256).map(|_| Mutex::new(())).collect(),
             listed: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
+            evicted_bytes: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
+            disk_free: Mutex::new((Duration::ZERO, 0)),
             warned: Mutex::new((0, 0)),
         }));
         blobs.list()?;
@@ -275,6 +283,17 @@ impl Blobs {
         news
     }
 
+    /// Returns what the index is told of the blobs whose seals stand, by digest.
+    pub fn seals(&self) -> Vec<(Digest, Used)> {
+        let table = self.0.table.lock();
+        let told = |blob: &Blob| Used { seal: blob.seal, used: blob.used };
+        let mut all: Vec<(Digest, Used)> =
+            table.tier.sealed().map(|(digest, blob)| (*digest, told(blob))).collect();
+        drop(table);
+        all.sort_unstable_by_key(|(digest, _)| *digest);
+        all
+    }
+
     /// Reports what the tier holds.
     pub fn usage(&self) -> Usage {
         let table = self.0.table.lock();
@@ -287,6 +306,7 @@ impl Blobs {
             blobs: table.tier.len() as u64,
             limit: self.0.limits.bytes,
             evictions: self.0.evictions.load(Ordering::Relaxed),
+            evicted_bytes: self.0.evicted_bytes.load(Ordering::Relaxed),
             damaged: self.0.damaged.load(Ordering::Relaxed),
         }
     }

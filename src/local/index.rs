@@ -4,48 +4,53 @@
 //! error or a panic inside sled, it is dropped and begun again empty, its *generation* moves, and
 //! the owner of the facts fills it again when it likes.
 //!
-//! It is a log of *chunks*, each with many facts: sled takes far too much memory and disk for a
-//! key of its own for every fact. Newer chunks overrule older ones; when there are many, all are
-//! rewritten as a *base*, in which each key occurs once. The facts of one batch are written
-//! together, so a log name that is noted as seen is never there without its registers. Facts in an
-//! index that was begun again count only after [`Index::refilled`]; before that, a restart finds it
-//! empty.
+//! Most facts lie in a *base*, a flat file that is read from end to end; sled keeps what was saved
+//! since, as a log of *chunks*, each with many facts: it takes far too much memory and disk for a key
+//! of its own for every fact. Later chunks overrule earlier ones and the base; when there are many,
+//! all of it is merged into a new base. The facts of one batch are written together, so a log name
+//! that is noted as seen is never there without its registers. Facts in an index that was begun again
+//! count only after [`Index::refilled`]; before that, a restart finds it empty.
 
+mod base;
 mod chunk;
 mod facts;
+mod load;
 mod worker;
 
-use std::collections::HashSet;
 use std::fs;
-use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use self::chunk::{Packer, Unpacked};
-pub use self::facts::{Batch, Loaded, Used};
+use self::base::Base;
+use self::chunk::{Packer, Unpacked, first, visit};
+pub use self::facts::{Batch, Used};
 use self::facts::{Facts, SEAL, key};
+pub use self::load::Loaded;
+use self::load::{Loading, Piece};
 use self::worker::{Order, Shared, Worker};
 use super::dir::CacheDir;
 use crate::task;
 
 /// The format of keys and values; another one begins empty.
-const FORMAT: &[u8] = b"1";
+const FORMAT: &[u8] = b"2";
 /// What sled may keep in memory, in bytes.
 const CACHE_BYTES: u64 = 16 << 20;
-/// The chunks after the base may hold a quarter of its facts before all is rewritten ...
-const WORTH_PART: u64 = 4;
+/// The chunks may hold this part of the facts of the base before all is merged ...
+const WORTH_PART: u64 = 8;
 /// ... and this many besides.
 const WORTH_FLOOR: u64 = 50_000;
 /// Before the number of a chunk.
 const CHUNK: u8 = b'c';
 /// Before the name of a fact about the index itself.
 const OWN: u8 = b'!';
-/// How long a load may take; then the index counts as empty.
+/// How long a load may take to bring the next facts; then the index counts as empty.
 const LOAD_WAIT: Duration = Duration::from_mins(1);
+/// Pieces of a load that may wait for who takes them in.
+const PIECES_MAX: usize = 8;
 /// How long a flush is waited for.
 const FLUSH_WAIT: Duration = Duration::from_secs(30);
 
@@ -89,11 +94,43 @@ impl Index {
         self.0.shared.send(Order::Refilled(generation));
     }
 
+    /// Says that what all facts stand for was made anew: the generation moves, and what the index is
+    /// [filled](Index::fill) with takes the place of all it has. Until then it keeps that.
+    pub fn renew(&self) {
+        // At once, so that whoever saves next fills it first.
+        self.0.shared.generation.fetch_add(1, Ordering::AcqRel);
+        self.0.shared.send(Order::StopFilling);
+    }
+
     /// Reads everything that the index remembers; nothing if it was begun again.
     pub fn load(&self) -> Loaded {
-        let (reply, answer) = sync_channel(1);
-        self.0.shared.send(Order::Load(reply));
-        answer.recv_timeout(LOAD_WAIT).unwrap_or_default()
+        let (pieces, told) = sync_channel(PIECES_MAX);
+        self.0.shared.send(Order::Load(pieces));
+        let mut loading = Loading::default();
+        loop {
+            match told.recv_timeout(LOAD_WAIT) {
+                Ok(Piece::Facts { raw, seals }) => {
+                    if let Err(why) = loading.take(&raw, seals) {
+                        drop(told);
+                        self.0.shared.send(Order::Lose(why));
+                        self.flush();
+                        return Loaded::default();
+                    }
+                }
+                Ok(Piece::End(true)) => return loading.finish(),
+                Ok(Piece::End(false)) | Err(_) => return Loaded::default(),
+            }
+        }
+    }
+
+    /// Fills the index again, a part at a time, since the generation moved to `generation`. Each fact
+    /// comes once: locations by digest, other facts by name, objects of the log by name, registers by
+    /// path, seals by digest. All count with [`Index::refilled`]; what is [saved](Index::save) from the
+    /// first of them on overrules them.
+    pub fn fill(&self, generation: u64, batch: Batch) {
+        if !batch.is_empty() {
+            self.0.shared.send(Order::Fill(generation, batch));
+        }
     }
 
     /// Saves facts, later, in the order of the calls. Waits only when very much is waiting already.
@@ -138,10 +175,11 @@ struct Store {
     era: u64,
     /// The number of the next chunk.
     next: u64,
-    /// The numbers of the chunks of the base; those after it overrule it, those before are dead.
-    base: Range<u64>,
-    /// Facts in the base, and in the chunks after it.
-    facts: (u64, u64),
+    base: Option<Base>,
+    /// The base that is being filled.
+    filling: Option<base::Writer>,
+    /// Facts in the chunks.
+    newer: u64,
 }
 
 impl Store {
@@ -156,8 +194,10 @@ impl Store {
             .map_err(text)?;
         let file = path.join("db");
         let ino = fs::metadata(&file).map_err(|e| e.to_string())?.ino();
-        let mut store = Self { db, file, ino, era, next: 0, base: 0..0, facts: (0, 0) };
+        let (base, filling) = (None, None);
+        let mut store = Self { db, file, ino, era, next: 0, base, filling, newer: 0 };
         if store.db.is_empty() {
+            base::sweep(store.dir(), None)?;
             store.own("format", FORMAT)?;
             store.set_whole()?;
             return Ok(store);
@@ -169,16 +209,26 @@ impl Store {
             return Err("it was begun again and never filled".into());
         }
         if let Some(base) = store.get_own("base")? {
-            let numbers = base.split_at_checked(8).ok_or("its base is unreadable")?;
-            store.base = number(numbers.0)?..number(numbers.1)?;
+            store.base = Some(Base::open(store.dir(), number(&base)?)?);
         }
+        base::sweep(store.dir(), store.base.as_ref())?;
         let last = store.db.scan_prefix([CHUNK]).next_back().transpose().map_err(text)?;
         store.next = match last {
             Some((key, _)) => number(&key[1..])? + 1,
-            None => store.base.end,
+            None => store.first(),
         };
         store.drop_dead()?;
         Ok(store)
+    }
+
+    /// Returns the folder of the index.
+    fn dir(&self) -> &Path {
+        self.file.parent().expect("the file lies in a folder")
+    }
+
+    /// Returns the number of the first chunk that is not in the base.
+    fn first(&self) -> u64 {
+        self.base.as_ref().map_or(0, |base| base.number)
     }
 
     fn own(&self, name: &str, value: &[u8]) -> Result<(), Trouble> {
@@ -213,9 +263,42 @@ impl Store {
             self.next += 1;
         }
         self.db.apply_batch(batch).map_err(text)?;
-        self.facts.1 += packer.count();
+        self.newer += packer.count();
         self.flush()?;
-        if self.facts.1 > self.facts.0 / WORTH_PART + WORTH_FLOOR { self.compact() } else { Ok(()) }
+        let most = self.base.as_ref().map_or(0, |base| base.facts) / WORTH_PART + WORTH_FLOOR;
+        if self.newer > most && self.filling.is_none() { self.merge() } else { Ok(()) }
+    }
+
+    /// Writes facts of a base that is filled.
+    fn fill(&mut self, facts: &[facts::Fact]) -> Result<(), Trouble> {
+        let (dir, next, era) = (self.dir().to_owned(), self.next, self.era);
+        let writer = match &mut self.filling {
+            Some(writer) => writer,
+            none => none.insert(base::Writer::create(&dir, next, era)?),
+        };
+        for (key, value) in facts {
+            writer
+                .add(key, value.as_deref().ok_or("a fact was forgotten that was never there")?)?;
+        }
+        Ok(())
+    }
+
+    /// Reports whether a base is being filled.
+    fn is_filling(&self) -> bool {
+        self.filling.is_some()
+    }
+
+    /// Forgets what it was filled with so far.
+    fn stop_filling(&mut self) {
+        self.filling = None;
+    }
+
+    /// Ends the filling, if there was one.
+    fn filled(&mut self) -> Result<(), Trouble> {
+        if let Some(writer) = self.filling.take() {
+            self.replace_base(writer.finish()?)?;
+        }
+        self.set_whole()
     }
 
     fn flush(&mut self) -> Result<(), Trouble> {
@@ -228,92 +311,130 @@ impl Store {
     /// and says nothing, or waits for ever.
     fn check(&self) -> Result<(), Trouble> {
         match fs::metadata(&self.file) {
-            Ok(found) if found.ino() == self.ino => Ok(()),
+            Ok(found)
+                if found.ino() == self.ino && self.base.as_ref().is_none_or(Base::is_there) =>
+            {
+                Ok(())
+            }
             _ => Err("its files were removed".into()),
         }
     }
 
-    /// Calls `visit` with the newest value of each key that is not forgotten, as the chunks before
-    /// `end` have it. Returns how many facts there are in the base and after it.
-    fn visit(
-        &self,
-        end: u64,
-        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), Trouble>,
-    ) -> Result<(u64, u64), Trouble> {
-        let mut overruled: HashSet<[u8; 16]> = HashSet::new();
-        let mut counts = (0, 0);
-        let newer = self.db.range(chunk_key(self.base.end)..chunk_key(end)).values().rev();
-        for chunk in newer {
-            let chunk = Unpacked::new(&chunk.map_err(text)?)?;
-            chunk.visit(|key, value| {
-                counts.1 += 1;
-                let first = overruled.insert(short(key));
-                match value.filter(|_| first && self.believes(&chunk, key)) {
-                    Some(value) => visit(key, value),
-                    None => Ok(()),
-                }
-            })?;
-        }
-        let base = self.db.range(chunk_key(self.base.start)..chunk_key(self.base.end)).values();
-        for chunk in base {
-            let chunk = Unpacked::new(&chunk.map_err(text)?)?;
-            chunk.visit(|key, value| {
-                counts.0 += 1;
-                let stays = self.believes(&chunk, key)
-                    && (overruled.is_empty() || !overruled.contains(&short(key)));
-                match value.filter(|_| stays) {
-                    Some(value) => visit(key, value),
-                    None => Ok(()),
-                }
-            })?;
-        }
-        Ok(counts)
+    /// Yields the chunks that are not in the base, unpacked.
+    fn chunks(&self) -> impl Iterator<Item = Result<Unpacked, Trouble>> {
+        let all = self.db.range(chunk_key(self.first())..chunk_key(self.next)).values();
+        all.map(|chunk| Unpacked::new(&chunk.map_err(text)?))
     }
 
-    /// Reports whether a fact may be believed: a seal of another era means nothing.
-    fn believes(&self, chunk: &Unpacked, key: &[u8]) -> bool {
-        chunk.era == self.era || key.first() != Some(&SEAL)
-    }
-
-    /// Rewrites everything as a new base. Until the base is switched, the new chunks say again what
-    /// the old ones say, so a crash in between is harmless.
-    fn compact(&mut self) -> Result<(), Trouble> {
-        let (start, mut next) = (self.next, self.next);
-        let mut packer = Packer::new(self.era);
-        let mut put = |chunk: Option<Vec<u8>>| -> Result<(), Trouble> {
-            if let Some(chunk) = chunk {
-                self.db.insert(chunk_key(next), chunk).map_err(text)?;
-                next += 1;
-            }
-            Ok(())
+    /// Merges everything into a new base. Until that is in place, the old one and the chunks say the
+    /// same, so a crash in between is harmless.
+    fn merge(&mut self) -> Result<(), Trouble> {
+        let chunks = self.chunks().collect::<Result<Vec<Unpacked>, Trouble>>()?;
+        let newer = newest(&chunks, self.era)?;
+        let mut newer = newer.into_iter().peekable();
+        let mut writer = base::Writer::create(self.dir(), self.next, self.era)?;
+        let mut put = |key: &[u8], value: Option<&[u8]>| match value {
+            Some(value) => writer.add(key, value),
+            None => Ok(()),
         };
-        self.visit(start, |key, value| put(packer.add(key, Some(value))?))?;
-        put(packer.finish()?)?;
-        self.db.flush().map_err(text)?;
-        let base = [start.to_be_bytes(), next.to_be_bytes()].concat();
-        self.own("base", &base)?;
-        self.db.flush().map_err(text)?;
-        self.next = next;
-        self.base = start..next;
-        self.facts = (packer.count(), 0);
-        self.drop_dead()?;
-        self.flush()
+        if let Some(base) = &self.base {
+            let mut reader = base.read()?;
+            let era = reader.era;
+            while let Some(raw) = reader.next()? {
+                visit(&raw, |key, value| {
+                    while let Some((before, value)) = newer.next_if(|(newer, _)| *newer < key) {
+                        put(before, value)?;
+                    }
+                    if let Some((_, value)) = newer.next_if(|(newer, _)| *newer == key) {
+                        return put(key, value);
+                    }
+                    put(key, value.filter(|_| believes(self.era, era, key)))
+                })?;
+            }
+        }
+        for (key, value) in newer {
+            put(key, value)?;
+        }
+        self.replace_base(writer.finish()?)
     }
 
-    /// Removes the chunks that a compaction has replaced.
+    /// Puts a base in place of the one there was and of the chunks before it.
+    fn replace_base(&mut self, base: Base) -> Result<(), Trouble> {
+        self.own("base", &base.number.to_be_bytes())?;
+        self.db.flush().map_err(text)?;
+        self.newer = 0;
+        self.base = Some(base);
+        self.drop_dead()?;
+        self.flush()?;
+        base::sweep(self.dir(), self.base.as_ref())
+    }
+
+    /// Removes the chunks that are in the base.
     fn drop_dead(&self) -> Result<(), Trouble> {
-        for dead in self.db.range(chunk_key(0)..chunk_key(self.base.start)).keys() {
+        for dead in self.db.range(chunk_key(0)..chunk_key(self.first())).keys() {
             self.db.remove(dead.map_err(text)?).map_err(text)?;
         }
         Ok(())
     }
 
-    fn load(&mut self) -> Result<Loaded, Trouble> {
-        let mut loaded = Loaded::default();
-        self.facts = self.visit(self.next, |key, value| loaded.take(key, value))?;
-        loaded.sort();
-        Ok(loaded)
+    /// Sends all facts, older ones first, until nobody takes them.
+    fn load(&mut self, pieces: &SyncSender<Piece>) -> Result<(), Trouble> {
+        let mut facts = 0;
+        if let Some(base) = &self.base {
+            let mut reader = base.read()?;
+            let seals = reader.era == self.era;
+            while let Some(raw) = reader.next()? {
+                if pieces.send(Piece::Facts { raw, seals }).is_err() {
+                    return Ok(());
+                }
+            }
+            facts = reader.facts.unwrap_or(0);
+        }
+        let mut newer = 0;
+        for chunk in self.chunks() {
+            let Unpacked { era, raw } = chunk?;
+            visit(&raw, |_, _| {
+                newer += 1;
+                Ok(())
+            })?;
+            let seals = era == self.era;
+            if pieces.send(Piece::Facts { raw, seals }).is_err() {
+                return Ok(());
+            }
+        }
+        self.newer = newer;
+        if let Some(base) = &mut self.base {
+            base.facts = facts;
+        }
+        Ok(())
     }
+}
+
+/// Reports whether a fact may be believed: a seal of another era means nothing.
+fn believes(era: u64, of: u64, key: &[u8]) -> bool {
+    era == of || key.first() != Some(&SEAL)
+}
+
+/// A fact where it lies.
+type Lying<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// Returns the newest fact of each key, in the order of the keys.
+fn newest(chunks: &[Unpacked], era: u64) -> Result<Vec<Lying<'_>>, Trouble> {
+    let mut all: Vec<Lying<'_>> = Vec::new();
+    for chunk in chunks.iter().rev() {
+        let from = all.len();
+        let mut rest = chunk.raw.as_slice();
+        while !rest.is_empty() {
+            let (key, value, after) = first(rest)?;
+            all.push((key, value.filter(|_| believes(era, chunk.era, key))));
+            rest = after;
+        }
+        // The newest of each key is to come first.
+        all[from..].reverse();
+    }
+    all.sort_by_key(|(key, _)| *key);
+    all.dedup_by_key(|(key, _)| *key);
+    Ok(all)
 }
 
 /// Returns the key of a chunk.
@@ -324,11 +445,6 @@ fn chunk_key(number: u64) -> Vec<u8> {
 /// Reads the number of a chunk.
 fn number(bytes: &[u8]) -> Result<u64, Trouble> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| "a number is unreadable".into())
-}
-
-/// Returns a name for a key that takes less memory.
-fn short(key: &[u8]) -> [u8; 16] {
-    blake3::hash(key).as_bytes()[..16].try_into().expect("sixteen bytes")
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]

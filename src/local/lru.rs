@@ -156,6 +156,13 @@ impl Tier {
         self.free.iter().map(|(digest, _)| digest).chain(held)
     }
 
+    /// Yields the blobs whose seals stand for their digests, in no order.
+    pub(super) fn sealed(&self) -> impl Iterator<Item = (&Digest, &Blob)> {
+        let held = self.held.iter().filter(|(_, held)| held.present && !held.unsealed);
+        let held = held.map(|(digest, held)| (digest, &held.blob));
+        self.free.iter().chain(held).filter(|(_, blob)| blob.verified)
+    }
+
     fn take(&mut self, digest: &Digest) -> Option<Held> {
         let held = if let Some(blob) = self.free.pop(digest) {
             Held::free(blob)

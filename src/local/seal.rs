@@ -12,6 +12,8 @@ use crate::digest::{Digest, Hasher};
 
 /// Bytes read at a time when a file is hashed.
 const HASH_CHUNK_BYTES: usize = 256 << 10;
+/// The same for a small file.
+const HASH_CHUNK_BYTES_MIN: usize = 4 << 10;
 
 /// The look of a file: whoever changes its bytes changes this too, short of the root user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -39,10 +41,12 @@ impl Seal {
     }
 }
 
-/// Digests the whole content of an open file, wherever its offset stands.
-pub fn hash_file(file: &File) -> io::Result<Digest> {
+/// Digests the whole content of an open file, wherever its offset stands. It is read to its end even if
+/// that is not at `expected` bytes, which only says how large a buffer is worth its price.
+pub fn hash_file(file: &File, expected: u64) -> io::Result<Digest> {
     let mut hasher = Hasher::new();
-    let mut buffer = vec![0; HASH_CHUNK_BYTES];
+    let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+    let mut buffer = vec![0; expected.clamp(HASH_CHUNK_BYTES_MIN, HASH_CHUNK_BYTES)];
     let mut offset = 0;
     loop {
         match file.read_at(&mut buffer, offset) {

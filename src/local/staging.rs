@@ -8,9 +8,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use parking_lot::Mutex;
 
 use super::dir::CacheDir;
 use crate::error::{Error, Result};
+use crate::task;
 
 /// Where staging files are named and counted; shared with the blobs, which take files back.
 #[derive(Debug)]
@@ -18,21 +22,18 @@ pub(super) struct Shelf {
     path: PathBuf,
     next: AtomicU64,
     bytes: AtomicU64,
-    /// What the last measurement found beyond the noted bytes.
-    unnoted: AtomicU64,
     opened: AtomicBool,
 }
 
 impl Shelf {
     pub(super) fn new(path: PathBuf) -> Self {
         let opened = AtomicBool::new(false);
-        let zero = || AtomicU64::new(0);
-        Self { path, next: zero(), bytes: zero(), unnoted: zero(), opened }
+        Self { path, next: AtomicU64::new(0), bytes: AtomicU64::new(0), opened }
     }
 
     /// Returns the bytes that staging files take, as far as they were noted.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed).saturating_add(self.unnoted.load(Ordering::Relaxed))
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Reserves a name for a file that the caller puts there.
@@ -41,11 +42,70 @@ impl Shelf {
         let path = self.path.join(format!("{number:016x}"));
         StagedPath { path, shelf: Arc::clone(self), bytes: AtomicU64::new(0), consumed: false }
     }
+
+    fn create(self: &Arc<Self>) -> Result<(File, StagedPath)> {
+        let staged = self.name();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(staged.path())
+            .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
+        Ok((file, staged))
+    }
 }
+
+/// Empty files that are kept ready. Making one is most of what a `create` costs, and a program that
+/// creates a file is usually not done with the one before when the next can be made.
+const READY_FILES_MAX: usize = 16;
 
 /// The folder of staging files.
 #[derive(Clone, Debug)]
-pub struct Staging(Arc<Shelf>);
+pub struct Staging {
+    shelf: Arc<Shelf>,
+    ready: Option<Ready>,
+}
+
+/// Files that were made before anybody asked for them, by a thread of their own, which ends with the last
+/// clone.
+#[derive(Clone, Debug)]
+struct Ready {
+    files: Arc<Mutex<Vec<(File, StagedPath)>>>,
+    wake: SyncSender<()>,
+}
+
+impl Ready {
+    fn start(shelf: Arc<Shelf>) -> io::Result<Self> {
+        let files = Arc::new(Mutex::new(Vec::with_capacity(READY_FILES_MAX)));
+        let (wake, woken) = sync_channel::<()>(1);
+        let made = Arc::clone(&files);
+        // It ends by itself.
+        drop(task::thread("hearthfs-stage", move || {
+            while woken.recv().is_ok() {
+                while made.lock().len() < READY_FILES_MAX {
+                    // Whoever needs one then tries it himself, and says what is wrong.
+                    let Ok(one) = shelf.create() else { break };
+                    made.lock().push(one);
+                }
+            }
+        })?);
+        let ready = Self { files, wake };
+        ready.refill();
+        Ok(ready)
+    }
+
+    fn refill(&self) {
+        // A full channel says that the thread was told already.
+        self.wake.try_send(()).ok();
+    }
+
+    fn take(&self) -> Option<(File, StagedPath)> {
+        let one = self.files.lock().pop();
+        self.refill();
+        one
+    }
+}
 
 impl Staging {
     /// Opens the folder and removes what an earlier run left in it.
@@ -58,48 +118,29 @@ impl Staging {
                 tracing::info!(files = emptied, "dropped what an earlier run had not published");
             }
         }
-        Ok(Self(Arc::clone(shelf)))
+        Ok(Self { shelf: Arc::clone(shelf), ready: None })
+    }
+
+    /// Keeps some empty files ready from now on.
+    pub fn keep_ready(mut self) -> Result<Self> {
+        let ready = Ready::start(Arc::clone(&self.shelf))
+            .map_err(|e| Error::io("start the thread that makes staging files", e))?;
+        self.ready = Some(ready);
+        Ok(self)
     }
 
     /// Makes a new, empty file, open for reading and writing.
     pub fn create(&self) -> Result<(File, StagedPath)> {
-        let staged = self.0.name();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(staged.path())
-            .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
-        Ok((file, staged))
+        match self.ready.as_ref().and_then(Ready::take) {
+            Some(made) => Ok(made),
+            None => self.shelf.create(),
+        }
     }
 
     /// Returns the bytes that staging files take, as far as they were noted with
-    /// [`StagedPath::note_bytes`] or found by [`Staging::measure`].
+    /// [`StagedPath::note_bytes`].
     pub fn bytes(&self) -> u64 {
-        self.0.bytes()
-    }
-
-    /// Asks the disk how much the staging files take: writes through the kernel are not noted.
-    ///
-    /// What it finds beyond the noted bytes counts until the next measurement. Costs one call per
-    /// staging file.
-    pub fn measure(&self) -> Result<u64> {
-        let sum = || -> io::Result<u64> {
-            let mut sum = 0;
-            for entry in fs::read_dir(&self.0.path)? {
-                match entry?.metadata() {
-                    Ok(found) => sum += found.len(),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            Ok(sum)
-        };
-        let sum = sum().map_err(|e| Error::io(format!("measure {}", self.0.path.display()), e))?;
-        let noted = self.0.bytes.load(Ordering::Relaxed);
-        self.0.unnoted.store(sum.saturating_sub(noted), Ordering::Relaxed);
-        Ok(sum)
+        self.shelf.bytes()
     }
 }
 
@@ -132,11 +173,19 @@ impl StagedPath {
         &self.path
     }
 
-    /// Notes how large the file is by now, in bytes, for the limit of the disk.
-    pub fn note_bytes(&self, bytes: u64) {
+    /// Notes how large the file is by now, in bytes, for the limit of the disk. Returns whether it has grown.
+    pub fn note_bytes(&self, bytes: u64) -> bool {
         let old = self.bytes.swap(bytes, Ordering::Relaxed);
         // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
         self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
+        bytes > old
+    }
+
+    /// Notes that the file is at least this large by now.
+    pub fn note_growth(&self, bytes: u64) {
+        if bytes > self.bytes.load(Ordering::Relaxed) {
+            self.note_bytes(bytes);
+        }
     }
 
     /// Gives the name up without removing anything: the file now has another name.
@@ -175,7 +224,11 @@ mod tests {
         staged.note_bytes(100);
         second.note_bytes(50);
         staged.note_bytes(30);
+        second.note_growth(40);
         assert_eq!(staging.bytes(), 80);
+        second.note_growth(60);
+        assert_eq!(staging.bytes(), 90);
+        second.note_bytes(50);
         let path = staged.path().to_owned();
         drop(staged);
         assert!(!path.exists());
@@ -187,16 +240,36 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_kept_ready_are_as_good_as_new() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = CacheDir::open(root.path()).unwrap();
+        let staging = Staging::open(&dir).unwrap().keep_ready().unwrap();
+        let files: Vec<_> = (0..3 * READY_FILES_MAX).map(|_| staging.create().unwrap()).collect();
+        let paths: std::collections::BTreeSet<_> = files.iter().map(|(_, at)| at.path()).collect();
+        assert_eq!(paths.len(), files.len());
+        for (file, staged) in &files {
+            assert!(staged.path().exists());
+            assert_eq!(file.metadata().unwrap().len(), 0);
+        }
+        drop(files);
+        assert_eq!(staging.bytes(), 0);
+        // Whatever the thread is doing, it ends and leaves nothing.
+        drop(staging);
+        let left = || fs::read_dir(dir.path().join("staging")).unwrap().count();
+        while left() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
     fn leftovers_of_an_earlier_run_go_at_the_first_open_only() {
         let root = tempfile::tempdir().unwrap();
         let dir = CacheDir::open(root.path()).unwrap();
         fs::write(dir.path().join("staging/left"), b"x").unwrap();
         let staging = Staging::open(&dir).unwrap();
         assert!(!dir.path().join("staging/left").exists());
-        let (mut file, staged) = staging.create().unwrap();
-        io::Write::write_all(&mut file, b"12345").unwrap();
+        let (_file, staged) = staging.create().unwrap();
         Staging::open(&dir).unwrap();
         assert!(staged.path().exists());
-        assert_eq!(staging.measure().unwrap(), 5);
     }
 }

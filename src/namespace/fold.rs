@@ -392,6 +392,11 @@ impl Fold {
         self.records_after(path.as_bytes()).map(|record| (path_of(record), self.unpack(record)))
     }
 
+    /// Yields of each register the stamp of the last change that it stands on.
+    pub fn stamps(&self) -> impl Iterator<Item = Stamp> {
+        self.registers.iter().map(Record::last_stamp)
+    }
+
     /// Yields all known locations, in no order.
     pub fn locations(&self) -> impl Iterator<Item = (Digest, Location)> {
         self.locations_from(0).map(|(_, digest, location)| (digest, location))

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::health::{Gate, Lane};
 use super::meter::{Meter, Verb};
 use super::store::Backend;
-use super::trouble::Trouble;
+use super::trouble::{Cause, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -60,6 +60,8 @@ pub(super) struct Caller {
     pub(super) gate: Arc<Gate>,
     pub(super) meter: Arc<Meter>,
     pub(super) deadline: Duration,
+    /// What a person can do about credentials that are refused.
+    remedy: &'static str,
     permits: Semaphore,
     reserve: Semaphore,
 }
@@ -70,9 +72,11 @@ impl Caller {
         gate: Arc<Gate>,
         meter: Arc<Meter>,
         deadline: Duration,
+        remedy: &'static str,
     ) -> Self {
         let permits = Semaphore::new(REQUESTS_IN_FLIGHT_MAX);
-        Self { backend, gate, meter, deadline, permits, reserve: Semaphore::new(RESERVE_MAX) }
+        let reserve = Semaphore::new(RESERVE_MAX);
+        Self { backend, gate, meter, deadline, remedy, permits, reserve }
     }
 
     /// Returns the time for a request that moves this many bytes.
@@ -126,10 +130,18 @@ impl Caller {
             // writers of the same bytes at the same moment.
             trouble.kind = Kind::Unavailable;
         }
-        // Credentials that only may read are no outage for those who read.
-        let may_not_write =
-            trouble.kind == Kind::Denied && matches!(call.verb, Verb::Put | Verb::Delete);
-        if trouble.is_outage() && !may_not_write {
+        // Credentials that only may read are no outage for those who read, and no sign that one is over.
+        let denied = trouble.kind == Kind::Denied;
+        let may_not_write = denied
+            && !matches!(trouble.cause(), Cause::Credentials | Cause::NoCredentials)
+            && matches!(call.verb, Verb::Put | Verb::Delete);
+        // Whoever checks the store says why it lets nobody in, in one message.
+        let said_elsewhere = denied && !call.guarded;
+        if may_not_write || said_elsewhere || trouble.cause() == Cause::Crowded {
+            ticket.undecided();
+        } else if trouble.cause() == Cause::Credentials {
+            ticket.unanswered(&format!("{}: {trouble}; {}", call.op, self.remedy));
+        } else if trouble.is_outage() {
             ticket.unanswered(&format!("{}: {trouble}", call.op));
         } else {
             ticket.answered();

@@ -7,22 +7,28 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
 
 use super::call::Call;
+use super::connect;
+use super::expiry::{Declaration, Declared};
 use super::format::{self, Format};
 use super::health::{Health, Lane};
 use super::keys;
 use super::meter::Verb;
 use super::store::Remote;
-use super::trouble::Trouble;
+use super::trouble::{Cause, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
 /// How long a refusal of the store's format is remembered before the store is asked again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(10);
+
+/// How many objects are looked at for one that is not ours.
+const OTHERS_LOOKED_AT_MAX: usize = 100;
 
 /// How often we look for the format object, when others make it at the same time.
 const FORMAT_ROUNDS_MAX: u32 = 4;
@@ -31,7 +37,7 @@ const FORMAT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Remote {
     /// Checks that the store is there, lets us in and has our format, making it ours if it is empty;
-    /// learns its time. Every other operation does the first part by itself before it goes to a store
+    /// tries what it can do, and learns its time. Every other operation does the first part by itself before it goes to a store
     /// that has not been checked, so a store that is down now may be checked later or never.
     pub async fn check(&self) -> Result<()> {
         let _one = self.inner.checking.lock().await;
@@ -85,6 +91,9 @@ impl Remote {
         };
         if inner.checked.load(Ordering::Acquire) {
             return Ok(());
+        }
+        if let Some(text) = self.unfit() {
+            return Err(Error::new(Kind::Invalid, text));
         }
         let now = inner.clock.mono();
         if let Some((at, kind, text)) = &*inner.refused.lock()
@@ -149,6 +158,9 @@ impl Remote {
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => return Err(self.with_remedy(&error)),
             }
+            if round == 0 {
+                self.look_for_others(lane).await;
+            }
             match self.make_format(lane, &key).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == Kind::Exists => {}
@@ -166,6 +178,68 @@ impl Remote {
             tracing::warn!("{warning}");
         }
         Ok(())
+    }
+
+    /// Makes the store declare the expiry that this handle was opened with, and makes the store if it is
+    /// not there yet. Nodes that are mounted learn of it at their next check.
+    pub async fn declare_expiry(&self) -> Result<Declaration> {
+        let own = self.inner.expiry.own();
+        let _one = self.inner.checking.lock().await;
+        self.open_dir(true).await?;
+        let (key, lane) = (self.inner.keys.format(), Lane::Background);
+        let asked = self.asking("read the format of");
+        let call = Call { lane, guarded: false, ..self.call(Verb::Get, asked) };
+        let bytes = match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == Kind::NotFound => {
+                self.agree_on_format(lane, true).await?;
+                return Ok(Declaration::Made);
+            }
+            Err(error) => return Err(self.with_remedy(&error)),
+        };
+        let before = format::check(&bytes, &self.inner.url)?;
+        if before == Declared::Age(own) {
+            return Ok(Declaration::Same);
+        }
+        let text = format::declaring(&bytes, own).expect("it has just been read as such an object");
+        let op = self.asking("write the format of");
+        let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
+        let written = self.inner.caller.call(call, |store| async move {
+            store.put(&key, text.into()).await?;
+            Ok(())
+        });
+        written.await.map_err(|error| self.with_remedy(&error))?;
+        Ok(Declaration::Changed(before))
+    }
+
+    /// Looks whether a place that we are about to make ours holds objects of somebody else, and says so.
+    async fn look_for_others(&self, lane: Lane) {
+        let prefix = self.inner.keys.prefix();
+        let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };
+        let found = self.inner.caller.call(call, |store| async move {
+            let mut stream = store.list(Some(prefix)).take(OTHERS_LOOKED_AT_MAX);
+            while let Some(meta) = stream.next().await {
+                let key = meta?.location;
+                if !self.inner.keys.is_ours(&key) {
+                    return Ok(Some(key));
+                }
+            }
+            Ok(None)
+        });
+        // Whether a list works at all is tried later.
+        if let Ok(Some(key)) = found.await {
+            self.say_foreign(&key);
+        }
+    }
+
+    /// Says, once, that there are objects which are not ours.
+    pub(super) fn say_foreign(&self, key: &Path) {
+        if !self.inner.foreign_said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                remote = %self.inner.url, %key,
+                "objects that are not of hearthfs lie there; they are left alone"
+            );
+        }
     }
 
     /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
@@ -202,47 +276,37 @@ impl Remote {
     }
 
     /// Adds to an error of the check what a person can do about it.
-    fn with_remedy(&self, error: &Error) -> Error {
-        let missing = std::error::Error::source(error)
-            .and_then(|source| source.downcast_ref::<Trouble>())
-            .is_some_and(Trouble::is_missing_bucket);
+    pub(super) fn with_remedy(&self, error: &Error) -> Error {
+        let cause = Trouble::cause_of(error);
         let dir = self.inner.caller.backend.dir().is_some();
-        let (kind, remedy) = match error.kind() {
-            _ if missing => {
+        let (kind, remedy) = match (cause, error.kind()) {
+            (Cause::MissingBucket, _) => {
                 (Kind::NotFound, "the bucket does not exist: make it or correct the name")
             }
-            Kind::Denied if dir => {
-                (Kind::Denied, "we may not read and write there: correct the permissions")
+            (Cause::Clock, _) => {
+                (Kind::Denied, "the clock of this machine is wrong: set it, and keep it set")
             }
-            Kind::Denied => (
-                Kind::Denied,
-                "the credentials are refused: check AWS_ACCESS_KEY_ID, AWS_PROFILE and the policy, \
-                 which has to allow GetObject, PutObject and ListBucket",
-            ),
-            Kind::Invalid => (Kind::Invalid, "check endpoint and region"),
-            kind if dir => (kind, "check that the file system is mounted and its server up"),
-            kind @ Kind::TimedOut => (kind, "no answer in time: check endpoint and network"),
-            kind @ Kind::Unavailable => (kind, "it cannot be reached: check endpoint and network"),
-            kind => (kind, "check the store"),
+            (Cause::NoCredentials, _) => return Error::new(Kind::Denied, error.chain()),
+            (_, Kind::Denied) => (Kind::Denied, connect::credentials_remedy(&self.inner.url)),
+            (_, Kind::Invalid) => {
+                (Kind::Invalid, "check the endpoint, and the region if it has one")
+            }
+            (_, kind) if dir => (kind, "check that the file system is mounted and its server up"),
+            (_, Kind::TimedOut) => {
+                (Kind::TimedOut, "no answer in time: check endpoint and network")
+            }
+            (_, Kind::Unavailable) => {
+                (Kind::Unavailable, "it cannot be reached: check endpoint and network")
+            }
+            (_, kind) => (kind, "check the store"),
         };
         Error::new(kind, format!("{}; {remedy}", error.chain()))
     }
 
-    /// Writes a small object, reads back when the store thinks that was, and removes it.
+    /// Tries the store, and takes its time from what it said of the object by which that was done.
     async fn learn_time(&self) -> Result<()> {
-        let key = self.inner.keys.probe(self.inner.node);
-        let before = self.inner.clock.mono();
-        let text = Bytes::from_static(b"probe\n");
-        self.write_now(key.clone(), text, 64).await.map_err(|error| self.with_remedy(&error))?;
-        self.learn_from(&key, before).await.map_err(|error| self.with_remedy(&error))?;
-        // What is left where we may not delete is one small object per node, for the expiry.
-        let call = self.call(Verb::Delete, format!("delete {key}"));
-        let at = &key;
-        let deleted =
-            self.inner.caller.call(call, |store| async move { Ok(store.delete(at).await?) }).await;
-        if let Err(error) = deleted {
-            tracing::debug!(error = %error.chain(), "probe object is left");
-        }
+        let found = self.try_store().await?;
+        self.note_time(found.before, found.after, found.stored_ms);
         Ok(())
     }
 
@@ -253,12 +317,17 @@ impl Remote {
             Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
         let meta =
             self.inner.caller.call(head, |store| async move { Ok(store.head(key).await?) }).await?;
-        let off_ms = self.inner.time.learn(before, after, meta.last_modified.timestamp_millis());
+        self.note_time(before, after, meta.last_modified.timestamp_millis());
+        Ok(())
+    }
+
+    /// Takes the store's time from what it says of an object that was stored in between.
+    fn note_time(&self, before: Duration, after: Duration, stored_ms: i64) {
+        let off_ms = self.inner.time.learn(before, after, stored_ms);
         if off_ms != 0 {
             let (remote, ahead_ms) = (&self.inner.url, self.inner.time.ahead_ms());
             tracing::warn!(%remote, ahead_ms, "the remote's clock differs from ours; its time counts");
         }
-        Ok(())
     }
 
     /// Removes what writers that died have left in a shared directory, beside other work.

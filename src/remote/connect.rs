@@ -1,7 +1,11 @@
 //! Making the client of a store.
 //!
-//! Owns every setting of the object-store library: endpoint, region, credentials, TLS, time limits,
-//! retries. Must never talk to the store itself.
+//! Owns what the clients of all clouds have in common: the options, the environment, TLS, time limits,
+//! retries, and saying what credentials were looked for. Must never talk to the store itself.
+
+mod azure;
+mod gcs;
+mod s3;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +13,15 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
+use object_store::client::{HttpClient, HttpConnector as _, ReqwestConnector};
 use object_store::{
-    BackoffConfig, Certificate, ClientConfigKey, ClientOptions, CredentialProvider, ObjectStore,
-    RetryConfig,
+    BackoffConfig, Certificate, ClientOptions, CredentialProvider, ObjectStore, RetryConfig,
 };
 
-use super::credentials::{FileCredentials, FileProvider, ProfileFiles};
+use super::lifecycle::door::Door;
 use super::meter::{Meter, MeteredConnector};
-use super::trouble::Trouble;
+use super::trouble::{NO_CREDENTIALS, Trouble};
+use crate::config::{RemoteUrl, without_secrets};
 use crate::error::{Error, Kind, Result};
 
 /// How long a connection may take to come about.
@@ -34,13 +38,13 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(2);
 /// What can be set about a remote, beside its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteOptions {
-    /// The service's address, `http://host:port` or `https://host`; `None` = what the AWS variables
-    /// and files say, or else Amazon.
+    /// The service's address, `http://host:port` or `https://host`; `None` = what the cloud's variables
+    /// and files say, or else the cloud itself.
     pub endpoint: Option<String>,
-    /// The region; `None` = what the AWS variables and files say, or else `us-east-1`.
+    /// The region of an S3 bucket; `None` = what the AWS variables and files say, or else `us-east-1`.
     pub region: Option<String>,
-    /// Whether the bucket goes into the path instead of the host name; `None` = yes with an endpoint
-    /// of one's own.
+    /// Whether the bucket (S3) or account (Azure) goes into the path instead of the host name; `None` =
+    /// by the endpoint.
     pub path_style: Option<bool>,
     /// How long a small request may take; large bodies get time by their size on top.
     pub deadline: Duration,
@@ -55,6 +59,17 @@ impl Default for RemoteOptions {
         Self { endpoint: None, region: None, path_style: None, deadline, expiry: None }
     }
 }
+
+/// Beginnings of the variables that say how to reach a store.
+const VARIABLES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
+/// Those that begin otherwise.
+const OTHER_VARIABLES: [&str; 5] = [
+    "AZURITE_BLOB_STORAGE_URL",
+    "CLOUDSDK_CONFIG",
+    "HOME",
+    "IDENTITY_ENDPOINT",
+    "STORAGE_EMULATOR_HOST",
+];
 
 /// The environment variables that say how to reach a store.
 #[derive(Clone, Default)]
@@ -71,15 +86,30 @@ impl Environment {
     fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).filter(|value| !value.is_empty()).cloned()
     }
+
+    /// Returns the first of these that is set.
+    fn first(&self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| self.get(name))
+    }
+
+    fn is_true(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
+
+    /// Returns the settings that the client library knows by the names of variables.
+    fn settings<K: std::str::FromStr>(&self) -> impl Iterator<Item = (K, String)> {
+        self.0.iter().filter(|(_, value)| !value.is_empty()).filter_map(|(name, value)| {
+            Some((name.to_ascii_lowercase().parse().ok()?, value.clone()))
+        })
+    }
 }
 
 impl FromIterator<(String, String)> for Environment {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(all: I) -> Self {
-        Self(
-            all.into_iter()
-                .filter(|(name, _)| name.starts_with("AWS_") || name == "HOME")
-                .collect(),
-        )
+        let ours = |name: &str| {
+            OTHER_VARIABLES.contains(&name) || VARIABLES.iter().any(|start| name.starts_with(start))
+        };
+        Self(all.into_iter().filter(|(name, _)| ours(name)).collect())
     }
 }
 
@@ -90,84 +120,127 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Makes the client for a bucket.
-pub(super) fn s3(
-    bucket: &str,
+/// Makes the client for a bucket. A directory has none: it is told apart before.
+pub(super) fn open(
+    url: &RemoteUrl,
     options: &RemoteOptions,
     env: &Environment,
     meter: &Arc<Meter>,
 ) -> Result<Arc<dyn ObjectStore>> {
     install_tls();
-    let place = Place::find(bucket, options, env)?;
-    let op = |error: &object_store::Error| {
-        let trouble = Trouble::of(error);
-        Error::with(Kind::Invalid, format!("set up the client of s3://{bucket}"), trouble)
-    };
-    let builder = base(bucket, options, env, &place, meter)?;
-    if place.anonymous {
-        return Ok(Arc::new(builder.build().map_err(|e| op(&e))?));
-    }
-    let provider: AwsCredentialProvider = match from_files(env)? {
-        Some(files) => Arc::new(FileProvider(files)),
-        // The library knows variables, web identity, container and instance metadata.
-        None => builder.clone().build().map_err(|e| op(&e))?.credentials().clone(),
-    };
-    let provider = Arc::new(Explained { inner: provider });
-    Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| op(&e))?))
-}
-
-/// Where a bucket is reached.
-#[derive(Debug, PartialEq, Eq)]
-struct Place {
-    endpoint: Option<String>,
-    region: String,
-    virtual_host: bool,
-    anonymous: bool,
-}
-
-impl Place {
-    fn find(bucket: &str, options: &RemoteOptions, env: &Environment) -> Result<Self> {
-        let profile = match ProfileFiles::find(|name| env.get(name)) {
-            Some(files) => files.read()?,
-            None => BTreeMap::new(),
-        };
-        let endpoint = options
-            .endpoint
-            .clone()
-            .or_else(|| env.get("AWS_ENDPOINT_URL_S3"))
-            .or_else(|| env.get("AWS_ENDPOINT_URL"))
-            .or_else(|| env.get("AWS_ENDPOINT"))
-            .or_else(|| profile.get("endpoint_url").cloned());
-        let region = options
-            .region
-            .clone()
-            .or_else(|| env.get("AWS_REGION"))
-            .or_else(|| env.get("AWS_DEFAULT_REGION"))
-            .or_else(|| profile.get("region").cloned())
-            .unwrap_or_else(|| "us-east-1".to_owned());
-        // A dot in a bucket's name does not fit the certificates of host names.
-        let path_style =
-            options.path_style.unwrap_or_else(|| endpoint.is_some() || bucket.contains('.'));
-        let endpoint = match endpoint {
-            Some(text) => Some(endpoint_of(&text, bucket, path_style)?),
-            None => None,
-        };
-        let anonymous =
-            env.get("AWS_SKIP_SIGNATURE").is_some_and(|v| v.eq_ignore_ascii_case("true"));
-        Ok(Self { endpoint, region, virtual_host: !path_style, anonymous })
+    let with = With { url, options, env, meter };
+    match url {
+        RemoteUrl::S3 { bucket, .. } => s3::open(bucket, &with),
+        RemoteUrl::Gcs { bucket, .. } => gcs::open(bucket, &with),
+        RemoteUrl::Azure { account, container, .. } => azure::open(account, container, &with),
+        RemoteUrl::File(_) => {
+            Err(Error::new(Kind::Internal, format!("{url} is a directory and has no client")))
+        }
     }
 }
 
-/// Checks an endpoint, and puts the bucket into its host name where the bucket belongs there.
-fn endpoint_of(text: &str, bucket: &str, path_style: bool) -> Result<String> {
+/// Makes the way to the settings of a bucket; `None` for what has no such way.
+pub(super) fn door(
+    url: &RemoteUrl,
+    options: &RemoteOptions,
+    env: &Environment,
+) -> Result<Option<Door>> {
+    install_tls();
+    let with = With { url, options, env, meter: &Arc::default() };
+    match url {
+        RemoteUrl::S3 { bucket, .. } => s3::door(bucket, &with).map(Some),
+        RemoteUrl::Gcs { bucket, .. } => gcs::door(bucket, &with).map(Some),
+        RemoteUrl::Azure { .. } | RemoteUrl::File(_) => Ok(None),
+    }
+}
+
+/// Returns what a person can do about credentials that the store refuses.
+pub(super) fn credentials_remedy(url: &RemoteUrl) -> &'static str {
+    match url {
+        RemoteUrl::S3 { .. } => s3::REFUSED,
+        RemoteUrl::Gcs { .. } => gcs::REFUSED,
+        RemoteUrl::Azure { .. } => azure::REFUSED,
+        RemoteUrl::File(_) => "we may not read and write there: correct the permissions",
+    }
+}
+
+/// What the client of any cloud is made with.
+struct With<'a> {
+    url: &'a RemoteUrl,
+    options: &'a RemoteOptions,
+    env: &'a Environment,
+    meter: &'a Arc<Meter>,
+}
+
+impl With<'_> {
+    /// Says that a client could not be made.
+    fn failed(&self, error: &object_store::Error) -> Error {
+        let op = format!("set up the client of {}", self.url);
+        Error::with(Kind::Invalid, op, Trouble::of(error))
+    }
+
+    /// Returns the client options for requests to `endpoint`.
+    fn client(&self, endpoint: Option<&str>) -> Result<ClientOptions> {
+        let mut client = ClientOptions::new()
+            .with_allow_http(is_plain(endpoint))
+            // A whole body may take as long as its size needs; we watch that ourselves.
+            .with_timeout_disabled()
+            .with_connect_timeout(CONNECT_TIMEOUT.min(self.options.deadline))
+            .with_read_timeout(self.options.deadline)
+            .with_pool_idle_timeout(POOL_IDLE_TIMEOUT)
+            .with_pool_max_idle_per_host(POOL_IDLE_MAX);
+        if let Some(path) = self.env.get("AWS_CA_BUNDLE") {
+            let pem = std::fs::read(&path)
+                .map_err(|error| Error::io(format!("read AWS_CA_BUNDLE {path}"), error))?;
+            let all = Certificate::from_pem_bundle(&pem).map_err(|error| {
+                let op = format!("AWS_CA_BUNDLE {path} holds no certificates in PEM form");
+                Error::with(Kind::Invalid, op, Trouble::of(&error))
+            })?;
+            for certificate in all {
+                client = client.with_root_certificate(certificate);
+            }
+        }
+        Ok(client)
+    }
+
+    /// Returns how often and how fast the client itself tries again.
+    fn retry(&self) -> RetryConfig {
+        RetryConfig {
+            backoff: BackoffConfig {
+                init_backoff: Duration::from_millis(50),
+                max_backoff: Duration::from_millis(500),
+                base: 2.0,
+            },
+            max_retries: RETRIES_MAX,
+            retry_timeout: RETRY_TIMEOUT.min(self.options.deadline / 2),
+        }
+    }
+
+    /// Returns an HTTP client for requests to `endpoint` that the client library does not know.
+    fn http(&self, endpoint: Option<&str>) -> Result<HttpClient> {
+        ReqwestConnector::default().connect(&self.client(endpoint)?).map_err(|e| self.failed(&e))
+    }
+
+    /// Returns what makes HTTP clients that count.
+    fn connector(&self, anonymous: bool) -> MeteredConnector {
+        MeteredConnector { meter: self.meter.clone(), anonymous }
+    }
+}
+
+fn is_plain(endpoint: Option<&str>) -> bool {
+    endpoint.is_some_and(|url| url.starts_with("http://"))
+}
+
+/// Checks an endpoint.
+fn endpoint_of(text: &str) -> Result<url::Url> {
+    let text = without_secrets(text.trim_end_matches('/'));
     let refuse = |problem: &str| {
         let allowed = "allowed: `http://host[:port]` or `https://host[:port]`";
         Error::new(Kind::Invalid, format!("endpoint `{text}` {problem}; {allowed}"))
     };
-    let url = url::Url::parse(text).map_err(|_| refuse("is not a URL"))?;
+    let url = url::Url::parse(&text).map_err(|_| refuse("is not a URL"))?;
     if !url.username().is_empty() || url.password().is_some() {
-        let problem = "the endpoint holds credentials: put them into the AWS variables or files";
-        return Err(Error::new(Kind::Invalid, problem));
+        return Err(refuse("holds credentials, which belong into the cloud's variables or files"));
     }
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refuse("is neither http nor https"));
@@ -175,119 +248,32 @@ fn endpoint_of(text: &str, bucket: &str, path_style: bool) -> Result<String> {
     if url.query().is_some() || url.fragment().is_some() {
         return Err(refuse("holds `?` or `#`"));
     }
-    let Some(host) = url.host_str() else { return Err(refuse("names no host")) };
-    let mut url = url.clone();
-    if !path_style {
-        let host = format!("{bucket}.{host}");
-        url.set_host(Some(&host))
-            .map_err(|_| refuse("cannot take the bucket into its host name"))?;
+    if url.host_str().is_none() {
+        return Err(refuse("names no host"));
     }
-    Ok(url.as_str().trim_end_matches('/').to_owned())
+    Ok(url)
 }
 
-fn base(
-    bucket: &str,
-    options: &RemoteOptions,
-    env: &Environment,
-    place: &Place,
-    meter: &Arc<Meter>,
-) -> Result<AmazonS3Builder> {
-    let mut builder = AmazonS3Builder::new();
-    for (name, value) in &env.0 {
-        // Time limits of the client are ours to set; all else is as people know it.
-        match name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
-            Ok(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout)) | Err(_) => {}
-            Ok(key) if !value.is_empty() => builder = builder.with_config(key, value),
-            Ok(_) => {}
-        }
-    }
-    let retry = RetryConfig {
-        backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(50),
-            max_backoff: Duration::from_millis(500),
-            base: 2.0,
-        },
-        max_retries: RETRIES_MAX,
-        retry_timeout: RETRY_TIMEOUT.min(options.deadline / 2),
-    };
-    builder = builder
-        .with_client_options(client_options(options, env, place)?)
-        .with_retry(retry)
-        .with_bucket_name(bucket)
-        .with_region(&place.region)
-        .with_virtual_hosted_style_request(place.virtual_host)
-        .with_http_connector(MeteredConnector { meter: meter.clone(), anonymous: place.anonymous });
-    if let Some(endpoint) = &place.endpoint {
-        builder = builder
-            .with_config(AmazonS3ConfigKey::S3Endpoint, endpoint)
-            .with_allow_http(endpoint.starts_with("http://"));
-    }
-    Ok(builder)
-}
-
-fn client_options(
-    options: &RemoteOptions,
-    env: &Environment,
-    place: &Place,
-) -> Result<ClientOptions> {
-    let plain = place.endpoint.as_deref().is_some_and(|url| url.starts_with("http://"));
-    let mut client = ClientOptions::new()
-        .with_allow_http(plain)
-        // A whole body may take as long as its size needs; we watch that ourselves.
-        .with_timeout_disabled()
-        .with_connect_timeout(CONNECT_TIMEOUT.min(options.deadline))
-        .with_read_timeout(options.deadline)
-        .with_pool_idle_timeout(POOL_IDLE_TIMEOUT)
-        .with_pool_max_idle_per_host(POOL_IDLE_MAX);
-    if let Some(path) = env.get("AWS_CA_BUNDLE") {
-        let pem = std::fs::read(&path)
-            .map_err(|error| Error::io(format!("read AWS_CA_BUNDLE {path}"), error))?;
-        let all = Certificate::from_pem_bundle(&pem).map_err(|error| {
-            let op = format!("AWS_CA_BUNDLE {path} holds no certificates in PEM form");
-            Error::with(Kind::Invalid, op, Trouble::of(&error))
-        })?;
-        for certificate in all {
-            client = client.with_root_certificate(certificate);
-        }
-    }
-    Ok(client)
-}
-
-/// Takes the shared files as the source, where the variables name nothing that goes before them.
-fn from_files(env: &Environment) -> Result<Option<Arc<FileCredentials>>> {
-    let keys = env.get("AWS_ACCESS_KEY_ID").or_else(|| env.get("AWS_SECRET_ACCESS_KEY"));
-    let identity = env.get("AWS_WEB_IDENTITY_TOKEN_FILE").zip(env.get("AWS_ROLE_ARN"));
-    if keys.is_some() || identity.is_some() {
-        return Ok(None);
-    }
-    let Some(files) = ProfileFiles::find(|name| env.get(name)) else { return Ok(None) };
-    match files.credential(&files.read()?)? {
-        Some(_) => Ok(Some(Arc::new(FileCredentials::new(files)))),
-        None if files.asked => Err(Error::new(
-            Kind::Denied,
-            format!("AWS_PROFILE `{}` has no credentials", files.profile),
-        )),
-        None => Ok(None),
-    }
+/// Writes an endpoint as the client library takes it.
+fn shown(endpoint: &url::Url) -> String {
+    endpoint.as_str().trim_end_matches('/').to_owned()
 }
 
 /// Makes a failure to get credentials say so, instead of looking like one of the store.
 #[derive(Debug)]
-struct Explained {
-    inner: AwsCredentialProvider,
+struct Explained<C> {
+    inner: Arc<dyn CredentialProvider<Credential = C>>,
+    /// What was looked for.
+    wanted: &'static str,
 }
 
 #[async_trait]
-impl CredentialProvider for Explained {
-    type Credential = AwsCredential;
+impl<C: fmt::Debug + Send + Sync> CredentialProvider for Explained<C> {
+    type Credential = C;
 
-    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+    async fn get_credential(&self) -> object_store::Result<Arc<C>> {
         self.inner.get_credential().await.map_err(|error| {
-            let text = format!(
-                "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or \
-                 run where instance metadata gives them ({})",
-                Trouble::of(&error)
-            );
+            let text = format!("{NO_CREDENTIALS}{} ({})", self.wanted, Trouble::of(&error));
             let path = "credentials".to_owned();
             object_store::Error::Unauthenticated { path, source: text.into() }
         })

@@ -4,6 +4,7 @@
 //! point, and losing the temporaries of writers that died. Must never write when the shared file
 //! system is not mounted there any more.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use object_store::local::LocalFileSystem;
 
 use super::keys;
 use crate::error::{Error, Kind, Result};
+use crate::task;
 
 /// Age from which a temporary belongs to a writer that died. Uploads end within minutes.
 const LITTER_AGE: Duration = Duration::from_hours(24);
@@ -88,6 +90,45 @@ impl SharedDir {
         }
     }
 
+    /// Removes a file that was stored at a time; returns false, and leaves it, if it was stored again
+    /// since. Blocks.
+    ///
+    /// It is taken aside first and looked at there: whoever stores it again in between makes a new file
+    /// under the name, which is not touched.
+    pub(super) fn remove_old(&self, key: &str, stored_ms: u64) -> io::Result<bool> {
+        let path = self.root.join(key);
+        let is_old = |path: &Path| -> io::Result<bool> {
+            let modified = std::fs::metadata(path)?.modified()?;
+            let at = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            Ok(at.as_millis() as u64 == stored_ms)
+        };
+        match is_old(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Ok(true) => {}
+            other => return other,
+        }
+        // A name as those of the client's temporaries: what a crash leaves is swept with these.
+        let mut aside = path.clone().into_os_string();
+        aside.push(format!("#{}", task::random_u64()));
+        let aside = PathBuf::from(aside);
+        match std::fs::rename(&path, &aside) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            moved => moved?,
+        }
+        let old = is_old(&aside)?;
+        if !old {
+            match std::fs::hard_link(&aside, &path) {
+                // One that is younger still.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                // Not every file system has links.
+                Err(_) => return std::fs::rename(&aside, &path).map(|()| false),
+                Ok(()) => {}
+            }
+        }
+        std::fs::remove_file(&aside)?;
+        Ok(old)
+    }
+
     pub(super) fn gone(&self) -> Error {
         let op = format!(
             "remote {} is not there or holds no {}: is the shared file system mounted?",
@@ -100,9 +141,10 @@ impl SharedDir {
     /// Removes temporaries of writers that died; returns how many.
     pub(super) fn sweep(&self, now_ms: u64) -> usize {
         let oldest = now_ms.saturating_sub(LITTER_AGE.as_millis() as u64);
-        let mut todo: Vec<PathBuf> = [keys::LOG, keys::PACKS, keys::BLOBS, keys::PROBES]
-            .map(|dir| self.root.join(dir))
-            .into();
+        let mut todo: Vec<PathBuf> =
+            [keys::LOG, keys::PACKS, keys::BLOBS, keys::CHECKPOINTS, keys::PROBES]
+                .map(|dir| self.root.join(dir))
+                .into();
         let (mut seen, mut removed) = (0, 0);
         while let Some(dir) = todo.pop() {
             let Ok(entries) = std::fs::read_dir(&dir) else { continue };
@@ -164,6 +206,42 @@ mod tests {
         std::fs::write(base.path().join("file"), b"").expect("written");
         let error = SharedDir::new(base.path().join("file")).open(true).expect_err("a file");
         assert!(error.to_string().contains("not a directory"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_was_stored_again_is_not_removed() {
+        let base = tempfile::tempdir().expect("a directory");
+        let dir = SharedDir::new(base.path().to_owned());
+        let path = base.path().join("file");
+        let store = |secs: u64| {
+            let file = std::fs::File::create(&path).expect("made");
+            let at = std::time::UNIX_EPOCH + Duration::from_secs(secs);
+            file.set_modified(at).expect("set");
+        };
+        store(100);
+        assert!(!dir.remove_old("file", 99_000).expect("looked at"));
+        assert!(path.exists());
+        assert!(dir.remove_old("file", 100_000).expect("removed"));
+        assert!(!path.exists());
+        assert!(dir.remove_old("file", 100_000).expect("it is gone"));
+        // Beside a writer that stores it again all the time, none that is young is ever missing for good.
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 0..400 {
+                    let next = base.path().join("next");
+                    let file = std::fs::File::create(&next).expect("made");
+                    let secs = if round % 2 == 0 { 100 } else { 200 + round };
+                    let at = std::time::UNIX_EPOCH + Duration::from_secs(secs);
+                    file.set_modified(at).expect("set");
+                    std::fs::rename(&next, &path).expect("stored");
+                }
+            });
+            while !writer.is_finished() {
+                dir.remove_old("file", 100_000).expect("removed or left");
+            }
+        });
+        assert!(path.exists(), "the last one was young");
+        assert_eq!(std::fs::read_dir(base.path()).expect("readable").count(), 1);
     }
 
     #[test]

@@ -48,6 +48,17 @@ impl Declared {
     }
 }
 
+/// What became of what a store declares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declaration {
+    /// It said so already.
+    Same,
+    /// There was no store; now there is one.
+    Made,
+    /// It said this before.
+    Changed(Declared),
+}
+
 /// What both sides say, as far as it is known.
 #[derive(Debug)]
 pub(super) struct Agreement {

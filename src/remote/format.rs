@@ -68,18 +68,30 @@ pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Declared> {
     Ok(declared(format.expiry.as_ref(), url))
 }
 
+/// Returns what the object should be to declare `expiry`; all else that it says stays.
+pub(super) fn declaring(bytes: &[u8], expiry: Option<Duration>) -> Option<Vec<u8>> {
+    let mut value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    value.as_object_mut()?.insert("expiry".to_owned(), format_age(expiry).into());
+    let mut text = serde_json::to_vec(&value).ok()?;
+    text.push(b'\n');
+    Some(text)
+}
+
 /// Reads the expiry. One that cannot be read is no reason to stay away: the node's own counts then.
 fn declared(value: Option<&serde_json::Value>, url: &RemoteUrl) -> Declared {
     let Some(value) = value else { return Declared::Unknown };
     let read = value.as_str().ok_or("it is not a text".to_owned()).and_then(parse_age);
-    read.map(Declared::Age).unwrap_or_else(|problem| {
-        tracing::warn!(
-            remote = %url, expiry = %value, problem,
-            "the expiry in {} cannot be read; `hearthfs lifecycle apply` writes it anew",
-            keys::FORMAT
-        );
-        Declared::Unknown
-    })
+    read.map_or_else(
+        |problem| {
+            tracing::warn!(
+                remote = %url, expiry = %value, problem,
+                "the expiry in {} cannot be read; `hearthfs lifecycle apply` writes it anew",
+                keys::FORMAT
+            );
+            Declared::Unknown
+        },
+        Declared::Age,
+    )
 }
 
 #[cfg(test)]
@@ -105,6 +117,23 @@ mod tests {
             let found = check(text.as_bytes(), &url).expect("ours, with more");
             assert_eq!(found, Declared::Unknown, "{expiry}");
         }
+    }
+
+    #[test]
+    fn declaring_another_expiry_leaves_all_else() {
+        let url = "s3://bkt/p".parse().expect("a good address");
+        let old =
+            br#"{"format":1,"created_ms":5,"expiry":null,"trusted_keys":["k"],"more":{"x":[1]}}"#;
+        let new = declaring(old, Some(Duration::from_hours(7 * 24))).expect("an object");
+        assert_eq!(
+            check(&new, &url).expect("ours"),
+            Declared::Age(Some(Duration::from_hours(168)))
+        );
+        let text = String::from_utf8(new).expect("text");
+        for part in ["\"expiry\":\"7d\"", "\"more\":{\"x\":[1]}", "[\"k\"]", "\"created_ms\":5"] {
+            assert!(text.contains(part), "`{part}` is not in: {text}");
+        }
+        assert_eq!(declaring(b"[]", None), None);
     }
 
     #[test]

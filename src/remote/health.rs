@@ -160,6 +160,12 @@ impl Ticket {
         self.end_probe();
     }
 
+    /// Ends the request with an answer that says nothing of others.
+    pub(super) fn undecided(mut self) {
+        self.open = false;
+        self.end_probe();
+    }
+
     fn end_probe(&self) {
         if self.probe
             && let Some(down) = &mut self.gate.state.lock().down

@@ -22,6 +22,9 @@ pub const CHECKPOINTS: &str = "checkpoints";
 /// Where nodes write to learn the store's time; nothing there is ever read by another node.
 pub const PROBES: &str = "probes";
 
+/// What lies directly below the prefix.
+const OURS: [&str; 6] = [FORMAT, LOG, PACKS, BLOBS, CHECKPOINTS, PROBES];
+
 const COMMIT_END: &str = ".commit";
 const PACK_END: &str = ".pack";
 const CHECKPOINT_END: &str = ".ckpt";
@@ -71,6 +74,17 @@ pub(super) struct Keys {
 impl Keys {
     pub(super) fn new(prefix: &str) -> Self {
         Self { prefix: Path::from(prefix) }
+    }
+
+    /// Returns the prefix of all keys.
+    pub(super) fn prefix(&self) -> &Path {
+        &self.prefix
+    }
+
+    /// Reports whether a key lies where only we write.
+    pub(super) fn is_ours(&self, key: &Path) -> bool {
+        let first = key.prefix_match(&self.prefix).and_then(|mut parts| parts.next());
+        first.is_some_and(|part| OURS.contains(&part.as_ref()))
     }
 
     pub(super) fn format(&self) -> Path {
@@ -142,6 +156,18 @@ mod tests {
             assert_eq!(commit_stamp(bad), None, "{bad}");
             assert!(Keys::new("").commit(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_others_keep_is_told_apart() {
+        let keys = Keys::new("a/b");
+        for ours in ["a/b/hearthfs.json", "a/b/log/x", "a/b/blobs/ab/x"] {
+            assert!(keys.is_ours(&Path::from(ours)), "{ours}");
+        }
+        for other in ["a/b", "a/bc/log/x", "log/x", "a/b/logs/x", "a/b/readme.txt"] {
+            assert!(!keys.is_ours(&Path::from(other)), "{other}");
+        }
+        assert!(Keys::new("").is_ours(&Path::from("packs/x")));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Counts of what we ask of the store.
 //!
-//! Owns the counters and where requests move them: for S3 at the HTTP client, so that pages of a
+//! Owns the counters and where requests move them: for buckets at the HTTP client, so that pages of a
 //! list, parts of an upload and retries all count; for other stores at the operation. Must never fail
 //! a request.
 
@@ -130,27 +130,34 @@ struct Metered {
 #[async_trait]
 impl HttpService for Metered {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        // Instance metadata and token services are asked by the same client, without a signature.
-        if !self.anonymous && !request.headers().contains_key("authorization") {
+        let query = request.uri().query().unwrap_or("");
+        // Instance metadata and token services are asked by the same client, without a signature. Azure
+        // takes one in the query, too.
+        let signed = request.headers().contains_key("authorization") || has(query, "sig");
+        if !self.anonymous && !signed {
             return self.inner.execute(request).await;
         }
-        let verb = verb_of(request.method().as_str(), request.uri().query().unwrap_or(""));
+        let verb = verb_of(request.method().as_str(), query);
         self.meter.request(verb);
         self.inner.execute(request).await
     }
 }
 
 fn verb_of(method: &str, query: &str) -> Verb {
+    let azure = |what: &str| query.split('&').any(|part| part.strip_prefix("comp=") == Some(what));
     match method {
-        "GET" if query.contains("list-type=") => Verb::List,
+        "GET" if has(query, "list-type") || azure("list") => Verb::List,
         "GET" => Verb::Get,
         "HEAD" => Verb::Head,
         "DELETE" => Verb::Delete,
-        "POST" if query.split('&').any(|part| part == "delete" || part == "delete=") => {
-            Verb::Delete
-        }
+        "POST" if has(query, "delete") || azure("batch") => Verb::Delete,
         _ => Verb::Put,
     }
+}
+
+/// Reports whether a query has that name, with or without a value.
+fn has(query: &str, name: &str) -> bool {
+    query.split('&').any(|part| part.split('=').next() == Some(name))
 }
 
 #[cfg(test)]
@@ -169,6 +176,11 @@ mod tests {
             ("POST", "uploadId=delete", Verb::Put),
             ("POST", "delete", Verb::Delete),
             ("DELETE", "uploadId=x", Verb::Delete),
+            ("GET", "restype=container&comp=list&prefix=a", Verb::List),
+            ("GET", "sv=2024&sig=x", Verb::Get),
+            ("PUT", "comp=block&blockid=x", Verb::Put),
+            ("PUT", "comp=blocklist", Verb::Put),
+            ("POST", "restype=container&comp=batch", Verb::Delete),
         ] {
             assert_eq!(verb_of(method, query), verb, "{method} {query}");
         }

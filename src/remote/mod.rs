@@ -3,6 +3,7 @@
 //! Owns the layout of objects, their formats, and every request to the store; only this room names
 //! the object-store library. Must never decide what to upload, fetch or apply: `sync` does.
 
+mod abilities;
 mod blobs;
 mod call;
 mod check;
@@ -16,9 +17,11 @@ mod format;
 mod frame;
 mod health;
 pub mod keys;
+mod lifecycle;
 mod meter;
 mod pack;
 mod store;
+mod survey;
 mod time;
 mod trouble;
 mod validate;
@@ -26,6 +29,7 @@ mod validate;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fault;
 
+pub use abilities::Abilities;
 pub use call::{REQUESTS_IN_FLIGHT_MAX, RESERVE_MAX};
 pub use checkpoint::{
     CHECKPOINT_BYTES_MAX, CHECKPOINT_ITEMS_MAX, CHECKPOINT_RAW_BYTES_MAX, CheckpointChain,
@@ -37,10 +41,12 @@ pub use codec::{
     INLINE_BYTES_MAX, decode_commit, encode_commit,
 };
 pub use connect::{Environment, RemoteOptions};
-pub use expiry::Declared;
+pub use expiry::{Declaration, Declared};
 pub use format::FORMAT_VERSION;
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
 pub use health::Health;
+pub use lifecycle::{Lifecycle, Plan, Report};
 pub use meter::Requests;
 pub use pack::{Member, PACK_BYTES_MAX, PACK_MEMBERS_MAX, PackBuilder, PackReader};
 pub use store::{LOG_ITEMS_MAX, LogItem, Remote};
+pub use survey::{Deleted, Object, What};

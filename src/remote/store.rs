@@ -14,6 +14,7 @@ use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPa
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use super::abilities::Tried;
 use super::call::{Call, Caller, Failure};
 use super::codec::COMMIT_BYTES_MAX;
 use super::connect::{self, Environment, RemoteOptions};
@@ -69,6 +70,8 @@ pub(super) struct Inner {
     pub(super) checked: AtomicBool,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
+    pub(super) tried: Tried,
+    pub(super) foreign_said: AtomicBool,
     pub(super) time: StoreTime,
     pub(super) expiry: Agreement,
 }
@@ -76,7 +79,7 @@ pub(super) struct Inner {
 /// Where the objects are.
 #[derive(Debug)]
 pub(super) enum Backend {
-    S3(Arc<dyn ObjectStore>),
+    Bucket(Arc<dyn ObjectStore>),
     Dir(Arc<SharedDir>),
     #[cfg(any(test, feature = "test-util"))]
     Given(Arc<dyn ObjectStore>),
@@ -87,7 +90,7 @@ pub(super) enum Backend {
 impl Backend {
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
         match self {
-            Self::S3(store) => Ok(store.clone()),
+            Self::Bucket(store) => Ok(store.clone()),
             Self::Dir(dir) => dir.store(),
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(store) => Ok(store.clone()),
@@ -109,7 +112,7 @@ impl Backend {
     /// Reports whether its client moves the counters of requests.
     pub(super) fn counts_itself(&self) -> bool {
         match self {
-            Self::S3(_) => true,
+            Self::Bucket(_) => true,
             Self::Dir(_) => false,
             #[cfg(any(test, feature = "test-util"))]
             Self::Given(_) => false,
@@ -141,8 +144,8 @@ impl Remote {
     ) -> Result<Self> {
         let meter = Arc::new(Meter::default());
         let backend = match url {
-            RemoteUrl::S3 { bucket, .. } => Backend::S3(connect::s3(bucket, options, env, &meter)?),
             RemoteUrl::File(dir) => Backend::Dir(Arc::new(SharedDir::new(dir.clone()))),
+            _ => Backend::Bucket(connect::open(url, options, env, &meter)?),
         };
         #[cfg(any(test, feature = "test-util"))]
         let backend = match super::fault::Faults::from_process_env()? {
@@ -161,11 +164,12 @@ impl Remote {
         node: NodeId,
     ) -> Self {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string()));
+        let remedy = connect::credentials_remedy(url);
         let time = StoreTime::new(clock.clone());
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller: Caller::new(backend, gate, meter, options.deadline),
+            caller: Caller::new(backend, gate, meter, options.deadline, remedy),
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
@@ -173,6 +177,8 @@ impl Remote {
             checked: AtomicBool::new(false),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
+            tried: Tried::default(),
+            foreign_said: AtomicBool::new(false),
             time,
             expiry: Agreement::new(options.expiry),
         };
@@ -287,7 +293,13 @@ impl Remote {
                     if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
                         inner.caller.meter.request(Verb::List);
                     }
-                    let Some(item) = log_item(&meta, after, stamp_of) else { continue };
+                    let Some(item) = log_item(&meta, stamp_of) else {
+                        self.say_foreign(&meta.location);
+                        continue;
+                    };
+                    if after.is_some_and(|after| item.name.as_str() <= after) {
+                        continue;
+                    }
                     inner.time.note_taken(item.stored_ms);
                     first.push(item);
                     if first.len() > LOG_ITEMS_MAX {
@@ -424,14 +436,10 @@ impl Remote {
 
 fn log_item(
     meta: &object_store::ObjectMeta,
-    after: Option<&str>,
     stamp_of: fn(&str) -> Option<Stamp>,
 ) -> Option<LogItem> {
     let name = meta.location.filename()?;
     stamp_of(name)?;
-    if after.is_some_and(|after| name <= after) {
-        return None;
-    }
     let stored_ms = meta.last_modified.timestamp_millis().max(0) as u64;
     Some(LogItem { name: name.to_owned(), size: meta.size, stored_ms })
 }

@@ -13,13 +13,56 @@ use crate::error::{Error, Kind};
 /// The longest text that is taken over from a store.
 const TEXT_BYTES_MAX: usize = 300;
 
+/// The words of S3, Google and Azure for a bucket that is not there.
+const MISSING_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"];
+/// Their words for credentials that are wrong or expired, with which nothing at all can be done.
+const CREDENTIALS: [&str; 8] = [
+    "ExpiredToken",
+    "InvalidToken",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "AuthenticationFailed",
+    "AuthenticationRequired",
+    "InvalidAuthenticationInfo",
+    "NoAuthenticationInformation",
+];
+/// Their words for credentials that are not enough, where the status may be another than 403.
+const NOT_ALLOWED: [&str; 2] = ["AccessDenied", "PublicAccessNotPermitted"];
+
+/// Azure's words for an upload whose parts are gone: it drops them when another upload of the same object
+/// ends. It is made again.
+const PARTS_GONE: [&str; 2] = ["InvalidBlockList", "InvalidBlobOrBlock"];
+/// How a failure to get credentials begins.
+pub(super) const NO_CREDENTIALS: &str = "no credentials: ";
+
+/// What the library says of a range beyond the end of an object, when the store did not say it.
+const BEYOND_THE_END: [&str; 2] = ["Requested range was invalid", "Wanted range starting at"];
+
+/// What a failure is due to, as far as somebody can do something about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It is the bucket that is missing, and not an object in it.
+    MissingBucket,
+    /// There are no credentials, which the text explains.
+    NoCredentials,
+    /// They are wrong or expired.
+    Credentials,
+    /// Our clock is too wrong for a signature.
+    Clock,
+    /// Too much was asked at once, or the same by two at the same time: it says nothing of other requests.
+    Crowded,
+    /// The store does not read parts of objects.
+    NoRanges,
+    /// Nothing more is known.
+    Other,
+}
+
 /// What went wrong, boiled down.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct Trouble {
     pub(super) kind: Kind,
-    /// The service's own word for it, such as `NoSuchBucket`.
-    pub(super) code: Option<String>,
+    cause: Cause,
     text: String,
 }
 
@@ -29,21 +72,31 @@ impl Trouble {
         matches!(self.kind, Kind::TimedOut | Kind::Unavailable | Kind::Denied)
     }
 
-    /// Reports whether it is the bucket that is missing, and not an object in it.
-    pub(super) fn is_missing_bucket(&self) -> bool {
-        self.code.as_deref() == Some("NoSuchBucket")
+    /// Returns what an error of a request is due to.
+    pub(super) fn cause_of(error: &Error) -> Cause {
+        let trouble = error.source().and_then(|source| source.downcast_ref::<Self>());
+        trouble.map_or(Cause::Other, Self::cause)
+    }
+
+    /// Returns what it is due to, where the store says more than its kind.
+    pub(super) fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    fn plain(kind: Kind, text: String) -> Self {
+        Self { kind, cause: Cause::Other, text }
     }
 
     pub(super) fn timed_out(text: String) -> Self {
-        Self { kind: Kind::TimedOut, code: None, text }
+        Self::plain(Kind::TimedOut, text)
     }
 
     pub(super) fn gone(text: String) -> Self {
-        Self { kind: Kind::Unavailable, code: None, text }
+        Self::plain(Kind::Unavailable, text)
     }
 
     pub(super) fn corrupt(text: String) -> Self {
-        Self { kind: Kind::Corrupt, code: None, text }
+        Self::plain(Kind::Corrupt, text)
     }
 
     /// A failure to decompress into a local file: damaged bytes, or trouble with our own disk.
@@ -54,28 +107,30 @@ impl Trouble {
             std::io::ErrorKind::Other | std::io::ErrorKind::InvalidData => Kind::Corrupt,
             _ => Kind::Internal,
         };
-        Self { kind, code: None, text: clipped(&error.to_string()) }
+        Self::plain(kind, clipped(&error.to_string()))
     }
 
     pub(super) fn cut_short(got: u64, wanted: u64) -> Self {
         let text = format!("{got} of {wanted} bytes arrived");
-        Self { kind: Kind::Unavailable, code: None, text }
+        Self::plain(Kind::Unavailable, text)
     }
 
     pub(super) fn of(error: &StoreError) -> Self {
         let said = root_text(error);
         let status = status_in(&said);
-        let code = between(&said, "<Code>", "</Code>").map(str::to_owned);
-        let kind = kind_of(error, status, code.as_deref());
-        let text = match (status, &code) {
+        // The service's own word for it, such as `NoSuchBucket`.
+        let code = between(&said, "<Code>", "</Code>");
+        let cause = cause_of(error, &said, status, code);
+        let kind = kind_of(error, status, code, cause);
+        let text = match (status, code) {
             (Some(status), Some(code)) => {
                 let message = between(&said, "<Message>", "</Message>").unwrap_or("");
                 format!("status {status} {code} {message}")
             }
             (Some(status), None) => format!("status {status}"),
-            (None, _) => said,
+            (None, _) => said.clone(),
         };
-        Self { kind, code, text: clipped(text.trim()) }
+        Self { kind, cause, text: clipped(text.trim()) }
     }
 
     pub(super) fn into_error(self, op: impl Into<String>) -> Error {
@@ -83,16 +138,29 @@ impl Trouble {
     }
 }
 
-fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>) -> Kind {
+fn cause_of(error: &StoreError, said: &str, status: Option<u16>, code: Option<&str>) -> Cause {
     match code {
-        Some("NoSuchBucket") => return Kind::Unavailable,
-        Some(
-            "ExpiredToken"
-            | "InvalidToken"
-            | "InvalidAccessKeyId"
-            | "SignatureDoesNotMatch"
-            | "AccessDenied",
-        ) => return Kind::Denied,
+        Some(code) if MISSING_BUCKET.contains(&code) => Cause::MissingBucket,
+        Some(code) if CREDENTIALS.contains(&code) => Cause::Credentials,
+        Some("RequestTimeTooSkewed") => Cause::Clock,
+        _ if said.starts_with(NO_CREDENTIALS) => Cause::NoCredentials,
+        _ if matches!(error, StoreError::Unauthenticated { .. }) => Cause::Credentials,
+        Some(code) if PARTS_GONE.contains(&code) => Cause::Crowded,
+        _ if status == Some(429) => Cause::Crowded,
+        _ if said.contains("non-partial response") => Cause::NoRanges,
+        _ => Cause::Other,
+    }
+}
+
+fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>, cause: Cause) -> Kind {
+    match cause {
+        Cause::MissingBucket | Cause::Crowded => return Kind::Unavailable,
+        Cause::NoCredentials | Cause::Credentials | Cause::Clock => return Kind::Denied,
+        Cause::NoRanges => return Kind::Invalid,
+        Cause::Other => {}
+    }
+    match code {
+        Some(code) if NOT_ALLOWED.contains(&code) => return Kind::Denied,
         Some("AuthorizationHeaderMalformed" | "PermanentRedirect") => return Kind::Invalid,
         // An object that ends before the range that a commit names.
         Some("InvalidRange") => return Kind::Corrupt,
@@ -143,7 +211,8 @@ fn kind_of_cause(error: &StoreError) -> Option<Kind> {
                 _ => Kind::Unavailable,
             });
         }
-        if error.to_string().contains("Requested range was invalid") {
+        let text = error.to_string();
+        if BEYOND_THE_END.iter().any(|said| text.contains(said)) {
             return Some(Kind::Corrupt);
         }
         cause = error.source();
@@ -205,13 +274,28 @@ mod tests {
             (said("500 Internal", "InternalError"), Kind::Unavailable),
             (said("404 Not Found", "NoSuchBucket"), Kind::Unavailable),
             (said("404 Not Found", "NoSuchKey"), Kind::NotFound),
+            (said("404 Not Found", "ContainerNotFound"), Kind::Unavailable),
+            (said("403 Forbidden", "AuthorizationPermissionMismatch"), Kind::Denied),
+            (said("400 Bad Request", "InvalidAuthenticationInfo"), Kind::Denied),
+            (said("400 Bad Request", "InvalidBlockList"), Kind::Unavailable),
+            (said("401 Unauthorized", "AuthenticationRequired"), Kind::Denied),
             (generic("odd"), Kind::Unavailable),
         ] {
             assert_eq!(Trouble::of(&error).kind, kind, "{error}");
         }
         let trouble = Trouble::of(&said("403 Forbidden", "AccessDenied"));
         assert_eq!(trouble.to_string(), "status 403 AccessDenied why");
-        assert!(Trouble::of(&said("404 Not Found", "NoSuchBucket")).is_missing_bucket());
+        for code in MISSING_BUCKET {
+            assert_eq!(Trouble::of(&said("404 Not Found", code)).cause(), Cause::MissingBucket);
+        }
+        let throttled = Trouble::of(&said("429 Too Many Requests", "SlowDown"));
+        assert_eq!((throttled.kind, throttled.cause()), (Kind::Unavailable, Cause::Crowded));
+        for code in CREDENTIALS {
+            assert_eq!(Trouble::of(&said("400 Bad Request", code)).cause(), Cause::Credentials);
+        }
+        assert_eq!(trouble.cause(), Cause::Other, "they may be good for reading");
+        let skewed = Trouble::of(&said("403 Forbidden", "RequestTimeTooSkewed"));
+        assert_eq!((skewed.kind, skewed.cause()), (Kind::Denied, Cause::Clock));
     }
 
     #[test]

@@ -30,24 +30,15 @@ const PARTS_OF_AGE: u32 = 4;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The longest that is waited before the store is asked whether another node was faster.
 const JITTER_MAX: Duration = Duration::from_secs(20);
-/// How long nothing is tried after a failure.
-const RETRY_AFTER: Duration = Duration::from_mins(5);
+/// How long nothing is tried after a failure, at first and at most: an idle node that may not write should
+/// not ask for ever.
+const RETRY_MIN: Duration = Duration::from_mins(5);
+const RETRY_MAX: Duration = Duration::from_hours(6);
 /// A checkpoint that took longer than this is left to another try: those who take it for the latest
 /// would lack what was deleted meanwhile.
 const WRITE_TIME_MAX: Duration = Duration::from_mins(20);
 /// Bytes that are written to the file at once.
 const WRITE_BYTES: usize = 1 << 20;
-
-/// Returns [`LOG_GRACE`], unless a test says otherwise.
-pub fn log_grace() -> Duration {
-    #[cfg(any(test, feature = "test-util"))]
-    if let Ok(text) = std::env::var("HEARTHFS_TEST_LOG_GRACE_MS")
-        && let Ok(ms) = text.parse()
-    {
-        return Duration::from_millis(ms);
-    }
-    LOG_GRACE
-}
 
 /// Brings checkpoints into the order in which they are to be believed, the latest first.
 ///
@@ -80,8 +71,10 @@ struct State {
     latest_ms: u64,
     /// What was counted last, and how many commits had been folded then.
     counted: Option<(u64, (u64, u64))>,
-    /// Nothing is tried before this time of the monotonic clock.
+    /// Nothing is tried before this time of the monotonic clock, ...
     not_before: Duration,
+    /// ... which was so long after the last failure; zero after none.
+    pause: Duration,
 }
 
 impl Checkpointer {
@@ -137,11 +130,16 @@ impl Checkpointer {
         if !self.is_due() {
             return;
         }
-        if let Err(error) = self.look_and_write().await {
-            let clock = self.0.ledger.clock();
-            self.0.state.lock().not_before = clock.mono() + RETRY_AFTER;
-            tracing::debug!(error = %error.chain(), "no checkpoint was written");
-        }
+        let outcome = self.look_and_write().await;
+        let mut state = self.0.state.lock();
+        state.pause = match outcome {
+            Ok(()) => Duration::ZERO,
+            Err(error) => {
+                tracing::debug!(error = %error.chain(), "no checkpoint was written");
+                (state.pause * 2).clamp(RETRY_MIN, RETRY_MAX)
+            }
+        };
+        state.not_before = self.0.ledger.clock().mono() + state.pause;
     }
 
     async fn look_and_write(&self) -> Result<()> {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -14,7 +15,7 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
-use crate::namespace::{Location, Place, Site};
+use crate::namespace::{Commit, Location, Place, Site};
 use crate::remote::{PackReader, Remote, decode_commit, decode_frame};
 use crate::task;
 
@@ -41,6 +42,7 @@ struct Inner {
     runtime: Handle,
     blobs: Flights<Digest>,
     packs: Flights<Arc<str>>,
+    commits: Flights<Arc<str>>,
     places: Semaphore,
 }
 
@@ -48,9 +50,9 @@ impl Fetcher {
     /// Makes a fetcher whose work runs on `runtime`.
     pub fn new(ledger: Ledger, runtime: Handle) -> Self {
         let remote = ledger.remote().cloned();
-        let (blobs, packs) = (Flights::new(), Flights::new());
+        let (blobs, packs, commits) = (Flights::new(), Flights::new(), Flights::new());
         let places = Semaphore::new(FETCHES_AT_ONCE);
-        Self(Arc::new(Inner { ledger, remote, runtime, blobs, packs, places }))
+        Self(Arc::new(Inner { ledger, remote, runtime, blobs, packs, commits, places }))
     }
 
     /// Makes a content local. Wait as long as you like: when the future is dropped, the work goes on.
@@ -192,30 +194,75 @@ impl Inner {
         Ok(())
     }
 
-    async fn fetch_inline(&self, remote: &Remote, digest: Digest, commit: &str) -> Result<()> {
-        let bytes = {
-            let _place = self.place().await;
-            remote.get_commit(commit).await?
-        };
+    async fn fetch_inline(
+        self: &Arc<Self>,
+        remote: &Remote,
+        digest: Digest,
+        commit: &Arc<str>,
+    ) -> Result<()> {
+        let (inner, name) = (Arc::clone(self), Arc::clone(commit));
+        let work = Box::pin(async move { inner.fetch_commit(&name).await });
+        self.commits.join(&self.runtime, Arc::clone(commit), FLIGHTS_MAX, work).await?;
+        if self.ledger.blobs().contains(&digest) {
+            return Ok(());
+        }
+        // Whoever fetched it had no use for this one yet.
+        let bytes = self.read_commit(remote, commit).await?;
         let ledger = self.ledger.clone();
         task::blocking(move || {
             let commit = decode_commit(&bytes)?;
-            let found = commit.blobs.iter().find_map(|blob| match &blob.place {
-                Place::Inline(bytes) if blob.digest == digest => Some(bytes),
-                _ => None,
-            });
-            match found {
-                // Decoding has compared the bytes with the digest.
-                Some(bytes) => keep(&ledger, digest, bytes),
+            let mut found = inline_blobs(&commit).filter(|(of, _)| *of == digest);
+            match found.next() {
+                Some((_, bytes)) => keep(&ledger, digest, bytes),
                 None => Err(Error::new(Kind::Corrupt, "the commit does not hold the blob")),
             }
         })
         .await
     }
 
+    /// Fetches a commit again and keeps what files use of the blobs in it: who wants one of them is
+    /// likely to want the others.
+    async fn fetch_commit(&self, name: &Arc<str>) -> Result<()> {
+        let remote = self.remote.as_ref().ok_or_else(|| Error::new(Kind::NotFound, "no remote"))?;
+        let bytes = self.read_commit(remote, name).await?;
+        let (ledger, name) = (self.ledger.clone(), Arc::clone(name));
+        task::blocking(move || {
+            // Decoding compares the bytes with the digests.
+            let commit = decode_commit(&bytes)?;
+            let wanted: Vec<_> = ledger.read(|fold| {
+                let lies_here = |digest: &Digest| {
+                    let site = fold.location(digest).map(|location| location.site);
+                    matches!(site, Some(Site::Inline { commit }) if commit == name)
+                };
+                let all = inline_blobs(&commit);
+                all.filter(|(digest, _)| fold.uses(digest) && lies_here(digest)).collect()
+            });
+            for (digest, bytes) in wanted {
+                if !ledger.blobs().contains(&digest) {
+                    keep(&ledger, digest, bytes)?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn read_commit(&self, remote: &Remote, name: &str) -> Result<Bytes> {
+        let _place = self.place().await;
+        remote.get_commit(name).await
+    }
+
     async fn place(&self) -> tokio::sync::SemaphorePermit<'_> {
         self.places.acquire().await.expect("the semaphore is never closed")
     }
+}
+
+/// Yields the blobs that lie in a commit itself.
+fn inline_blobs(commit: &Commit) -> impl Iterator<Item = (Digest, &[u8])> {
+    commit.blobs.iter().filter_map(|blob| match &blob.place {
+        Place::Inline(bytes) => Some((blob.digest, bytes.as_slice())),
+        _ => None,
+    })
 }
 
 fn keep(ledger: &Ledger, digest: Digest, bytes: &[u8]) -> Result<()> {

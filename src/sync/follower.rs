@@ -36,6 +36,10 @@ const FETCHES_AT_ONCE: usize = 8;
 const READ_TRIES: u32 = 3;
 /// How long is waited between these.
 const READ_WAIT: Duration = Duration::from_millis(50);
+/// Of so many commits that are read together, the last ones, the inline blobs are kept at once: they
+/// are what is asked for next. Those of earlier ones are fetched when somebody wants them, so that a new
+/// node need not write a file for every small one that there ever was.
+const KEPT_INLINE: usize = 16;
 /// The longest and the shortest time between two polls.
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(30);
@@ -58,6 +62,8 @@ struct Inner {
     remote: Option<Remote>,
     freshness: Freshness,
     state: Mutex<State>,
+    /// Held by whoever polls: two that take over a checkpoint must not undo each other's work.
+    polling: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -108,8 +114,8 @@ impl Follower {
     pub fn new(ledger: Ledger, freshness: Duration) -> Self {
         let remote = ledger.remote().cloned();
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
-        let state = Mutex::default();
-        Self(Arc::new(Inner { ledger, remote, freshness, state }))
+        let (state, polling) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self(Arc::new(Inner { ledger, remote, freshness, state, polling }))
     }
 
     /// As [`Freshness::ready`].
@@ -167,6 +173,7 @@ impl Follower {
     /// Lists the log once and folds what is new; returns whether all of it was folded.
     pub async fn poll(&self) -> bool {
         let Some(remote) = &self.0.remote else { return true };
+        let _one = self.0.polling.lock().await;
         let list = self.0.freshness.begin();
         // Whoever gives up a poll half-way must not leave others waiting for it.
         let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };
@@ -245,10 +252,12 @@ impl Follower {
 
     /// Reads and applies commits, in the order of their stamps.
     async fn fold(&self, remote: &Remote, stamps: Vec<Stamp>, listed_again: bool) -> Folded {
-        let mut reading =
-            stream::iter(stamps).map(|stamp| self.read(remote, stamp)).buffered(FETCHES_AT_ONCE);
+        let keep_from = stamps.len().saturating_sub(KEPT_INLINE);
+        let reading = stream::iter(stamps).map(|stamp| self.read(remote, stamp));
+        let mut reading = reading.buffered(FETCHES_AT_ONCE).enumerate();
         let mut waiting: HashSet<NodeId> = HashSet::new();
-        while let Some((stamp, got)) = reading.next().await {
+        while let Some((place, (stamp, got))) = reading.next().await {
+            let keep_inline = place >= keep_from;
             // What follows a commit that cannot be had now is not applied before it.
             if waiting.contains(&stamp.node) {
                 continue;
@@ -261,7 +270,13 @@ impl Follower {
                     let ledger = self.0.ledger.clone();
                     ledger.note_gap(&commit);
                     let name = keys::commit_name(&stamp);
-                    task::blocking(move || drop(ledger.apply_remote(&name, &commit))).await;
+                    task::blocking(move || {
+                        if keep_inline {
+                            ledger.keep_inline(&commit);
+                        }
+                        ledger.apply_remote(&name, &commit);
+                    })
+                    .await;
                 }
                 Got::Gone => {}
                 Got::Later => drop(waiting.insert(stamp.node)),

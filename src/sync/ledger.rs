@@ -15,6 +15,7 @@ mod late;
 mod open;
 mod purge;
 mod queue;
+mod refill;
 mod save;
 mod shown;
 mod snapshot;
@@ -107,8 +108,20 @@ struct Inner {
     unsent: Unsent,
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
+    traffic: Traffic,
     quiet_bad: Quiet,
     quiet_save: Quiet,
+}
+
+/// What went to the store and came from it, counted for people.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Blobs that were stored.
+    pub uploaded: AtomicU64,
+    /// Commits that were written.
+    pub commits_written: AtomicU64,
+    /// Commits of other nodes that were applied.
+    pub commits_applied: AtomicU64,
 }
 
 /// What is guarded by the order lock.
@@ -322,6 +335,11 @@ impl Ledger {
     /// then, has what is counted in what was read.
     pub fn applied(&self) -> u64 {
         self.0.applied.load(Ordering::Acquire)
+    }
+
+    /// Returns the counts of what went to the store and came from it.
+    pub fn traffic(&self) -> &Traffic {
+        &self.0.traffic
     }
 
     /// Reports what is not yet remote.

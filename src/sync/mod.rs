@@ -15,13 +15,14 @@ mod fetcher;
 mod flight;
 mod follower;
 mod freshness;
+pub mod gc;
 mod ledger;
 mod publisher;
 mod quiet;
 mod renewer;
 mod upload;
 
-pub use checkpointer::{Checkpointer, LOG_GRACE, log_grace};
+pub use checkpointer::{Checkpointer, LOG_GRACE};
 pub use draft::Draft;
 pub use engine::{Engine, Parts, Settings};
 pub use fetcher::Fetcher;
@@ -29,7 +30,7 @@ pub use follower::Follower;
 pub use freshness::{FRESH_FOR_EVER, Freshness};
 pub use ledger::{
     HOLD_MAX, HoldToken, Ledger, LedgerParts, PENDING_BYTES_MAX, PENDING_RECORDS_MAX, Pending,
-    RECORD_CHANGES_MAX, Stamper,
+    RECORD_CHANGES_MAX, Stamper, Traffic,
 };
 pub use publisher::{DrainReport, Publisher};
 pub use renewer::Renewer;

@@ -6,6 +6,7 @@ mod converge;
 mod damage;
 mod durable;
 mod fresh;
+mod gc;
 mod harness;
 mod lifetimes;
 mod order;

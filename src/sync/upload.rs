@@ -20,7 +20,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::OpenBlob;
 use crate::namespace::{BlobAt, Change, Location, Op, Place, Site};
-use crate::remote::{PackBuilder, Remote, keys};
+use crate::remote::{Health, PackBuilder, Remote, keys};
 use crate::task;
 
 /// Blobs up to this size go into the commit itself ...
@@ -342,8 +342,9 @@ impl Uploader {
     pub(super) async fn again(&self, error: &Error, backoff: &mut Backoff) {
         let wait = backoff.wait();
         let wait_ms = wait.as_millis() as u64;
-        // The remote itself reports outages.
-        let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut);
+        // The remote itself reports outages, of which credentials that expired are one.
+        let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut)
+            || matches!(self.remote.health(), Health::Down { .. });
         let told = if outage { None } else { self.quiet.tell(self.ledger.clock()) };
         if let Some(unsaid) = told {
             let error = error.chain();

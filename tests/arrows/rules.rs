@@ -8,10 +8,6 @@ use crate::scan::{Word, words};
 /// The most lines of code in one file; comments, blank lines and tests do not count.
 pub(crate) const CODE_LINES_MAX: usize = 500;
 
-/// Files that may be longer, with what they may have and why.
-const LONGER: &[(&str, usize, &str)] =
-    &[("mount/src/adapter/requests.rs", 600, "one trait has one implementation")];
-
 /// Used by all, using none of each other but what the table says.
 const LEAVES: &[&str] = &["clock", "config", "digest", "error", "metrics", "name", "stamp", "task"];
 
@@ -123,11 +119,9 @@ pub(crate) fn check(source: &Source<'_>) -> Vec<String> {
     }
     let lines: BTreeSet<usize> =
         source.words.iter().filter(|word| !word.in_test).map(|word| word.line).collect();
-    let longer = LONGER.iter().find(|(path, _, _)| *path == source.path);
-    let most = longer.map_or(CODE_LINES_MAX, |(_, most, _)| *most);
-    if lines.len() > most && !source.is_test {
-        let what = format!("{} lines of code, at most {most}", lines.len());
-        wrong.push(source.say(most, &what));
+    if lines.len() > CODE_LINES_MAX && !source.is_test {
+        let what = format!("{} lines of code, at most {CODE_LINES_MAX}", lines.len());
+        wrong.push(source.say(CODE_LINES_MAX, &what));
     }
     wrong
 }

@@ -50,7 +50,9 @@ impl<T> Must<T> for Option<T> {
 
 /// Writes one line past the test runner's capture, for those who count.
 pub(crate) fn say(text: impl Display) {
-    drop(writeln!(std::io::stderr().lock(), "{text}"));
+    // In one piece, so that the lines of tests beside each other are not torn.
+    let line = format!("{text}\n");
+    drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
 /// Reports a test that could not run; `.ci/run` fails on those that are not on its list.

@@ -106,6 +106,11 @@ impl Options {
         self.key("writeback", "drain_deadline", time)
     }
 
+    /// Sets how long closed files are gathered for one commit.
+    pub(crate) fn delay(self, time: &str) -> Self {
+        self.key("writeback", "delay", time)
+    }
+
     /// Sets how long entries live.
     pub(crate) fn expiry(self, age: &str) -> Self {
         self.key("expiry", "age", age)

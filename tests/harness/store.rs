@@ -1,14 +1,18 @@
 //! What the nodes of a test share, and how it fails on demand.
 //!
-//! Owns the shared directory or the S3 server of a test, and its troubles. Must never know the
-//! layout of the objects beyond their folders' names.
+//! Owns the shared directory or the server of a test, and its troubles. Must never know the layout of
+//! the objects beyond their folders' names.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Must as _;
 use super::node::Site;
-use crate::stores::{ACCESS_KEY, BUCKET, Moto, S3Server, SECRET_KEY};
+use crate::stores::{
+    ACCESS_KEY, AZURE_ACCOUNT, AZURE_KEY, Azurite, BUCKET, Dialect, Google, Moto, S3Server,
+    SECRET_KEY, Unable,
+};
 
 /// A store for one test.
 #[derive(Debug)]
@@ -18,7 +22,9 @@ pub(crate) struct Store(Kind);
 enum Kind {
     Dir(PathBuf),
     S3(S3Server),
+    Gcs(S3Server),
     Moto(Moto),
+    Azurite(Azurite),
 }
 
 /// What an S3 server does wrong.
@@ -47,6 +53,31 @@ impl Store {
         Self(Kind::S3(S3Server::start()))
     }
 
+    /// Starts a server in this process that speaks as Google's does.
+    pub(crate) fn gcs(_site: &Site) -> Self {
+        Self(Kind::Gcs(S3Server::start_as(Dialect::Gcs(Google::default()))))
+    }
+
+    /// The same, which takes only tokens of the service account's key of that id; it may be changed.
+    pub(crate) fn gcs_with_key(key_id: &Arc<Mutex<Option<String>>>) -> Self {
+        Self(Kind::Gcs(S3Server::start_as(Dialect::Gcs(Google::with_key_id(key_id)))))
+    }
+
+    /// Returns the address of a server.
+    pub(crate) fn endpoint(&self) -> String {
+        match &self.0 {
+            Kind::Dir(_) => panic!("a directory has no endpoint"),
+            Kind::S3(server) | Kind::Gcs(server) => server.endpoint(),
+            Kind::Moto(moto) => moto.endpoint(),
+            Kind::Azurite(azurite) => azurite.endpoint(),
+        }
+    }
+
+    /// Starts the emulator of Azure as a process; the reason when it is not installed.
+    pub(crate) fn azure() -> Result<Self, String> {
+        Azurite::start().map(Kind::Azurite).map(Self)
+    }
+
     /// Starts somebody else's S3 server as a process; the reason when it is not installed.
     pub(crate) fn moto() -> Result<Self, String> {
         Moto::start().map(Kind::Moto).map(Self)
@@ -57,33 +88,40 @@ impl Store {
         match &self.0 {
             Kind::Dir(dir) => format!("file://{}", dir.display()),
             Kind::S3(_) | Kind::Moto(_) => format!("s3://{BUCKET}/some/prefix"),
+            Kind::Gcs(_) => format!("gs://{BUCKET}/some/prefix"),
+            Kind::Azurite(_) => format!("az://{AZURE_ACCOUNT}/{BUCKET}/some/prefix"),
         }
     }
 
-    /// Returns what the daemon needs in its environment to reach it: the usual AWS variables.
+    /// Returns what the daemon needs in its environment to reach it: the usual variables of its cloud.
     pub(crate) fn env(&self) -> Vec<(String, String)> {
-        let endpoint = match &self.0 {
-            Kind::Dir(_) => return Vec::new(),
-            Kind::S3(server) => server.endpoint(),
-            Kind::Moto(moto) => {
-                moto.options(Duration::from_secs(5)).endpoint.must("the server's address")
-            }
+        let aws = |endpoint: String| {
+            vec![
+                ("AWS_ENDPOINT_URL", endpoint),
+                ("AWS_REGION", "us-east-1".to_owned()),
+                ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
+                ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
+            ]
         };
-        let variables = [
-            ("AWS_ENDPOINT_URL", endpoint.as_str()),
-            ("AWS_REGION", "us-east-1"),
-            ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
-            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
-        ];
-        variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+        let variables = match &self.0 {
+            Kind::Dir(_) => Vec::new(),
+            Kind::S3(server) => aws(server.endpoint()),
+            Kind::Moto(moto) => aws(moto.endpoint()),
+            Kind::Gcs(server) => vec![("STORAGE_EMULATOR_HOST", server.endpoint())],
+            Kind::Azurite(azurite) => vec![
+                ("AZURE_STORAGE_ENDPOINT", azurite.endpoint()),
+                ("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY.to_owned()),
+            ],
+        };
+        variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Returns the directory that holds the objects as files.
     pub(crate) fn objects(&self) -> PathBuf {
         match &self.0 {
             Kind::Dir(dir) => dir.clone(),
-            Kind::S3(server) => server.bucket_dir().join("some/prefix"),
-            Kind::Moto(_) => panic!("this server keeps its objects to itself"),
+            Kind::S3(server) | Kind::Gcs(server) => server.bucket_dir().join("some/prefix"),
+            Kind::Moto(_) | Kind::Azurite(_) => panic!("this server keeps its objects to itself"),
         }
     }
 
@@ -97,14 +135,24 @@ impl Store {
     /// Returns the number of requests so far that a server has seen.
     pub(crate) fn requests(&self) -> u64 {
         match &self.0 {
-            Kind::S3(server) => server.faults.requests(),
-            Kind::Dir(_) | Kind::Moto(_) => panic!("only the server in this process counts"),
+            Kind::S3(server) | Kind::Gcs(server) => server.faults.requests(),
+            Kind::Dir(_) | Kind::Moto(_) | Kind::Azurite(_) => {
+                panic!("only the server in this process counts")
+            }
         }
     }
 
-    /// Begins a trouble of an S3 server.
+    /// Lets a server in this process answer questions for its lifecycle rules so.
+    pub(crate) fn answer_rules(&self, status: u16, body: &str) {
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
+            panic!("only the server in this process does")
+        };
+        server.faults.answer_rules(status, body);
+    }
+
+    /// Begins a trouble of a server in this process.
     pub(crate) fn trouble(&self, what: Trouble) {
-        let Kind::S3(server) = &self.0 else {
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
             panic!("troubles are for the server in this process")
         };
         match what {
@@ -116,6 +164,14 @@ impl Store {
         }
     }
 
+    /// Takes an ability from a server in this process, which does not say so.
+    pub(crate) fn unable(&self, what: Unable) {
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
+            panic!("only the server in this process can be made unable")
+        };
+        server.faults.unable(Some(what));
+    }
+
     /// Makes every request fail. Where a shared directory was, there is a file.
     pub(crate) fn fail(&self) {
         match &self.0 {
@@ -123,8 +179,8 @@ impl Store {
                 std::fs::rename(dir, away(dir)).must("take the store away");
                 std::fs::write(dir, b"not a directory").must("put a file in its place");
             }
-            Kind::S3(server) => server.down(),
-            Kind::Moto(_) => panic!("this server cannot be made to fail"),
+            Kind::S3(server) | Kind::Gcs(server) => server.down(),
+            Kind::Moto(_) | Kind::Azurite(_) => panic!("this server cannot be made to fail"),
         }
     }
 
@@ -139,14 +195,14 @@ impl Store {
     pub(crate) fn heal(&self) {
         match &self.0 {
             Kind::Dir(dir) => bring_back(dir),
-            Kind::S3(server) => {
+            Kind::S3(server) | Kind::Gcs(server) => {
                 server.up();
                 server.faults.hang(false);
                 server.faults.forbid(false);
                 server.faults.errors(0);
                 server.faults.latency(Duration::ZERO);
             }
-            Kind::Moto(_) => {}
+            Kind::Moto(_) | Kind::Azurite(_) => {}
         }
     }
 }

@@ -12,29 +12,29 @@ use rustix::io::Errno;
 use crate::harness::body::{self, Id};
 use crate::harness::command::{Said, need, run};
 use crate::harness::node::{Site, is_mounted};
-use crate::harness::store::Trouble;
 use crate::harness::time::wall;
 use crate::harness::tree::{self, Tree};
 use crate::harness::{
     Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root, skipped,
 };
+use crate::stores::Unable;
 
 const REFUSED: i32 = 2;
-const LIMIT_MS: u64 = 40_000;
+pub(crate) const LIMIT_MS: u64 = 40_000;
 
 fn text(path: &Path) -> String {
     path.to_str().must("a path that is text").to_owned()
 }
 
 /// A site with a good mount point and a good cache directory's place.
-struct Desk {
-    site: Site,
-    mount: String,
-    cache: String,
+pub(crate) struct Desk {
+    pub(crate) site: Site,
+    pub(crate) mount: String,
+    pub(crate) cache: String,
 }
 
 impl Desk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let site = Site::new();
         let mount = text(&site.dir("m"));
         let cache = text(&site.path().join("cache"));
@@ -57,7 +57,7 @@ impl Desk {
     /// Does what must be refused: exit code 2, a message with these words and a hint, and nothing
     /// changed on the disk.
     #[track_caller]
-    fn refuses(&self, what: impl FnOnce(&Self) -> Said, names: &[&str]) {
+    pub(crate) fn refuses(&self, what: impl FnOnce(&Self) -> Said, names: &[&str]) {
         let before = self.disk();
         let said = what(self);
         assert_eq!(said.code(), REFUSED, "{said:?}");
@@ -87,6 +87,11 @@ fn bad_input_urls() {
         "s3://UPPER_case!/x",
         "http://bucket",
         "s3://bucket/../up",
+        "gs://UPPER/x",
+        "gs://",
+        "az://account",
+        "az://account.blob.core.windows.net/container",
+        "az://account/UPPER",
     ] {
         desk.refuses(|desk| desk.mount(&["--remote", url]), &[url]);
     }
@@ -251,23 +256,35 @@ fn bad_input_remotes_of_another_format() {
     assert_eq!(std::fs::read(node.at("entry")).must("read"), b"x");
 }
 
+/// A store that cannot do what everything rests on is refused. Who finds that out later, because it could
+/// not be reached at the mount, goes on without it.
 #[test]
-fn bad_input_credentials_and_buckets() {
-    let desk = Desk::new();
-    let store = Store::s3(&desk.site);
-    let mount = |desk: &Desk, url: &str, secret: Option<&str>| {
-        let mut command = desk.site.hearthfs();
-        command.args(["mount", &desk.mount, "--cache-dir", &desk.cache, "--remote", url]);
-        command.envs(store.env());
-        if let Some(secret) = secret {
-            command.env("AWS_SECRET_ACCESS_KEY", secret);
-        }
-        run(&mut command, LIMIT_MS)
-    };
+fn bad_input_a_store_that_is_unable() {
+    let (desk, aside) = (Desk::new(), Site::new());
+    let store = Store::s3(&aside);
+    // It holds our format already, so that it gets as far as being tried.
+    drop(Node::start(&aside, "first", Some(&store), Options::new(Io::best())));
+    store.unable(Unable::Overwrite);
     let url = store.url();
-    desk.refuses(|desk| mount(desk, &url, Some("wrong")), &[&url]);
-    store.trouble(Trouble::Forbidden);
-    desk.refuses(|desk| mount(desk, &url, None), &[&url]);
+    let mount = |desk: &Desk| {
+        let mut command = desk.site.hearthfs();
+        command.args(["mount", &desk.mount, "--cache-dir", &desk.cache, "--remote", &url]);
+        run(command.envs(store.env()), LIMIT_MS)
+    };
+    desk.refuses(mount, &[&url, "cannot be used", "use another server"]);
+    store.fail();
+    let late = Node::start(&aside, "late", Some(&store), Options::new(Io::best()).deadline("1s"));
+    store.heal();
+    let status = eventually(30_000, "the daemon finds out", || {
+        let status = late.status();
+        let why = status["health"]["last_error"].as_str().unwrap_or_default();
+        if why.contains("cannot be used") { Ok(status) } else { Err(format!("{status}")) }
+    });
+    assert_eq!(status["health"]["up"].as_bool(), Some(false));
+    Hand::new().put(&late.at("f"), b"x").must("put");
+    assert_eq!(std::fs::read(late.at("f")).must("read"), b"x");
+    let told = late.log().lines().filter(|line| line.contains("cannot be used")).count();
+    assert!((1..=2).contains(&told), "{}", late.log());
 }
 
 /// A bucket that is not there. The server in this process makes each bucket that it is asked for.

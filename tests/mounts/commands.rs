@@ -101,7 +101,14 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     let mut hand = Hand::new();
     hand.put(&cluster.a.at("one"), b"1").must("put");
     cluster.a.drain();
-    assert_eq!(cluster.a.status()["backlog"]["records"], 0);
+    let status = cluster.a.status();
+    assert_eq!(status["backlog"]["records"], 0);
+    let counters = &status["counters"];
+    assert_eq!((&counters["uploaded"], &counters["commits_written"]), (&1.into(), &1.into()));
+    eventually(5_000, "node B knows the file", || {
+        std::fs::metadata(cluster.b.at("one")).map_err(|error| error.to_string())
+    });
+    assert_eq!(cluster.b.status()["counters"]["commits_applied"], 1);
     cluster.store.fail();
     hand.put(&cluster.a.at("two"), &body::make(Id { writer: 1, seq: 1 }, 100_000)).must("put");
     sleep_ms(1_500);

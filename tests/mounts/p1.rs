@@ -4,14 +4,19 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
+use crate::harness::hand::IN_PLACE;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, now, sleep_ms};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, eventually, in_both_modes, now, sleep_ms, tree,
+};
 
 const NAMES: [&str; 4] = ["first", "second", "third", "fourth"];
 const BODY_LEN_MAX: usize = 1_500_000;
+/// How long the four write and read.
 const LOAD_MS: u64 = 8_000;
 
 /// What one process did and saw.
@@ -23,14 +28,14 @@ struct Report {
 }
 
 /// Writes and reads the four names until the time is over, from a process of its own.
-fn mix(mount: &Path, writer: u32) -> Report {
+fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
     let mut hand = Hand::new();
     let mut dice = Dice::new(u64::from(writer));
     let mut report = Report::default();
     let mut seen = [false; NAMES.len()];
     let start = now();
     let mut seq = 0;
-    while start.elapsed() < Duration::from_millis(LOAD_MS) {
+    while start.elapsed() < Duration::from_millis(load_ms) {
         let which = dice.below(NAMES.len() as u64) as usize;
         let path = mount.join(NAMES[which]);
         if dice.below(3) == 0 {
@@ -75,12 +80,17 @@ fn shown(mount: &Path) -> Result<Vec<Id>, String> {
 }
 
 fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
-    let cluster = Cluster::two(io);
+    writers_in_place(&Cluster::two(io), LOAD_MS);
+}
+in_both_modes!(p1_whole_or_nothing_under_writers_in_place);
+
+/// Four processes on two nodes write and read four names; whoever reads gets what somebody closed.
+pub(crate) fn writers_in_place(cluster: &Cluster, load_ms: u64) {
     let mounts = [&cluster.a, &cluster.a, &cluster.b, &cluster.b].map(|node| node.mount.clone());
     let workers: Vec<_> = mounts
         .into_iter()
         .zip(1..)
-        .map(|(mount, writer)| thread(move || mix(&mount, writer)))
+        .map(|(mount, writer)| thread(move || mix(&mount, writer, load_ms)))
         .collect();
     let reports: Vec<Report> =
         workers.into_iter().map(|worker| worker.join().must("a worker's report")).collect();
@@ -110,7 +120,6 @@ fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
     assert_eq!(shown(&cluster.a.mount), Ok(agreed.clone()), "node A changed its mind");
     assert_eq!(shown(&cluster.b.mount), Ok(agreed), "node B changed its mind");
 }
-in_both_modes!(p1_whole_or_nothing_under_writers_in_place);
 
 /// A reader that opened one version gets that version to its end, while it is replaced in place.
 fn p1_whole_or_nothing_for_slow_readers(io: Io) {
@@ -158,3 +167,38 @@ fn p1_whole_or_nothing_across_nodes_before_the_close() {
     });
     assert!(read == bytes, "node B reads other bytes");
 }
+
+/// Two who empty one name before either writes stand on one inode, of which the kernel knows one size.
+fn p1_whole_or_nothing_beside_guests(io: Io) {
+    let cluster = Cluster::two(io);
+    let path = cluster.a.at("contested");
+    let (mut one, mut two, mut three) = (Hand::new(), Hand::new(), Hand::new());
+    let first = one.open(&path, IN_PLACE, 0o644).must("open");
+    let second = two.open(&path, IN_PLACE, 0o644).must("open by another");
+    one.write(first, &[b'a'; 5_000]).must("write");
+    one.close(first).must("publish");
+    let reading = three.open(&path, OFlags::RDONLY, 0).must("open what was published");
+    two.write(second, &[b'b'; 7_000]).must("write more");
+    assert_eq!(three.read(reading, 0, 10_000).must("read"), [b'a'; 5_000]);
+    assert_eq!(three.fstat(reading).must("fstat").size, 5_000);
+    two.close(second).must("publish");
+    assert_eq!(three.get(&path).must("read by name"), [b'b'; 7_000]);
+    assert_eq!(three.read(reading, 0, 10_000).must("read"), [b'a'; 5_000]);
+    three.close(reading).must("close");
+    // One appends, and the kernel takes the end of the file from that size.
+    let path = cluster.a.at("appended");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
+    let first = one.open(&path, flags, 0o644).must("open to append");
+    let second = two.open(&path, IN_PLACE, 0o644).must("empty");
+    two.write(second, &[b'b'; 7_000]).must("write");
+    for line in ["one\n", "two\n"] {
+        one.write(first, line.as_bytes()).must("append");
+    }
+    one.close(first).must("publish");
+    assert_eq!(three.get(&path).must("read"), b"one\ntwo\n");
+    two.close(second).must("publish");
+    assert_eq!(three.get(&path).must("read"), [b'b'; 7_000]);
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+}
+in_both_modes!(p1_whole_or_nothing_beside_guests);

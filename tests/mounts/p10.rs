@@ -8,10 +8,10 @@ use crate::harness::{
 };
 
 /// What a look-up may take beyond `freshness`: timers and a busy machine.
-const MARGIN_MS: u64 = 150;
+pub(crate) const MARGIN_MS: u64 = 150;
 
 /// Changes seen from the other node, each by a single look after `wait_ms`.
-fn changes(from: &Node, to: &Node, wait_ms: u64) {
+pub(crate) fn changes(from: &Node, to: &Node, wait_ms: u64) {
     let mut hand = Hand::new();
     let pass = || {
         from.drain();

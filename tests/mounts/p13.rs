@@ -15,7 +15,7 @@ use crate::harness::{
 
 const LIMIT_BYTES: u64 = 64 << 20;
 /// Beside the blobs: what is being written or fetched at the moment, the index, and the journal.
-const SLACK_BYTES: u64 = 24 << 20;
+const SLACK_BYTES: u64 = 12 << 20;
 const FILE_LEN: usize = 4 << 20;
 const FILES: u64 = 100;
 /// An unoptimised daemon under load stays far below the 400 MiB that a million entries may cost.

@@ -87,7 +87,8 @@ fn p5_in_order_with_a_slow_and_failing_store() {
     }
 }
 
-fn in_order(cluster: &Cluster) {
+/// One node writes files and counts them, the other looks: no count is ahead of what it counts.
+pub(crate) fn in_order(cluster: &Cluster) {
     let stop = Arc::new(AtomicBool::new(false));
     let writer = {
         let (mount, stop) = (cluster.a.mount.clone(), Arc::clone(&stop));

@@ -30,7 +30,12 @@ fn settled(cluster: &Cluster) -> tree::Tree {
 }
 
 fn p7_one_winner_of_writes_in_place(io: Io) {
-    let cluster = Cluster::two(io);
+    writes_in_place(&Cluster::two(io));
+}
+in_both_modes!(p7_one_winner_of_writes_in_place);
+
+/// Both write the same names in place at the same moments.
+pub(crate) fn writes_in_place(cluster: &Cluster) {
     let (mut one, mut other) = (Hand::new(), Hand::new());
     let len = |k: u64| if k.is_multiple_of(5) { 1_300_000 } else { 20_000 + 1_000 * k as usize };
     for k in 0..20 {
@@ -45,7 +50,7 @@ fn p7_one_winner_of_writes_in_place(io: Io) {
         );
         assert_eq!((left, right), (Ok(()), Ok(())), "the closes of {name}");
     }
-    let there = settled(&cluster);
+    let there = settled(cluster);
     assert_eq!(there.len(), 20);
     for k in 0..20 {
         let bytes = std::fs::read(cluster.a.at(format!("f{k}"))).must("read");
@@ -59,10 +64,14 @@ fn p7_one_winner_of_writes_in_place(io: Io) {
     tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     assert!(std::fs::read(cluster.a.at("f3")).must("read") == last);
 }
-in_both_modes!(p7_one_winner_of_writes_in_place);
 
 fn p7_one_winner_of_renames(io: Io) {
-    let cluster = Cluster::two(io);
+    renames(&Cluster::two(io));
+}
+in_both_modes!(p7_one_winner_of_renames);
+
+/// Both rename their own file to the same names at the same moments.
+pub(crate) fn renames(cluster: &Cluster) {
     let (mut one, mut other) = (Hand::new(), Hand::new());
     let publish = |hand: &mut Hand, mount: &Path, writer: u32, k: u64| {
         let bytes = body::make(Id { writer, seq: k }, 30_000);
@@ -77,17 +86,21 @@ fn p7_one_winner_of_renames(io: Io) {
         );
         assert_eq!((left, right), (Ok(()), Ok(())), "renames of {k}, with one temporary's name");
     }
-    let there = settled(&cluster);
+    let there = settled(cluster);
     assert_eq!(there.len(), 20, "entries and nothing else: {there:?}");
     for k in 0..20 {
         let bytes = std::fs::read(cluster.b.at(format!("entry{k}"))).must("read");
         assert_eq!(body::check(&bytes).must("a whole entry").seq, k);
     }
 }
-in_both_modes!(p7_one_winner_of_renames);
 
 fn p7_one_winner_of_conflicting_kinds(io: Io) {
-    let cluster = Cluster::two(io);
+    conflicting_kinds(&Cluster::two(io));
+}
+in_both_modes!(p7_one_winner_of_conflicting_kinds);
+
+/// Both make different things of the same names at the same moments.
+pub(crate) fn conflicting_kinds(cluster: &Cluster) {
     let (mut one, mut other) = (Hand::new(), Hand::new());
     for k in 0..6 {
         let at = |node: &crate::harness::Node, name: &str| node.at(format!("{name}{k}"));
@@ -121,7 +134,7 @@ fn p7_one_winner_of_conflicting_kinds(io: Io) {
         let fine = |done: Result<(), Errno>| matches!(done, Ok(()) | Err(Errno::EXIST));
         assert!(fine(left) && fine(right), "two links: {left:?} {right:?}");
     }
-    let there = settled(&cluster);
+    let there = settled(cluster);
     for k in 0..6 {
         let link = there.get(Path::new(&format!("link{k}")));
         assert!(matches!(link, Some(Thing::Link(_))), "link{k} is {link:?}");
@@ -135,6 +148,5 @@ fn p7_one_winner_of_conflicting_kinds(io: Io) {
         let done = if *thing == Thing::Dir { other.rmdir(&path) } else { other.unlink(&path) };
         done.must(format_args!("remove {}", path.display()));
     }
-    assert!(settled(&cluster).is_empty());
+    assert!(settled(cluster).is_empty());
 }
-in_both_modes!(p7_one_winner_of_conflicting_kinds);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -9,7 +10,9 @@ use rustix::io::Errno;
 use crate::harness::body::{self, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::node::Site;
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, command, in_both_modes, tree};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, command, in_both_modes, now, tree,
+};
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 
@@ -113,6 +116,32 @@ fn programs_append_by_two_processes(io: Io) {
     assert_eq!(std::fs::read_to_string(&path).must("read"), expected + "last\n");
 }
 in_both_modes!(programs_append_by_two_processes);
+
+/// A directory that another node makes too is no stumbling block for who rewrites what is in it.
+fn programs_rewrite_below_directories_that_others_make_too(io: Io) {
+    let cluster = Cluster::two(io);
+    let (mut here, mut there) = (Hand::new(), Hand::new());
+    for round in 0..8 {
+        let dirs = [format!("d{round}"), format!("d{round}/e")];
+        for dir in &dirs {
+            here.mkdir(&cluster.a.at(dir)).must("mkdir here");
+            there.mkdir(&cluster.b.at(dir)).must("mkdir there");
+        }
+        let file = cluster.a.at(format!("d{round}/e/file"));
+        // Until what the other node made has arrived.
+        let until = now() + Duration::from_millis(700);
+        let mut count = 0;
+        while now() < until {
+            let body = format!("body {count}");
+            here.put(&file, body.as_bytes()).must("rewrite in place");
+            assert_eq!(here.get(&file).must("read"), body.as_bytes());
+            count += 1;
+        }
+    }
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+}
+in_both_modes!(programs_rewrite_below_directories_that_others_make_too);
 
 fn programs_direct_io(io: Io) {
     let (node, _site) = alone(io);

@@ -8,7 +8,7 @@ use crate::harness::{
 };
 
 /// Writes of every size on both nodes, seen whole on the other, and by a node that starts later.
-fn work_of_a_day(cluster: &Cluster) {
+pub(crate) fn work_of_a_day(cluster: &Cluster) {
     let (mut hand, mut other) = (Hand::new(), Hand::new());
     for k in 0..60 {
         let len = [64, 900, 20_000, 300_000, 1_048_576, 3_000_000][k as usize % 6];

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -255,6 +256,14 @@ static void op_spawn(void) {
   done(status);
 }
 
+/* freeze TID: stops one thread of another process until this process ends. */
+static void op_freeze(void) {
+  pid_t tid = (pid_t)num(1);
+  int status;
+  if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) < 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) < 0) { done(-1); return; }
+  done(waitpid(tid, &status, __WALL) == tid ? 0 : -1);
+}
+
 /* call NAME SYMBOL: dlopen, call an int function without arguments, keep the library open. */
 static void op_call(void) {
   void *lib = dlopen(name(1), RTLD_NOW | RTLD_LOCAL);
@@ -372,6 +381,7 @@ static int processes(void) {
   else if (is("unmap")) op_unmap();
   else if (is("forkhold")) op_forkhold();
   else if (is("spawn")) op_spawn();
+  else if (is("freeze")) op_freeze();
   else if (is("call")) op_call();
   else if (is("recall")) op_recall();
   else if (is("pid")) done(getpid());

@@ -1,41 +1,22 @@
 //! The requests of the kernel, one by one.
 //!
-//! One trait is one implementation, so this file is as long as the protocol. Must never hold more than
-//! the translation of each.
+//! One trait is one implementation, so what needs more than the translation of a request lies beside it:
+//! listings in `listing`, extended attributes and permissions in `attributes`. Must never hold more.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use fuser::{FileHandle, INodeNo, InitFlags, KernelConfig, Request};
+use fuser::{FileHandle, INodeNo, KernelConfig, Request};
 
-use super::{
-    Adapter, BACKGROUND_REQUESTS_MAX, CAPABILITIES, CAPABILITY_XATTR, STACK_DEPTH_MAX,
-    TRANSFER_MAX_BYTES, replies, translate,
-};
+use super::{Adapter, replies, translate};
 use crate::counts::Op;
-use crate::vfs::{Errno, Handle, Reply, SetAttr};
+use crate::vfs::{Handle, SetAttr};
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let mut wanted = CAPABILITIES;
-        if self.want_passthrough {
-            wanted |= InitFlags::FUSE_PASSTHROUGH;
-        }
-        let granted = wanted & config.capabilities();
-        if config.add_capabilities(granted).is_err() {
-            return Err(io::Error::from_raw_os_error(libc::EPROTO));
-        }
-        if granted.contains(InitFlags::FUSE_PASSTHROUGH) {
-            let depth = config.set_max_stack_depth(STACK_DEPTH_MAX);
-            self.shared.passthrough_offered.store(depth.is_ok(), Ordering::Release);
-        }
-        let sizes = config.set_max_write(TRANSFER_MAX_BYTES);
-        let background = config.set_max_background(BACKGROUND_REQUESTS_MAX);
-        tracing::debug!(?granted, missing = ?(wanted - granted), ?sizes, ?background, "fuse init");
-        Ok(())
+        self.negotiate(config)
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
@@ -411,19 +392,9 @@ impl fuser::Filesystem for Adapter {
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: fuser::ReplyDirectory,
+        reply: fuser::ReplyDirectory,
     ) {
-        let mut taken = false;
-        let answer = self.call(Op::Readdir, |vfs| {
-            let mut sink = |entry: &crate::vfs::DirEntry<'_>| {
-                let kind = translate::dirent_type(entry.file_type);
-                let full = reply.add(INodeNo(entry.ino.0), entry.next, kind, entry.name);
-                taken |= !full;
-                full
-            };
-            vfs.readdir(translate::ino(ino), Handle(handle.0), offset, false, &mut sink)
-        });
-        replies::directory(unless_taken(answer, taken), reply);
+        self.list(ino, handle, offset, reply);
     }
 
     fn readdirplus(
@@ -432,26 +403,9 @@ impl fuser::Filesystem for Adapter {
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: fuser::ReplyDirectoryPlus,
+        reply: fuser::ReplyDirectoryPlus,
     ) {
-        let mut taken = false;
-        let mut fault = None;
-        let answer = self.call(Op::ReaddirPlus, |vfs| {
-            let mut sink =
-                |entry: &crate::vfs::DirEntry<'_>| match replies::add_plus(&mut reply, entry) {
-                    Ok(full) => {
-                        taken |= !full;
-                        full
-                    }
-                    Err(errno) => {
-                        fault = Some(errno);
-                        true
-                    }
-                };
-            vfs.readdir(translate::ino(ino), Handle(handle.0), offset, true, &mut sink)
-        });
-        let answer = answer.and_then(|listed| fault.map_or(Ok(listed), Err));
-        replies::directory_plus(unless_taken(answer, taken), reply);
+        self.list_with_attributes(ino, handle, offset, reply);
     }
 
     fn releasedir(
@@ -500,15 +454,7 @@ impl fuser::Filesystem for Adapter {
         _position: u32,
         reply: fuser::ReplyEmpty,
     ) {
-        let caller = translate::caller(request);
-        match self.xattr(name).and_then(|()| translate::xattr_mode(flags)) {
-            Ok(mode) => self.settle(
-                Op::Setxattr,
-                |vfs| vfs.setxattr(&caller, translate::ino(ino), name, value, mode),
-                |answer| replies::empty(answer, reply),
-            ),
-            Err(errno) => reply.error(translate::errno(errno)),
-        }
+        self.set_xattr(request, ino, name, (value, flags), reply);
     }
 
     fn getxattr(
@@ -519,42 +465,15 @@ impl fuser::Filesystem for Adapter {
         size: u32,
         reply: fuser::ReplyXattr,
     ) {
-        let caller = translate::caller(request);
-        if let Err(errno) = self.xattr(name) {
-            self.shared.requests.add(Op::Getxattr);
-            let absent = self.user_xattrs && name == CAPABILITY_XATTR;
-            let errno = if absent { Errno::ENODATA } else { errno };
-            return reply.error(translate::errno(errno));
-        }
-        self.settle(
-            Op::Getxattr,
-            |vfs| vfs.getxattr(&caller, translate::ino(ino), name),
-            move |answer| replies::xattr(answer, size, reply),
-        );
+        self.get_xattr(request, ino, name, size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: fuser::ReplyXattr) {
-        let caller = translate::caller(request);
-        if !self.user_xattrs {
-            return reply.error(fuser::Errno::ENOSYS);
-        }
-        self.settle(
-            Op::Listxattr,
-            |vfs| vfs.listxattr(&caller, translate::ino(ino)),
-            move |answer| replies::xattr(answer, size, reply),
-        );
+        self.list_xattrs(request, ino, size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
-        let caller = translate::caller(request);
-        if let Err(errno) = self.xattr(name) {
-            return reply.error(translate::errno(errno));
-        }
-        self.settle(
-            Op::Removexattr,
-            |vfs| vfs.removexattr(&caller, translate::ino(ino), name),
-            |answer| replies::empty(answer, reply),
-        );
+        self.remove_xattr(request, ino, name, reply);
     }
 
     fn access(
@@ -564,17 +483,7 @@ impl fuser::Filesystem for Adapter {
         mask: fuser::AccessFlags,
         reply: fuser::ReplyEmpty,
     ) {
-        if self.kernel_checks {
-            // Never comes; said once, it would be remembered.
-            reply.error(fuser::Errno::ENOSYS);
-            return;
-        }
-        let caller = translate::caller(request);
-        self.settle(
-            Op::Access,
-            |vfs| vfs.getattr(&caller, translate::ino(ino), None),
-            move |answer| replies::root_may(answer, mask, reply),
-        );
+        self.may(request, ino, mask, reply);
     }
 
     fn ioctl(
@@ -590,14 +499,5 @@ impl fuser::Filesystem for Adapter {
     ) {
         self.shared.requests.add(Op::Ioctl);
         reply.error(fuser::Errno::ENOTTY);
-    }
-}
-
-/// Names that were taken have been counted as looked up, so they are sent whatever came after them;
-/// the next call meets the fault again.
-fn unless_taken(answer: Reply<Reply<()>>, taken: bool) -> Reply<()> {
-    match answer.and_then(|listed| listed) {
-        Err(_) if taken => Ok(()),
-        answer => answer,
     }
 }

@@ -63,10 +63,13 @@ impl Blobs {
         if sealed && digest.is_empty_content() {
             return Ok(Adopted::Known);
         }
-        let found = file.metadata().map_err(|e| failed("examine", &digest, e))?;
-        if found.len() != size {
-            let op = format!("adopt blob {digest}: {} bytes instead of {size}", found.len());
-            return Err(Error::new(Kind::Corrupt, op));
+        // A file that may still be written to is looked at again when it is sealed.
+        if sealed {
+            let found = file.metadata().map_err(|e| failed("examine", &digest, e))?;
+            if found.len() != size {
+                let op = format!("adopt blob {digest}: {} bytes instead of {size}", found.len());
+                return Err(Error::new(Kind::Corrupt, op));
+            }
         }
         let unsaved = state == State::Unsaved && !self.0.options.evict_unsaved;
         let adopted = self.put_in_place(staged, file, digest, unsaved, sealed)?;
@@ -189,7 +192,8 @@ impl Blobs {
     /// Reads the whole file: writes through a mapping leave no other trace. On `Changed` the blob
     /// is served no more; take the file back with [`Blobs::withdraw`].
     pub fn seal(&self, digest: &Digest, file: &File) -> Result<Sealed> {
-        let content = hash_file(file).map_err(|e| failed("read", digest, e))?;
+        let expected = self.0.table.lock().tier.get(digest).map_or(0, |held| held.blob.seal.size);
+        let content = hash_file(file, expected).map_err(|e| failed("read", digest, e))?;
         let same = content == *digest;
         let found = file.metadata().map_err(|e| failed("examine", digest, e))?;
         let ino = Seal::of(&found).ino;
@@ -280,7 +284,8 @@ impl Blobs {
         drop(table);
         for (ino, at) in others {
             let file = File::open(&at)?;
-            if hash_file(&file)? != *digest {
+            let size = file.metadata()?.len();
+            if hash_file(&file, size)? != *digest {
                 continue;
             }
             fs::rename(&at, path)?;

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::Blobs;
 use crate::digest::Digest;
@@ -19,6 +20,10 @@ const MAKE_ROOM_STEP: usize = 4096;
 pub(super) const FULL_DISK_STEP_BYTES: u64 = 64 << 20;
 /// Space that is left to the journal and the index, in bytes.
 const DISK_RESERVE_BYTES: u64 = 8 << 20;
+/// With more than this free, the disk is not asked each time how much it is, in bytes.
+const DISK_PLENTY_BYTES: u64 = 4 << 30;
+/// How long its answer serves then: no disk that we know fills the plenty in that time.
+const DISK_PLENTY_FOR: Duration = Duration::from_millis(250);
 
 impl Blobs {
     /// Makes room for `bytes` more of staging data; false when there is none, because the limit or
@@ -43,9 +48,22 @@ impl Blobs {
     fn lacking(&self, bytes: u64) -> u64 {
         let used = self.used();
         let over = used.saturating_add(bytes).saturating_sub(self.0.limits.bytes);
+        over.max(bytes.saturating_add(DISK_RESERVE_BYTES).saturating_sub(self.disk_free()))
+    }
+
+    /// Returns how much the disk has free, in bytes.
+    fn disk_free(&self) -> u64 {
+        let now = self.0.options.clock.mono();
+        {
+            let (asked, free) = *self.0.disk_free.lock();
+            if free > DISK_PLENTY_BYTES && now.saturating_sub(asked) < DISK_PLENTY_FOR {
+                return free;
+            }
+        }
         let free = rustix::fs::statvfs(&self.0.path)
             .map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
-        over.max(bytes.saturating_add(DISK_RESERVE_BYTES).saturating_sub(free))
+        *self.0.disk_free.lock() = (now, free);
+        free
     }
 
     fn used(&self) -> u64 {
@@ -105,6 +123,7 @@ impl Blobs {
         for (digest, blob) in victims {
             if self.evict_one(&digest) {
                 freed += charge(blob.seal.size);
+                self.0.evicted_bytes.fetch_add(blob.seal.size, Ordering::Relaxed);
             } else {
                 kept.push((digest, blob));
             }

@@ -27,8 +27,7 @@ impl Blobs {
             return if size == 0 { self.open_empty().map(Some) } else { Ok(None) };
         }
         let Some(pin) = self.pin(digest) else { return Ok(None) };
-        let Some(file) = self.open_file(digest)? else { return Ok(None) };
-        let seal = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
+        let Some((file, seal)) = self.open_file(digest)? else { return Ok(None) };
         let Some(held) = self.0.table.lock().tier.get(digest) else { return Ok(None) };
         let unbroken = held.blob.verified && held.blob.seal == seal;
         if held.unsealed {
@@ -55,8 +54,9 @@ impl Blobs {
         Ok(OpenBlob { file, pin: Pin::empty(), sealed: true })
     }
 
-    /// Opens the file of a blob, whatever its content; `None` when there is no such file.
-    fn open_file(&self, digest: &Digest) -> Result<Option<File>> {
+    /// Opens the file of a blob, whatever its content, and tells how it looks; `None` when there is no such
+    /// file.
+    fn open_file(&self, digest: &Digest) -> Result<Option<(File, Seal)>> {
         // Somebody may have put a FIFO or a link there; neither may stop or lead us astray.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::open(self.path_of(digest), flags, Mode::empty()) {
@@ -76,12 +76,12 @@ impl Blobs {
             self.damaged(digest, None);
             return Ok(None);
         }
-        Ok(Some(file))
+        Ok(Some((file, Seal::of(&found))))
     }
 
     /// Hashes an open blob; seals it if it is right, removes it if it is wrong.
     fn verify(&self, digest: &Digest, file: &File, before: Seal) -> Result<bool> {
-        let content = hash_file(file).map_err(|e| failed("read", digest, e))?;
+        let content = hash_file(file, before.size).map_err(|e| failed("read", digest, e))?;
         let after = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
         if after != before {
             // Moved, linked or written meanwhile: this time it is a miss, next time we know more.

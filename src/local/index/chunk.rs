@@ -15,7 +15,7 @@ use super::Trouble;
 /// thousand bytes into files of their own, which it handles badly.
 const CHUNK_BYTES: usize = 32 << 10;
 /// The fastest: the index is written all the time and read once.
-const LEVEL: i32 = 1;
+pub(super) const LEVEL: i32 = 1;
 /// More than any chunk unpacks to; a damaged one may claim anything.
 const UNPACKED_MAX_BYTES: usize = 64 << 20;
 const FORGOTTEN: u32 = u32::MAX;
@@ -39,11 +39,7 @@ impl Packer {
         value: Option<&[u8]>,
     ) -> Result<Option<Vec<u8>>, Trouble> {
         self.count += 1;
-        let length = value.map_or(FORGOTTEN, |value| value.len() as u32);
-        self.raw.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        self.raw.extend_from_slice(&length.to_le_bytes());
-        self.raw.extend_from_slice(key);
-        self.raw.extend_from_slice(value.unwrap_or_default());
+        append(&mut self.raw, key, value);
         if self.raw.len() < CHUNK_BYTES { Ok(None) } else { self.finish() }
     }
 
@@ -69,7 +65,7 @@ impl Packer {
 pub(super) struct Unpacked {
     /// The era of its seals.
     pub(super) era: u64,
-    raw: Vec<u8>,
+    pub(super) raw: Vec<u8>,
 }
 
 impl Unpacked {
@@ -83,29 +79,44 @@ impl Unpacked {
         let raw = zstd::bulk::decompress(packed, size).map_err(|e| e.to_string())?;
         Ok(Self { era: u64::from_le_bytes(*era), raw })
     }
+}
 
-    /// Calls `visit` with each fact.
-    pub(super) fn visit(
-        &self,
-        mut visit: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), Trouble>,
-    ) -> Result<(), Trouble> {
-        let mut rest = self.raw.as_slice();
-        while !rest.is_empty() {
-            let (lengths, after) = rest.split_first_chunk::<8>().ok_or(TORN)?;
-            let [key, value] = [0, 4]
-                .map(|at| u32::from_le_bytes(lengths[at..at + 4].try_into().expect("four bytes")));
-            let (key, after) = after.split_at_checked(key as usize).ok_or(TORN)?;
-            if value == FORGOTTEN {
-                visit(key, None)?;
-                rest = after;
-            } else {
-                let (value, after) = after.split_at_checked(value as usize).ok_or(TORN)?;
-                visit(key, Some(value))?;
-                rest = after;
-            }
-        }
-        Ok(())
+/// Writes a fact behind others.
+pub(super) fn append(raw: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
+    let length = value.map_or(FORGOTTEN, |value| value.len() as u32);
+    raw.extend_from_slice(&(key.len() as u32).to_le_bytes());
+    raw.extend_from_slice(&length.to_le_bytes());
+    raw.extend_from_slice(key);
+    raw.extend_from_slice(value.unwrap_or_default());
+}
+
+/// A key, its value unless it is forgotten, and what follows them.
+type First<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8]);
+
+/// Reads the first fact.
+pub(super) fn first(raw: &[u8]) -> Result<First<'_>, Trouble> {
+    let (lengths, rest) = raw.split_first_chunk::<8>().ok_or(TORN)?;
+    let [key, value] =
+        [0, 4].map(|at| u32::from_le_bytes(lengths[at..at + 4].try_into().expect("four bytes")));
+    let (key, rest) = rest.split_at_checked(key as usize).ok_or(TORN)?;
+    if value == FORGOTTEN {
+        return Ok((key, None, rest));
     }
+    let (value, rest) = rest.split_at_checked(value as usize).ok_or(TORN)?;
+    Ok((key, Some(value), rest))
+}
+
+/// Calls `told` with each fact.
+pub(super) fn visit(
+    mut raw: &[u8],
+    mut told: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    while !raw.is_empty() {
+        let (key, value, rest) = first(raw)?;
+        told(key, value)?;
+        raw = rest;
+    }
+    Ok(())
 }
 
 const TORN: &str = "a chunk ends within a fact";

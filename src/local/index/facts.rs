@@ -1,15 +1,13 @@
 //! Facts: what the index keeps, and the form in which it keeps it.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Trouble;
 use crate::digest::Digest;
 use crate::local::seal::Seal;
 use crate::name::TreePath;
-use crate::namespace::{Location, Register, Site};
+use crate::namespace::{Location, Register};
 
 pub(super) const REGISTER: u8 = b'r';
 pub(super) const LOCATION: u8 = b'l';
@@ -108,77 +106,4 @@ pub(super) fn key(kind: u8, rest: &[u8]) -> Vec<u8> {
     key.push(kind);
     key.extend_from_slice(rest);
     key
-}
-
-/// Everything that the index remembers.
-#[derive(Debug, Default)]
-pub struct Loaded {
-    /// What the fold kept, in path order.
-    pub registers: Vec<(TreePath, Register)>,
-    /// Where the remote keeps blobs.
-    pub locations: Vec<(Digest, Location)>,
-    /// Local blobs, least recently used first.
-    pub seals: Vec<(Digest, Used)>,
-    /// Objects of the log that were folded, in order of their names.
-    pub seen: Vec<String>,
-    /// Other facts.
-    pub meta: Vec<(String, Vec<u8>)>,
-    names: HashSet<Arc<str>>,
-}
-
-impl Loaded {
-    /// Takes one fact in; a kind that this build does not know is left out.
-    pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
-        let Some((kind, rest)) = key.split_first() else { return Ok(()) };
-        match *kind {
-            REGISTER => {
-                let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
-                self.registers.push((path, decode(value)?));
-            }
-            LOCATION => {
-                let mut location: Location = decode(value)?;
-                if let Site::Pack { pack: name, .. } | Site::Inline { commit: name } =
-                    &mut location.site
-                {
-                    *name = self.shared(name);
-                }
-                self.locations.push((digest(rest)?, location));
-            }
-            SEAL => self.seals.push((digest(rest)?, decode(value)?)),
-            SEEN => self.seen.push(name(rest)?),
-            META => self.meta.push((name(rest)?, value.to_vec())),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Returns one copy of a name for all: many blobs lie in one pack.
-    fn shared(&mut self, name: &Arc<str>) -> Arc<str> {
-        if let Some(known) = self.names.get(name) {
-            return Arc::clone(known);
-        }
-        self.names.insert(Arc::clone(name));
-        Arc::clone(name)
-    }
-
-    /// Brings everything into its order.
-    pub(super) fn sort(&mut self) {
-        self.registers.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        self.seals.sort_unstable_by_key(|(_, used)| used.used);
-        self.seen.sort_unstable();
-        self.meta.sort_unstable();
-        self.names = HashSet::new();
-    }
-}
-
-fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Trouble> {
-    postcard::from_bytes(value).map_err(|e| e.to_string())
-}
-
-fn digest(key: &[u8]) -> Result<Digest, Trouble> {
-    key.try_into().map(Digest::from_bytes).map_err(|_| "a key is not a digest".into())
-}
-
-fn name(key: &[u8]) -> Result<String, Trouble> {
-    String::from_utf8(key.to_vec()).map_err(|e| e.to_string())
 }

@@ -13,12 +13,15 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::facts::{Batch, Facts, Loaded};
+use super::facts::{Batch, Facts};
+use super::load::Piece;
 use super::{Store, Trouble};
 use crate::clock::Clock;
 
 /// Operations that may wait for the index thread; then a save waits.
 const QUEUE_OPS: usize = 100_000;
+/// The same for what the index is filled with, of which there is always more.
+const FILL_OPS: usize = 20_000;
 /// How long a save waits for room in the queue before the index is given up.
 const SAVE_WAIT: Duration = Duration::from_secs(10);
 /// How long what was saved may stay in memory only, while nothing else is saved.
@@ -66,15 +69,16 @@ impl Shared {
 
     /// Puts an order at the end of the queue; waits while it is full.
     pub(super) fn send(&self, order: Order) {
+        let most = if matches!(order, Order::Fill(..)) { FILL_OPS } else { QUEUE_OPS };
         let mut queue = self.queue.lock();
-        while queue.ops > QUEUE_OPS && !queue.stopped {
-            if queue.given_up && matches!(order, Order::Save(_)) {
+        while queue.ops > most && !queue.stopped {
+            if queue.given_up && order.is_data() {
                 return;
             }
-            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > QUEUE_OPS {
+            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > most {
                 // A disk that takes this long would hold up programs next. The facts are elsewhere.
                 queue.given_up = true;
-                queue.orders.retain(|order| !matches!(order, Order::Save(_)));
+                queue.orders.retain(|order| !order.is_data());
                 queue.ops = queue.orders.len();
             }
         }
@@ -101,17 +105,27 @@ struct Queue {
 #[derive(Debug)]
 pub(super) enum Order {
     Save(Batch),
-    Load(SyncSender<Loaded>),
+    /// Some of all facts, in order, because the owner saves all of them anew in this generation.
+    Fill(u64, Batch),
+    Load(SyncSender<Piece>),
     Flush(SyncSender<()>),
+    /// What it was filled with so far is out of date.
+    StopFilling,
+    /// Begin again, because what was loaded makes no sense.
+    Lose(Trouble),
     /// The owner of the facts has saved all of them since this generation began.
     Refilled(u64),
 }
 
 impl Order {
+    fn is_data(&self) -> bool {
+        matches!(self, Self::Save(_) | Self::Fill(..))
+    }
+
     /// What it counts for in the queue.
     fn ops(&self) -> usize {
         match self {
-            Self::Save(batch) => batch.len(),
+            Self::Save(batch) | Self::Fill(_, batch) => batch.len(),
             _ => 1,
         }
     }
@@ -231,17 +245,23 @@ impl Worker {
     fn obey(&mut self, order: Order) {
         let done = match order {
             Order::Save(batch) => self.save(batch),
-            Order::Load(reply) => {
-                let (loaded, done) = match self.flush().and_then(|()| self.with(Store::load)) {
-                    Ok(loaded) => (loaded.unwrap_or_default(), Ok(())),
-                    Err(why) => (Loaded::default(), Err(why)),
-                };
-                self.lose_if(done);
-                if reply.send(loaded).is_err() {
+            Order::Fill(generation, batch) => self.fill(generation, &batch),
+            Order::Load(pieces) => {
+                let loaded = self.flush().and_then(|()| self.with(|store| store.load(&pieces)));
+                let whole = matches!(loaded, Ok(Some(())));
+                self.lose_if(loaded.map(drop));
+                if pieces.send(Piece::End(whole)).is_err() {
                     tracing::debug!("what the index remembered came too late");
                 }
                 Ok(())
             }
+            Order::StopFilling => self
+                .with(|store| {
+                    store.stop_filling();
+                    Ok(())
+                })
+                .map(drop),
+            Order::Lose(why) => Err(why),
             Order::Flush(reply) => {
                 let done = self.flush();
                 self.lose_if(done);
@@ -251,7 +271,7 @@ impl Worker {
             Order::Refilled(generation) => {
                 let now = self.shared.generation.load(Ordering::Acquire);
                 if generation == now {
-                    self.flush().and_then(|()| self.with(|store| store.set_whole()).map(drop))
+                    self.flush().and_then(|()| self.with(Store::filled).map(drop))
                 } else {
                     Ok(())
                 }
@@ -270,6 +290,17 @@ impl Worker {
         }
         self.waiting.extend(batch.0);
         if self.waiting.len() >= WRITE_FACTS { self.flush() } else { Ok(()) }
+    }
+
+    fn fill(&mut self, generation: u64, batch: &Batch) -> Result<(), Trouble> {
+        if generation != self.shared.generation.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.store.as_ref().is_some_and(|store| !store.is_filling()) {
+            // What was saved before does not overrule it.
+            self.flush()?;
+        }
+        self.with(|store| store.fill(&batch.0)).map(drop)
     }
 
     fn lose_if(&mut self, done: Result<(), Trouble>) {

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use super::Register;
 use crate::digest::Digest;
-use crate::namespace::entry::{Attrs, Entry, Kind, Time, Xattrs};
+use crate::namespace::entry::{Attrs, Entry, Kind, Time};
 use crate::stamp::{NodeId, Stamp};
 
 const KIND: u8 = 0b111;
@@ -81,6 +81,13 @@ impl Record {
     /// Returns the stamp of the content.
     pub(super) fn stamp(&self) -> Stamp {
         self.open().1.stamp()
+    }
+
+    /// Returns the stamp of the last change that counts.
+    pub(super) fn last_stamp(&self) -> Stamp {
+        let (head, mut from) = self.open();
+        let stamp = from.stamp();
+        if head & ATTR_STAMP == 0 { stamp } else { from.stamp().max(stamp) }
     }
 
     /// Reports whether the path points to something.
@@ -178,7 +185,9 @@ impl Writer {
             self.stamp(group);
         }
         let Attrs { mode, uid, gid, mtime, atime, xattrs } = &entry.attrs;
-        [mode, uid, gid].into_iter().for_each(|number| self.number(u64::from(*number)));
+        for number in [mode, uid, gid] {
+            self.number(u64::from(*number));
+        }
         self.time(*mtime, near_ms);
         if atime != mtime {
             flags |= ATIME;
@@ -277,18 +286,16 @@ impl<'a> Reader<'a> {
             _ => Kind::Special { format: self.number() as u32, rdev: self.number() as u32 },
         };
         if head & XATTRS != 0 {
-            attrs.xattrs = self.xattrs();
+            self.xattrs(attrs.xattrs.get_or_insert_default());
         }
         Entry { kind, attrs, link }
     }
 
-    fn xattrs(&mut self) -> Xattrs {
-        let mut xattrs: BTreeMap<Box<[u8]>, Box<[u8]>> = BTreeMap::new();
+    fn xattrs(&mut self, into: &mut BTreeMap<Box<[u8]>, Box<[u8]>>) {
         for _ in 0..self.number() {
             let name = self.bytes().into();
-            xattrs.insert(name, self.bytes().into());
+            into.insert(name, self.bytes().into());
         }
-        Some(Box::new(xattrs))
     }
 }
 
@@ -350,6 +357,7 @@ mod tests {
             let record = Record::pack(&path, &register, content);
             prop_assert_eq!(record.path(), &*path);
             prop_assert_eq!(record.stamp(), stamp);
+            prop_assert_eq!(record.last_stamp(), stamp.max(attr_stamp.unwrap_or(stamp)));
             let entry = register.entry.as_ref();
             prop_assert_eq!(record.is_live(), entry.is_some());
             prop_assert_eq!(record.is_directory(), entry.is_some_and(Entry::is_directory));

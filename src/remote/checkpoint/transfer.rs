@@ -125,3 +125,58 @@ fn read(file: &File, size: u64, pieces: &mpsc::Sender<Result<Piece>>) -> Result<
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::remote::RemoteOptions;
+    use crate::remote::fault::{Faults, MemoryStore, Plan};
+    use crate::stamp::{NodeId, Stamp};
+
+    fn name(ms: u64) -> String {
+        keys::checkpoint_name(&Stamp { ms, counter: 1, node: NodeId(2) })
+    }
+
+    async fn there_and_back(remote: &Remote, name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(bytes).expect("written");
+        remote.put_checkpoint(name, file, bytes.len() as u64).await?;
+        let back = tempfile::tempfile().expect("a file");
+        remote.get_checkpoint(name, back.try_clone().expect("a handle")).await?;
+        let mut read = vec![0; back.metadata().expect("there").len() as usize];
+        back.read_exact_at(&mut read, 0).expect("readable");
+        Ok(read)
+    }
+
+    /// Small and large ones, which travel in parts.
+    #[test]
+    fn what_was_put_is_got() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let (store, faults) = (MemoryStore::new(), Faults::none());
+            let options = RemoteOptions::default();
+            let remote = store.remote(&faults, &options, Clock::system(), NodeId(1));
+            let sizes = [0, 100, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 5 * CHUNK_BYTES + 7];
+            for (ms, size) in (1..).zip(sizes) {
+                let mut bytes = vec![0; size];
+                blake3::Hasher::new().update(&[ms as u8]).finalize_xof().fill(&mut bytes);
+                let back = there_and_back(&remote, &name(ms), &bytes).await.expect("it works");
+                assert!(back == bytes, "{size} bytes");
+            }
+            let listed = remote.list_checkpoints().await.expect("listed");
+            let names: Vec<_> = listed.iter().map(|item| item.name.clone()).collect();
+            assert_eq!(names, (1..6).map(name).collect::<Vec<_>>());
+            let missing = tempfile::tempfile().expect("a file");
+            let error = remote.get_checkpoint(&name(9), missing).await.expect_err("not there");
+            assert_eq!(error.kind(), Kind::NotFound);
+            assert!(there_and_back(&remote, "../x.ckpt", b"x").await.is_err());
+            // What a broken connection leaves is no checkpoint.
+            faults.set(Plan::parse("truncated=100").expect("a plan"));
+            let cut = tempfile::tempfile().expect("a file");
+            assert!(remote.get_checkpoint(&name(5), cut).await.is_err());
+        });
+    }
+}

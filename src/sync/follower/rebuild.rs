@@ -14,7 +14,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, keys};
 use crate::stamp::Stamp;
-use crate::sync::checkpointer::{latest_first, log_grace};
+use crate::sync::checkpointer::{LOG_GRACE, latest_first};
 use crate::sync::draft::Draft;
 use crate::task;
 
@@ -30,7 +30,7 @@ impl Follower {
         let ledger = &self.0.ledger;
         let nothing = ledger.knows_nothing();
         let listed_ms = ledger.listed_ms();
-        let grace_ms = log_grace().as_millis() as u64;
+        let grace_ms = LOG_GRACE.as_millis() as u64;
         let away = ledger.now_ms().saturating_sub(listed_ms) > grace_ms / 2;
         // Without a checkpoint that says more, only what the log still has is sure then.
         let lost = ledger.may_lack();

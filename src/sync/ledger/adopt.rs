@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use super::save::Rest;
 use super::{Ledger, Order};
 use crate::name::TreePath;
 use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
@@ -57,30 +56,25 @@ impl Ledger {
         let Draft { fold: mut new, seen, chains, partial } = draft;
         let latest = latest(&new, self.now_ms());
         let (moved, old) = {
+            // A save that is under way would put what follows upon what the index has of before.
+            let _saving = self.0.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
             // Everything is new to a node that had nothing, and to nobody else.
-            let (moved, gone) = if fold.registers().next().is_some() {
-                difference(&fold, &new)
-            } else {
-                Default::default()
-            };
+            let nothing = fold.registers().next().is_none();
+            let moved = if nothing { Vec::new() } else { difference(&fold, &new) };
             new.take_times(&mut fold);
             let now = Time::from_wall(self.0.clock.wall());
             let dirs: BTreeSet<_> = moved.iter().filter_map(TreePath::parent).collect();
             for dir in &dirs {
                 new.touch_directory(dir, now);
             }
-            // What is gone has to go from the index too; what is there is written anew.
-            order.dirty.paths.extend(gone);
-            let lost = fold.locations().map(|(digest, _)| digest);
-            order.dirty.locations.extend(lost.filter(|digest| new.location(digest).is_none()));
-            order.dirty.all = Some(Rest::default());
-            order.dirty.unseen.extend(order.seen.iter().copied());
-            order.dirty.unseen.retain(|stamp| !seen.contains(stamp));
-            order.dirty.seen = seen.iter().copied().collect();
+            // The index keeps what it has until it is filled with what is there now.
+            self.0.index.renew();
+            order.dirty.unseen.clear();
+            order.dirty.seen.retain(|stamp| seen.contains(stamp));
             order.seen = seen;
             order.chains = chains;
             order.partial = partial;
@@ -137,14 +131,12 @@ impl Ledger {
 
 /// Returns the latest stamp that our own clock may follow.
 fn latest(fold: &Fold, now_ms: u64) -> Option<Stamp> {
-    let stamps = fold.registers().map(|(_, r)| r.attr_stamp.unwrap_or_default().max(r.stamp));
-    stamps.filter(|stamp| stamp.ms <= now_ms.saturating_add(MAX_AHEAD_MS)).max()
+    fold.stamps().filter(|stamp| stamp.ms <= now_ms.saturating_add(MAX_AHEAD_MS)).max()
 }
 
-/// Returns the paths that do not point to the same any more, and those of them of which nothing is known
-/// any more.
-fn difference(old: &Fold, new: &Fold) -> (Vec<TreePath>, Vec<TreePath>) {
-    let (mut moved, mut gone) = (Vec::new(), Vec::new());
+/// Returns the paths that do not point to the same any more.
+fn difference(old: &Fold, new: &Fold) -> Vec<TreePath> {
+    let mut moved = Vec::new();
     let mut news = new.registers().peekable();
     for (path, register) in old.registers() {
         while let Some((other, _)) = news.next_if(|(other, _)| *other < path) {
@@ -152,13 +144,9 @@ fn difference(old: &Fold, new: &Fold) -> (Vec<TreePath>, Vec<TreePath>) {
         }
         match news.next_if(|(other, _)| *other == path) {
             Some((_, other)) if other == register => {}
-            Some(_) => moved.push(path),
-            None => {
-                gone.push(path.clone());
-                moved.push(path);
-            }
+            _ => moved.push(path),
         }
     }
     moved.extend(news.map(|(path, _)| path));
-    (moved, gone)
+    moved
 }

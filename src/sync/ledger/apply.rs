@@ -21,14 +21,12 @@ impl Ledger {
     /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
     /// applied before.
     ///
-    /// Blocks on the local disk. Readers see the whole commit or nothing of it, and its inline blobs
-    /// are here before they do.
+    /// Readers see the whole commit or nothing of it.
     pub fn apply_remote(&self, name: &str, commit: &Commit) -> Vec<TreePath> {
         let Some(stamp) = keys::commit_stamp(name) else { return Vec::new() };
         if self.is_seen(&stamp) {
             return Vec::new();
         }
-        self.keep_inline(commit);
         let mut moved = Vec::new();
         {
             let mut order = self.0.order.lock();
@@ -38,6 +36,7 @@ impl Ledger {
             order.chains.note(commit);
             order.dirty.seen.push(stamp);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
+            self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
@@ -54,9 +53,8 @@ impl Ledger {
             for change in &commit.changes {
                 self.observe(change.stamp, now_ms);
                 order.keep(&change.path, &fold);
-                order.queue.hear(change);
-                let own = commit.node == self.node() && order.late.is_some();
-                if own && order.queue.has(&change.path) {
+                let waits = order.queue.hear(change);
+                if waits && commit.node == self.node() && order.late.is_some() {
                     // A run before has sent it. What waits is the same change or a later one of ours, and
                     // stays what is shown.
                     let known = fold.register(&change.path);
@@ -131,6 +129,8 @@ impl Ledger {
     ) {
         let mut contents = batch.contents();
         contents.extend(batch.renewals());
+        self.0.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
+        self.0.traffic.commits_written.fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
@@ -181,9 +181,10 @@ impl Ledger {
         self.read(|fold| fold.pack_end(pack))
     }
 
-    /// Puts inline blobs into the local tier, where files use them and they are not there yet. What
-    /// fails is fetched when it is wanted.
-    fn keep_inline(&self, commit: &Commit) {
+    /// Puts the inline blobs of a commit that is about to be applied into the local tier, where files
+    /// will use them and they are not there yet. What fails is fetched when it is wanted. Blocks on the
+    /// local disk.
+    pub(in crate::sync) fn keep_inline(&self, commit: &Commit) {
         let wanted: HashSet<Digest> = {
             let fold = self.0.fold.read();
             let wins = |change: &&Change| {

@@ -69,16 +69,17 @@ impl Ledger {
             late: None,
             saved_times: Times::default(),
         };
-        let mut fold = Fold::new();
         take_times(&mut order, &parts);
-        if lacks(&order, &parts) {
+        let fold = if lacks(&order, &parts) {
             tracing::info!(
                 "this node was away for longer than entries live: what it knew is forgotten"
             );
-            forget(&mut order, parts.loaded);
+            // All of it is past its age but what others have used since, and that they know.
+            parts.index.renew();
+            Fold::new()
         } else {
-            restore(&mut order, &mut fold, parts.loaded);
-        }
+            restore(&mut order, parts.loaded)
+        };
         let kept = match parts.remote {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
@@ -112,6 +113,7 @@ impl Ledger {
             unsent: Unsent::default(),
             listed: Mutex::new(None),
             quiet_bad: Quiet::default(),
+            traffic: super::Traffic::default(),
             quiet_save: Quiet::default(),
         }));
         ledger.observe_all();
@@ -123,10 +125,8 @@ impl Ledger {
     fn observe_all(&self) {
         let now_ms = self.now_ms();
         let latest = self.read(|fold| {
-            let all = fold.registers().map(|(_, register)| register);
-            all.map(|register| register.attr_stamp.unwrap_or_default().max(register.stamp))
-                .filter(|stamp| stamp.ms <= now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS))
-                .max()
+            let near = now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS);
+            fold.stamps().filter(|stamp| stamp.ms <= near).max()
         });
         if let Some(stamp) = latest {
             self.observe(stamp, now_ms);
@@ -189,8 +189,8 @@ impl Ledger {
 
 /// Brings back what was known of time.
 fn take_times(order: &mut Order, parts: &LedgerParts) {
-    let known = parts.loaded.meta.iter().find(|(name, _)| name == TIMES);
-    order.times = known.map(|(_, value)| Times::decode(value)).unwrap_or_default();
+    let known = parts.loaded.meta.get(TIMES);
+    order.times = known.map(|times| Times::decode(times)).unwrap_or_default();
     order.saved_times = order.times;
     if let Some(remote) = &parts.remote {
         remote.assume_ahead(order.times.ahead_ms);
@@ -205,26 +205,9 @@ fn lacks(order: &Order, parts: &LedgerParts) -> bool {
     })
 }
 
-/// Forgets what the index remembered of the remote. All of it is past its age but what others have used
-/// since, and that they know.
-fn forget(order: &mut Order, loaded: Loaded) {
-    order.dirty.paths.extend(loaded.registers.into_iter().map(|(path, _)| path));
-    order.dirty.locations.extend(loaded.locations.into_iter().map(|(digest, _)| digest));
-    order.dirty.unseen.extend(loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)));
-}
-
 /// Brings back what the index remembered.
-fn restore(order: &mut Order, fold: &mut Fold, loaded: Loaded) {
-    for (path, register) in loaded.registers {
-        fold.restore(&path, &register);
-    }
-    for (digest, location) in loaded.locations {
-        fold.locate(digest, &location);
-    }
+fn restore(order: &mut Order, loaded: Loaded) -> Fold {
     order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
-    for (name, value) in loaded.meta {
-        if name == CHAINS {
-            order.chains = Chains::decode(&value);
-        }
-    }
+    order.chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
+    loaded.fold
 }

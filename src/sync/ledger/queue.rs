@@ -199,11 +199,13 @@ impl Queue {
         }
     }
 
-    /// Notes a change that others know of a path, if it has changes in the queue.
-    pub(super) fn hear(&mut self, change: &Change) {
-        if self.touch(&change.path) {
+    /// Notes a change that others know of a path, if it has changes in the queue. Returns whether it has.
+    pub(super) fn hear(&mut self, change: &Change) -> bool {
+        let waits = self.touch(&change.path);
+        if waits {
             self.committed.apply(change, Time::default());
         }
+        waits
     }
 
     /// Returns what others know of a path with changes in the queue.

@@ -6,8 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::times::Times;
-use super::{Ledger, Order};
+use super::Ledger;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Batch, Seq};
@@ -20,7 +19,7 @@ use crate::task;
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
 /// Facts that are taken under the lock at once, roughly.
-const GATHER_FACTS: usize = 5000;
+pub(super) const GATHER_FACTS: usize = 5000;
 
 /// What moved since the last save.
 #[derive(Debug, Default)]
@@ -31,15 +30,6 @@ pub(super) struct Dirty {
     pub(super) unseen: Vec<Stamp>,
     /// Everything up to this record is remote.
     pub(super) ack: Option<Seq>,
-    /// Everything behind this is to be saved, moved or not.
-    pub(super) all: Option<Rest>,
-}
-
-/// How far everything was saved: marking it all would take as much memory as keeping it.
-#[derive(Debug, Default)]
-pub(super) struct Rest {
-    path: Option<TreePath>,
-    mark: u32,
 }
 
 /// A part of what moved.
@@ -61,7 +51,8 @@ impl Ledger {
         let mut known = self.0.saving.lock();
         let generation = self.0.index.generation();
         if generation != *known {
-            self.refill();
+            self.refill(generation)?;
+            *known = generation;
         }
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
@@ -83,10 +74,6 @@ impl Ledger {
             if last {
                 break;
             }
-        }
-        if generation != *known {
-            self.0.index.refilled(generation);
-            *known = generation;
         }
         self.compact()
     }
@@ -134,9 +121,7 @@ impl Ledger {
                 None => batch.forget_location(&digest),
             }
         }
-        unsure |= gather_rest(order, &fold, &mut batch);
-        let dirty = &order.dirty;
-        if !dirty.paths.is_empty() || !dirty.locations.is_empty() || dirty.all.is_some() {
+        if !order.dirty.paths.is_empty() || !order.dirty.locations.is_empty() {
             return Gathered { batch, ack: None, unsure, learned: false, last: false };
         }
         let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
@@ -151,16 +136,6 @@ impl Ledger {
             batch.forget_seen(&keys::commit_name(stamp));
         }
         Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
-    }
-
-    /// Marks everything to be saved again, because the index was lost.
-    fn refill(&self) {
-        tracing::info!("the index is filled again");
-        let mut order = self.0.order.lock();
-        let order = &mut *order;
-        order.dirty.all = Some(Rest::default());
-        order.dirty.seen.extend(&order.seen);
-        order.saved_times = Times::default();
     }
 
     /// Shortens the journal of a node whose journal is all there is.
@@ -180,37 +155,6 @@ impl Ledger {
             })
         })
     }
-}
-
-/// Takes some of what is to be saved whether it moved or not. Returns whether it stands on records of the
-/// journal.
-fn gather_rest(order: &mut Order, fold: &Fold, batch: &mut Batch) -> bool {
-    let room = GATHER_FACTS.saturating_sub(batch.len());
-    let Some(rest) = order.dirty.all.as_mut().filter(|_| room > 0) else { return false };
-    let root = TreePath::root();
-    let first = rest.path.is_none().then(|| fold.register(&root)).flatten();
-    let first = first.map(|register| (root.clone(), register));
-    let after = rest.path.clone().unwrap_or(root);
-    let (mut taken, mut unsure) = (0, false);
-    for (path, register) in first.into_iter().chain(fold.registers_after(&after)).take(room) {
-        taken += 1;
-        if !order.queue.is_private(&path) {
-            unsure |= order.queue.has(&path);
-            batch.register(&path, &register);
-        }
-        rest.path = Some(path);
-    }
-    let mut more = taken == room;
-    for (mark, digest, location) in fold.locations_from(rest.mark).take(room - taken) {
-        taken += 1;
-        batch.location(&digest, &location);
-        rest.mark = mark;
-        more = taken == room;
-    }
-    if !more {
-        order.dirty.all = None;
-    }
-    unsure
 }
 
 /// Returns the changes that make a register.

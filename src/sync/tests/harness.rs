@@ -127,7 +127,7 @@ impl World {
     }
 
     pub(super) fn engine(&self, root: &Path, faults: Option<&Arc<Faults>>) -> Engine {
-        let dir = CacheDir::open(root).unwrap();
+        let dir = open_dir(root);
         let remote = faults.map(|faults| {
             let options = self.options();
             self.store.remote(faults, &options, self.clock.clone(), dir.node())
@@ -283,6 +283,20 @@ impl Node {
     /// Makes a node of an engine without a remote.
     pub(super) fn alone(root: tempfile::TempDir, engine: Engine) -> Self {
         Self { root, engine, faults: Faults::none(), flying: None }
+    }
+}
+
+/// Opens a cache directory. A run that was killed may still be writing the index on a thread of its own.
+fn open_dir(root: &Path) -> CacheDir {
+    let clock = Clock::system();
+    loop {
+        match CacheDir::open(root) {
+            Err(error) if error.kind() == crate::error::Kind::Busy => {
+                assert!(clock.mono() < Duration::from_secs(30), "{}", error.chain());
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+            opened => return opened.unwrap(),
+        }
     }
 }
 

@@ -81,6 +81,7 @@ fn p5_in_order_when_a_commit_cannot_be_read_now() {
             assert_eq!(shown, (0..shown.len() as u64).collect::<Vec<_>>());
         }
         assert_eq!(shown(&b, 30).len(), 30);
+        b.fail("");
         assert_eq!(b.read("other").await, Some(b"y".to_vec()));
     });
 }

@@ -31,6 +31,37 @@ fn p13_bounded_puts_for_many_small_files() {
     });
 }
 
+/// A new node does not write every small file that there ever was, and reads those of one commit with one
+/// request.
+#[test]
+fn p13_bounded_small_files_of_old_commits_are_fetched_when_wanted() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let name = |commit: u64, n: u64| format!("{commit}/{n}");
+        for commit in 0..20 {
+            for n in 0..10 {
+                a.write(&name(commit, n), &content(commit * 100 + n, 200));
+            }
+            a.push().await;
+        }
+        let b = world.node();
+        assert!(b.pull().await);
+        let kept = b.engine.ledger().blobs().usage().blobs;
+        assert!((1..200).contains(&kept), "{kept} of 200 small files were written");
+        let before = b.remote().requests().gets;
+        for commit in 0..20 {
+            for n in 0..10 {
+                let read = b.read(&name(commit, n)).await;
+                assert!(read == Some(content(commit * 100 + n, 200)));
+            }
+        }
+        let gets = b.remote().requests().gets - before;
+        assert!((1..20).contains(&gets), "{gets} gets");
+        assert_eq!(b.engine.ledger().blobs().usage().blobs, 200);
+    });
+}
+
 #[test]
 fn p13_bounded_what_is_temporary_costs_nothing() {
     run(async {

@@ -31,6 +31,11 @@ impl Hand {
         self.done(&format!("setlk {fd} {kind} {at} {len}"))
     }
 
+    /// Stops one thread of another process for as long as this hand lives.
+    pub(crate) fn freeze(&mut self, thread: u32) -> Result<(), Errno> {
+        self.done(&format!("freeze {thread}"))
+    }
+
     /// Maps the first `len` bytes.
     pub(crate) fn map(
         &mut self,

@@ -261,9 +261,19 @@ fn rebuilt(fold: &Fold, in_order: bool) -> Fold {
     }
     let mut locations: Vec<_> = fold.locations().collect();
     let later = locations.split_off(locations.len() / 2);
-    locations.into_iter().for_each(|(digest, location)| builder.locate(digest, &location));
-    all.into_iter().for_each(|(path, register)| builder.restore(&path, register));
-    later.into_iter().for_each(|(digest, location)| builder.locate(digest, &location));
+    for (digest, location) in locations {
+        builder.locate(digest, &location);
+    }
+    for (path, register) in all {
+        if in_order {
+            builder.restore(&path, register);
+        } else {
+            builder.reset(&path, Some(register));
+        }
+    }
+    for (digest, location) in later {
+        builder.relocate(digest, Some(&location));
+    }
     let mut made = builder.finish();
     made.early_attrs.clone_from(&fold.early_attrs);
     made

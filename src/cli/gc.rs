@@ -1,0 +1,177 @@
+//! `hearthfs gc`.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::failure::{Failure, Outcome};
+use super::options::key_and_value;
+use super::output::{count, data, note};
+use super::wait;
+use crate::config::{self, ByteSize, FlagValue, Flags, Settings, Surroundings, parse_duration};
+use crate::daemon::{self, Collected, Collecting};
+
+/// Options of `hearthfs gc`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Collect {
+    /// The store; none is remote.url of the configuration
+    url: Option<String>,
+
+    /// Delete nothing, write nothing, and say what would be deleted
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How long entries live, such as 30d or never; the shorter of this and what the store declares counts
+    /// [default: expiry.age of the configuration]
+    #[arg(long, value_name = "AGE")]
+    expiry: Option<String>,
+
+    /// Keep what nodes may rely on for so long only: a mounted node can lose entries by less than an hour
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, hide = true)]
+    hazardous_grace: Option<Duration>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// The configuration file [env: HEARTHFS_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Set any key of the configuration, such as --set remote.region=eu-west-1; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    set: Vec<(String, String)>,
+}
+
+impl Collect {
+    fn settings(&self) -> Outcome<Settings> {
+        let value = |key: &str, flag: &str, value: &str| FlagValue {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            flag: flag.to_owned(),
+        };
+        let mut values: Vec<_> = self.set.iter().map(|(k, v)| value(k, "--set", v)).collect();
+        values.extend(self.url.as_ref().map(|url| value("remote.url", "URL", url)));
+        values.extend(self.expiry.as_ref().map(|age| value("expiry.age", "--expiry", age)));
+        let flags = Flags { file: self.config.clone(), values };
+        let loaded = config::load(&flags, &Surroundings::of_process(), None)?;
+        for warning in &loaded.warnings {
+            note(&format!("warning: {warning}"));
+        }
+        Ok(loaded.settings)
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Collect) -> Outcome<()> {
+    let settings = command.settings()?;
+    let collector = daemon::collector(&settings, command.dry_run, command.hazardous_grace)
+        .map_err(|error| Failure::at_start(&error))?;
+    let report = wait(async {
+        collector.check().await.map_err(|error| Failure::at_start(&error))?;
+        let mut shown = Shown { on: std::io::stderr().is_terminal(), shown: false };
+        Ok(collector.collect(|progress| shown.show(progress)).await?)
+    })?;
+    if command.json {
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|error| Failure::failed(format!("write the report as JSON: {error}")))?;
+        data(&(text + "\n"))?;
+    } else {
+        data(&text(&report))?;
+        report.notes.iter().for_each(|line| note(&format!("note: {line}")));
+    }
+    if report.failed.objects == 0 {
+        return Ok(());
+    }
+    let failed = count(report.failed.objects, "object", "objects");
+    Err(Failure::failed(format!("{failed} could not be deleted"))
+        .hint("check that the credentials may delete; what was left is tried again next time"))
+}
+
+/// Writes the report for people.
+fn text(report: &Collected) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    let mut line = |verb: &str, objects: u64, bytes: u64, kind: &str, why: &str| {
+        let size = ByteSize(bytes).human();
+        // Writing to a string does not fail.
+        writeln!(
+            out,
+            "{}",
+            format!("{verb:<13} {objects:>9} {kind:<12} {size:>10}  {why}").trim_end()
+        )
+        .ok();
+    };
+    let verb = if report.dry_run { "would delete" } else { "deleted" };
+    for one in &report.deleted {
+        line(verb, one.tally.objects, one.tally.bytes, one.kind, one.why.text());
+    }
+    for (kind, kept) in &report.kept {
+        line("kept", kept.objects, kept.bytes, kind, "");
+    }
+    if report.temporaries > 0 {
+        line(verb, report.temporaries, 0, "temporaries", "of writers that died");
+    }
+    if report.foreign.objects > 0 {
+        line("left alone", report.foreign.objects, report.foreign.bytes, "foreign", "not ours");
+    }
+    if report.failed.objects > 0 {
+        line("failed", report.failed.objects, report.failed.bytes, "objects", "");
+    }
+    out
+}
+
+/// A line on the terminal that is rewritten; silent elsewhere.
+struct Shown {
+    on: bool,
+    shown: bool,
+}
+
+impl Shown {
+    fn show(&mut self, progress: Collecting) {
+        if !self.on {
+            return;
+        }
+        self.shown = true;
+        let text = match progress {
+            Collecting::Checkpoint => "reading checkpoints".to_owned(),
+            Collecting::Log(done, all) => format!("reading the log: {done} of {all} commits"),
+            Collecting::Objects(seen, deleted) => {
+                format!("looking through {}, {deleted} to go", count(seen, "object", "objects"))
+            }
+        };
+        write!(std::io::stderr().lock(), "\r\x1b[K{text}").ok();
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if self.shown {
+            write!(std::io::stderr().lock(), "\r\x1b[K").ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::{CollectedRemoved, CollectedTally, CollectedWhy};
+
+    #[test]
+    fn a_report_is_one_line_for_each_kind_and_reason() {
+        let tally = CollectedTally { objects: 12, bytes: 3 << 20 };
+        let mut report = Collected { dry_run: true, foreign: tally, ..Collected::default() };
+        let removed = CollectedRemoved { kind: "packs", why: CollectedWhy::Unused, tally };
+        report.deleted.push(removed);
+        report.kept.insert("commits", tally);
+        let lines = text(&report);
+        assert_eq!(lines.lines().count(), 3, "{lines}");
+        for word in ["would delete", "used by no entry", "kept", "commits", "not ours", "3.0 MiB"] {
+            assert!(lines.contains(word), "`{word}` is not in:\n{lines}");
+        }
+        report.dry_run = false;
+        assert!(text(&report).starts_with("deleted"));
+    }
+}

@@ -1,0 +1,267 @@
+//! `hearthfs lifecycle plan`, `apply`, `verify` and `remove`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::failure::{Failure, Outcome};
+use super::options::key_and_value;
+use super::output::{data, note};
+use super::wait;
+use crate::clock::Clock;
+use crate::config::{self, FlagValue, Flags, Settings, Surroundings, format_age};
+use crate::daemon::{self, Declaration, Declared, Lifecycle, Report};
+use crate::error::{Error, Kind};
+
+/// The commands under `hearthfs lifecycle`.
+#[derive(Subcommand, Clone, Debug)]
+pub(super) enum Rules {
+    /// Print the rule for the expiry as it would be sent, and what it does
+    Plan(Looking),
+    /// Write the rule beside those of others, and declare the expiry in the store
+    Apply(Common),
+    /// Compare the bucket's rules with the expiry; exits 1 when they disagree
+    Verify(Looking),
+    /// Take the rule away, and leave those of others
+    Remove(Common),
+}
+
+/// Options of what only looks.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Looking {
+    #[command(flatten)]
+    common: Common,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What all take.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Common {
+    /// The store; none is remote.url of the configuration
+    url: Option<String>,
+
+    /// How long entries live, such as 30d or never [default: expiry.age of the configuration]
+    #[arg(long, value_name = "AGE")]
+    expiry: Option<String>,
+
+    /// The configuration file [env: HEARTHFS_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Set any key of the configuration, such as --set remote.region=eu-west-1; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    set: Vec<(String, String)>,
+}
+
+impl Common {
+    fn settings(&self) -> Outcome<Settings> {
+        let value = |key: &str, flag: &str, value: &str| FlagValue {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            flag: flag.to_owned(),
+        };
+        let mut values: Vec<_> = self.set.iter().map(|(k, v)| value(k, "--set", v)).collect();
+        values.extend(self.url.as_ref().map(|url| value("remote.url", "URL", url)));
+        values.extend(self.expiry.as_ref().map(|age| value("expiry.age", "--expiry", age)));
+        let flags = Flags { file: self.config.clone(), values };
+        let loaded = config::load(&flags, &Surroundings::of_process(), None)?;
+        for warning in &loaded.warnings {
+            note(&format!("warning: {warning}"));
+        }
+        Ok(loaded.settings)
+    }
+}
+
+/// What `verify --json` prints.
+#[derive(Serialize)]
+struct Said<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    /// The expiry that hearthfs.json declares; `none` where it says nothing or cannot be read.
+    declared: String,
+    /// Whether all is as it should be.
+    agrees: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Rules) -> Outcome<()> {
+    let (Rules::Plan(Looking { common, .. })
+    | Rules::Verify(Looking { common, .. })
+    | Rules::Apply(common)
+    | Rules::Remove(common)) = command;
+    let settings = common.settings()?;
+    let rules = daemon::lifecycle(&settings).map_err(|error| Failure::at_start(&error))?;
+    wait(async {
+        match command {
+            Rules::Plan(looking) => plan(&rules, looking.json).await,
+            Rules::Apply(_) => apply(&rules, &settings).await,
+            Rules::Verify(looking) => verify(&rules, &settings, looking.json).await,
+            Rules::Remove(_) => remove(&rules, &settings).await,
+        }
+    })
+}
+
+async fn plan(rules: &Lifecycle, as_json: bool) -> Outcome<()> {
+    let plan = rules.plan().await;
+    if as_json {
+        return data(&json(&plan)?);
+    }
+    if let Some(document) = &plan.document {
+        data(&format!("{document}\n"))?;
+    }
+    note(&format!("{}: an expiry of {}", plan.url, plan.expiry));
+    for line in &plan.summary {
+        note(&format!("  - {line}"));
+    }
+    for (title, lines) in [("Set it with:", &plan.commands), ("Advice:", &plan.advice)] {
+        if !lines.is_empty() {
+            note(title);
+        }
+        for line in lines {
+            note(&format!("  {line}"));
+        }
+    }
+    if let Some(trouble) = &plan.trouble {
+        note(&format!("warning: {trouble}"));
+        note("warning: the plan is that for a bucket without rules and without versions");
+    }
+    Ok(())
+}
+
+async fn apply(rules: &Lifecycle, settings: &Settings) -> Outcome<()> {
+    let (url, age) = (url_of(settings), format_age(settings.expiry.age));
+    let without = rules.without_rules();
+    match &without {
+        Some(_) => {}
+        None if rules.apply().await? => {
+            data(&format!("{url}: the rules for an expiry of {age} are written\n"))?;
+        }
+        None => data(&format!("{url}: the rules are as they should be; nothing was written\n"))?,
+    }
+    declare(settings, &url, &age).await?;
+    match without {
+        Some(why) if settings.remote.url.as_ref().is_some_and(|url| url.directory().is_some()) => {
+            note(&why);
+            Ok(())
+        }
+        Some(why) => Err(Failure::refused(why)),
+        None => Ok(()),
+    }
+}
+
+/// Brings what the store declares up to date.
+async fn declare(settings: &Settings, url: &str, age: &str) -> Outcome<()> {
+    let store = daemon::store(settings, &Clock::system())?;
+    let text = match store.declare_expiry().await {
+        Ok(Declaration::Same) => {
+            format!("{url}: hearthfs.json declares an expiry of {age} already\n")
+        }
+        Ok(Declaration::Made) => {
+            format!("{url}: hearthfs.json is made, and declares an expiry of {age}\n")
+        }
+        Ok(Declaration::Changed(before)) => format!(
+            "{url}: hearthfs.json declares an expiry of {age} now, and {} before; nodes that are \
+             mounted take it at their next mount\n",
+            declared(before)
+        ),
+        Err(error) => {
+            let text = format!("hearthfs.json could not be brought up to date: {}", error.chain());
+            return Err(Failure::failed(text).hint(
+                "run it again where objects may be read and written; until then the shorter of both \
+                 counts",
+            ));
+        }
+    };
+    data(&text)
+}
+
+fn declared(what: Declared) -> String {
+    match what {
+        Declared::Unknown => "none".to_owned(),
+        Declared::Age(age) => format_age(age),
+    }
+}
+
+async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcome<()> {
+    let (url, age) = (url_of(settings), format_age(settings.expiry.age));
+    let report = rules.verify().await?;
+    let mut wrong = report.faults();
+    let by_kind = rules.without_rules().is_some();
+    // A bucket of which nothing can be known is not in order.
+    wrong.extend(report.unsupported.clone().filter(|_| !by_kind));
+    let mut notes = report.notes.clone();
+    let store = daemon::store(settings, &Clock::system())?.read_only();
+    match store.check().await {
+        Ok(()) => {
+            let own = settings.expiry.age;
+            wrong.extend(store.declared_expiry().disagreement(own, store.url()));
+        }
+        Err(error) if is_empty_place(&error) => {
+            notes.push(format!(
+                "nothing is stored at {url} yet: the first mount declares its expiry"
+            ));
+        }
+        Err(error) => notes.push(format!("hearthfs.json cannot be read: {}", error.chain())),
+    }
+    if as_json {
+        let said = Said {
+            report: &report,
+            declared: declared(store.declared_expiry()),
+            agrees: wrong.is_empty() && report.unsupported.is_none(),
+        };
+        data(&json(&said)?)?;
+    }
+    for text in &notes {
+        note(&format!("note: {text}"));
+    }
+    if !wrong.is_empty() {
+        let hint = format!(
+            "`hearthfs lifecycle apply {url}` brings ours up to date; rules of others are for others to change"
+        );
+        return Err(Failure { messages: wrong, ..Failure::failed("") }.hint(hint));
+    }
+    match &report.unsupported {
+        // A directory needs no rules; of a bucket that cannot be looked at nothing is known.
+        Some(why) if store.url().directory().is_some() => note(why),
+        Some(why) => return Err(Failure::refused(why)),
+        None if !as_json => data(&format!("{url}: the rules agree with an expiry of {age}\n"))?,
+        None => {}
+    }
+    Ok(())
+}
+
+/// A place where no mount has been yet.
+fn is_empty_place(error: &Error) -> bool {
+    matches!(error.kind(), Kind::NotFound)
+}
+
+async fn remove(rules: &Lifecycle, settings: &Settings) -> Outcome<()> {
+    let url = url_of(settings);
+    if let Some(why) = rules.without_rules() {
+        if settings.remote.url.as_ref().is_some_and(|url| url.directory().is_some()) {
+            note(&why);
+            return Ok(());
+        }
+        return Err(Failure::refused(why));
+    }
+    if rules.remove().await? {
+        data(&format!("{url}: our rules are removed; those of others stay\n"))
+    } else {
+        data(&format!("{url}: there was no rule of ours; nothing was written\n"))
+    }
+}
+
+fn url_of(settings: &Settings) -> String {
+    settings.remote.url.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+fn json(value: &impl Serialize) -> Outcome<String> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::failed(format!("write JSON: {error}")))?;
+    text.push('\n');
+    Ok(text)
+}

@@ -1,0 +1,104 @@
+//! The rules of the bucket, for a mount and for whoever sets them up.
+//!
+//! Owns the one look at them that a mount takes, and what is said of it. Must never delay a mount,
+//! write anything, or ask twice.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::runtime::Handle;
+
+use super::build::remote_options;
+use crate::config::Settings;
+use crate::control::RulesReport;
+use crate::error::{Error, Kind, Result};
+use crate::remote::{Environment, Lifecycle, Remote, RemoteOptions, Report};
+use crate::stamp::NodeId;
+use crate::task;
+
+/// What the look at the rules found, once it is over.
+pub(super) type Found = Arc<OnceLock<RulesReport>>;
+
+/// Prepares to work on the rules of the bucket that the settings name.
+pub fn lifecycle(settings: &Settings) -> Result<Lifecycle> {
+    open(settings, &remote_options(settings))
+}
+
+fn open(settings: &Settings, options: &RemoteOptions) -> Result<Lifecycle> {
+    let url = settings.remote.url.as_ref().ok_or_else(no_remote)?;
+    Lifecycle::open(url, options, &Environment::process())
+}
+
+/// Returns a handle of the store itself, for what it declares of itself.
+pub fn store(settings: &Settings, clock: &crate::clock::Clock) -> Result<Remote> {
+    let url = settings.remote.url.as_ref().ok_or_else(no_remote)?;
+    Remote::open(url, &remote_options(settings), clock.clone(), NodeId(0))
+}
+
+fn no_remote() -> Error {
+    let op = "no address: name one, such as s3://bucket/prefix, or set remote.url";
+    Error::new(Kind::Invalid, op)
+}
+
+/// Looks at the rules beside everything else, and says once what disagrees with how long entries live.
+pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote>) -> Found {
+    let found = Found::default();
+    let Some(remote) = remote.cloned() else { return found };
+    let (settings, answer) = (settings.clone(), Arc::clone(&found));
+    drop(task::spawn(runtime, "rules", async move {
+        // The effective age may be shorter than the configured one, and is what has to hold.
+        let expiry = remote.effective_expiry();
+        let made = task::blocking(move || {
+            let options = RemoteOptions { expiry, ..remote_options(&settings) };
+            open(&settings, &options)
+        });
+        let report = match made.await {
+            Ok(lifecycle) if lifecycle.without_rules().is_some() => return,
+            Ok(lifecycle) => lifecycle.verify().await,
+            Err(error) => Err(error),
+        };
+        let report = said(&remote.url().to_string(), report);
+        // There is one look, so nobody has set it.
+        answer.set(report).ok();
+    }));
+    found
+}
+
+/// Says in the log what was found, and sums it up.
+fn said(url: &str, report: Result<Report>) -> RulesReport {
+    let summed = |state: &str, detail: Option<String>| RulesReport { state: state.into(), detail };
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            tracing::info!(
+                error = error.chain(),
+                "the lifecycle rules of the bucket cannot be read"
+            );
+            return summed("unknown", Some(error.chain()));
+        }
+    };
+    if let Some(why) = report.unsupported {
+        tracing::info!("{why}");
+        return summed("none", Some(why));
+    }
+    for note in &report.notes {
+        tracing::info!(remote = url, "{note}");
+    }
+    let disagrees = report.disagreement();
+    match disagrees {
+        None => summed("in place", None),
+        // Where nothing expires, a rule only tidies up.
+        Some(text) if report.contradictions.is_empty() && report.expiry == "never" => {
+            tracing::info!(remote = url, "{text}");
+            summed("missing", Some(text))
+        }
+        Some(text) => {
+            tracing::warn!(remote = url, "{text}");
+            let state = if report.contradictions.is_empty() && !report.present {
+                "missing"
+            } else {
+                "disagree"
+            };
+            summed(state, Some(text))
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! A whole node without a mount: programs against the reference model, and what cannot be made to happen
+//! through a kernel.
+
+mod given;
+mod kernel;
+mod model;
+mod programs;
+mod random;

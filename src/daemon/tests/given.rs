@@ -1,0 +1,94 @@
+//! Cases that have to be made: what no kernel and no random program would come to.
+
+use std::time::Duration;
+
+use hearthfs_mount::{Errno, OpenFlags};
+
+use super::kernel::Kernel;
+use super::programs::Program;
+use crate::config::{ByteSize, Settings};
+use crate::name::TreePath;
+use crate::namespace::{Entry, Op, Time};
+use crate::sync::RECORD_CHANGES_MAX;
+
+const WRITE: OpenFlags = OpenFlags {
+    read: false,
+    write: true,
+    truncate: true,
+    append: false,
+    exclusive: false,
+    direct: false,
+};
+
+fn node(dir: &tempfile::TempDir) -> Settings {
+    let mut settings = Settings::default();
+    settings.local.cache_dir = dir.path().join("cache");
+    settings.local.cache_size = ByteSize(1 << 30);
+    settings.remote.deadline = Duration::from_secs(5);
+    settings.mount.xattrs = true;
+    settings
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn a_directory_that_is_too_large_to_move_at_once_is_left_to_mv() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    let who = program.caller();
+    let large = TreePath::root().join(b"large").unwrap();
+    let entry = Entry::directory(0o755, 0, 0, Time::default());
+    let ledger = kernel.rooms().engine.ledger().clone();
+    ledger.publish(vec![(large.clone(), Op::Put(entry.clone()))]).unwrap();
+    let below = RECORD_CHANGES_MAX / 2;
+    let ops =
+        (0..below).map(|n| (large.join(n.to_string().as_bytes()).unwrap(), Op::Put(entry.clone())));
+    ledger.publish(ops.collect()).unwrap();
+    assert_eq!(kernel.rename(&who, "large", "other"), Err(Errno::EXDEV));
+    assert!(kernel.stat(&who, "other").is_err());
+    kernel.rmdir(&who, "large/0").unwrap();
+    kernel.rename(&who, "large", "other").unwrap();
+    assert!(kernel.stat(&who, "other/1").is_ok() && kernel.stat(&who, "large").is_err());
+}
+
+#[test]
+fn a_file_that_cannot_be_published_leaves_nothing_behind() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    let who = program.caller();
+    let (journal, aside) = (dir.path().join("cache/v1/journal"), dir.path().join("aside"));
+    std::fs::rename(&journal, &aside).unwrap();
+    kernel.open(&who, "file", 1, WRITE, true).unwrap();
+    kernel.write(1, 0, b"for nobody").unwrap();
+    assert_eq!(kernel.close(&who, 1), Err(Errno::EIO));
+    let usage = kernel.rooms().blobs.usage();
+    assert_eq!((usage.blobs, usage.bytes, usage.staged_bytes), (0, 0, 0));
+    assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));
+    std::fs::rename(&aside, &journal).unwrap();
+    kernel.open(&who, "file", 2, WRITE, true).unwrap();
+    kernel.write(2, 0, b"for all").unwrap();
+    kernel.close(&who, 2).unwrap();
+    let usage = kernel.rooms().blobs.usage();
+    assert_eq!((usage.blobs, usage.staged_bytes), (1, 0));
+    assert_eq!(kernel.stat(&who, "file").unwrap().size, 7);
+}
+
+#[test]
+fn an_empty_file_that_is_renamed_while_it_is_written_is_published_under_its_new_name() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    let who = program.caller();
+    kernel.open(&who, "old", 1, WRITE, true).unwrap();
+    kernel.close(&who, 1).unwrap();
+    kernel.open(&who, "old", 2, WRITE, false).unwrap();
+    kernel.rename(&who, "old", "new").unwrap();
+    kernel.write(2, 0, b"text").unwrap();
+    kernel.close(&who, 2).unwrap();
+    assert_eq!(kernel.list(&who, "").unwrap(), ["new"]);
+    assert_eq!(kernel.stat(&who, "new").unwrap().size, 4);
+}

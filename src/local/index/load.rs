@@ -1,0 +1,141 @@
+//! Loading: from the facts to what a start needs, without keeping a fact for longer than it takes.
+//!
+//! The thread of the index reads and unpacks, whoever loads takes in: both at once.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::Trouble;
+use super::chunk::visit;
+use super::facts::{LOCATION, META, REGISTER, SEAL, SEEN, Used};
+use crate::digest::Digest;
+use crate::name::TreePath;
+use crate::namespace::{Builder, Fold, Location, Register, Site};
+
+/// Some facts on their way to who loads them, older ones first.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Facts {
+        raw: Vec<u8>,
+        /// Seals of another era mean nothing.
+        seals: bool,
+    },
+    /// That was all; false if it was not because the index failed.
+    End(bool),
+}
+
+/// Everything that the index remembers.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// What was known of paths and locations.
+    pub fold: Fold,
+    /// Local blobs, least recently used first.
+    pub seals: Vec<(Digest, Used)>,
+    /// Objects of the log that were folded.
+    pub seen: BTreeSet<String>,
+    /// Other facts.
+    pub meta: HashMap<String, Vec<u8>>,
+}
+
+/// A location as it is kept, without a copy of the name in it.
+#[derive(Deserialize)]
+struct KeptLocation<'a> {
+    #[serde(borrow)]
+    site: KeptSite<'a>,
+    size: u64,
+    stored_ms: u64,
+}
+
+#[derive(Deserialize)]
+enum KeptSite<'a> {
+    Pack { pack: &'a str, offset: u64, length: u32 },
+    Object,
+    Inline { commit: &'a str },
+}
+
+/// Takes facts in. Later ones overrule earlier ones.
+#[derive(Default)]
+pub(super) struct Loading {
+    builder: Builder,
+    seals: HashMap<Digest, Used>,
+    seen: BTreeSet<String>,
+    meta: HashMap<String, Vec<u8>>,
+    names: HashSet<Arc<str>>,
+}
+
+impl Loading {
+    /// Takes the facts of one piece in; a kind that this build does not know is left out.
+    pub(super) fn take(&mut self, raw: &[u8], seals: bool) -> Result<(), Trouble> {
+        visit(raw, |key, value| {
+            let Some((kind, rest)) = key.split_first() else { return Ok(()) };
+            match *kind {
+                REGISTER => {
+                    let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
+                    let register = value.map(decode::<Register>).transpose()?;
+                    self.builder.reset(&path, register);
+                }
+                LOCATION => {
+                    let digest = digest(rest)?;
+                    let location = value.map(|value| self.location(value)).transpose()?;
+                    self.builder.relocate(digest, location.as_ref());
+                }
+                SEAL if seals => match value {
+                    Some(value) => drop(self.seals.insert(digest(rest)?, decode(value)?)),
+                    None => drop(self.seals.remove(&digest(rest)?)),
+                },
+                SEEN if value.is_some() => drop(self.seen.insert(name(rest)?)),
+                SEEN => drop(self.seen.remove(&name(rest)?)),
+                META => match value {
+                    Some(value) => drop(self.meta.insert(name(rest)?, value.to_vec())),
+                    None => drop(self.meta.remove(&name(rest)?)),
+                },
+                _ => {}
+            }
+            Ok(())
+        })
+    }
+
+    fn location(&mut self, value: &[u8]) -> Result<Location, Trouble> {
+        let KeptLocation { site, size, stored_ms } = decode(value)?;
+        let site = match site {
+            KeptSite::Pack { pack, offset, length } => {
+                Site::Pack { pack: self.shared(pack), offset, length }
+            }
+            KeptSite::Object => Site::Object,
+            KeptSite::Inline { commit } => Site::Inline { commit: self.shared(commit) },
+        };
+        Ok(Location { site, size, stored_ms })
+    }
+
+    /// Returns one copy of a name for all: many blobs lie in one pack.
+    fn shared(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        let name = Arc::from(name);
+        self.names.insert(Arc::clone(&name));
+        name
+    }
+
+    /// Returns what has come of it.
+    pub(super) fn finish(self) -> Loaded {
+        let mut seals: Vec<(Digest, Used)> = self.seals.into_iter().collect();
+        seals.sort_unstable_by_key(|(_, used)| used.used);
+        let (fold, seen, meta) = (self.builder.finish(), self.seen, self.meta);
+        Loaded { fold, seals, seen, meta }
+    }
+}
+
+fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Trouble> {
+    postcard::from_bytes(value).map_err(|e| e.to_string())
+}
+
+fn digest(key: &[u8]) -> Result<Digest, Trouble> {
+    key.try_into().map(Digest::from_bytes).map_err(|_| "a key is not a digest".into())
+}
+
+fn name(key: &[u8]) -> Result<String, Trouble> {
+    String::from_utf8(key.to_vec()).map_err(|e| e.to_string())
+}

@@ -1,0 +1,158 @@
+//! The client of an S3 bucket.
+//!
+//! Owns where it is reached and which of the AWS ways to credentials is taken. Must never take a
+//! credential from anywhere else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider};
+use object_store::{ClientConfigKey, ObjectStore};
+
+use super::{Environment, Explained, RemoteOptions, With, endpoint_of, is_plain, shown};
+use crate::error::{Error, Kind, Result};
+use crate::remote::credentials::Followed;
+use crate::remote::credentials::aws::ProfileFiles;
+use crate::remote::lifecycle::door::{Door, Pass};
+
+/// What to do about credentials that the store refuses.
+pub(super) const REFUSED: &str = "the credentials are refused: check AWS_ACCESS_KEY_ID, AWS_PROFILE and \
+    the policy, which has to allow GetObject, PutObject and ListBucket";
+
+/// What to do where there are none.
+const WANTED: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run where \
+    instance metadata gives them";
+
+/// Makes the client.
+pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>> {
+    let place = Place::find(bucket, with.options, with.env)?;
+    let builder = base(bucket, &place, with)?;
+    if place.anonymous {
+        return Ok(Arc::new(builder.build().map_err(|e| with.failed(&e))?));
+    }
+    let provider = credentials(&builder, with)?;
+    Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| with.failed(&e))?))
+}
+
+/// Makes the way to the bucket's settings.
+pub(super) fn door(bucket: &str, with: &With<'_>) -> Result<Door> {
+    let place = Place::find(bucket, with.options, with.env)?;
+    let builder = base(bucket, &place, with)?;
+    let region = place.region.clone();
+    let base = match (&place.endpoint, place.virtual_host) {
+        (Some(endpoint), true) => endpoint.clone(),
+        (Some(endpoint), false) => format!("{endpoint}/{bucket}"),
+        (None, true) => format!("https://{bucket}.s3.{region}.amazonaws.com"),
+        (None, false) => format!("https://s3.{region}.amazonaws.com/{bucket}"),
+    };
+    let pass = if place.anonymous {
+        Pass::Anonymous
+    } else {
+        Pass::Aws { credentials: credentials(&builder, with)?, region }
+    };
+    let client = with.http(place.endpoint.as_deref())?;
+    Ok(Door { client, base, pass, deadline: with.options.deadline })
+}
+
+/// Returns where the credentials come from.
+fn credentials(builder: &AmazonS3Builder, with: &With<'_>) -> Result<AwsCredentialProvider> {
+    let inner: AwsCredentialProvider = match from_files(with.env)? {
+        Some(files) => Arc::new(Followed::new(files)),
+        // The library knows variables, web identity, container and instance metadata.
+        None => builder.clone().build().map_err(|e| with.failed(&e))?.credentials().clone(),
+    };
+    Ok(Arc::new(Explained { inner, wanted: WANTED }))
+}
+
+/// Where a bucket is reached.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) endpoint: Option<String>,
+    pub(super) region: String,
+    pub(super) virtual_host: bool,
+    anonymous: bool,
+}
+
+impl Place {
+    pub(super) fn find(bucket: &str, options: &RemoteOptions, env: &Environment) -> Result<Self> {
+        let profile = match ProfileFiles::find(|name| env.get(name)) {
+            Some(files) => files.section()?,
+            None => BTreeMap::new(),
+        };
+        let endpoint = options
+            .endpoint
+            .clone()
+            .or_else(|| env.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]))
+            .or_else(|| profile.get("endpoint_url").cloned());
+        let region = options
+            .region
+            .clone()
+            .or_else(|| env.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]))
+            .or_else(|| profile.get("region").cloned())
+            .unwrap_or_else(|| "us-east-1".to_owned());
+        // A dot in a bucket's name does not fit the certificates of host names.
+        let path_style =
+            options.path_style.unwrap_or_else(|| endpoint.is_some() || bucket.contains('.'));
+        let endpoint = match endpoint {
+            Some(text) => Some(place_of(&text, bucket, path_style)?),
+            None => None,
+        };
+        let anonymous = env.is_true("AWS_SKIP_SIGNATURE");
+        Ok(Self { endpoint, region, virtual_host: !path_style, anonymous })
+    }
+}
+
+/// Puts the bucket into the host name of an endpoint where it belongs there.
+fn place_of(text: &str, bucket: &str, path_style: bool) -> Result<String> {
+    let mut url = endpoint_of(text)?;
+    if !path_style {
+        let host = format!("{bucket}.{}", url.host_str().unwrap_or_default());
+        url.set_host(Some(&host)).map_err(|_| {
+            let op = format!("endpoint `{text}` cannot take the bucket into its host name");
+            Error::new(Kind::Invalid, format!("{op}; set remote.path_style to true"))
+        })?;
+    }
+    Ok(shown(&url))
+}
+
+fn base(bucket: &str, place: &Place, with: &With<'_>) -> Result<AmazonS3Builder> {
+    let mut builder = AmazonS3Builder::new();
+    for (key, value) in with.env.settings::<AmazonS3ConfigKey>() {
+        // Time limits of the client are ours to set; all else is as people know it.
+        if key != AmazonS3ConfigKey::Client(ClientConfigKey::Timeout) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    let endpoint = place.endpoint.as_deref();
+    builder = builder
+        .with_client_options(with.client(endpoint)?)
+        .with_retry(with.retry())
+        .with_bucket_name(bucket)
+        .with_region(&place.region)
+        .with_virtual_hosted_style_request(place.virtual_host)
+        .with_http_connector(with.connector(place.anonymous));
+    if let Some(endpoint) = endpoint {
+        builder = builder
+            .with_config(AmazonS3ConfigKey::S3Endpoint, endpoint)
+            .with_allow_http(is_plain(Some(endpoint)));
+    }
+    Ok(builder)
+}
+
+/// Takes the shared files as the source, where the variables name nothing that goes before them.
+fn from_files(env: &Environment) -> Result<Option<ProfileFiles>> {
+    let keys = env.first(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]);
+    let identity = env.get("AWS_WEB_IDENTITY_TOKEN_FILE").zip(env.get("AWS_ROLE_ARN"));
+    if keys.is_some() || identity.is_some() {
+        return Ok(None);
+    }
+    let Some(files) = ProfileFiles::find(|name| env.get(name)) else { return Ok(None) };
+    match files.credential(&files.section()?)? {
+        Some(_) => Ok(Some(files)),
+        None if files.asked => Err(Error::new(
+            Kind::Denied,
+            format!("AWS_PROFILE `{}` has no credentials", files.profile),
+        )),
+        None => Ok(None),
+    }
+}

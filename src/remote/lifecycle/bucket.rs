@@ -1,0 +1,346 @@
+//! The rules of a bucket over the network: reading them, and changing ours.
+//!
+//! Owns the order of requests, and what happens when somebody else changes the rules at the same time.
+//! Must never write rules that were not read just before, and never write when nothing has to change.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use md5::{Digest as _, Md5};
+use reqwest::Method;
+
+use super::door::{Answer, Ask, Door};
+use super::gcs;
+use super::rule::{Other, Rule};
+use super::s3::{self, Versions};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+
+/// How often rules are read and written anew when somebody else changes them in between.
+const ROUNDS_MAX: usize = 4;
+/// How often written rules are read back until they show.
+const READ_BACK_MAX: u32 = 5;
+/// The pause before the second such look; each further one is twice as long.
+const READ_BACK_PAUSE: Duration = Duration::from_millis(250);
+/// The one setting of a rule that stands in no rule but in a header, of reading and writing alike: to
+/// leave it out of a write sets it back.
+const SIZES: &str = "x-amz-transition-default-minimum-object-size";
+
+/// Whose API a bucket has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Api {
+    S3,
+    Gcs,
+}
+
+/// A bucket.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) api: Api,
+    pub(super) door: Door,
+    /// The address, for messages.
+    pub(super) url: String,
+}
+
+/// What the bucket's rules are at one moment.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// As S3 has them.
+    S3 {
+        rules: s3::Rules,
+        versions: Versions,
+        /// What the header of their own said.
+        sizes: Option<String>,
+    },
+    /// As Google has them.
+    Gcs(gcs::Bucket),
+    /// The store knows no rules; why we think so.
+    Unsupported(String),
+}
+
+/// What is to become of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    There,
+    Gone,
+}
+
+impl Seen {
+    pub(super) fn lacks(&self, rule: &Rule) -> Vec<String> {
+        match self {
+            Self::S3 { rules, versions, .. } => rules.lacks(rule, *versions),
+            Self::Gcs(bucket) => bucket.lacks(rule),
+            Self::Unsupported(_) => Vec::new(),
+        }
+    }
+
+    pub(super) fn others(&self, rule: &Rule) -> Vec<Other> {
+        match self {
+            Self::S3 { rules, .. } => rules.others(rule),
+            Self::Gcs(bucket) => bucket.others(rule),
+            Self::Unsupported(_) => Vec::new(),
+        }
+    }
+
+    /// Returns how many rules are ours, and how many are not.
+    pub(super) fn counts(&self, rule: &Rule) -> (usize, usize) {
+        match self {
+            Self::S3 { rules, .. } => (rules.ours(rule), rules.foreign(rule)),
+            Self::Gcs(bucket) => (bucket.ours(rule), bucket.foreign(rule)),
+            Self::Unsupported(_) => (0, 0),
+        }
+    }
+
+    /// Returns what is not ours, in a form that can be compared.
+    fn foreign(&self, rule: &Rule) -> Vec<String> {
+        match self {
+            Self::S3 { rules, .. } => rules.foreign_canonical(rule),
+            Self::Gcs(bucket) => bucket.foreign_canonical(rule),
+            Self::Unsupported(_) => Vec::new(),
+        }
+    }
+
+    /// Returns what the store does not keep of our rules, and need not.
+    pub(super) fn drops(&self, rule: &Rule) -> Option<String> {
+        let Self::S3 { rules, .. } = self else { return None };
+        rules.drops_aborts(rule).then(|| {
+            "the store keeps nothing in our rules about unfinished uploads; see how it removes them"
+                .to_owned()
+        })
+    }
+
+    fn is(&self, goal: Goal, rule: &Rule) -> bool {
+        match goal {
+            Goal::There => self.lacks(rule).is_empty(),
+            Goal::Gone => self.counts(rule).0 == 0,
+        }
+    }
+}
+
+impl Bucket {
+    fn ask(&self, what: &str, method: Method, query: &str, permission: &'static str) -> Ask {
+        Ask {
+            method,
+            query: query.to_owned(),
+            headers: Vec::new(),
+            body: String::new(),
+            op: format!("{what} of {}", self.url),
+            permission,
+        }
+    }
+
+    /// Reads the rules.
+    pub(super) async fn see(&self) -> Result<Seen> {
+        match self.api {
+            Api::S3 => self.see_s3().await,
+            Api::Gcs => self.see_gcs().await,
+        }
+    }
+
+    async fn see_gcs(&self) -> Result<Seen> {
+        let query = format!("?projection=noAcl&fields={}", gcs::FIELDS);
+        let ask = self.ask("read the description", Method::GET, &query, "storage.buckets.get");
+        let answer = self.door.ask(&ask).await?;
+        if answer.is_unknown_to_store() {
+            let why = format!("it answers a question for them with status {}", answer.status);
+            return Ok(Seen::Unsupported(why));
+        }
+        if !answer.is_good() {
+            return Err(answer.refused(&ask));
+        }
+        gcs::Bucket::read(&answer.body).map(Seen::Gcs).map_err(|problem| unreadable(&ask, &problem))
+    }
+
+    async fn see_s3(&self) -> Result<Seen> {
+        let what = "read the lifecycle rules";
+        let ask = self.ask(what, Method::GET, "?lifecycle", "s3:GetLifecycleConfiguration");
+        let answer = self.door.ask(&ask).await?;
+        let (code, _) = answer.reason();
+        let text = match answer.status {
+            _ if answer.is_good() => answer.body.as_str(),
+            404 if code.as_deref() == Some("NoSuchLifecycleConfiguration") => "",
+            _ if answer.is_unknown_to_store() => {
+                let why = format!("it answers a question for them with status {}", answer.status);
+                return Ok(Seen::Unsupported(why));
+            }
+            _ => return Err(answer.refused(&ask)),
+        };
+        let rules = match s3::Rules::read(text) {
+            Ok(rules) => rules,
+            // Some servers do not look at the query, and list the bucket.
+            Err(_) if text.contains("<ListBucketResult") => {
+                let why = "it answers a question for them with a list of objects".to_owned();
+                return Ok(Seen::Unsupported(why));
+            }
+            Err(problem) => return Err(unreadable(&ask, &problem)),
+        };
+        let (versions, sizes) = (self.versions().await, answer.header(SIZES));
+        Ok(Seen::S3 { rules, versions, sizes })
+    }
+
+    /// Asks whether the bucket keeps versions. Not to be told is no reason to stop.
+    async fn versions(&self) -> Versions {
+        let what = "read the versioning";
+        let ask = self.ask(what, Method::GET, "?versioning", "s3:GetBucketVersioning");
+        let Ok(answer) = self.door.ask(&ask).await else { return Versions::Unknown };
+        if !answer.is_good() {
+            return Versions::Unknown;
+        }
+        let root = super::xml::parse(&answer.body).ok();
+        match root.filter(|root| root.name == "VersioningConfiguration") {
+            None => Versions::Unknown,
+            Some(root) if root.text_of("Status").is_some_and(|status| !status.is_empty()) => {
+                Versions::Kept
+            }
+            Some(_) => Versions::None,
+        }
+    }
+
+    /// Makes our rules what they should be; returns whether anything had to be changed.
+    pub(super) async fn apply(&self, rule: &Rule) -> Result<bool> {
+        self.reach(Goal::There, rule).await
+    }
+
+    /// Takes our rules away; returns whether there were any.
+    pub(super) async fn remove(&self, rule: &Rule) -> Result<bool> {
+        self.reach(Goal::Gone, rule).await
+    }
+
+    async fn reach(&self, goal: Goal, rule: &Rule) -> Result<bool> {
+        for round in 0..ROUNDS_MAX {
+            let seen = self.see().await?;
+            if let Seen::Unsupported(why) = &seen {
+                return Err(unsupported(&self.url, why));
+            }
+            if seen.is(goal, rule) {
+                return Ok(round > 0);
+            }
+            let Some((ask, answer)) = self.write(&seen, goal, rule).await? else { continue };
+            if answer.status == 412 {
+                continue;
+            }
+            if !answer.is_good() {
+                return Err(answer.refused(&ask));
+            }
+            self.read_back(&seen, goal, rule).await?;
+            return Ok(true);
+        }
+        let op = format!("somebody else keeps changing the rules of {}; run it again", self.url);
+        Err(Error::new(Kind::Busy, op))
+    }
+
+    async fn write(&self, seen: &Seen, goal: Goal, rule: &Rule) -> Result<Option<(Ask, Answer)>> {
+        let what = "write the lifecycle rules";
+        let ask = match seen {
+            Seen::Unsupported(_) => return Ok(None),
+            Seen::Gcs(bucket) => {
+                let change = match goal {
+                    Goal::There => bucket.with(rule),
+                    Goal::Gone => bucket.without(rule),
+                };
+                let seen = &bucket.metageneration;
+                let query = format!("?projection=noAcl&ifMetagenerationMatch={seen}");
+                let ask = self.ask(what, Method::PATCH, &query, "storage.buckets.update");
+                let headers = vec![("content-type", "application/json".to_owned())];
+                Ask { headers, body: gcs::text(&change), ..ask }
+            }
+            Seen::S3 { rules, versions, sizes } => {
+                let body = match goal {
+                    Goal::There => Some(rules.with(rule, *versions)),
+                    Goal::Gone => rules.without(rule),
+                };
+                self.writing_s3(body, sizes.as_ref())
+            }
+        };
+        let answer = self.door.ask(&ask).await?;
+        Ok(Some((ask, answer)))
+    }
+
+    /// Describes the writing of a document; none is the deletion of what is there.
+    fn writing_s3(&self, body: Option<String>, sizes: Option<&String>) -> Ask {
+        let (what, permission) = ("write the lifecycle rules", "s3:PutLifecycleConfiguration");
+        let Some(body) = body else {
+            return self.ask(what, Method::DELETE, "?lifecycle", permission);
+        };
+        let mut headers = vec![
+            ("content-md5", STANDARD.encode(Md5::digest(body.as_bytes()))),
+            ("content-type", "application/xml".to_owned()),
+        ];
+        headers.extend(sizes.cloned().map(|sizes| (SIZES, sizes)));
+        let ask = self.ask(what, Method::PUT, "?lifecycle", permission);
+        Ask { headers, body, ..ask }
+    }
+
+    /// Puts back what was there when a store has made more of our rules than we wrote.
+    async fn undo(&self, before: &Seen, now: &Seen, rule: &Rule) -> Result<()> {
+        let (Seen::S3 { rules, .. }, Seen::S3 { rules: old, sizes, .. }) = (now, before) else {
+            return Ok(());
+        };
+        if !rules.reaches_too_far(rule) {
+            return Ok(());
+        }
+        let ask = self.writing_s3(old.before().map(str::to_owned), sizes.as_ref());
+        let undone = self.door.ask(&ask).await.is_ok_and(|answer| answer.is_good());
+        let url = &self.url;
+        let end = if undone {
+            "what was there before is there again"
+        } else {
+            "WHAT WAS THERE BEFORE COULD NOT BE PUT BACK: remove the rules whose names begin with \
+             `hearthfs:` at once"
+        };
+        let op = format!(
+            "the store of {url} drops the prefix of a rule, by which it would delete what belongs to \
+             others; {end}; `hearthfs gc {url}` deletes by the same age"
+        );
+        Err(Error::new(Kind::Invalid, op))
+    }
+
+    /// Looks whether what was written is there, and whether the rules of others still are: the store has
+    /// no condition for a write, so somebody else's may have come in between.
+    async fn read_back(&self, before: &Seen, goal: Goal, rule: &Rule) -> Result<()> {
+        let (mut pause, mut look) = (READ_BACK_PAUSE, 0);
+        loop {
+            look += 1;
+            let now = self.see().await?;
+            if goal == Goal::There {
+                self.undo(before, &now, rule).await?;
+            }
+            let same = now.foreign(rule) == before.foreign(rule);
+            if now.is(goal, rule) && same {
+                return Ok(());
+            }
+            if look == READ_BACK_MAX {
+                let op = if same {
+                    format!(
+                        "the rules of {} were written, and do not show: {}; look again with \
+                         `hearthfs lifecycle verify`",
+                        self.url,
+                        now.lacks(rule).join("; ")
+                    )
+                } else {
+                    format!(
+                        "the rules of others in the bucket of {} are not what they were before we \
+                         wrote: somebody else changed them at the same time; look at them",
+                        self.url
+                    )
+                };
+                return Err(Error::new(Kind::Busy, op));
+            }
+            clock::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+}
+
+fn unreadable(ask: &Ask, problem: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("{}: the answer cannot be read: {problem}", ask.op))
+}
+
+/// Says that a store has no rules, and what does their work instead.
+pub(super) fn unsupported(url: &str, why: &str) -> Error {
+    let op = format!(
+        "the store of {url} knows no lifecycle rules ({why}); `hearthfs gc {url}` deletes by the same age"
+    );
+    Error::new(Kind::Invalid, op)
+}

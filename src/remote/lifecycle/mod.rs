@@ -1,0 +1,175 @@
+//! The rules by which a bucket deletes what has grown old.
+//!
+//! Owns what the rule for an expiry is on each cloud, and reading, writing and judging the rules that a
+//! bucket has. Must never touch a rule that is not ours, nor let ours reach an object that is not.
+
+mod azure;
+mod bucket;
+pub(in crate::remote) mod door;
+mod gcs;
+mod plan;
+mod rule;
+mod s3;
+mod xml;
+
+use serde::Serialize;
+
+use bucket::{Api, Bucket, Seen};
+pub use plan::Plan;
+use rule::Rule;
+
+use super::connect::{self, Environment, RemoteOptions};
+use crate::config::{RemoteUrl, format_age};
+use crate::error::Result;
+
+/// How many faults one line names.
+const SAID_MAX: usize = 3;
+
+/// The rules for one address and one expiry.
+#[derive(Debug)]
+pub struct Lifecycle {
+    url: RemoteUrl,
+    rule: Rule,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Bucket(Box<Bucket>),
+    Azure { account: String, container: String },
+    Dir,
+}
+
+/// What the rules of a bucket do, compared with what they should.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Report {
+    /// The address.
+    pub url: String,
+    /// The expiry that it was compared with.
+    pub expiry: String,
+    /// Why there are no rules to look at.
+    pub unsupported: Option<String>,
+    /// Whether any rule of ours is there.
+    pub present: bool,
+    /// What our rules lack.
+    pub lacks: Vec<String>,
+    /// What rules of others do that they should not.
+    pub contradictions: Vec<String>,
+    /// What is worth knowing beside.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Reports whether ours is there and nothing deletes sooner.
+    pub fn agrees(&self) -> bool {
+        self.unsupported.is_none() && self.lacks.is_empty() && self.contradictions.is_empty()
+    }
+
+    /// Returns what disagrees, a sentence each.
+    pub fn faults(&self) -> Vec<String> {
+        let mut all = self.contradictions.clone();
+        if self.present || self.lacks.is_empty() {
+            all.extend(self.lacks.iter().cloned());
+        } else {
+            all.push(format!(
+                "no lifecycle rule of the bucket is for {} and an expiry of {}: nothing deletes what has \
+                 grown old",
+                self.url, self.expiry
+            ));
+        }
+        all
+    }
+
+    /// Says in one line what disagrees and what to do; `None` when nothing does.
+    pub fn disagreement(&self) -> Option<String> {
+        let mut all = self.faults();
+        if all.is_empty() {
+            return None;
+        }
+        let more = all.len().saturating_sub(SAID_MAX);
+        all.truncate(SAID_MAX);
+        if more > 0 {
+            all.push(format!("and {more} more"));
+        }
+        let remedy = if self.lacks.is_empty() {
+            "change that rule, or the expiry".to_owned()
+        } else {
+            format!("run `hearthfs lifecycle apply {} --expiry {}`", self.url, self.expiry)
+        };
+        Some(format!("{}; {remedy}", all.join("; ")))
+    }
+}
+
+impl Lifecycle {
+    /// Prepares to work on the rules for an address; the expiry is that of the options. Asks nobody.
+    pub fn open(url: &RemoteUrl, options: &RemoteOptions, env: &Environment) -> Result<Self> {
+        let rule = Rule::new(url.prefix(), options.expiry);
+        let place = match (url, connect::door(url, options, env)?) {
+            (RemoteUrl::Azure { account, container, .. }, _) => {
+                Place::Azure { account: account.clone(), container: container.clone() }
+            }
+            (_, Some(door)) => {
+                let api = if matches!(url, RemoteUrl::S3 { .. }) { Api::S3 } else { Api::Gcs };
+                Place::Bucket(Box::new(Bucket { api, door, url: url.to_string() }))
+            }
+            (_, None) => Place::Dir,
+        };
+        Ok(Self { url: url.clone(), rule, place })
+    }
+
+    /// Compares the rules that are there with what they should be. Writes nothing.
+    pub async fn verify(&self) -> Result<Report> {
+        let mut report = Report {
+            url: self.url.to_string(),
+            expiry: format_age(self.rule.expiry),
+            ..Report::default()
+        };
+        match &self.place {
+            Place::Dir | Place::Azure { .. } => report.unsupported = self.without_rules(),
+            Place::Bucket(bucket) => {
+                let seen = bucket.see().await?;
+                if let Seen::Unsupported(why) = &seen {
+                    report.unsupported = Some(bucket::unsupported(&report.url, why).to_string());
+                }
+                let judged = self.rule.judge(&seen.others(&self.rule));
+                report.present = seen.counts(&self.rule).0 > 0;
+                report.lacks = seen.lacks(&self.rule);
+                (report.contradictions, report.notes) = (judged.contradictions, judged.notes);
+                report.notes.extend(seen.drops(&self.rule));
+            }
+        }
+        Ok(report)
+    }
+
+    /// Makes our rules what they should be, and leaves all others; returns whether anything had to be
+    /// written. A directory has none, and needs nothing.
+    pub async fn apply(&self) -> Result<bool> {
+        match &self.place {
+            Place::Dir | Place::Azure { .. } => Ok(false),
+            Place::Bucket(bucket) => bucket.apply(&self.rule).await,
+        }
+    }
+
+    /// Takes our rules away, and leaves all others; returns whether there were any.
+    pub async fn remove(&self) -> Result<bool> {
+        match &self.place {
+            Place::Dir | Place::Azure { .. } => Ok(false),
+            Place::Bucket(bucket) => bucket.remove(&self.rule).await,
+        }
+    }
+
+    /// Returns why there are no rules to write for this address, where that is so by its kind.
+    pub fn without_rules(&self) -> Option<String> {
+        let url = &self.url;
+        match &self.place {
+            Place::Dir => Some(format!(
+                "{url} is a directory and has no rules: `hearthfs gc {url}` deletes by the same age"
+            )),
+            Place::Azure { .. } => Some(format!(
+                "Azure keeps lifecycle rules in its management API, out of reach of the keys of a storage \
+                 account: set the policy that `hearthfs lifecycle plan {url}` prints"
+            )),
+            Place::Bucket(_) => None,
+        }
+    }
+}

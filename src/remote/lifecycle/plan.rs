@@ -1,0 +1,174 @@
+//! What would be written for an address, told in advance.
+//!
+//! Owns the sentences of a plan. Must never write anything to a store.
+
+use serde::Serialize;
+
+use super::bucket::{self, Api, Seen};
+use super::rule::{ABORT_DAYS, NONCURRENT_DAYS, Rule, days};
+use super::s3::{self, Versions};
+use super::{Lifecycle, Place, azure, gcs};
+use crate::config::{RemoteUrl, format_age};
+use crate::error::Result;
+
+/// What would be written, and what there is to know beside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The address.
+    pub url: String,
+    /// The expiry that it is for: `30d`, `never`.
+    pub expiry: String,
+    /// What would be sent, to the byte; `None` where there is nothing to send.
+    pub document: Option<String>,
+    /// What it does, a sentence each.
+    pub summary: Vec<String>,
+    /// What else to do about the bucket.
+    pub advice: Vec<String>,
+    /// Commands that do what we cannot.
+    pub commands: Vec<String>,
+    /// Why the bucket's present rules are not known.
+    pub trouble: Option<String>,
+}
+
+impl Lifecycle {
+    /// Says what would be written. A bucket that cannot be asked is no failure: the plan is then that
+    /// for one without rules.
+    pub async fn plan(&self) -> Plan {
+        let mut plan = Plan {
+            url: self.url.to_string(),
+            expiry: format_age(self.rule.expiry),
+            document: None,
+            summary: Vec::new(),
+            advice: Vec::new(),
+            commands: Vec::new(),
+            trouble: None,
+        };
+        match &self.place {
+            Place::Dir => plan.summary.extend(self.without_rules()),
+            Place::Azure { account, container } => self.plan_azure(&mut plan, account, container),
+            Place::Bucket(bucket) => self.plan_bucket(&mut plan, bucket.api, bucket.see().await),
+        }
+        plan
+    }
+
+    fn plan_azure(&self, plan: &mut Plan, account: &str, container: &str) {
+        plan.summary = deletes(&self.rule);
+        plan.summary.extend(self.without_rules());
+        match azure::policy(container, &self.rule) {
+            Some(policy) => {
+                plan.document = Some(gcs::text(&policy));
+                plan.commands = azure::commands(account);
+            }
+            None => plan.summary.push("an expiry of never needs no policy".to_owned()),
+        }
+        plan.advice = azure::advice();
+    }
+
+    fn plan_bucket(&self, plan: &mut Plan, api: Api, seen: Result<Seen>) {
+        let seen = match seen {
+            Ok(Seen::Unsupported(why)) => Err(bucket::unsupported(&plan.url, &why)),
+            seen => seen,
+        };
+        let seen = seen.unwrap_or_else(|error| {
+            plan.trouble = Some(error.chain());
+            blank(api)
+        });
+        plan.summary = summary(&self.rule, &seen);
+        if plan.trouble.is_none() {
+            plan.summary.push(now(&seen, &self.rule));
+        }
+        match &seen {
+            Seen::S3 { rules, versions, .. } => {
+                plan.document = Some(rules.with(&self.rule, *versions));
+            }
+            Seen::Gcs(bucket) => {
+                plan.document = Some(gcs::text(&bucket.with(&self.rule)));
+                let RemoteUrl::Gcs { bucket: name, .. } = &self.url else { return };
+                plan.advice = match plan.trouble {
+                    None => bucket.advice(name),
+                    Some(_) => gcs::advice_unseen(name),
+                };
+            }
+            Seen::Unsupported(_) => {}
+        }
+    }
+}
+
+/// Stands for a bucket that could not be asked.
+fn blank(api: Api) -> Seen {
+    let none = "nothing is a bucket without rules";
+    match api {
+        Api::S3 => {
+            let rules = s3::Rules::read("").expect(none);
+            Seen::S3 { rules, versions: Versions::Unknown, sizes: None }
+        }
+        Api::Gcs => Seen::Gcs(gcs::Bucket::read("{\"metageneration\":0}").expect(none)),
+    }
+}
+
+fn deletes(rule: &Rule) -> Vec<String> {
+    let Some(count) = rule.days else {
+        return vec!["deletes no entry: the expiry is never".to_owned()];
+    };
+    let mut all = vec![format!(
+        "deletes what lies below {} {} after it was stored",
+        rule.places.join(", "),
+        days(count)
+    )];
+    if rule.kept() != days(count) {
+        all.push(format!(
+            "a bucket counts whole days: {} for an expiry of {}; hearthfs itself serves nothing that is \
+             older than that",
+            days(count),
+            rule.kept()
+        ));
+    }
+    all.push("never touches hearthfs.json, nor what others keep there".to_owned());
+    all
+}
+
+fn summary(rule: &Rule, seen: &Seen) -> Vec<String> {
+    let mut all = deletes(rule);
+    all.push(format!(
+        "removes what is left of uploads that did not end within {}",
+        days(ABORT_DAYS)
+    ));
+    let kept = match seen {
+        Seen::S3 { versions, .. } => *versions,
+        Seen::Gcs(bucket) if bucket.keeps_versions() => Versions::Kept,
+        Seen::Gcs(_) | Seen::Unsupported(_) => Versions::None,
+    };
+    match kept {
+        Versions::Kept => all.push(format!(
+            "the bucket keeps versions: removes those that are not current after {}",
+            days(NONCURRENT_DAYS)
+        )),
+        Versions::Unknown => all.push(
+            "whether the bucket keeps versions is not known; where it does, what is applied removes old \
+             ones too"
+                .to_owned(),
+        ),
+        Versions::None => {}
+    }
+    all
+}
+
+/// Says what rules are there now.
+fn now(seen: &Seen, rule: &Rule) -> String {
+    let (ours, others) = seen.counts(rule);
+    let count = |number: usize| match number {
+        0 => "no rule".to_owned(),
+        1 => "1 rule".to_owned(),
+        number => format!("{number} rules"),
+    };
+    let others = match others {
+        0 => "none of others".to_owned(),
+        others => format!("{} of others, which stay as they are", count(others)),
+    };
+    let state = match ours {
+        0 => "",
+        _ if seen.lacks(rule).is_empty() => " (as they should be)",
+        _ => " (to be replaced)",
+    };
+    format!("there now: {} of ours{state}, {others}", count(ours))
+}

@@ -1,0 +1,336 @@
+//! The rules of an S3 bucket: one document of XML for all of them.
+//!
+//! Owns how ours are written and recognised there, and the reading of those of others. Pure: must never
+//! ask a store, and never change a byte of a rule that is not ours.
+
+use super::rule::{ABORT_DAYS, Effect, NONCURRENT_DAYS, Other, Rule, When};
+use super::xml::{self, Element};
+use crate::digest::Digest;
+
+const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
+/// The part of a rule about unfinished uploads.
+const ABORT: &str = "AbortIncompleteMultipartUpload";
+/// How the names of our rules begin.
+const ID_START: &str = "hearthfs:";
+/// The longest name of a rule that the stores take.
+const ID_BYTES_MAX: usize = 255;
+/// Classes from which an object has to be brought back before it can be read.
+const ARCHIVES: [&str; 2] = ["GLACIER", "DEEP_ARCHIVE"];
+
+/// Whether the bucket keeps versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Versions {
+    /// It does, or did, so that old ones may be there.
+    Kept,
+    /// It does not.
+    None,
+    /// It did not say.
+    Unknown,
+}
+
+/// The rules of a bucket, as it gave them.
+#[derive(Debug)]
+pub(super) struct Rules {
+    text: String,
+    root: Element,
+}
+
+impl Rules {
+    /// Reads the document; the empty text is a bucket without one.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        let empty = format!("<LifecycleConfiguration xmlns=\"{NAMESPACE}\"/>");
+        let text = if text.trim().is_empty() { empty } else { text.to_owned() };
+        let root = xml::parse(&text)?;
+        if root.name != "LifecycleConfiguration" {
+            return Err(format!("it begins with `{}`, not with LifecycleConfiguration", root.name));
+        }
+        Ok(Self { text, root })
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &Element> {
+        self.root.children.iter().filter(|child| child.name == "Rule")
+    }
+
+    /// Returns how many rules belong to others.
+    pub(super) fn foreign(&self, rule: &Rule) -> usize {
+        self.rules().filter(|found| !is_ours(found, rule)).count()
+    }
+
+    /// Returns how many rules are ours.
+    pub(super) fn ours(&self, rule: &Rule) -> usize {
+        self.rules().filter(|found| is_ours(found, rule)).count()
+    }
+
+    /// Returns all that is not ours in a form that can be compared, whatever order or white space a
+    /// store gives it.
+    pub(super) fn foreign_canonical(&self, rule: &Rule) -> Vec<String> {
+        let others = self.root.children.iter().filter(|child| !is_ours(child, rule));
+        let mut all: Vec<_> = others.map(Element::canonical).collect();
+        all.sort();
+        all
+    }
+
+    /// Reports whether the store has kept nothing about unfinished uploads in any of our rules that
+    /// delete: some do not know that part and drop it without a word.
+    pub(super) fn drops_aborts(&self, rule: &Rule) -> bool {
+        let mut ours = self.rules().filter(|found| is_ours(found, rule)).peekable();
+        rule.days.is_some()
+            && ours.peek().is_some()
+            && ours.all(|found| found.child(ABORT).is_none())
+    }
+
+    /// Reports whether a rule of ours is for more than its place: a store that drops the prefix of a rule
+    /// would delete what belongs to others by it.
+    pub(super) fn reaches_too_far(&self, rule: &Rule) -> bool {
+        rule.places.iter().any(|place| {
+            let id = id_of(place);
+            let mut ours = self.rules().filter(|found| found.text_of("ID") == Some(&id));
+            ours.any(|found| !Scope::of(found).prefix.starts_with(place.as_str()))
+        })
+    }
+
+    /// Returns the document as the store gave it; `None` when it had none.
+    pub(super) fn before(&self) -> Option<&str> {
+        self.rules().next().map(|_| self.text.as_str())
+    }
+
+    /// Says what our rules lack; nothing when all are as they should be.
+    pub(super) fn lacks(&self, rule: &Rule, versions: Versions) -> Vec<String> {
+        let (mut lacks, aborts) = (Vec::new(), !self.drops_aborts(rule));
+        for place in &rule.places {
+            let id = id_of(place);
+            let mut found = self.rules().filter(|found| found.text_of("ID") == Some(&id));
+            match (found.next(), found.next()) {
+                (None, _) => lacks.push(match rule.days {
+                    Some(_) => format!(
+                        "no rule of ours deletes below {place} what is older than {}",
+                        rule.kept()
+                    ),
+                    None => format!("no rule of ours aborts unfinished uploads below {place}"),
+                }),
+                (Some(_), Some(_)) => lacks.push(format!("rule `{id}` is there more than once")),
+                (Some(one), None) => {
+                    lacks.extend(
+                        differs(one, place, rule, versions, aborts)
+                            .map(|what| format!("rule `{id}` of the bucket {what}")),
+                    );
+                }
+            }
+        }
+        lacks
+    }
+
+    /// Returns what the rules of others do to objects.
+    pub(super) fn others(&self, rule: &Rule) -> Vec<Other> {
+        let all = self.rules().enumerate().filter(|(_, found)| !is_ours(found, rule));
+        all.flat_map(|(index, found)| effects(found, index + 1)).collect()
+    }
+
+    /// Returns the document with our rules as they should be.
+    pub(super) fn with(&self, rule: &Rule, versions: Versions) -> String {
+        self.splice(rule, &self.written(rule, versions))
+    }
+
+    /// Returns the document without our rules; `None` when no rule is left, which is no document.
+    pub(super) fn without(&self, rule: &Rule) -> Option<String> {
+        (self.foreign(rule) > 0).then(|| self.splice(rule, ""))
+    }
+
+    fn splice(&self, rule: &Rule, new: &str) -> String {
+        let ours = self.root.children.iter().filter(|child| is_ours(child, rule));
+        let gone: Vec<_> = ours.map(|found| found.range.clone()).collect();
+        xml::splice(&self.text, &self.root, &gone, new)
+    }
+
+    /// Writes our rules as they go into this document. A store that has rules of the old form (a prefix
+    /// without a filter) refuses to mix the two.
+    pub(super) fn written(&self, rule: &Rule, versions: Versions) -> String {
+        let mut others = self.rules().filter(|found| !is_ours(found, rule)).peekable();
+        let old = others.peek().is_some()
+            && others
+                .all(|found| found.child("Filter").is_none() && found.child("Prefix").is_some());
+        let form = Form { namespace: &self.root.prefix, old };
+        rule.places.iter().map(|place| form.write(place, rule, versions)).collect()
+    }
+}
+
+fn is_ours(found: &Element, rule: &Rule) -> bool {
+    found.name == "Rule"
+        && found.text_of("ID").is_some_and(|id| {
+            id.starts_with(ID_START) && rule.places.iter().any(|p| id_of(p) == id)
+        })
+}
+
+/// Returns the name of our rule for a place: by it, and by nothing else, a rule is ours.
+fn id_of(place: &str) -> String {
+    let plain = format!("{ID_START}{}", place.trim_end_matches('/'));
+    if plain.len() <= ID_BYTES_MAX {
+        return plain;
+    }
+    let digest = Digest::of(place.as_bytes()).to_string();
+    // Prefixes are plain characters, one byte each.
+    format!("{}...{}", &plain[..200], &digest[..32])
+}
+
+/// How a rule is written into one document.
+struct Form<'a> {
+    namespace: &'a str,
+    old: bool,
+}
+
+impl Form<'_> {
+    fn element(&self, name: &str, inner: &str) -> String {
+        let space = self.namespace;
+        format!("<{space}{name}>{inner}</{space}{name}>")
+    }
+
+    fn write(&self, place: &str, rule: &Rule, versions: Versions) -> String {
+        let of_days = |outer: &str, name: &str, days: u64| {
+            self.element(outer, &self.element(name, &days.to_string()))
+        };
+        let mut inner = self.element("ID", &quick_xml::escape::escape(id_of(place)));
+        let prefix = self.element("Prefix", &quick_xml::escape::escape(place));
+        inner.push_str(&if self.old { prefix } else { self.element("Filter", &prefix) });
+        inner.push_str(&self.element("Status", "Enabled"));
+        if let Some(days) = rule.days {
+            inner.push_str(&of_days("Expiration", "Days", days));
+        }
+        if versions == Versions::Kept {
+            let (outer, name) = ("NoncurrentVersionExpiration", "NoncurrentDays");
+            inner.push_str(&of_days(outer, name, NONCURRENT_DAYS));
+        }
+        inner.push_str(&of_days(ABORT, "DaysAfterInitiation", ABORT_DAYS));
+        self.element("Rule", &inner)
+    }
+}
+
+/// Says in what our rule for a place is not what it should be.
+fn differs(
+    found: &Element,
+    place: &str,
+    rule: &Rule,
+    versions: Versions,
+    aborts: bool,
+) -> Option<String> {
+    if found.text_of("Status") != Some("Enabled") {
+        return Some("is switched off".to_owned());
+    }
+    let scope = Scope::of(found);
+    if scope.prefix != place || !scope.only.is_empty() {
+        return Some(format!("is for `{}`, not for all of `{place}`", scope.prefix));
+    }
+    let number = |outer: &str, name: &str| -> Option<u64> {
+        found.child(outer)?.text_of(name)?.parse().ok()
+    };
+    let days = number("Expiration", "Days");
+    match (days, rule.days) {
+        (found, wanted) if found == wanted => {}
+        (Some(found), _) => {
+            let found = super::rule::days(found);
+            return Some(format!("deletes after {found} what hearthfs keeps for {}", rule.kept()));
+        }
+        (None, _) => {
+            return Some(format!("deletes nothing, and hearthfs keeps it for {}", rule.kept()));
+        }
+    }
+    if aborts && number(ABORT, "DaysAfterInitiation") != Some(ABORT_DAYS) {
+        return Some(format!("does not abort unfinished uploads after {ABORT_DAYS} days"));
+    }
+    let noncurrent = number("NoncurrentVersionExpiration", "NoncurrentDays");
+    if versions == Versions::Kept && noncurrent != Some(NONCURRENT_DAYS) {
+        return Some("leaves old versions, and the bucket keeps versions".to_owned());
+    }
+    let known =
+        ["ID", "Filter", "Prefix", "Status", "Expiration", "NoncurrentVersionExpiration", ABORT];
+    // Some stores give back elements of their own, without anything in them.
+    let says = |child: &&Element| !child.text.is_empty() || !child.children.is_empty();
+    let mut more = found.children.iter().filter(says);
+    let more = more.find(|child| !known.contains(&child.name.as_str()));
+    more.map(|more| format!("has `{}`, which is not ours", more.name))
+}
+
+/// What a rule concerns.
+struct Scope {
+    prefix: String,
+    /// Other conditions, of which ours may or may not meet some.
+    only: Vec<String>,
+    /// It asks for tags, which our objects do not have.
+    tagged: bool,
+}
+
+impl Scope {
+    fn of(rule: &Element) -> Self {
+        // The old form has the prefix in the rule itself.
+        let prefix = rule.text_of("Prefix").unwrap_or_default().to_owned();
+        let mut scope = Self { prefix, only: Vec::new(), tagged: false };
+        if let Some(filter) = rule.child("Filter") {
+            scope.add(filter.child("And").unwrap_or(filter));
+        }
+        scope
+    }
+
+    fn add(&mut self, filter: &Element) {
+        for condition in &filter.children {
+            match condition.name.as_str() {
+                "Prefix" => self.prefix.clone_from(&condition.text),
+                "Tag" => self.tagged = true,
+                "ObjectSizeGreaterThan" => {
+                    self.only.push(format!("the object is larger than {} bytes", condition.text));
+                }
+                "ObjectSizeLessThan" => {
+                    self.only.push(format!("the object is smaller than {} bytes", condition.text));
+                }
+                other => self.only.push(format!("`{other}` allows it")),
+            }
+        }
+    }
+}
+
+/// Returns what a rule does to current objects; one that is off, or for tagged objects, does nothing.
+fn effects(rule: &Element, number: usize) -> Vec<Other> {
+    let scope = Scope::of(rule);
+    if rule.text_of("Status").is_some_and(|status| status != "Enabled") || scope.tagged {
+        return Vec::new();
+    }
+    let name = match rule.text_of("ID") {
+        Some(id) if !id.is_empty() => format!("rule `{id}`"),
+        _ => format!("rule {number} (without a name)"),
+    };
+    let other = |effect, when| Other {
+        name: name.clone(),
+        prefixes: vec![scope.prefix.clone()],
+        only: scope.only.clone(),
+        effect,
+        when,
+    };
+    let mut all = Vec::new();
+    for action in &rule.children {
+        let Some(when) = when_of(action) else { continue };
+        match action.name.as_str() {
+            "Expiration" => all.push(other(Effect::Delete, when)),
+            "Transition" => {
+                let class = action.text_of("StorageClass").unwrap_or("another class").to_owned();
+                let effect = if ARCHIVES.contains(&class.as_str()) {
+                    Effect::Archive(format!("{class}, from where it cannot be read at once"))
+                } else {
+                    Effect::Colder(class)
+                };
+                all.push(other(effect, when));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+fn when_of(action: &Element) -> Option<When> {
+    if let Some(days) = action.text_of("Days") {
+        return Some(
+            days.parse().map_or_else(|_| When::Unclear(format!("`{days}` days")), When::Days),
+        );
+    }
+    action.text_of("Date").map(|date| When::Date(date.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! Everything below the prefix, and taking some of it away.
+//!
+//! Owns what an object is by its name, and the deletion of objects. Must never delete what is not ours,
+//! nor an object that is not the one that was listed: the same key may have been written since.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt as _};
+use tokio::sync::mpsc;
+
+use super::call::Call;
+use super::keys;
+use super::meter::Verb;
+use super::store::Remote;
+use super::trouble::Trouble;
+use crate::clock;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::stamp::{NodeId, Stamp};
+use crate::task;
+
+/// Objects that are handed over together, and deleted by one request where the store can do so.
+const PAGE_OBJECTS: usize = 1000;
+/// How long the list of a whole prefix may take, with all that is done about it meanwhile.
+const SURVEY_TIME_MAX: Duration = Duration::from_hours(12);
+/// Lists may tell the time of an object in milliseconds, and headers tell it in seconds.
+const SAME_MS: u64 = 1000;
+/// How long one of many deletions may take.
+const DELETE_TIME_MAX: Duration = Duration::from_millis(100);
+/// Objects that are looked at again at once.
+const HEADS_AT_ONCE: usize = 8;
+
+/// What an object is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// What says that the prefix is ours.
+    Format,
+    /// A commit of the log.
+    Commit(Stamp),
+    /// A pack.
+    Pack(Stamp),
+    /// A blob that is an object of its own.
+    Blob(Digest),
+    /// A checkpoint.
+    Checkpoint(Stamp),
+    /// What a node has written to learn the store's time.
+    Probe,
+    /// Not ours.
+    Foreign,
+}
+
+impl What {
+    /// Tells what a key below the prefix is. Only the spelling that we write is ours.
+    fn of<'a>(parts: impl Iterator<Item = &'a str>) -> Self {
+        let parts: Vec<&str> = parts.take(4).collect();
+        let known = match parts[..] {
+            [keys::FORMAT] => Some(Self::Format),
+            [keys::LOG, name] => keys::commit_stamp(name).map(Self::Commit),
+            [keys::PACKS, name] => keys::pack_stamp(name).map(Self::Pack),
+            [keys::CHECKPOINTS, name] => keys::checkpoint_stamp(name).map(Self::Checkpoint),
+            [keys::PROBES, name] => {
+                let node = u64::from_str_radix(name, 16).map(NodeId).ok();
+                node.filter(|node| node.to_string() == name).map(|_| Self::Probe)
+            }
+            [keys::BLOBS, shard, name] => {
+                let digest = name.parse::<Digest>().ok();
+                let ours = |d: &Digest| d.to_string() == name && d.shard() == shard;
+                digest.filter(ours).map(Self::Blob)
+            }
+            _ => None,
+        };
+        known.unwrap_or(Self::Foreign)
+    }
+}
+
+/// An object as it was listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// What it is.
+    pub what: What,
+    /// Its bytes.
+    pub size: u64,
+    /// When it was stored, in milliseconds since the Unix epoch by the store's clock.
+    pub stored_ms: u64,
+    key: Path,
+}
+
+impl Object {
+    fn of(meta: ObjectMeta, prefix: &Path) -> Self {
+        let below = meta.location.prefix_match(prefix);
+        let what = below.map_or(What::Foreign, |parts| {
+            let parts: Vec<_> = parts.collect();
+            What::of(parts.iter().map(AsRef::as_ref))
+        });
+        let stored_ms = stored_ms(&meta);
+        Self { what, size: meta.size, stored_ms, key: meta.location }
+    }
+}
+
+fn stored_ms(meta: &ObjectMeta) -> u64 {
+    meta.last_modified.timestamp_millis().max(0) as u64
+}
+
+/// What came of deleting an object.
+#[derive(Debug)]
+pub enum Deleted {
+    /// It is not there any more.
+    Gone,
+    /// It was written again since it was listed, and stays.
+    Young,
+    /// It could not be deleted.
+    Failed(Error),
+}
+
+impl Remote {
+    /// Lists everything below the prefix, in no order, and hands it over a page at a time. Ends early when
+    /// nobody takes the pages any more.
+    pub async fn survey(&self, pages: mpsc::Sender<Vec<Object>>) -> Result<()> {
+        self.ready(self.lane).await?;
+        let prefix = self.inner.keys.prefix().clone();
+        let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
+        let op = format!("list {}", inner.url);
+        let call = Call { limit: SURVEY_TIME_MAX, ..self.call(Verb::List, op) };
+        inner
+            .caller
+            .call(call, |store| async move {
+                let below = (prefix.parts().next().is_some()).then_some(&prefix);
+                let mut all = store.list(below);
+                let mut page = Vec::with_capacity(PAGE_OBJECTS);
+                loop {
+                    let next = clock::within(deadline, all.next()).await;
+                    let next =
+                        next.ok_or_else(|| Trouble::timed_out("no page of the list came".into()))?;
+                    let more = next.is_some();
+                    if let Some(meta) = next {
+                        page.push(Object::of(meta?, &prefix));
+                    }
+                    if page.len() == PAGE_OBJECTS || !more {
+                        if !inner.caller.backend.counts_itself() {
+                            inner.caller.meter.request(Verb::List);
+                        }
+                        if !more && page.is_empty() {
+                            return Ok(());
+                        }
+                        // Nobody listens: it is known there why.
+                        if pages.send(std::mem::take(&mut page)).await.is_err() || !more {
+                            return Ok(());
+                        }
+                    }
+                }
+            })
+            .await
+    }
+
+    /// Deletes objects that are still as they were listed; returns what came of each, in their order.
+    ///
+    /// In a shared directory an object that is written again at the same moment is kept. A bucket cannot
+    /// say "only if it is still the same": there a blob is looked at right before it is deleted.
+    pub async fn delete(&self, objects: &[Object]) -> Result<Vec<Deleted>> {
+        self.ready_to_write().await?;
+        if let Some(foreign) = objects.iter().find(|object| object.what == What::Foreign) {
+            let op = format!("{} is not ours and is not deleted", foreign.key);
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        let mut all = Vec::with_capacity(objects.len());
+        for some in objects.chunks(PAGE_OBJECTS) {
+            if self.inner.caller.backend.dir().is_some() {
+                all.extend(self.delete_files(some).await?);
+            } else {
+                all.extend(self.delete_objects(some).await);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn delete_files(&self, some: &[Object]) -> Result<Vec<Deleted>> {
+        let dir = self.inner.caller.backend.dir().cloned();
+        let dir = dir.ok_or_else(|| Error::new(Kind::Internal, "the remote is no directory"))?;
+        let files: Vec<_> = some.iter().map(|o| (o.key.to_string(), o.stored_ms)).collect();
+        let removed = task::blocking(move || {
+            if !dir.is_present() {
+                return Err(dir.gone());
+            }
+            let remove = |(key, stored_ms): (String, u64)| match dir.remove_old(&key, stored_ms) {
+                Ok(true) => Deleted::Gone,
+                Ok(false) => Deleted::Young,
+                Err(error) => Deleted::Failed(Error::io(format!("delete {key}"), error)),
+            };
+            Ok(files.into_iter().map(remove).collect())
+        });
+        let limit = self.time_to_delete(some.len());
+        let removed = clock::within(limit, removed).await;
+        removed.ok_or_else(|| {
+            let op = format!("{} does not answer: is its file server up?", self.inner.url);
+            Error::new(Kind::TimedOut, op)
+        })?
+    }
+
+    async fn delete_objects(&self, some: &[Object]) -> Vec<Deleted> {
+        let looks = stream::iter(some.iter()).map(|object| self.look_again(object));
+        let looked: Vec<Option<Deleted>> = looks.buffered(HEADS_AT_ONCE).collect().await;
+        let wanted = some.iter().zip(&looked).filter(|(_, known)| known.is_none());
+        let wanted: Vec<Path> = wanted.map(|(object, _)| object.key.clone()).collect();
+        let outcome =
+            if wanted.is_empty() { Ok(HashSet::new()) } else { self.drop_all(wanted).await };
+        let done = |object: &Object| match &outcome {
+            Ok(failed) if failed.contains(&object.key) => {
+                Deleted::Failed(Error::new(Kind::Unavailable, format!("delete {}", object.key)))
+            }
+            Ok(_) => Deleted::Gone,
+            Err(error) => Deleted::Failed(Error::new(error.kind(), error.chain())),
+        };
+        some.iter()
+            .zip(looked)
+            .map(|(object, known)| known.unwrap_or_else(|| done(object)))
+            .collect()
+    }
+
+    /// Looks once more at an object whose key may be written again; says if it is not to be deleted.
+    async fn look_again(&self, object: &Object) -> Option<Deleted> {
+        if !matches!(object.what, What::Blob(_) | What::Probe) {
+            return None;
+        }
+        let key = &object.key;
+        let call = self.call(Verb::Head, format!("look at {key}"));
+        let found =
+            self.inner.caller.call(call, |store| async move { Ok(store.head(key).await?) }).await;
+        match found {
+            Ok(meta) if stored_ms(&meta) < object.stored_ms + SAME_MS => None,
+            Ok(_) => Some(Deleted::Young),
+            Err(error) if error.kind() == Kind::NotFound => Some(Deleted::Gone),
+            Err(error) => Some(Deleted::Failed(error)),
+        }
+    }
+
+    /// Deletes keys, by as few requests as the store allows; returns those that are still there.
+    async fn drop_all(&self, keys: Vec<Path>) -> Result<HashSet<Path>> {
+        let caller = &self.inner.caller;
+        let (count, first) = (keys.len(), keys[0].clone());
+        let call = Call {
+            limit: self.time_to_delete(count),
+            ..self.call(Verb::Delete, format!("delete {count} objects, {first} first"))
+        };
+        caller
+            .call(call, |store| async move {
+                let mut left: HashSet<Path> = keys.iter().cloned().collect();
+                let mut trouble = None;
+                let mut deleted =
+                    store.delete_stream(stream::iter(keys.into_iter().map(Ok)).boxed());
+                while let Some(one) = deleted.next().await {
+                    match one {
+                        Ok(key) => {
+                            left.remove(&key);
+                        }
+                        Err(object_store::Error::NotFound { path, .. }) => {
+                            left.remove(&Path::from(path));
+                        }
+                        Err(error) => trouble = Some(error),
+                    }
+                }
+                match trouble {
+                    Some(error) if left.len() == count => Err(error.into()),
+                    _ => Ok(left),
+                }
+            })
+            .await
+    }
+
+    fn time_to_delete(&self, count: usize) -> Duration {
+        self.inner.caller.deadline * 2 + DELETE_TIME_MAX * count as u32
+    }
+
+    /// Removes from a shared directory what writers that died have left; returns how many. A bucket
+    /// shows no such thing.
+    pub async fn sweep_temporaries(&self) -> usize {
+        let Some(dir) = self.inner.caller.backend.dir().cloned() else { return 0 };
+        let now_ms = self.now_ms();
+        task::blocking(move || dir.sweep(now_ms)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_we_write_is_ours() {
+        let what = |key: &str| What::of(key.split('/'));
+        let stamp = Stamp { ms: 0xabc, counter: 2, node: NodeId(3) };
+        let name = stamp.sortable();
+        let digest = Digest::of(b"x");
+        let shard = digest.shard();
+        assert_eq!(what("hearthfs.json"), What::Format);
+        assert_eq!(what(&format!("log/{name}.commit")), What::Commit(stamp));
+        assert_eq!(what(&format!("packs/{name}.pack")), What::Pack(stamp));
+        assert_eq!(what(&format!("checkpoints/{name}.ckpt")), What::Checkpoint(stamp));
+        assert_eq!(what(&format!("blobs/{shard}/{digest}")), What::Blob(digest));
+        assert_eq!(what("probes/00000000000000ab"), What::Probe);
+        for foreign in [
+            "",
+            "other.json",
+            "log/readme.txt",
+            "hearthfs.json/x",
+            "probes/AB",
+            &format!("log/{name}.pack"),
+            &format!("log/x/{name}.commit"),
+            &format!("packs/{}.pack", name.to_uppercase()),
+            &format!("blobs/00/{digest}"),
+            &format!("blobs/{shard}/{digest}/x"),
+            &format!("blobs/{digest}"),
+            &format!("backup/log/{name}.commit"),
+        ] {
+            assert_eq!(what(foreign), What::Foreign, "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Collecting garbage: deleting from a store what no node needs any more.
+//!
+//! Works on the store alone, from any machine, beside nodes that run, and beside other collections. Owns
+//! the rules by which an object goes. Must never delete what an entry may still need, on any node, whatever
+//! that node has read of the store within the grace time; and never what is not ours.
+
+mod known;
+mod report;
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use self::known::Known;
+pub use self::report::{Progress, Removed, Report, Tally, Why};
+use crate::error::Result;
+use crate::namespace::Age;
+use crate::remote::{Deleted, Object, Remote, What};
+use crate::stamp::Stamp;
+
+/// Pages of the list that wait to be judged.
+const PAGES_QUEUED_MAX: usize = 2;
+/// A probe is deleted at once by who wrote it; one of this age was left behind.
+const PROBE_AGE: Duration = Duration::from_hours(24);
+
+/// Collects the garbage of one store.
+#[derive(Debug)]
+pub struct Collector {
+    /// What looks; it never makes a store of what is none.
+    reader: Remote,
+    /// What deletes; none in a dry run.
+    writer: Option<Remote>,
+    grace: Duration,
+}
+
+impl Collector {
+    /// Makes a collector that looks through one handle, which should be read-only, and deletes through the
+    /// other; without that it only says what it would delete. `grace` is how long everything is kept that a
+    /// node may rely on, which is [`LOG_GRACE`](super::LOG_GRACE) wherever nodes are mounted.
+    pub fn new(reader: &Remote, writer: Option<&Remote>, grace: Duration) -> Self {
+        let writer = writer.map(Remote::background);
+        Self { reader: reader.background(), writer, grace }
+    }
+
+    /// Checks that the store is there, is ours, and that we may use it.
+    pub async fn check(&self) -> Result<()> {
+        self.reader.check().await?;
+        // It learns the store's time as well, by which everything is judged.
+        match &self.writer {
+            Some(writer) => writer.check().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at everything and deletes what has to go.
+    pub async fn collect(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
+        self.check().await?;
+        let remote = self.writer.as_ref().unwrap_or(&self.reader);
+        let expiry = remote.effective_expiry();
+        let grace_ms = self.grace.as_millis() as u64;
+        let age = Age::of(expiry);
+        let known = Known::read(remote, age, grace_ms, &mut progress).await?;
+        let rules = Rules { known, age, now_ms: remote.now_ms(), grace_ms };
+        let mut report = Report {
+            dry_run: self.writer.is_none(),
+            expiry_ms: expiry.map(|age| age.as_millis() as u64),
+            notes: rules.known.notes.clone(),
+            ..Report::default()
+        };
+        let settled = rules.known.settled.as_ref();
+        report.checkpoint = settled.map(|(stamp, _)| crate::remote::keys::checkpoint_name(stamp));
+        let (pages, mut arriving) = mpsc::channel::<Vec<Object>>(PAGES_QUEUED_MAX);
+        let (rules, into, told) = (&rules, &mut report, &mut progress);
+        // It owns its end: when it fails, nobody takes pages any more, and the list ends too.
+        let judging = async move {
+            let mut seen = 0;
+            while let Some(page) = arriving.recv().await {
+                seen += page.len() as u64;
+                self.judge(page, rules, into).await?;
+                told(Progress::Objects(seen, into.total().objects));
+            }
+            Ok(())
+        };
+        let (listed, judged) = futures::join!(remote.survey(pages), judging);
+        judged.and(listed)?;
+        if let Some(writer) = &self.writer {
+            report.temporaries = writer.sweep_temporaries().await as u64;
+        }
+        Ok(report)
+    }
+
+    async fn judge(&self, page: Vec<Object>, rules: &Rules, report: &mut Report) -> Result<()> {
+        let (mut doomed, mut reasons) = (Vec::new(), Vec::new());
+        for object in page {
+            match rules.judge(&object) {
+                Verdict::Foreign => report.foreign.add(object.size),
+                Verdict::Keep => keep(report, &object),
+                Verdict::Delete(why) if self.writer.is_none() => {
+                    report.removed(kind(&object.what), why, object.size);
+                }
+                Verdict::Delete(why) => {
+                    doomed.push(object);
+                    reasons.push(why);
+                }
+            }
+        }
+        let Some(writer) = self.writer.as_ref().filter(|_| !doomed.is_empty()) else {
+            return Ok(());
+        };
+        let outcomes = writer.delete(&doomed).await?;
+        for ((object, why), outcome) in doomed.iter().zip(reasons).zip(outcomes) {
+            match outcome {
+                Deleted::Gone => report.removed(kind(&object.what), why, object.size),
+                Deleted::Young => keep(report, object),
+                Deleted::Failed(error) => {
+                    if report.failed.objects == 0 {
+                        report
+                            .notes
+                            .push(format!("not everything could be deleted: {}", error.chain()));
+                    }
+                    report.failed.add(object.size);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn keep(report: &mut Report, object: &Object) {
+    report.kept.entry(kind(&object.what)).or_default().add(object.size);
+}
+
+fn kind(what: &What) -> &'static str {
+    match what {
+        What::Format => "format",
+        What::Commit(_) => "commits",
+        What::Pack(_) => "packs",
+        What::Blob(_) => "blobs",
+        What::Checkpoint(_) => "checkpoints",
+        What::Probe => "probes",
+        What::Foreign => "foreign",
+    }
+}
+
+/// What becomes of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Foreign,
+    Keep,
+    Delete(Why),
+}
+
+/// The rules, with what they go by.
+struct Rules {
+    known: Known,
+    age: Age,
+    /// The store's time when it was read what is in use.
+    now_ms: u64,
+    grace_ms: u64,
+}
+
+impl Rules {
+    fn judge(&self, object: &Object) -> Verdict {
+        let past = known::is_over(self.age, object.stored_ms, self.now_ms);
+        // Its commit may still be on its way.
+        let settled = object.stored_ms.saturating_add(self.grace_ms) < self.now_ms;
+        let live = &self.known.live;
+        let why = match &object.what {
+            What::Foreign => return Verdict::Foreign,
+            What::Format => None,
+            What::Probe => {
+                let probe_ms = PROBE_AGE.as_millis() as u64;
+                let left = object.stored_ms.saturating_add(probe_ms) < self.now_ms;
+                (past || left).then_some(Why::Expired)
+            }
+            What::Checkpoint(stamp) => self.checkpoint(stamp, past),
+            What::Commit(stamp) => self.commit(stamp, past),
+            _ if past => Some(Why::Expired),
+            What::Pack(stamp) => {
+                let unused = self.known.certain && settled && !live.packs.contains(stamp);
+                unused.then_some(Why::Unused)
+            }
+            What::Blob(digest) => {
+                let unused = self.known.certain && settled && !live.blobs.contains(digest);
+                unused.then_some(Why::Unused)
+            }
+        };
+        why.map_or(Verdict::Keep, Verdict::Delete)
+    }
+
+    fn checkpoint(&self, stamp: &Stamp, past: bool) -> Option<Why> {
+        let is = |one: &Option<(Stamp, _)>| one.as_ref().is_some_and(|(name, _)| name == stamp);
+        if is(&self.known.latest) || is(&self.known.settled) {
+            return None;
+        }
+        if self.known.superseded.contains(stamp) {
+            return Some(Why::Superseded);
+        }
+        (past && self.known.latest.is_some()).then_some(Why::Expired)
+    }
+
+    fn commit(&self, stamp: &Stamp, past: bool) -> Option<Why> {
+        if self.known.covers(stamp) {
+            // What lies in it is as old as it is itself.
+            let needed = self.known.live.commits.contains(stamp) && !past;
+            return (!needed).then_some(Why::Covered);
+        }
+        let named = self.known.latest.as_ref().is_some_and(|(_, all)| all.contains(stamp));
+        (past && !named && !self.known.speaking.contains(stamp)).then_some(Why::Expired)
+    }
+}

@@ -1,0 +1,308 @@
+//! What is known of a store before its objects are judged.
+//!
+//! Owns what is in use. Must never take something for unused because it could not be read.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::BufReader;
+
+use futures::StreamExt as _;
+use futures::stream;
+
+use super::report::Progress;
+use crate::clock;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::name::TreePath;
+use crate::namespace::{Age, Commit, Fold, Place, Site};
+use crate::remote::{
+    CheckpointItem, CheckpointReader, LOG_ITEMS_MAX, LogItem, Remote, decode_commit, keys,
+};
+use crate::stamp::Stamp;
+use crate::sync::checkpointer::latest_first;
+use crate::sync::draft::Draft;
+use crate::task;
+
+/// Commits that are read at once.
+const FETCHES_AT_ONCE: usize = 8;
+/// How often an object is read that cannot be had or is not whole.
+const TRIES: u32 = 3;
+/// How long is waited between these.
+const WAIT: std::time::Duration = std::time::Duration::from_millis(200);
+/// Bytes of a checkpoint that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// Objects that entries use.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    pub(super) packs: HashSet<Stamp>,
+    pub(super) blobs: HashSet<Digest>,
+    /// Commits that hold contents themselves.
+    pub(super) commits: HashSet<Stamp>,
+}
+
+impl Live {
+    fn add_used(&mut self, fold: &Fold) {
+        for (digest, location) in fold.locations() {
+            if !fold.uses(&digest) {
+                continue;
+            }
+            match &location.site {
+                Site::Object => drop(self.blobs.insert(digest)),
+                Site::Pack { pack, .. } => self.packs.extend(keys::pack_stamp(pack)),
+                Site::Inline { commit } => self.commits.extend(keys::commit_stamp(commit)),
+            }
+        }
+    }
+
+    /// Whatever a commit names may be what a node is about to rely on.
+    fn add_named(&mut self, commit: &Commit) {
+        self.packs.extend(commit.packs.iter().filter_map(|name| keys::pack_stamp(name)));
+        let objects = commit.blobs.iter().filter(|blob| blob.place == Place::Object);
+        self.blobs.extend(objects.map(|blob| blob.digest));
+        self.commits.insert(commit.stamp);
+    }
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The latest complete checkpoint, with the commits in it.
+    pub(super) latest: Option<(Stamp, HashSet<Stamp>)>,
+    /// The latest complete checkpoint that all nodes can know for long enough.
+    pub(super) settled: Option<(Stamp, HashSet<Stamp>)>,
+    /// Checkpoints that are older than the settled one.
+    pub(super) superseded: HashSet<Stamp>,
+    pub(super) live: Live,
+    /// Commits past their age that are in no checkpoint and still say something.
+    pub(super) speaking: HashSet<Stamp>,
+    /// What is used by no entry may be deleted.
+    pub(super) certain: bool,
+    pub(super) notes: Vec<String>,
+}
+
+impl Known {
+    /// Reads checkpoints and log.
+    pub(super) async fn read(
+        remote: &Remote,
+        age: Age,
+        grace_ms: u64,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<Self> {
+        let now_ms = remote.now_ms();
+        let mut known = Self::default();
+        progress(Progress::Checkpoint);
+        let draft = known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms)).await?;
+        // After the checkpoints: what they cover may go at any time, what follows may not.
+        let log = list_log(remote).await?;
+        let draft = known.read_log(remote, age, now_ms, log, draft, progress).await?;
+        if draft.partial {
+            known.certain = false;
+            known.notes.push(
+                "commits are missing in the log that no checkpoint has: what no entry uses stays"
+                    .to_owned(),
+            );
+        }
+        known.live.add_used(&draft.fold);
+        Ok(known)
+    }
+
+    async fn read_checkpoints(&mut self, remote: &Remote, settled_ms: u64) -> Result<Draft> {
+        let mut items = remote.list_checkpoints().await?;
+        latest_first(&mut items);
+        let mut draft = None;
+        for item in &items {
+            let stamp = keys::checkpoint_stamp(&item.name).expect("only such names are listed");
+            if self.settled.is_some() {
+                self.superseded.insert(stamp);
+                continue;
+            }
+            let is_settled = item.stored_ms <= settled_ms;
+            if self.latest.is_some() && !is_settled {
+                continue;
+            }
+            let Some(read) = self.read_checkpoint(remote, item, is_settled).await? else {
+                continue;
+            };
+            if self.latest.is_none() {
+                self.latest = Some((stamp, read.seen.clone()));
+            }
+            if is_settled {
+                self.settled = Some((stamp, read.seen.clone()));
+                self.live.add_used(&read.fold);
+                draft = Some(read);
+            }
+        }
+        self.certain = draft.is_some();
+        if draft.is_none() {
+            self.notes.push(
+                "no complete checkpoint is older than the grace time: only what is past the expiry \
+                 is deleted"
+                    .to_owned(),
+            );
+        }
+        Ok(draft.unwrap_or_default())
+    }
+
+    /// Reads a checkpoint, only its commits unless all of it is wanted; `None` when it cannot be used.
+    async fn read_checkpoint(
+        &mut self,
+        remote: &Remote,
+        item: &LogItem,
+        whole: bool,
+    ) -> Result<Option<Draft>> {
+        let mut attempt = 1;
+        loop {
+            let error = match fetch_checkpoint(remote, &item.name, whole).await {
+                Ok(draft) => return Ok(Some(draft)),
+                Err(error) => error,
+            };
+            match error.kind() {
+                Kind::NotFound => return Ok(None),
+                Kind::Corrupt | Kind::Invalid if attempt >= TRIES => {
+                    let (name, error) = (&item.name, error.chain());
+                    self.notes.push(format!("checkpoint {name} cannot be used: {error}"));
+                    return Ok(None);
+                }
+                _ if attempt >= TRIES => return Err(error),
+                _ => {}
+            }
+            attempt += 1;
+            clock::sleep(WAIT).await;
+        }
+    }
+
+    /// Folds what the log has beyond the settled checkpoint.
+    async fn read_log(
+        &mut self,
+        remote: &Remote,
+        age: Age,
+        now_ms: u64,
+        log: Vec<LogItem>,
+        mut draft: Draft,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<Draft> {
+        let later = log.into_iter().filter_map(|item| {
+            let stamp = keys::commit_stamp(&item.name)?;
+            (!draft.has(&stamp)).then_some((item, stamp))
+        });
+        let later: Vec<(LogItem, Stamp)> = later.collect();
+        let (mut done, all, mut unread) = (0, later.len() as u64, 0_u64);
+        let mut old: Vec<(Stamp, Vec<(TreePath, Stamp)>)> = Vec::new();
+        let fetches = later.into_iter().map(|(item, stamp)| async move {
+            let commit = fetch_commit(remote, &item.name).await;
+            (item, stamp, commit)
+        });
+        let mut reading = stream::iter(fetches).buffered(FETCHES_AT_ONCE);
+        while let Some((item, stamp, commit)) = reading.next().await {
+            (done, unread) = (done + 1, unread + u64::from(matches!(commit, Ok(None))));
+            progress(Progress::Log(done, all));
+            let Some(commit) = commit? else { continue };
+            self.live.add_named(&commit);
+            let covered = self.latest.as_ref().is_some_and(|(_, commits)| commits.contains(&stamp));
+            if !covered && is_over(age, item.stored_ms, now_ms) {
+                let said = commit.changes.iter().map(|c| (c.path.clone(), c.stamp)).collect();
+                old.push((stamp, said));
+            }
+            draft.apply(&commit);
+        }
+        if unread > 0 {
+            self.certain = false;
+            self.notes.push(format!(
+                "{unread} commits cannot be read (damaged, or of a newer hearthfs): what no entry \
+                 uses stays"
+            ));
+        }
+        let speaks = |(path, stamp): &(TreePath, Stamp)| {
+            draft.fold.register(path).is_some_and(|register| {
+                let said = register.stamp == *stamp || register.attr_stamp == Some(*stamp);
+                let over = age.is_tombstone_over(register.stamp.ms, now_ms);
+                said && (register.entry.is_some() || !over)
+            })
+        };
+        let speaking = old.into_iter().filter(|(_, said)| said.iter().any(speaks));
+        self.speaking = speaking.map(|(stamp, _)| stamp).collect();
+        Ok(draft)
+    }
+
+    /// Reports whether every checkpoint that a node could start from has a commit.
+    pub(super) fn covers(&self, commit: &Stamp) -> bool {
+        let has = |one: &Option<(Stamp, HashSet<Stamp>)>| {
+            one.as_ref().is_some_and(|(_, commits)| commits.contains(commit))
+        };
+        has(&self.settled) && has(&self.latest)
+    }
+}
+
+/// Reports whether what was stored at a time is past its age by so much that no node shows it, whatever its
+/// clock says.
+pub(super) fn is_over(age: Age, stored_ms: u64, now_ms: u64) -> bool {
+    age.left(stored_ms, now_ms.saturating_sub(age.grace_ms())).is_none()
+}
+
+async fn list_log(remote: &Remote) -> Result<Vec<LogItem>> {
+    let mut log: Vec<LogItem> = Vec::new();
+    loop {
+        let after = log.last().map(|item| item.name.clone());
+        let page = remote.list_log(after.as_deref()).await?;
+        let full = page.len() >= LOG_ITEMS_MAX;
+        log.extend(page);
+        if !full {
+            return Ok(log);
+        }
+    }
+}
+
+async fn fetch_checkpoint(remote: &Remote, name: &str, whole: bool) -> Result<Draft> {
+    let file = task::blocking(nameless_file).await?;
+    let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
+    remote.get_checkpoint(name, copy).await?;
+    task::blocking(move || {
+        let from = BufReader::with_capacity(READ_BYTES, file);
+        if whole {
+            return Ok(Draft::read(from)?.1);
+        }
+        let mut draft = Draft::new();
+        let mut reader = CheckpointReader::new(from)?;
+        while let Some(item) = reader.next()? {
+            if let CheckpointItem::Commit(stamp) = item {
+                draft.seen.insert(stamp);
+            }
+        }
+        Ok(draft)
+    })
+    .await
+}
+
+/// Makes a file that goes with its handle.
+fn nameless_file() -> Result<File> {
+    let path = std::env::temp_dir().join(format!("hearthfs-gc-{:016x}", task::random_u64()));
+    let failed = |error| Error::io(format!("make {}", path.display()), error);
+    let file = File::options().read(true).write(true).create_new(true).open(&path);
+    let file = file.map_err(failed)?;
+    std::fs::remove_file(&path).map_err(failed)?;
+    Ok(file)
+}
+
+/// Reads a commit; `None` when it cannot be used. One that is gone meanwhile says nothing.
+async fn fetch_commit(remote: &Remote, name: &str) -> Result<Option<Commit>> {
+    let mut attempt = 1;
+    loop {
+        let read = match remote.get_commit(name).await {
+            Ok(bytes) => task::blocking(move || decode_commit(&bytes)).await,
+            Err(error) => Err(error),
+        };
+        let error = match read {
+            Ok(commit) => return Ok(Some(commit)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            Kind::NotFound | Kind::Invalid => return Ok(None),
+            Kind::Corrupt if attempt >= TRIES => return Ok(None),
+            _ if attempt >= TRIES => return Err(error),
+            _ => {}
+        }
+        attempt += 1;
+        clock::sleep(WAIT).await;
+    }
+}

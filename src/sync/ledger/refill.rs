@@ -1,0 +1,100 @@
+//! Filling the index with everything, because it was lost or because everything was made anew.
+//!
+//! Must never need a second copy of what is known, nor hold a lock for longer than a part takes: what
+//! moves meanwhile is saved behind it, as always, and overrules it.
+
+use super::Ledger;
+use super::save::{CHAINS, GATHER_FACTS};
+use super::times::Times;
+use crate::digest::Digest;
+use crate::error::Result;
+use crate::local::Batch;
+use crate::name::TreePath;
+use crate::namespace::Register;
+use crate::remote::keys;
+use crate::stamp::Stamp;
+
+impl Ledger {
+    /// Fills the index. The order of the parts is that of [`crate::local::Index::fill`].
+    pub(super) fn refill(&self, generation: u64) -> Result<()> {
+        tracing::info!("the index is filled again");
+        // Before all else: an object of the log counts as seen only with all that it has brought.
+        let log = self.log();
+        let fill = |batch| self.0.index.fill(generation, batch);
+        let mut digests: Vec<Digest> =
+            self.read(|fold| fold.locations().map(|(digest, _)| digest).collect());
+        digests.sort_unstable();
+        for some in digests.chunks(GATHER_FACTS) {
+            let mut batch = Batch::new();
+            self.read(|fold| {
+                let known = some.iter().filter_map(|digest| Some((digest, fold.location(digest)?)));
+                known.for_each(|(digest, location)| batch.location(digest, &location));
+            });
+            fill(batch);
+        }
+        drop(digests);
+        fill(log);
+        // Without a remote the journal has all registers.
+        if self.0.remote.is_some() {
+            let mut after = None;
+            loop {
+                let (batch, last) = self.registers_behind(after.as_ref())?;
+                fill(batch);
+                if last.is_none() {
+                    break;
+                }
+                after = last;
+            }
+        }
+        for some in self.0.blobs.seals().chunks(GATHER_FACTS) {
+            let mut batch = Batch::new();
+            for (digest, used) in some {
+                batch.seal(digest, *used);
+            }
+            fill(batch);
+        }
+        self.0.index.refilled(generation);
+        Ok(())
+    }
+
+    /// Takes what is known of the log, and of time.
+    fn log(&self) -> Batch {
+        let mut batch = Batch::new();
+        let mut order = self.0.order.lock();
+        batch.meta(CHAINS, &order.chains.encode());
+        order.saved_times = Times::default();
+        let order = &mut *order;
+        self.save_times(order.times, &mut order.saved_times, &mut batch);
+        let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
+        seen.sort_unstable();
+        for stamp in &seen {
+            batch.seen(&keys::commit_name(stamp));
+        }
+        batch
+    }
+
+    /// Takes registers, the root's first. Returns the path of the last one; none when that was all.
+    fn registers_behind(&self, after: Option<&TreePath>) -> Result<(Batch, Option<TreePath>)> {
+        let root = TreePath::root();
+        let mut batch = Batch::new();
+        let (mut last, mut unsure) = (None, false);
+        {
+            let order = self.0.order.lock();
+            let fold = self.0.fold.read();
+            let first = if after.is_none() { fold.register(&root) } else { None };
+            let first: Option<(TreePath, Register)> = first.map(|found| (root.clone(), found));
+            let rest = fold.registers_after(after.unwrap_or(&root));
+            for (path, register) in first.into_iter().chain(rest).take(GATHER_FACTS) {
+                if !order.queue.is_private(&path) {
+                    unsure |= order.queue.has(&path);
+                    batch.register(&path, &register);
+                }
+                last = Some(path);
+            }
+        }
+        if unsure {
+            self.0.journal.sync()?;
+        }
+        Ok((batch, last))
+    }
+}

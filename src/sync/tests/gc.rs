@@ -1,0 +1,292 @@
+//! Garbage goes, and nothing that is in use.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::namespace::Op;
+use crate::sync::LOG_GRACE;
+use crate::sync::gc::{Collector, Report, Why};
+
+async fn collect(node: &Node, dry_run: bool) -> Report {
+    let writer = (!dry_run).then(|| node.remote());
+    let mut progress = 0;
+    let report = Collector::new(node.remote(), writer, LOG_GRACE).collect(|_| progress += 1).await;
+    assert!(progress > 0);
+    report.expect("it is done")
+}
+
+fn deleted(report: &Report, kind: &str, why: Why) -> u64 {
+    let one = report.deleted.iter().find(|one| one.kind == kind && one.why == why);
+    one.map_or(0, |one| one.tally.objects)
+}
+
+async fn count(world: &World, start: &str) -> usize {
+    world.store.keys().await.iter().filter(|key| key.starts_with(start)).count()
+}
+
+async fn checkpoint(node: &Node) {
+    node.engine.checkpointer().unwrap().write().await.expect("it is written");
+}
+
+/// Files in packs, in commits and in objects, each replaced once; returns what is to be read.
+async fn write_and_replace(node: &mut Node) -> Vec<(String, Vec<u8>)> {
+    let sizes = [100, 9000, 1_200_000];
+    let mut left = Vec::new();
+    for round in 0..2_u64 {
+        left.clear();
+        for (n, size) in (0_u64..).zip(sizes) {
+            for copy in 0..2_u64 {
+                let (name, bytes) =
+                    (format!("f{n}-{copy}"), content(round * 100 + n * 10 + copy, size));
+                node.write(&name, &bytes);
+                node.push().await;
+                left.push((name, bytes));
+            }
+        }
+    }
+    left
+}
+
+async fn assert_read(node: &Node, all: &[(String, Vec<u8>)]) {
+    for (name, bytes) in all {
+        assert!(node.read(name).await.as_ref() == Some(bytes), "{name}");
+    }
+}
+
+#[test]
+fn what_no_entry_uses_goes_after_the_grace_time() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        let files = write_and_replace(&mut a).await;
+        world.store.overwrite("notes.txt", b"mine".to_vec()).await;
+        world.store.overwrite("packs/readme", b"mine".to_vec()).await;
+        assert!(b.pull().await);
+        let before = world.store.keys().await;
+        // No checkpoint, and then none that is old enough.
+        for _ in 0..2 {
+            let report = collect(&a, false).await;
+            assert_eq!(report.total().objects, 0, "{report:?}");
+            assert!(!report.notes.is_empty() && report.checkpoint.is_none());
+            world.clock.advance(Duration::from_mins(50));
+            if count(&world, "checkpoints/").await == 0 {
+                checkpoint(&a).await;
+            }
+        }
+        assert_eq!(world.store.keys().await.len(), before.len() + 1);
+        world.clock.advance(Duration::from_mins(15));
+        let foretold = collect(&a, true).await;
+        assert_eq!(world.store.keys().await.len(), before.len() + 1, "a dry run");
+        let report = collect(&a, false).await;
+        assert_eq!(Report { dry_run: true, ..report.clone() }, foretold);
+        assert_eq!(deleted(&report, "packs", Why::Unused), 2);
+        assert_eq!(deleted(&report, "blobs", Why::Unused), 2);
+        // Two commits hold small contents that are in use.
+        assert_eq!(deleted(&report, "commits", Why::Covered), 10);
+        assert_eq!(report.kept["commits"].objects, 2);
+        assert_eq!(report.foreign.objects, 2);
+        assert_eq!(report.failed.objects, 0);
+        let keys = world.store.keys().await;
+        assert_eq!(keys.len(), before.len() + 1 - 14);
+        assert!(
+            keys.contains(&"notes.txt".to_owned()) && keys.contains(&"packs/readme".to_owned())
+        );
+        // Again there is nothing to do.
+        assert_eq!(collect(&a, false).await.total().objects, 0);
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert_eq!(fresh.registers(), a.registers());
+        assert_read(&fresh, &files).await;
+        // One that has read none of the contents yet.
+        assert!(b.pull().await);
+        assert_read(&b, &files).await;
+        // Written again, what was unused is stored again.
+        a.write("again", &content(10, 9000));
+        a.push().await;
+        assert!(b.pull().await);
+        assert!(b.read("again").await == Some(content(10, 9000)));
+    });
+}
+
+#[test]
+fn what_a_node_may_be_about_to_rely_on_stays() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("x", &content(1, 9000));
+        a.push().await;
+        assert!(b.pull().await);
+        checkpoint(&a).await;
+        // It goes out of use after the checkpoint: whoever reads that still sees it.
+        a.write("x", &content(2, 9000));
+        a.push().await;
+        world.clock.advance(LOG_GRACE + Duration::from_mins(5));
+        assert_eq!(collect(&a, false).await.total().objects, 1, "the covered commit");
+        assert_eq!(count(&world, "packs/").await, 2);
+        // Uploaded, and its commit is on its way.
+        checkpoint(&a).await;
+        world.clock.advance(LOG_GRACE + Duration::from_mins(5));
+        b.write("y", &content(3, 9000));
+        b.upload().await;
+        let report = collect(&a, false).await;
+        assert_eq!(deleted(&report, "packs", Why::Unused), 1);
+        assert_eq!(deleted(&report, "checkpoints", Why::Superseded), 1);
+        b.commit().await;
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert!(fresh.read("y").await == Some(content(3, 9000)));
+        assert!(fresh.read("x").await == Some(content(2, 9000)));
+    });
+}
+
+#[test]
+fn what_cannot_be_read_may_use_anything() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        write_and_replace(&mut a).await;
+        checkpoint(&a).await;
+        world.clock.advance(Duration::from_mins(1));
+        a.write("later", b"x");
+        a.push().await;
+        let log = world.store.keys().await;
+        let last = log.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let good = world.store.read(last).await.unwrap();
+        let mut newer = good.to_vec();
+        newer[8] = 9;
+        let end = newer.len() - 32;
+        let sum = *blake3::hash(&newer[..end]).as_bytes();
+        newer[end..].copy_from_slice(&sum);
+        world.clock.advance(LOG_GRACE);
+        for bad in [newer, b"damaged".to_vec()] {
+            world.store.overwrite(last, bad).await;
+            world.clock.advance(LOG_GRACE);
+            let report = collect(&a, true).await;
+            assert_eq!(deleted(&report, "packs", Why::Unused), 0, "{report:?}");
+            assert!(report.notes.iter().any(|note| note.contains("cannot be read")));
+            assert_eq!(deleted(&report, "commits", Why::Covered), 10);
+        }
+        world.store.overwrite(last, good.to_vec()).await;
+        world.clock.advance(LOG_GRACE);
+        // A checkpoint that cannot be read covers nothing.
+        let keys = world.store.keys().await;
+        let only = keys.iter().find(|key| key.starts_with("checkpoints/")).unwrap();
+        let whole = world.store.read(only).await.unwrap();
+        world.store.overwrite(only, whole[..whole.len() - 1].to_vec()).await;
+        world.clock.advance(LOG_GRACE);
+        let report = collect(&a, false).await;
+        assert_eq!(report.total().objects, 0, "{report:?}");
+        world.store.overwrite(only, whole.to_vec()).await;
+        world.clock.advance(LOG_GRACE + Duration::from_secs(1));
+        assert!(collect(&a, false).await.total().objects > 0);
+    });
+}
+
+#[test]
+fn a_store_that_fails_is_no_reason_to_delete() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let files = write_and_replace(&mut a).await;
+        checkpoint(&a).await;
+        world.clock.advance(LOG_GRACE + Duration::from_mins(1));
+        let objects = world.store.keys().await.len();
+        a.fail("resets=100");
+        let failed = Collector::new(a.remote(), Some(a.remote()), LOG_GRACE).collect(|_| ()).await;
+        assert!(failed.is_err());
+        a.fail("");
+        assert_eq!(world.store.keys().await.len(), objects);
+        // With a store that fails now and then it is done in the end, and nothing is lost.
+        a.fail("resets=20");
+        for _ in 0..40 {
+            drop(Collector::new(a.remote(), Some(a.remote()), LOG_GRACE).collect(|_| ()).await);
+            world.clock.advance(Duration::from_secs(30));
+        }
+        a.fail("");
+        assert_eq!(collect(&a, false).await.total().objects, 0);
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert_read(&fresh, &files).await;
+    });
+}
+
+/// Nodes that do what they like, with collections at any time.
+#[test]
+fn no_entry_in_use_is_lost_whenever_it_is_collected() {
+    run(async {
+        for seed in 0..5_u64 {
+            let mut random = super::checkpoints::Random::new(seed);
+            let world = World::new();
+            let mut nodes: Vec<Node> = (0..3).map(|_| world.node()).collect();
+            let mut collected = 0;
+            for _ in 0..120 {
+                let at = random.below(3) as usize;
+                let name = format!("d{}/f{}", random.below(2), random.below(5));
+                match random.below(13) {
+                    // Few contents, so that the same come back after they went out of use.
+                    0..4 => {
+                        let size = [60, 6000, 1_100_000][random.below(3) as usize];
+                        nodes[at].write(&name, &content(random.below(9), size));
+                    }
+                    4 => drop(nodes[at].remove(&name)),
+                    5..7 => nodes[at].push().await,
+                    7..9 => assert!(nodes[at].pull().await),
+                    9 => drop(nodes[at].engine.checkpointer().unwrap().write().await),
+                    10 => world.clock.advance(Duration::from_mins(random.below(80))),
+                    11 => collected += collect(&nodes[at], false).await.total().objects,
+                    _ => {
+                        // A machine that starts, reads everything there is, and goes.
+                        let fresh = world.node();
+                        assert!(fresh.pull().await);
+                        for (path, register) in fresh.registers() {
+                            let Some(entry) = register.entry else { continue };
+                            let (digest, size) = entry.content().expect("only files");
+                            let read = fresh.read_blob(digest, size).await;
+                            assert!(read.is_some(), "seed {seed}: {path}");
+                        }
+                    }
+                }
+            }
+            for _ in 0..2 {
+                for node in &mut nodes {
+                    assert!(node.pull().await);
+                    node.push().await;
+                }
+            }
+            let fresh = world.node();
+            assert!(fresh.pull().await);
+            for node in &nodes {
+                assert!(node.pull().await);
+                assert_eq!(node.registers(), fresh.registers(), "seed {seed}");
+            }
+            for (path, register) in fresh.registers() {
+                let Some(entry) = register.entry else { continue };
+                let (digest, size) = entry.content().expect("only files");
+                assert!(fresh.read_blob(digest, size).await.is_some(), "seed {seed}: {path}");
+            }
+            assert!(collected > 0, "seed {seed}");
+        }
+    });
+}
+
+#[test]
+fn a_name_that_is_only_a_directory_needs_no_object() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let dir =
+            crate::namespace::Entry::directory(0o755, 0, 0, crate::namespace::Time::from_ms(1));
+        a.publish(vec![(path("d"), Op::Put(dir))]);
+        a.push().await;
+        checkpoint(&a).await;
+        world.clock.advance(LOG_GRACE + Duration::from_mins(1));
+        let report = collect(&a, false).await;
+        assert_eq!(
+            (deleted(&report, "commits", Why::Covered), count(&world, "log/").await),
+            (1, 0)
+        );
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert!(fresh.entry("d").is_some());
+    });
+}

@@ -1,0 +1,88 @@
+//! Checkpoints: a new node sees everything although the log is gone.
+
+use crate::harness::body::{self, Id};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+};
+
+/// Commits after which a checkpoint is due, and some more.
+const COMMITS: usize = 270;
+
+/// Writes until the log has many commits; returns how many files there are.
+fn fill(cluster: &Cluster) -> u64 {
+    let mut hand = Hand::new();
+    hand.mkdir(&cluster.a.at("dir")).must("mkdir");
+    let mut seq = 0;
+    while cluster.store.objects_in("log").len() < COMMITS {
+        assert!(seq < 5_000, "the log does not grow");
+        let node = if seq % 2 == 0 { &cluster.a } else { &cluster.b };
+        // Nothing that would lie in a commit: that has to stay as long as it is used.
+        let bytes = body::make(Id { writer: 1, seq }, 6_000);
+        let at = if seq % 3 == 0 { format!("dir/f{seq}") } else { format!("f{seq}") };
+        // The other node has to have heard of the directory.
+        eventually(10_000, "put a file", || {
+            hand.put(&node.at(&at), &bytes).map_err(|error| error.to_string())
+        });
+        seq += 1;
+        sleep_ms(15);
+    }
+    seq
+}
+
+fn checkpoints_start_a_new_node_without_the_log(io: Io) {
+    let options = Options::new(io).delay("10ms");
+    let cluster = Cluster::with(Store::dir, &options);
+    let files = fill(&cluster);
+    let mut hand = Hand::new();
+    hand.unlink(&cluster.a.at("f1")).must("unlink");
+    hand.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
+    // An end of a node writes one that is due, and so does a drain.
+    cluster.settle();
+    cluster.a.drain();
+    let written = cluster.store.objects_in("checkpoints");
+    assert!(!written.is_empty(), "none was written: {}", cluster.a.log());
+    for commit in cluster.store.objects_in("log") {
+        std::fs::remove_file(commit).must("remove a commit");
+    }
+    hand.put(&cluster.b.at("later"), &body::make(Id { writer: 2, seq: 0 }, 7_000)).must("put");
+    cluster.settle();
+    let mut c = Node::start(&cluster.site, "c", Some(&cluster.store), options.clone());
+    let wanted = tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
+    let found = tree::converge(&cluster.a.mount, &c.mount, 20_000);
+    assert_eq!(found.len(), wanted.len());
+    assert_eq!(found.len() as u64, files + 1, "all files but one, the directory, the last one");
+    assert!(c.log().contains("started from a checkpoint"), "{}", c.log());
+    // It goes on from there, also after a restart and after a kill.
+    for end in 0..2 {
+        if end == 0 {
+            c.stop();
+        } else {
+            c.kill_only();
+        }
+        c.up();
+        hand.put(&c.at(format!("again{end}")), &body::make(Id { writer: 3, seq: 0 }, 7_000))
+            .must("put");
+        c.drain();
+        tree::converge(&cluster.a.mount, &c.mount, 20_000);
+    }
+}
+in_both_modes!(checkpoints_start_a_new_node_without_the_log);
+
+/// A checkpoint that is damaged is said once, and the log is read instead.
+#[test]
+fn checkpoints_that_are_damaged_are_passed_over() {
+    let options = Options::new(Io::best()).delay("10ms");
+    let cluster = Cluster::with(Store::dir, &options);
+    fill(&cluster);
+    cluster.settle();
+    cluster.a.drain();
+    for checkpoint in cluster.store.objects_in("checkpoints") {
+        let bytes = std::fs::read(&checkpoint).must("read a checkpoint");
+        std::fs::write(&checkpoint, &bytes[..bytes.len() / 2]).must("cut it off");
+    }
+    let c = Node::start(&cluster.site, "c", Some(&cluster.store), options);
+    tree::converge(&cluster.a.mount, &c.mount, 60_000);
+    let said = c.log().matches("a checkpoint cannot be used").count();
+    let there = cluster.store.objects_in("checkpoints").len();
+    assert!((1..=there).contains(&said), "said {said} times of {there}: {}", c.log());
+}

@@ -1,0 +1,327 @@
+//! The units under a real systemd: the machine's own, as process 1 of namespaces with a root of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::command::{Said, is_there, run, wait};
+use crate::harness::node::Site;
+use crate::harness::store::Trouble;
+use crate::harness::{Must as _, Store, eventually, is_root, now, say, skipped, sleep_ms};
+
+const BOOT_MS: u64 = 60_000;
+const LIMIT_MS: u64 = 90_000;
+const SYSTEMD: &str = "/usr/lib/systemd/systemd";
+const UNIT: &str = "hearthfs@cluster";
+/// The goal is 2 s, see `service_restart_under_load`.
+const GAP_MS_MAX: u64 = 15_000;
+
+/// A systemd that runs. Its fields are dropped in this order: processes first, then their disk.
+struct Booted {
+    child: Child,
+    /// Its process 1, as the machine numbers it.
+    init: u32,
+    store: Store,
+    site: Site,
+}
+
+impl Booted {
+    /// Boots; the reason where that cannot be.
+    fn start(store: impl FnOnce(&Site) -> Store) -> Result<Self, String> {
+        if !is_root() {
+            return Err("namespaces with a systemd in them need root".to_owned());
+        }
+        let missing = ["unshare", "nsenter", "systemctl", "journalctl"];
+        if let Some(program) = missing.into_iter().find(|program| !is_there(program)) {
+            return Err(format!("{program} is not installed"));
+        }
+        let table = std::fs::read_to_string("/proc/self/mountinfo").must("read the mount table");
+        if !Path::new(SYSTEMD).exists() || !table.contains(" - cgroup2 ") {
+            return Err("there is no systemd, or no cgroup2 file system".to_owned());
+        }
+        let site = Site::new();
+        let store = store(&site);
+        for name in ["disk", "store", "etc/hearthfs"] {
+            site.dir(name);
+        }
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let log = std::fs::File::create(site.path().join("boot.log")).must("make a log");
+        let mut command = Command::new(here.join("tests/torture/systemd.sh"));
+        command.arg(site.path()).arg(env!("CARGO_BIN_EXE_hearthfs")).arg(here.join("systemd"));
+        command.stdin(Stdio::null()).stdout(log.try_clone().must("a log")).stderr(log);
+        let child = command.spawn().must("start the script that boots");
+        let mut booted = Self { child, init: 0, store, site };
+        booted.await_boot()?;
+        Ok(booted)
+    }
+
+    /// Waits until systemd runs; the reason where it may not, as in most containers.
+    fn await_boot(&mut self) -> Result<(), String> {
+        let children = format!("/proc/{0}/task/{0}/children", self.child.id());
+        eventually(BOOT_MS, "systemd runs", || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let log = std::fs::read_to_string(self.site.path().join("boot.log"));
+                let last = log.unwrap_or_default().trim().replace('\n', "; ");
+                return Ok(Err(format!("systemd cannot be booted here ({status}): {last}")));
+            }
+            // The script is replaced by `unshare`, whose only child is process 1.
+            let text = std::fs::read_to_string(&children).unwrap_or_default();
+            self.init = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            let program =
+                std::fs::read_link(format!("/proc/{}/exe", self.init)).unwrap_or_default();
+            if self.init == 0 || program.file_name().is_none_or(|name| name != "systemd") {
+                return Err(format!("process 1 is {}", program.display()));
+            }
+            let said = self.inside("systemctl is-system-running");
+            match said.out.trim() {
+                "running" | "degraded" => Ok(Ok(())),
+                state => Err(format!("{state}: {}", said.err)),
+            }
+        })
+    }
+
+    /// Runs a script inside.
+    fn inside(&self, script: &str) -> Said {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.init.to_string(), "-m", "-p", "-u", "-i", "-C"]);
+        command.args(["env", "-i", "PATH=/usr/sbin:/usr/bin", "sh", "-c", script]);
+        command.current_dir("/");
+        run(&mut command, LIMIT_MS)
+    }
+
+    /// Runs a script inside that must succeed, and returns what it prints.
+    #[track_caller]
+    fn good(&self, script: &str) -> String {
+        let said = self.inside(script);
+        assert!(said.status.success(), "{script}\n{said:?}\n{}", self.journal());
+        said.out.trim().to_owned()
+    }
+
+    fn journal(&self) -> String {
+        self.inside("journalctl --no-pager -o short-monotonic | tail -60").out
+    }
+
+    fn property(&self, unit: &str, name: &str) -> String {
+        self.good(&format!("systemctl show -p {name} --value {unit}"))
+    }
+
+    /// Writes a configuration of an instance.
+    fn configure(&self, instance: &str, toml: &str) {
+        let path = self.site.path().join(format!("etc/hearthfs/{instance}.toml"));
+        std::fs::write(path, toml).must("write a configuration");
+    }
+
+    fn cluster(&self, more: &str) {
+        let toml = format!("[mount]\ndirectory = \"/mnt/cache\"\n{more}");
+        self.configure("cluster", &toml);
+    }
+
+    /// Adds settings to the service.
+    fn drop_in(&self, text: &str) {
+        let dir = "/etc/systemd/system/hearthfs@.service.d";
+        self.good(&format!(
+            "mkdir -p {dir}; printf '[Service]\\n{text}\\n' > {dir}/test.conf; systemctl daemon-reload"
+        ));
+    }
+}
+
+impl Drop for Booted {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.init != 0 {
+            say(self.inside("journalctl --no-pager -o short-monotonic | tail -60").out);
+        }
+        drop(self.child.kill());
+        let _ = wait(&mut self.child, 10_000);
+        // What was process 1 takes all others with it; then its groups are empty.
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let Some(line) = table.lines().rfind(|line| line.contains(" - cgroup2 ")) else { return };
+        let above = PathBuf::from(line.split(' ').nth(4).unwrap_or_default());
+        let own = above.join(format!("hearthfs-test-{}", self.child.id()));
+        for _ in 0..100 {
+            remove_groups(&own);
+            if !own.exists() {
+                break;
+            }
+            sleep_ms(50);
+        }
+    }
+}
+
+fn remove_groups(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_groups(&entry.path());
+        }
+    }
+    drop(std::fs::remove_dir(dir));
+}
+
+const SHARED: &str = "[remote]\nurl = \"file:///srv/store\"\n";
+
+#[test]
+fn service_systemd_starts_restarts_and_stops() {
+    let booted = match Booted::start(Store::dir) {
+        Ok(booted) => booted,
+        Err(reason) => return skipped("service_systemd_starts_restarts_and_stops", reason),
+    };
+    booted.cluster(SHARED);
+    booted.good(&format!("systemctl start {UNIT}"));
+    // Ready means: it answers, for everybody on the machine.
+    let table = std::fs::read_to_string(format!("/proc/{}/mounts", booted.init));
+    assert!(table.must("read the mount table").contains(" /mnt/cache fuse.hearthfs "));
+    let status = booted.good("/opt/hearthfs status /mnt/cache --json");
+    let status: serde_json::Value = serde_json::from_str(&status).must("parse the status");
+    assert_eq!(status["io"]["mode"], crate::harness::Io::best().word(), "{status:#}");
+    assert_eq!(status["pid_namespace"], serde_json::Value::Null, "{status:#}");
+    assert_eq!(status["cache_dir"], "/var/cache/hearthfs/mnt-cache", "{status:#}");
+    killed_writers_of_other_users_publish_nothing(&booted);
+
+    let gap = booted.good(&format!(
+        "echo content > /mnt/cache/f; worst=0
+         for i in 1 2 3 4; do
+             systemctl kill -s KILL --kill-who=main {UNIT}; from=$(date +%s%N)
+             until cat /mnt/cache/f 2>/dev/null | grep -q content; do :; done
+             took=$((($(date +%s%N) - from) / 1000000))
+             if [ $took -gt $worst ]; then worst=$took; fi
+             echo more > /mnt/cache/g$i; sleep 0.5
+         done
+         echo $worst"
+    ));
+    say(format_args!("service_systemd: killed four times, longest gap {gap} ms"));
+    assert!(gap.parse::<u64>().must("a number") < GAP_MS_MAX, "{gap} ms");
+    assert_eq!(booted.good("cat /mnt/cache/g?"), "more\nmore\nmore\nmore");
+    assert_eq!(booted.property(UNIT, "NRestarts"), "4");
+    let count = booted.good("grep -c ' /mnt/cache fuse.hearthfs ' /proc/mounts");
+    assert_eq!(count, "1", "dead mounts are piled up");
+
+    booted.good(&format!("systemctl restart {UNIT}; cat /mnt/cache/f"));
+    booted.good("systemctl start hearthfs-gc@cluster && systemctl start hearthfs-gc@cluster.timer");
+    assert_eq!(booted.property("hearthfs-gc@cluster.service", "Result"), "success");
+    assert_eq!(booted.good("cat /mnt/cache/g1"), "more");
+    booted.good(&format!("systemctl stop {UNIT}; ! grep fuse.hearthfs /proc/mounts"));
+    assert_eq!(booted.good("ls -A /mnt/cache"), "", "something was written below the mount");
+    assert_eq!(booted.property(UNIT, "Result"), "success");
+    assert!(!booted.store.objects_in("log").is_empty(), "nothing is in the store");
+}
+
+/// The service sees how tasks of other users end, in spite of its small set of capabilities.
+fn killed_writers_of_other_users_publish_nothing(booted: &Booted) {
+    if !Path::new("/usr/bin/python3").exists() {
+        return;
+    }
+    let write = |name: &str, end: &str| {
+        let program = format!(
+            "import os; f = os.open(\"/mnt/cache/{name}\", os.O_WRONLY | os.O_CREAT, 0o644); \
+             os.write(f, b\"bytes\"); {end}"
+        );
+        booted.inside(&format!(
+            "chmod 1777 /mnt/cache; setpriv --reuid=65534 --regid=65534 --clear-groups \
+             /usr/bin/python3 -c '{program}'"
+        ));
+    };
+    write("killed", "os.kill(os.getpid(), 9)");
+    write("exited", "os._exit(0)");
+    write("closed", "os.close(f)");
+    assert_eq!(booted.good("ls /mnt/cache"), "closed\nexited");
+    booted.good("rm /mnt/cache/*");
+}
+
+#[test]
+fn service_systemd_watchdog_and_stale_mounts() {
+    let booted = match Booted::start(Store::dir) {
+        Ok(booted) => booted,
+        Err(reason) => return skipped("service_systemd_watchdog_and_stale_mounts", reason),
+    };
+    booted.cluster(SHARED);
+    booted.drop_in("WatchdogSec=6s");
+    booted.good(&format!("systemctl start {UNIT}; echo content > /mnt/cache/f"));
+    let first = booted.property(UNIT, "MainPID");
+    booted.good(&format!("kill -STOP {first}"));
+    eventually(60_000, "the watchdog restarts it", || {
+        let pid = booted.property(UNIT, "MainPID");
+        let state = booted.property(UNIT, "ActiveState");
+        if pid != first && pid != "0" && state == "active" { Ok(()) } else { Err(state) }
+    });
+    assert_eq!(booted.good("cat /mnt/cache/f"), "content");
+    assert!(booted.journal().to_lowercase().contains("watchdog"), "{}", booted.journal());
+
+    booted.drop_in("WatchdogSec=60s");
+
+    // Refused: it is not tried again, and what was mounted is not left behind dead.
+    booted.configure("cluster", "[mount]\ndirectory = \"/mnt/cache\"\nbogus = true\n");
+    booted.good(&format!("systemctl kill -s KILL --kill-who=main {UNIT}"));
+    eventually(30_000, "the restart is refused", || {
+        let state = booted.property(UNIT, "ActiveState");
+        if state == "failed" { Ok(()) } else { Err(state) }
+    });
+    assert_eq!(booted.property(UNIT, "ExecMainStatus"), "2");
+    assert!(booted.journal().contains("mount.bogus"), "{}", booted.journal());
+    booted.cluster(SHARED);
+    booted.good(&format!("systemctl start {UNIT}; cat /mnt/cache/f"));
+
+    // Unmounted by hand: it drains and ends, and stays ended.
+    booted.good("echo last > /mnt/cache/last; umount /mnt/cache");
+    eventually(30_000, "the service ends after umount", || {
+        let state = booted.property(UNIT, "ActiveState");
+        if state == "inactive" { Ok(()) } else { Err(state) }
+    });
+    booted.good(&format!("systemctl start {UNIT}; cat /mnt/cache/last; systemctl stop {UNIT}"));
+}
+
+#[test]
+fn service_systemd_stop_waits_for_the_drain_and_no_longer() {
+    let name = "service_systemd_stop_waits_for_the_drain_and_no_longer";
+    let booted = match Booted::start(Store::s3) {
+        Ok(booted) => booted,
+        Err(reason) => return skipped(name, reason),
+    };
+    booted.cluster(&format!(
+        "[remote]\nurl = \"{}\"\n[writeback]\ndrain_deadline = \"8s\"\n",
+        booted.store.url()
+    ));
+    let env: Vec<String> = booted.store.env().iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let path = booted.site.path().join("etc/hearthfs/cluster.env");
+    std::fs::write(path, env.join("\n")).must("write the credentials");
+    // The daemon asks for the time that its own deadline needs.
+    booted.drop_in("TimeoutStopSec=3s");
+    booted.good(&format!("systemctl start {UNIT}; echo one > /mnt/cache/one"));
+    booted.good("/opt/hearthfs drain /mnt/cache");
+    booted.store.trouble(Trouble::Hang);
+    booted.good("echo two > /mnt/cache/two");
+    let start = now();
+    booted.good(&format!("systemctl stop {UNIT}"));
+    let took = start.elapsed().as_secs_f64();
+    say(format_args!("service_systemd: stop with a hanging store took {took:.1} s of 8 s"));
+    assert!(took > 6.0, "it was killed before its drain was over: {took}");
+    assert!(took < 25.0, "the store held it up: {took}");
+    assert_eq!(booted.property(UNIT, "Result"), "success");
+    assert!(booted.journal().contains("not yet remote"), "{}", booted.journal());
+    booted.store.heal();
+    booted.good(&format!("systemctl start {UNIT}; /opt/hearthfs drain /mnt/cache"));
+    assert_eq!(booted.good("cat /mnt/cache/one /mnt/cache/two"), "one\ntwo");
+    booted.good(&format!("systemctl stop {UNIT}"));
+}
+
+#[test]
+fn service_systemd_fstab_with_automount() {
+    let name = "service_systemd_fstab_with_automount";
+    if !Path::new("/dev/autofs").exists() {
+        return skipped(name, "there is no /dev/autofs");
+    }
+    let booted = match Booted::start(Store::dir) {
+        Ok(booted) => booted,
+        Err(reason) => return skipped(name, reason),
+    };
+    let options = "_netdev,nofail,x-systemd.automount,cache_size=64MiB";
+    booted.good(&format!(
+        "echo 'file:///srv/store /mnt/cache hearthfs {options} 0 0' > /etc/fstab
+         systemctl daemon-reload; systemctl start mnt-cache.automount
+         ! grep ' /mnt/cache fuse.hearthfs ' /proc/mounts"
+    ));
+    // The first who looks has it mounted.
+    assert_eq!(booted.good("ls -A /mnt/cache"), "");
+    booted.good("grep ' /mnt/cache fuse.hearthfs ' /proc/mounts; echo content > /mnt/cache/f");
+    assert_eq!(booted.property("mnt-cache.mount", "ActiveState"), "active");
+    booted.good("systemctl stop mnt-cache.mount; ! grep ' fuse.hearthfs ' /proc/mounts");
+    assert_eq!(booted.good("cat /mnt/cache/f"), "content", "mounted again by whoever looks");
+    booted.good("systemctl stop mnt-cache.automount; ! grep fuse.hearthfs /proc/mounts");
+}

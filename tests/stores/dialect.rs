@@ -1,0 +1,122 @@
+//! What a request looks like to one cloud, told to a server of another.
+//!
+//! Google's XML interface is S3's but for the names of headers, bearer tokens instead of signatures,
+//! generations of objects, and a delete of nothing that fails.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::server::{Request, file_of, refusal};
+
+/// How a server speaks.
+#[derive(Debug)]
+pub(crate) enum Dialect {
+    /// As it does anyway.
+    S3,
+    /// The same, with no signatures: whoever stands between may change a request.
+    Open,
+    /// As Google Cloud Storage.
+    Gcs(Google),
+}
+
+/// Google's side of it.
+#[derive(Debug, Default)]
+pub(crate) struct Google {
+    generations: AtomicU64,
+    /// The id of the only key whose tokens are taken; `None` takes any, also an empty one.
+    key_id: std::sync::Arc<Mutex<Option<String>>>,
+}
+
+/// What is still needed of a request when it is answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    writes: bool,
+}
+
+impl Google {
+    /// Takes only tokens that were signed with the key of that id; the id may be changed later.
+    pub(crate) fn with_key_id(key_id: &std::sync::Arc<Mutex<Option<String>>>) -> Self {
+        Self { key_id: key_id.clone(), ..Self::default() }
+    }
+
+    fn lets_in(&self, headers: &HeaderMap) -> bool {
+        let wanted = self.key_id.lock().expect("nobody panics with it").clone();
+        let Some(wanted) = wanted else { return true };
+        let token = headers.get("authorization").and_then(|value| value.to_str().ok());
+        let head = token.and_then(|token| token.strip_prefix("Bearer ")?.split('.').next());
+        // The head of a token is JSON, in base64.
+        let head = head.map(from_base64).unwrap_or_default();
+        let head: serde_json::Value = serde_json::from_slice(&head).unwrap_or_default();
+        head["kid"] == wanted.as_str()
+    }
+}
+
+impl Dialect {
+    /// Makes a request one of S3, or answers it.
+    pub(super) fn read(
+        &self,
+        request: &mut Request,
+        root: &Path,
+    ) -> Result<Asked, Box<s3s::HttpResponse>> {
+        let asked = Asked { writes: matches!(request.method().as_str(), "PUT" | "POST") };
+        let Self::Gcs(google) = self else { return Ok(asked) };
+        if !google.lets_in(request.headers()) {
+            return Err(refusal(401, "AuthenticationRequired").into());
+        }
+        if request.method() == "DELETE"
+            && request.uri().query().is_none()
+            && !file_of(request, root).exists()
+        {
+            return Err(refusal(404, "NoSuchKey").into());
+        }
+        request.headers_mut().remove("authorization");
+        if request.headers_mut().remove("x-goog-if-generation-match").is_some() {
+            // The library asks for no generation but 0, which is none.
+            request.headers_mut().insert("if-none-match", HeaderValue::from_static("*"));
+        }
+        rename(request.headers_mut(), "x-goog-", "x-amz-");
+        Ok(asked)
+    }
+
+    /// Makes an answer of S3 one of this cloud.
+    pub(super) fn write(&self, asked: Asked, answer: &mut s3s::HttpResponse) {
+        let Self::Gcs(google) = self else { return };
+        rename(answer.headers_mut(), "x-amz-", "x-goog-");
+        let next = google.generations.fetch_add(u64::from(asked.writes), Ordering::Relaxed);
+        answer.headers_mut().insert("x-goog-generation", HeaderValue::from(next + 1));
+    }
+}
+
+fn rename(headers: &mut HeaderMap, from: &str, to: &str) {
+    let named: Vec<_> = headers.keys().filter(|n| n.as_str().starts_with(from)).cloned().collect();
+    for old in named {
+        let name = old.as_str().replacen(from, to, 1);
+        if let Some(value) = headers.remove(&old) {
+            headers.insert(HeaderName::from_bytes(name.as_bytes()).expect("a name"), value);
+        }
+    }
+}
+
+/// Reads base64, of either alphabet.
+fn from_base64(text: &str) -> Vec<u8> {
+    let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
+    for byte in text.bytes() {
+        let six = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => continue,
+        };
+        (bits, count) = (bits << 6 | u32::from(six), count + 6);
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    bytes
+}

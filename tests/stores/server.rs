@@ -1,0 +1,324 @@
+//! s3s-fs in this process: an S3 server, or one that speaks as Google's does.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hearthfs::clock;
+use hearthfs::remote::RemoteOptions;
+use hearthfs::task;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder as Connections;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, Notify, watch};
+
+use super::dialect::Dialect;
+use super::{ACCESS_KEY, BUCKET, SECRET_KEY};
+
+/// Locks by which writes of one key take turns.
+const LOCKS: usize = 1024;
+
+/// What the server does wrong; may be switched at any time.
+#[derive(Debug, Default)]
+pub(crate) struct ServerFaults {
+    latency_ms: AtomicU64,
+    errors_percent: AtomicU64,
+    hang: AtomicBool,
+    forbidden: AtomicBool,
+    /// Status and body of the answer to questions for lifecycle rules.
+    rules: std::sync::Mutex<Option<(u16, String)>>,
+    unable: std::sync::Mutex<Option<Unable>>,
+    requests: AtomicU64,
+}
+
+/// What a server cannot do; it does not say so, but answers as if it had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unable {
+    /// To keep what is written.
+    Keep,
+    /// To overwrite: the first version stays.
+    Overwrite,
+    /// To read parts: the whole object comes.
+    ReadParts,
+    /// To heed the conditions of a write.
+    HeedConditions,
+    /// To write an object again so soon: that is refused with 429.
+    Hurry,
+    /// To delete: that is refused.
+    Delete,
+    /// To list: nothing is shown.
+    List,
+}
+
+impl ServerFaults {
+    /// Delays every request.
+    pub(crate) fn latency(&self, time: Duration) {
+        self.latency_ms.store(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Answers that percentage of requests with 503.
+    pub(crate) fn errors(&self, percent: u64) {
+        self.errors_percent.store(percent, Ordering::Relaxed);
+    }
+
+    /// Answers nothing while it is on.
+    pub(crate) fn hang(&self, on: bool) {
+        self.hang.store(on, Ordering::Relaxed);
+    }
+
+    /// Answers everything with 403.
+    pub(crate) fn forbid(&self, on: bool) {
+        self.forbidden.store(on, Ordering::Relaxed);
+    }
+
+    /// Cannot do one thing from now on, or everything.
+    pub(crate) fn unable(&self, what: Option<Unable>) {
+        *self.unable.lock().expect("nobody panics with it") = what;
+    }
+
+    /// Answers questions for the bucket's lifecycle rules so; status 0 is never.
+    pub(crate) fn answer_rules(&self, status: u16, body: &str) {
+        *self.rules.lock().expect("nobody panics with it") = Some((status, body.to_owned()));
+    }
+
+    fn rules(&self) -> Option<(u16, String)> {
+        self.rules.lock().expect("nobody panics with it").clone()
+    }
+
+    /// Returns the number of requests so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+/// An S3 server in this process, on a port of the loopback.
+#[derive(Debug)]
+pub(crate) struct S3Server {
+    address: SocketAddr,
+    root: tempfile::TempDir,
+    /// What it does wrong.
+    pub(crate) faults: Arc<ServerFaults>,
+    up: watch::Sender<bool>,
+    stop: Arc<Notify>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl S3Server {
+    /// Starts an S3 server with one empty bucket.
+    pub(crate) fn start() -> Self {
+        Self::start_as(Dialect::S3)
+    }
+
+    /// Starts a server that speaks so, with one empty bucket.
+    pub(crate) fn start_as(dialect: Dialect) -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(root.path().join(BUCKET)).expect("a bucket");
+        let listener = StdListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let mut service =
+            S3ServiceBuilder::new(s3s_fs::FileSystem::new(root.path()).expect("a store"));
+        if matches!(dialect, Dialect::S3) {
+            service.set_auth(s3s::auth::SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        }
+        let faults = Arc::new(ServerFaults::default());
+        let (up, is_up) = watch::channel(true);
+        let stop = Arc::new(Notify::new());
+        let server = Server {
+            service: service.build(),
+            locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            faults: faults.clone(),
+            dialect,
+            root: root.path().to_owned(),
+        };
+        let stopped = stop.clone();
+        let thread = task::thread("s3-server", move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).expect("a listener");
+                let accepting = accept(listener, Arc::new(server), is_up);
+                futures::future::select(Box::pin(stopped.notified()), Box::pin(accepting)).await;
+            });
+            runtime.shutdown_timeout(Duration::from_secs(1));
+        });
+        let thread = Some(thread.expect("a thread"));
+        Self { address, root, faults, up, stop, thread }
+    }
+
+    /// Returns what a remote needs to reach it.
+    pub(crate) fn options(&self, deadline: Duration) -> RemoteOptions {
+        RemoteOptions { endpoint: Some(self.endpoint()), deadline, ..RemoteOptions::default() }
+    }
+
+    /// Returns its address, as a URL.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Returns the directory in which the bucket's objects are files.
+    pub(crate) fn bucket_dir(&self) -> PathBuf {
+        self.root.path().join(BUCKET)
+    }
+
+    /// Ends all connections and accepts none.
+    pub(crate) fn down(&self) {
+        self.up.send_replace(false);
+    }
+
+    /// Accepts connections again.
+    pub(crate) fn up(&self) {
+        self.up.send_replace(true);
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+struct Server {
+    service: S3Service,
+    locks: Vec<Mutex<()>>,
+    faults: Arc<ServerFaults>,
+    dialect: Dialect,
+    root: PathBuf,
+}
+
+pub(super) type Request = hyper::Request<hyper::body::Incoming>;
+
+async fn accept(listener: TcpListener, server: Arc<Server>, up: watch::Receiver<bool>) {
+    let runtime = tokio::runtime::Handle::current();
+    loop {
+        let Ok((socket, _)) = listener.accept().await else { continue };
+        if *up.borrow() {
+            drop(task::spawn(&runtime, "s3-connection", serve(socket, server.clone(), up.clone())));
+        }
+    }
+}
+
+async fn serve(socket: TcpStream, server: Arc<Server>, mut up: watch::Receiver<bool>) {
+    // Head and body of an answer are two packets; without this the second waits 40 ms.
+    socket.set_nodelay(true).expect("a socket");
+    let service = hyper::service::service_fn(move |request| answer(server.clone(), request));
+    let connections = Connections::new(TokioExecutor::new());
+    let serving = connections.serve_connection(TokioIo::new(socket), service);
+    let down = async move { drop(up.wait_for(|up| !*up).await) };
+    futures::future::select(Box::pin(serving), Box::pin(down)).await;
+}
+
+async fn answer(
+    server: Arc<Server>,
+    request: Request,
+) -> Result<s3s::HttpResponse, s3s::HttpError> {
+    let faults = &server.faults;
+    faults.requests.fetch_add(1, Ordering::Relaxed);
+    let latency_ms = faults.latency_ms.load(Ordering::Relaxed);
+    if latency_ms > 0 {
+        clock::sleep(Duration::from_millis(latency_ms)).await;
+    }
+    while faults.hang.load(Ordering::Relaxed) {
+        clock::sleep(Duration::from_millis(20)).await;
+    }
+    if faults.forbidden.load(Ordering::Relaxed) {
+        return Ok(refusal(403, "AccessDenied"));
+    }
+    let percent = faults.errors_percent.load(Ordering::Relaxed);
+    if percent > 0 && task::random_u64() % 100 < percent {
+        return Ok(refusal(503, "SlowDown"));
+    }
+    let for_rules = request.uri().query().is_some_and(|query| query.starts_with("lifecycle"))
+        || request.uri().path().starts_with("/storage/v1/b/");
+    if for_rules && let Some((status, body)) = faults.rules() {
+        if status == 0 {
+            futures::future::pending::<()>().await;
+        }
+        let answer = hyper::Response::builder().status(status).body(s3s::Body::from(body));
+        return Ok(answer.expect("a response"));
+    }
+    // The server checks conditions first and writes then; writers of one key must take turns.
+    let _turn = match request.method().as_str() {
+        "GET" | "HEAD" => None,
+        _ => {
+            let mut hasher = DefaultHasher::new();
+            request.uri().path().hash(&mut hasher);
+            Some(server.locks[hasher.finish() as usize % LOCKS].lock().await)
+        }
+    };
+    let mut request = request;
+    let unable = *faults.unable.lock().expect("nobody panics with it");
+    if let Some(answer) = unable.and_then(|unable| fail(unable, &mut request, &server.root)) {
+        return Ok(answer);
+    }
+    let asked = match server.dialect.read(&mut request, &server.root) {
+        Ok(asked) => asked,
+        Err(answer) => return Ok(*answer),
+    };
+    let mut answer = hyper::service::Service::call(&server.service, request).await?;
+    server.dialect.write(asked, &mut answer);
+    Ok(answer)
+}
+
+/// Returns the file of the object that a request is about.
+pub(super) fn file_of(request: &Request, root: &std::path::Path) -> PathBuf {
+    let path = request.uri().path().trim_start_matches('/').replace("%2F", "/");
+    root.join(path)
+}
+
+/// Does what a server does that cannot do something: answers at once, or forgets a part of the request.
+fn fail(
+    unable: Unable,
+    request: &mut Request,
+    root: &std::path::Path,
+) -> Option<s3s::HttpResponse> {
+    let deletes = request.method() == "DELETE"
+        || request.method() == "POST"
+            && request.uri().query().is_some_and(|query| query.starts_with("delete"));
+    let puts = request.method() == "PUT";
+    let lost = match unable {
+        Unable::Keep => puts,
+        Unable::Hurry if puts && file_of(request, root).exists() => {
+            // A condition that does not hold is no write.
+            let held = !request.headers().keys().any(|name| name.as_str().contains("-match"));
+            return held.then(|| refusal(429, "SlowDown"));
+        }
+        Unable::Overwrite => puts && file_of(request, root).exists(),
+        Unable::Delete if deletes => return Some(refusal(403, "AccessDenied")),
+        Unable::ReadParts => {
+            request.headers_mut().remove("range");
+            false
+        }
+        Unable::HeedConditions => {
+            request.headers_mut().remove("if-none-match");
+            request.headers_mut().remove("x-goog-if-generation-match");
+            false
+        }
+        Unable::List => {
+            let text = request.uri().to_string().replace("prefix=", "prefix=nothing-of-");
+            *request.uri_mut() = text.parse().expect("an address");
+            false
+        }
+        Unable::Delete | Unable::Hurry => false,
+    };
+    lost.then(|| {
+        let answer = hyper::Response::builder().status(200).header("etag", "\"0\"");
+        answer.body(s3s::Body::empty()).expect("a response")
+    })
+}
+
+pub(super) fn refusal(status: u16, code: &str) -> s3s::HttpResponse {
+    let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+    hyper::Response::builder().status(status).body(s3s::Body::from(text)).expect("a response")
+}
