@@ -226,7 +226,8 @@ fn many(count: u64) -> Vec<CheckpointItem> {
     let commits = (0..count / 50).map(|n| CheckpointItem::Commit(stamp(n)));
     let registers = (0..count).map(|n| {
         let digest = Digest::of(&n.to_le_bytes());
-        let mtime = Time { secs: 1_760_000_000 + n as i64 / 9, nanos: n as u32 * 7919 % 1_000_000 };
+        let mtime =
+            Time { secs: 1_760_000_000 + n as i64 / 9, nanos: (n * 7919 % 1_000_000) as u32 };
         let attrs = Attrs { mode: 0o644, uid: 1000, gid: 100, mtime, atime: mtime, xattrs: None };
         let kind = EntryKind::File { digest, size: 8000 + n % 100 };
         let register = Register {
