@@ -148,12 +148,17 @@ fn empty(path: &Path) -> io::Result<usize> {
     let mut emptied = 0;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
+        let removed = if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())
         } else {
-            fs::remove_file(entry.path())?;
+            fs::remove_file(entry.path())
+        };
+        match removed {
+            Ok(()) => emptied += 1,
+            // A run that is just ending took it away itself.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
-        emptied += 1;
     }
     Ok(emptied)
 }

@@ -1,5 +1,9 @@
 //! Checkpoints: a new node sees everything although the log is gone.
 
+use std::path::{Path, PathBuf};
+
+use hearthfs::stamp::Stamp;
+
 use crate::harness::body::{self, Id};
 use crate::harness::{
     Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms, tree,
@@ -7,6 +11,15 @@ use crate::harness::{
 
 /// Commits after which a checkpoint is due, and some more.
 const COMMITS: usize = 270;
+
+/// By how much the name of a commit has to be before that of a checkpoint for that to have it for certain.
+const BEFORE_MS: u64 = 1_000;
+
+/// Returns the time in an object's name, in milliseconds.
+fn time_of(at: &Path) -> u64 {
+    let name = at.file_stem().and_then(|name| name.to_str()).must("a name");
+    Stamp::parse_sortable(name).must("a stamp").ms
+}
 
 /// Writes until the log has many commits; returns how many files there are.
 fn fill(cluster: &Cluster) -> u64 {
@@ -41,7 +54,13 @@ fn checkpoints_start_a_new_node_without_the_log(io: Io) {
     cluster.a.drain();
     let written = cluster.store.objects_in("checkpoints");
     assert!(!written.is_empty(), "none was written: {}", cluster.a.log());
-    for commit in cluster.store.objects_in("log") {
+    // Whoever runs has to have read what is taken away: that is what the grace time is for.
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
+    let latest = written.iter().map(|at| time_of(at)).max().must("there is one");
+    let covered = |at: &PathBuf| time_of(at) + BEFORE_MS < latest;
+    let below: Vec<_> = cluster.store.objects_in("log").into_iter().filter(covered).collect();
+    assert!(below.len() > COMMITS / 4, "{} commits are below it", below.len());
+    for commit in below {
         std::fs::remove_file(commit).must("remove a commit");
     }
     hand.put(&cluster.b.at("later"), &body::make(Id { writer: 2, seq: 0 }, 7_000)).must("put");
