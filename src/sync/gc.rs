@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use self::known::Known;
+use self::known::{Known, patiently};
 pub use self::report::{Progress, Removed, Report, Tally, Why};
 use crate::error::Result;
 use crate::namespace::Age;
@@ -54,7 +54,7 @@ impl Collector {
 
     /// Looks at everything and deletes what has to go.
     pub async fn collect(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
-        self.check().await?;
+        patiently(async || self.check().await).await?;
         let remote = self.writer.as_ref().unwrap_or(&self.reader);
         let expiry = remote.effective_expiry();
         let grace_ms = self.grace.as_millis() as u64;

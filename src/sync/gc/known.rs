@@ -108,7 +108,7 @@ impl Known {
     }
 
     async fn read_checkpoints(&mut self, remote: &Remote, settled_ms: u64) -> Result<Draft> {
-        let mut items = remote.list_checkpoints().await?;
+        let mut items = patiently(async || remote.list_checkpoints().await).await?;
         latest_first(&mut items);
         let mut draft = None;
         for item in &items {
@@ -240,11 +240,24 @@ pub(super) fn is_over(age: Age, stored_ms: u64, now_ms: u64) -> bool {
     age.left(stored_ms, now_ms.saturating_sub(age.grace_ms())).is_none()
 }
 
+/// Asks again where an answer does not come.
+pub(super) async fn patiently<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
+    for _ in 1..TRIES {
+        match ask().await {
+            Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
+                clock::sleep(WAIT).await;
+            }
+            answer => return answer,
+        }
+    }
+    ask().await
+}
+
 async fn list_log(remote: &Remote) -> Result<Vec<LogItem>> {
     let mut log: Vec<LogItem> = Vec::new();
     loop {
         let after = log.last().map(|item| item.name.clone());
-        let page = remote.list_log(after.as_deref()).await?;
+        let page = patiently(async || remote.list_log(after.as_deref()).await).await?;
         let full = page.len() >= LOG_ITEMS_MAX;
         log.extend(page);
         if !full {

@@ -198,7 +198,7 @@ fn a_store_that_fails_is_no_reason_to_delete() {
         assert_eq!(world.store.keys().await.len(), objects);
         // With a store that fails now and then it is done in the end, and nothing is lost.
         a.fail("resets=20");
-        for _ in 0..40 {
+        for _ in 0..150 {
             drop(Collector::new(a.remote(), Some(a.remote()), LOG_GRACE).collect(|_| ()).await);
             world.clock.advance(Duration::from_secs(30));
         }
