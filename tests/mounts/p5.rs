@@ -8,10 +8,12 @@ use crate::harness::body::{self, Dice, Id};
 use crate::harness::store::Trouble;
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, tree,
+    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
 };
 
 const FILES: u64 = 600;
+/// The pause after each, so that the other node looks many times meanwhile.
+const PAUSE_MS: u64 = 4;
 
 /// Writes numbered files, and after each the same number into `count-a` and then `count-b`.
 fn count(mount: &Path, stop: &AtomicBool) -> u64 {
@@ -33,6 +35,7 @@ fn count(mount: &Path, stop: &AtomicBool) -> u64 {
         for counter in ["count-a", "count-b"] {
             hand.put(&mount.join(counter), k.to_string().as_bytes()).must("count");
         }
+        sleep_ms(PAUSE_MS);
     }
     FILES
 }
