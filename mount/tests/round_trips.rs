@@ -14,6 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use common::shelf::{Manners, Way};
@@ -34,11 +35,19 @@ fn mounted(way: Way, allow_other: bool) -> Mounted {
     m
 }
 
+/// Lets one test run at a time: a program that another one starts inherits what is open here for a moment,
+/// and gives it back with a FLUSH.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn a_new_file() {
     if skipped("a_new_file") {
         return;
     }
+    let _alone = alone();
     for (way, wanted) in [
         (Way::Passthrough, "lookup create flush"),
         (Way::Cached, "lookup create write flush"),
@@ -67,6 +76,7 @@ fn further_writes() {
     if skipped("further_writes") {
         return;
     }
+    let _alone = alone();
     for (way, wanted) in [(Way::Passthrough, 0), (Way::Cached, 100), (Way::Direct, 100)] {
         let m = mounted(way, false);
         let mut file = File::create(m.path("f")).unwrap();
@@ -83,6 +93,7 @@ fn questions_for_capabilities() {
     if skipped("questions_for_capabilities") {
         return;
     }
+    let _alone = alone();
     for (way, user_xattrs, wanted) in [
         (Way::Passthrough, true, 10),
         (Way::Cached, true, 10),
@@ -105,6 +116,7 @@ fn a_known_file() {
     if skipped("a_known_file") {
         return;
     }
+    let _alone = alone();
     for (way, wanted, stat) in [
         (Way::Passthrough, "open", "getattr"),
         (Way::Cached, "open", ""),
@@ -136,6 +148,7 @@ fn a_missing_name() {
     if skipped("a_missing_name") {
         return;
     }
+    let _alone = alone();
     let m = mounted(Way::Passthrough, true);
     let path = m.path("f");
     let seen = requests(&m, || assert!(!path.exists()));
@@ -170,6 +183,7 @@ fn a_temporary_that_is_renamed() {
     if skipped("a_temporary_that_is_renamed") {
         return;
     }
+    let _alone = alone();
     let m = mounted(Way::Passthrough, false);
     let seen = requests(&m, || {
         fs::write(m.path("tmp"), [1; 8192]).unwrap();
@@ -184,6 +198,7 @@ fn root_alone_may_all_but_run_what_nobody_may() {
     if skipped("root_alone_may_all_but_run_what_nobody_may") {
         return;
     }
+    let _alone = alone();
     for allow_other in [false, true] {
         let m = mounted(Way::Passthrough, allow_other);
         fs::write(m.path("script"), "#!/bin/sh\nexit 7\n").unwrap();
