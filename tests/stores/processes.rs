@@ -71,10 +71,12 @@ impl Process {
         head.extend(["Connection: close\r\n\r\n"]);
         stream.write_all(head.as_bytes()).expect("sent");
         stream.write_all(body).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        let mut answer = Vec::new();
+        // Some servers reset the line behind their answer.
+        let ended = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
         let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-        status.unwrap_or_else(|| panic!("not an answer: {answer}"))
+        status.unwrap_or_else(|| panic!("not an answer: {answer} ({ended:?})"))
     }
 }
 
