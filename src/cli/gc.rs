@@ -1,32 +1,26 @@
 //! `hearthfs gc`.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
-use super::options::key_and_value;
 use super::output::{count, data, note};
+use super::store::StoreOptions;
 use super::wait;
-use crate::config::{self, ByteSize, FlagValue, Flags, Settings, Surroundings, parse_duration};
+use crate::config::{ByteSize, parse_duration};
 use crate::daemon::{self, Collected, Collecting};
 
 /// Options of `hearthfs gc`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Collect {
-    /// The store; none is remote.url of the configuration
-    url: Option<String>,
+    #[command(flatten)]
+    store: StoreOptions,
 
     /// Delete nothing, write nothing, and say what would be deleted
     #[arg(long)]
     dry_run: bool,
-
-    /// How long entries live, such as 30d or never; the shorter of this and what the store declares counts
-    /// [default: expiry.age of the configuration]
-    #[arg(long, value_name = "AGE")]
-    expiry: Option<String>,
 
     /// Keep what nodes may rely on for so long only: a mounted node can lose entries by less than an hour
     #[arg(long, value_name = "TIME", value_parser = parse_duration, hide = true)]
@@ -35,38 +29,11 @@ pub(super) struct Collect {
     /// Print JSON
     #[arg(long)]
     json: bool,
-
-    /// The configuration file [env: HEARTHFS_CONFIG]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Set any key of the configuration, such as --set remote.region=eu-west-1; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
-    set: Vec<(String, String)>,
-}
-
-impl Collect {
-    fn settings(&self) -> Outcome<Settings> {
-        let value = |key: &str, flag: &str, value: &str| FlagValue {
-            key: key.to_owned(),
-            value: value.to_owned(),
-            flag: flag.to_owned(),
-        };
-        let mut values: Vec<_> = self.set.iter().map(|(k, v)| value(k, "--set", v)).collect();
-        values.extend(self.url.as_ref().map(|url| value("remote.url", "URL", url)));
-        values.extend(self.expiry.as_ref().map(|age| value("expiry.age", "--expiry", age)));
-        let flags = Flags { file: self.config.clone(), values };
-        let loaded = config::load(&flags, &Surroundings::of_process(), None)?;
-        for warning in &loaded.warnings {
-            note(&format!("warning: {warning}"));
-        }
-        Ok(loaded.settings)
-    }
 }
 
 /// Runs the command.
 pub(super) fn run(command: &Collect) -> Outcome<()> {
-    let settings = command.settings()?;
+    let settings = command.store.settings()?;
     let collector = daemon::collector(&settings, command.dry_run, command.hazardous_grace)
         .map_err(|error| Failure::at_start(&error))?;
     let report = wait(async {

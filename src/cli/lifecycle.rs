@@ -1,16 +1,14 @@
 //! `hearthfs lifecycle plan`, `apply`, `verify` and `remove`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::failure::{Failure, Outcome};
-use super::options::key_and_value;
 use super::output::{data, note};
+use super::store::StoreOptions;
 use super::wait;
 use crate::clock::Clock;
-use crate::config::{self, FlagValue, Flags, Settings, Surroundings, format_age};
+use crate::config::{Settings, format_age};
 use crate::daemon::{self, Declaration, Declared, Lifecycle, Report};
 use crate::error::{Error, Kind};
 
@@ -20,60 +18,22 @@ pub(super) enum Rules {
     /// Print the rule for the expiry as it would be sent, and what it does
     Plan(Looking),
     /// Write the rule beside those of others, and declare the expiry in the store
-    Apply(Common),
+    Apply(StoreOptions),
     /// Compare the bucket's rules with the expiry; exits 1 when they disagree
     Verify(Looking),
     /// Take the rule away, and leave those of others
-    Remove(Common),
+    Remove(StoreOptions),
 }
 
 /// Options of what only looks.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Looking {
     #[command(flatten)]
-    common: Common,
+    store: StoreOptions,
 
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// What all take.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Common {
-    /// The store; none is remote.url of the configuration
-    url: Option<String>,
-
-    /// How long entries live, such as 30d or never [default: expiry.age of the configuration]
-    #[arg(long, value_name = "AGE")]
-    expiry: Option<String>,
-
-    /// The configuration file [env: HEARTHFS_CONFIG]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Set any key of the configuration, such as --set remote.region=eu-west-1; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
-    set: Vec<(String, String)>,
-}
-
-impl Common {
-    fn settings(&self) -> Outcome<Settings> {
-        let value = |key: &str, flag: &str, value: &str| FlagValue {
-            key: key.to_owned(),
-            value: value.to_owned(),
-            flag: flag.to_owned(),
-        };
-        let mut values: Vec<_> = self.set.iter().map(|(k, v)| value(k, "--set", v)).collect();
-        values.extend(self.url.as_ref().map(|url| value("remote.url", "URL", url)));
-        values.extend(self.expiry.as_ref().map(|age| value("expiry.age", "--expiry", age)));
-        let flags = Flags { file: self.config.clone(), values };
-        let loaded = config::load(&flags, &Surroundings::of_process(), None)?;
-        for warning in &loaded.warnings {
-            note(&format!("warning: {warning}"));
-        }
-        Ok(loaded.settings)
-    }
 }
 
 /// What `verify --json` prints.
@@ -89,11 +49,11 @@ struct Said<'a> {
 
 /// Runs the command.
 pub(super) fn run(command: &Rules) -> Outcome<()> {
-    let (Rules::Plan(Looking { common, .. })
-    | Rules::Verify(Looking { common, .. })
-    | Rules::Apply(common)
-    | Rules::Remove(common)) = command;
-    let settings = common.settings()?;
+    let (Rules::Plan(Looking { store, .. })
+    | Rules::Verify(Looking { store, .. })
+    | Rules::Apply(store)
+    | Rules::Remove(store)) = command;
+    let settings = store.settings()?;
     let rules = daemon::lifecycle(&settings).map_err(|error| Failure::at_start(&error))?;
     wait(async {
         match command {

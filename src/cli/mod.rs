@@ -23,6 +23,7 @@ mod point;
 mod run;
 mod share;
 mod status;
+mod store;
 mod unmount;
 
 use std::io::Write as _;
@@ -115,7 +116,8 @@ Example:
 
 const GC_NOTES: &str = "\
 Works on the store alone, from any machine, beside mounted nodes. Deletes what is past the expiry (for \
-stores without a lifecycle rule, such as a shared directory), and what no rule can know: commits that a \
+stores without a lifecycle rule, such as a shared directory; the shorter of --expiry and what the store \
+declares counts), and what no rule can know: commits that a \
 checkpoint has, and packs and blobs that no entry uses. What is younger than an hour stays. What is not \
 hearthfs's is counted and left alone. Exits 1 when something could not be deleted; running it again is safe.
 

@@ -1,5 +1,6 @@
 //! Several nodes in one process over one store, without a mount.
 
+mod absence;
 mod age;
 mod checkpoints;
 mod converge;

@@ -142,6 +142,18 @@ impl Times {
         self.stored.lock().insert(at.clone(), self.clock.wall_ms());
     }
 
+    fn tell_all(
+        &self,
+        all: BoxStream<'static, object_store::Result<ObjectMeta>>,
+    ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        let times = self.clone();
+        let tell = move |mut meta: ObjectMeta| {
+            times.tell(&mut meta);
+            meta
+        };
+        all.map_ok(tell).boxed()
+    }
+
     fn tell(&self, meta: &mut ObjectMeta) {
         if let Some(ms) = self.stored.lock().get(&meta.location) {
             let wrong = meta.last_modified.timestamp_millis();
@@ -208,12 +220,7 @@ impl ObjectStore for TimedStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        let times = self.times.clone();
-        let tell = move |mut meta: ObjectMeta| {
-            times.tell(&mut meta);
-            meta
-        };
-        self.inner.list(prefix).map_ok(tell).boxed()
+        self.times.tell_all(self.inner.list(prefix))
     }
 
     fn list_with_offset(
@@ -221,12 +228,7 @@ impl ObjectStore for TimedStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        let times = self.times.clone();
-        let tell = move |mut meta: ObjectMeta| {
-            times.tell(&mut meta);
-            meta
-        };
-        self.inner.list_with_offset(prefix, offset).map_ok(tell).boxed()
+        self.times.tell_all(self.inner.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {

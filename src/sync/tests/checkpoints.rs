@@ -6,11 +6,10 @@ use std::time::Duration;
 use super::harness::*;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Op, Register};
-use crate::remote::{CheckpointItem, CheckpointReader, keys};
-use crate::sync::LOG_GRACE;
+use crate::remote::{CheckpointItem, CheckpointReader};
 
 /// Removes the commits of the log that `gone` says; returns how many.
-async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
+pub(super) async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
     let keys = world.store.keys().await;
     let wanted: Vec<_> = keys.iter().filter(|key| key.starts_with("log/") && gone(key)).collect();
     for key in &wanted {
@@ -19,11 +18,11 @@ async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
     wanted.len()
 }
 
-async fn checkpoint(node: &Node) -> String {
+pub(super) async fn checkpoint(node: &Node) -> String {
     node.engine.checkpointer().unwrap().write().await.expect("it is written")
 }
 
-async fn items(world: &World, name: &str) -> Vec<CheckpointItem> {
+pub(super) async fn items(world: &World, name: &str) -> Vec<CheckpointItem> {
     let bytes = world.store.read(&format!("checkpoints/{name}")).await.expect("it is there");
     let mut reader = CheckpointReader::new(&bytes[..]).expect("it is whole");
     let mut items = Vec::new();
@@ -33,7 +32,7 @@ async fn items(world: &World, name: &str) -> Vec<CheckpointItem> {
     items
 }
 
-fn registers(items: &[CheckpointItem]) -> BTreeMap<TreePath, Register> {
+pub(super) fn registers(items: &[CheckpointItem]) -> BTreeMap<TreePath, Register> {
     let register = |item: &CheckpointItem| match item {
         CheckpointItem::Register(path, register, _) => Some((path.clone(), register.clone())),
         _ => None,
@@ -42,7 +41,7 @@ fn registers(items: &[CheckpointItem]) -> BTreeMap<TreePath, Register> {
 }
 
 /// Several nodes' worth of changes, each a commit.
-async fn write_some(nodes: &mut [Node], rounds: u64) {
+pub(super) async fn write_some(nodes: &mut [Node], rounds: u64) {
     for n in 0..rounds {
         let count = nodes.len() as u64;
         let node = &mut nodes[(n % count) as usize];
@@ -92,7 +91,7 @@ fn a_new_node_reads_the_checkpoint_and_what_came_after() {
     });
 }
 
-fn directory() -> crate::namespace::Entry {
+pub(super) fn directory() -> crate::namespace::Entry {
     crate::namespace::Entry::directory(0o700, 1, 2, crate::namespace::Time::from_ms(NOW_MS))
 }
 
@@ -407,254 +406,4 @@ fn p9_self_healing_a_bad_checkpoint_is_passed_over() {
         assert_eq!(fresh.registers(), nodes[0].registers());
         assert_eq!(fresh.read("between").await, Some(b"x".to_vec()));
     });
-}
-
-#[test]
-fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
-    run(async {
-        let world = World::new();
-        let mut nodes = [world.node(), world.node()];
-        write_some(&mut nodes, 20).await;
-        let [a, mut b] = nodes;
-        b.write("theirs", b"1");
-        b.write("both", b"1");
-        b.write("kept", b"1");
-        b.push().await;
-        assert!(a.pull().await);
-        // It goes away with a backlog.
-        a.write("mine", b"backlog");
-        a.write("both", b"backlog");
-        let put = a.registers().into_iter().find(|(at, _)| *at == path("kept")).unwrap().1.stamp;
-        let attrs = Attrs { mode: 0o640, ..Attrs::default() };
-        a.publish(vec![(path("kept"), Op::Attrs { of: put, attrs })]);
-        a.engine.ledger().save().unwrap();
-        let asleep = a.crash();
-        world.clock.advance(LOG_GRACE);
-        b.remove("theirs");
-        b.remove("d0/f0");
-        b.write("d1/f1", b"new");
-        b.push().await;
-        // The tombstones are forgotten everywhere, and the log with them.
-        forget(&b, &["theirs", "d0/f0"]);
-        world.clock.advance(Duration::from_secs(5));
-        checkpoint(&b).await;
-        assert!(remove_log(&world, |_| true).await > 20);
-        let mut a = world.node_at(asleep);
-        assert!(a.entry("theirs").is_some(), "it has not heard of anything");
-        let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
-        let heard = told.clone();
-        a.engine.ledger().subscribe(Box::new(move |paths| heard.lock().extend_from_slice(paths)));
-        let applied = a.engine.ledger().applied();
-        assert!(a.pull().await);
-        assert!(a.engine.ledger().applied() > applied);
-        for at in ["theirs", "d0/f0", "d1/f1"] {
-            assert!(told.lock().contains(&path(at)), "{at} has moved: {:?}", told.lock());
-        }
-        assert!(!told.lock().contains(&path("mine")) && !told.lock().contains(&path("both")));
-        assert!(a.entry("theirs").is_none() && a.entry("d0/f0").is_none());
-        assert_eq!(a.read("mine").await, Some(b"backlog".to_vec()));
-        assert_eq!(a.read("both").await, Some(b"backlog".to_vec()));
-        assert_eq!(a.entry("kept").unwrap().attrs.mode, 0o640);
-        assert_eq!(a.engine.ledger().pending().records, 3);
-        a.push().await;
-        assert!(b.pull().await);
-        assert_eq!(a.registers(), b.registers());
-        assert_eq!(b.read("mine").await, Some(b"backlog".to_vec()));
-        // Nothing of what is gone is in the index.
-        a.engine.ledger().save().unwrap();
-        let a = world.node_at(a.crash());
-        assert_eq!(a.registers(), b.registers());
-    });
-}
-
-/// Forgets tombstones as the expiry does.
-fn forget(node: &Node, paths: &[&str]) {
-    for at in paths {
-        node.engine.ledger().forget_for_test(&path(at));
-    }
-}
-
-#[test]
-fn a_node_that_was_away_while_nothing_happened_goes_on() {
-    run(async {
-        let world = World::new();
-        let mut nodes = [world.node(), world.node()];
-        write_some(&mut nodes, 10).await;
-        checkpoint(&nodes[0]).await;
-        for _ in 0..3 {
-            world.clock.advance(LOG_GRACE * 2);
-            let (gets, lists) = {
-                let asked = nodes[1].remote().requests();
-                (asked.gets, asked.lists)
-            };
-            assert!(nodes[1].pull().await);
-            let asked = nodes[1].remote().requests();
-            assert!(asked.gets <= gets + 1 && asked.lists == lists + 2, "{asked:?} after {gets}");
-        }
-        // A checkpoint of what it knows is read for nothing, and not again.
-        checkpoint(&nodes[0]).await;
-        world.clock.advance(LOG_GRACE);
-        let applied = nodes[1].engine.ledger().applied();
-        assert!(nodes[1].pull().await && nodes[1].pull().await);
-        assert_eq!(nodes[1].engine.ledger().applied(), applied, "nothing was new");
-    });
-}
-
-#[test]
-fn commits_below_a_checkpoint_that_a_node_missed_are_not_missed() {
-    run(async {
-        let world = World::new();
-        let mut nodes = [world.node(), world.node(), world.node()];
-        write_some(&mut nodes, 12).await;
-        let [mut a, b, c] = nodes;
-        // While c sleeps, commits come, go below a checkpoint, and are forgotten by all.
-        world.clock.advance(LOG_GRACE);
-        for n in 0..5_u64 {
-            a.write(&format!("unheard{n}"), &content(n, 9000));
-            a.push().await;
-        }
-        assert!(b.pull().await);
-        checkpoint(&a).await;
-        remove_log(&world, |_| true).await;
-        world.clock.advance(Duration::from_mins(11));
-        assert!(a.pull().await && b.pull().await);
-        world.clock.advance(Duration::from_secs(1));
-        // This one does not name them any more.
-        let name = checkpoint(&b).await;
-        let named = items(&world, &name).await;
-        assert!(!named.iter().any(|item| matches!(item, CheckpointItem::Commit(_))));
-        assert!(c.pull().await);
-        assert_eq!(c.registers(), a.registers());
-        assert!(c.read("unheard3").await.is_some());
-    });
-}
-
-#[test]
-fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
-    run(async {
-        let world = World::new();
-        let mut nodes = [world.node(), world.node()];
-        for n in 0..300_u64 {
-            nodes[0].publish(vec![(path(&format!("f{n}")), Op::Put(file_of(n)))]);
-            nodes[0].push().await;
-        }
-        let name = checkpoint(&nodes[0]).await;
-        let mut all: Vec<_> = world.store.keys().await;
-        all.retain(|key| key.starts_with("log/"));
-        world.store.remove(&all[5]).await;
-        world.store.overwrite(&format!("checkpoints/{name}"), b"damaged".to_vec()).await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
-        assert!(fresh.engine.ledger().is_partial());
-        world.clock.advance(Duration::from_secs(1));
-        let mut later = world.node();
-        assert!(later.pull().await);
-        for n in 0..300_u64 {
-            later.publish(vec![(path("g"), Op::Put(file_of(n)))]);
-            later.push().await;
-        }
-        assert!(fresh.pull().await);
-        fresh.engine.checkpointer().unwrap().write_if_due().await;
-        let count = async || {
-            let keys = world.store.keys().await;
-            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
-        };
-        assert_eq!(count().await, 1);
-        assert!(nodes[0].pull().await);
-        nodes[0].engine.checkpointer().unwrap().write_if_due().await;
-        assert_eq!(count().await, 2);
-        let newest = world.node();
-        assert!(newest.pull().await);
-        assert_eq!(newest.registers(), nodes[0].registers());
-        assert!(keys::checkpoint_stamp(&name).is_some());
-    });
-}
-
-/// Three nodes that do what they like, with checkpoints, deletions of the log, restarts and sleeps.
-#[test]
-fn p7_one_winner_with_checkpoints_and_deletions_between() {
-    run(async {
-        for seed in 0..6_u64 {
-            let mut random = Random::new(seed);
-            let world = World::new();
-            let mut nodes: Vec<Node> = (0..3).map(|_| world.node()).collect();
-            for _ in 0..100 {
-                let at = random.below(3) as usize;
-                let name = format!("d{}/f{}", random.below(3), random.below(6));
-                match random.below(14) {
-                    0..4 => drop(nodes[at].write(&name, &content(random.next(), 50))),
-                    4 => drop(nodes[at].remove(&name)),
-                    5..7 => nodes[at].push().await,
-                    7..10 => assert!(nodes[at].pull().await),
-                    10 => {
-                        if nodes[at].engine.checkpointer().unwrap().write().await.is_ok() {
-                            // What it has is gone from the log an hour later, when all have read.
-                            for node in &nodes {
-                                assert!(node.pull().await);
-                            }
-                            world.clock.advance(LOG_GRACE);
-                            let newest = newest_checkpoint(&world).await;
-                            let named = items(&world, &newest).await;
-                            remove_log(&world, |key| {
-                                let stamp = keys::commit_stamp(&key[4..]).unwrap();
-                                named.contains(&CheckpointItem::Commit(stamp))
-                            })
-                            .await;
-                        }
-                    }
-                    11 => {
-                        let node = nodes.remove(at);
-                        if random.below(2) == 0 {
-                            node.engine.ledger().save().unwrap();
-                        }
-                        nodes.insert(at, world.node_at(node.crash()));
-                    }
-                    12 => world.clock.advance(Duration::from_mins(random.below(90))),
-                    _ => {
-                        // A new machine takes the place of one that has sent everything.
-                        nodes[at].push().await;
-                        nodes[at] = world.node();
-                    }
-                }
-            }
-            for _ in 0..2 {
-                for node in &mut nodes {
-                    assert!(node.pull().await);
-                    node.push().await;
-                }
-            }
-            for node in &nodes {
-                assert!(node.pull().await);
-                assert_eq!(node.registers(), nodes[0].registers(), "seed {seed}");
-            }
-            let fresh = world.node();
-            assert!(fresh.pull().await);
-            assert_eq!(fresh.registers(), nodes[0].registers(), "seed {seed}");
-        }
-    });
-}
-
-async fn newest_checkpoint(world: &World) -> String {
-    let keys = world.store.keys().await;
-    let newest = keys.iter().rfind(|key| key.starts_with("checkpoints/")).unwrap();
-    newest["checkpoints/".len()..].to_owned()
-}
-
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed * 7919 + 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(super) fn below(&mut self, most: u64) -> u64 {
-        self.next() % most
-    }
 }

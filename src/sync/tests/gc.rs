@@ -215,7 +215,7 @@ fn a_store_that_fails_is_no_reason_to_delete() {
 fn no_entry_in_use_is_lost_whenever_it_is_collected() {
     run(async {
         for seed in 0..5_u64 {
-            let mut random = super::checkpoints::Random::new(seed);
+            let mut random = super::absence::Random::new(seed);
             let world = World::new();
             let mut nodes: Vec<Node> = (0..3).map(|_| world.node()).collect();
             let mut collected = 0;

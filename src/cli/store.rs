@@ -1,0 +1,49 @@
+//! The options of commands that work on a store and need no mount.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::failure::Outcome;
+use super::options::key_and_value;
+use super::output::note;
+use crate::config::{self, FlagValue, Flags, Settings, Surroundings};
+
+/// Which store, and what is configured for it.
+#[derive(Args, Clone, Debug)]
+pub(super) struct StoreOptions {
+    /// The store; none is remote.url of the configuration
+    url: Option<String>,
+
+    /// How long entries live, such as 30d or never [default: expiry.age of the configuration]
+    #[arg(long, value_name = "AGE")]
+    expiry: Option<String>,
+
+    /// The configuration file [env: HEARTHFS_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Set any key of the configuration, such as --set remote.region=eu-west-1; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
+    set: Vec<(String, String)>,
+}
+
+impl StoreOptions {
+    /// Returns the effective settings, and says what is odd about them.
+    pub(super) fn settings(&self) -> Outcome<Settings> {
+        let value = |key: &str, flag: &str, value: &str| FlagValue {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            flag: flag.to_owned(),
+        };
+        let mut values: Vec<_> = self.set.iter().map(|(k, v)| value(k, "--set", v)).collect();
+        values.extend(self.url.as_ref().map(|url| value("remote.url", "URL", url)));
+        values.extend(self.expiry.as_ref().map(|age| value("expiry.age", "--expiry", age)));
+        let flags = Flags { file: self.config.clone(), values };
+        let loaded = config::load(&flags, &Surroundings::of_process(), None)?;
+        for warning in &loaded.warnings {
+            note(&format!("warning: {warning}"));
+        }
+        Ok(loaded.settings)
+    }
+}
