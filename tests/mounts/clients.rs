@@ -274,6 +274,73 @@ fn clients_ccache(io: Io) {
 }
 in_both_modes!(clients_ccache);
 
+/// The server of sccache for one node, which keeps its list of what the cache holds for as long as it runs.
+struct Sccache<'a> {
+    cluster: &'a Cluster,
+    program: &'a Path,
+    dir: PathBuf,
+    socket: PathBuf,
+}
+
+impl Sccache<'_> {
+    fn run(&self, args: &[&str]) -> Said {
+        let mut sccache = command(self.cluster, self.program, "", args);
+        sccache.env("SCCACHE_DIR", &self.dir).env("SCCACHE_SERVER_UDS", &self.socket);
+        run(&mut sccache, LIMIT_MS)
+    }
+
+    /// Compiles one file, and returns how many hits and misses the server has had.
+    fn compile(&self, source: &str, object: &str) -> (u64, u64) {
+        self.run(&["cc", "-O1", "-c", source, "-o", object]).good();
+        let said = self.run(&["--show-stats", "--stats-format=json"]).good();
+        let said: Value = serde_json::from_str(&said).must(&said);
+        let stats = &said["stats"];
+        assert_eq!(stats["cache_write_errors"], 0, "{stats:#}");
+        let count = |what: &str| {
+            let counts = stats[what]["counts"].as_object().must("counts of each language");
+            counts.values().filter_map(Value::as_u64).sum()
+        };
+        assert_eq!(count("cache_errors"), 0, "{stats:#}");
+        (count("cache_hits"), count("cache_misses"))
+    }
+}
+
+impl Drop for Sccache<'_> {
+    fn drop(&mut self) {
+        self.run(&["--stop-server"]);
+    }
+}
+
+fn clients_sccache(io: Io) {
+    let test = format!("clients_sccache::{}", io.word());
+    // Its package for Python puts the program beside the interpreter.
+    let beside =
+        python().map(|python| python.with_file_name("sccache")).filter(|path| path.exists());
+    let program = beside.unwrap_or_else(|| "sccache".into());
+    if !program.is_absolute() && !need(&test, "sccache") {
+        return;
+    }
+    let cluster = Cluster::two(io);
+    let server = |node: &Node, who: &str| Sccache {
+        cluster: &cluster,
+        program: &program,
+        dir: node.at("sccache"),
+        socket: cluster.site.path().join(format!("{who}.sock")),
+    };
+    std::fs::write(cluster.site.path().join("f.c"), "int f(int x) { return 3 * x; }\n")
+        .must("write");
+    let cold = server(&cluster.a, "a");
+    assert_eq!(cold.compile("f.c", "a.o"), (0, 1), "cold");
+    drop(cold);
+    cluster.a.drain();
+    // It lists the cache once, when it starts.
+    sleep_ms(1_150);
+    assert_eq!(server(&cluster.b, "b").compile("f.c", "b.o"), (1, 0), "warm on the other node");
+    let object = |who: &str| std::fs::read(cluster.site.path().join(who)).must("read");
+    assert!(object("a.o") == object("b.o"));
+}
+in_both_modes!(clients_sccache);
+
 fn clients_go(io: Io) {
     if !need(&format!("clients_go::{}", io.word()), "go") {
         return;
