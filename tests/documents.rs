@@ -50,6 +50,7 @@ fn is_test_name(word: &str) -> bool {
         "commands_",
         "gc_",
         "locks_",
+        "moves_",
         "programs_",
         "service_",
         "visibility_",

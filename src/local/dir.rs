@@ -110,6 +110,17 @@ impl CacheDir {
         self.0.node
     }
 
+    /// Gives up this identity, because another node has the same: the next start takes a new one.
+    pub fn give_up_node(&self) -> Result<()> {
+        let path = self.0.v1.join("node");
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(format!("remove {}", path.display()), e))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Reports whether file contents may have been lost: the last run did not stop cleanly, and the
     /// machine was restarted since.
     pub fn doubt(&self) -> bool {

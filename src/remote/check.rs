@@ -49,6 +49,13 @@ impl Remote {
         Ok(())
     }
 
+    /// Returns when the store was made, which tells it from every other that was or will be at this
+    /// address: of one that was emptied, too, the next mount makes another.
+    pub async fn made_ms(&self) -> Result<u64> {
+        self.ready_to_read().await?;
+        Ok(self.inner.made_ms.load(Ordering::Relaxed))
+    }
+
     /// Waits until the store has been checked, before a read.
     pub(super) async fn ready_to_read(&self) -> Result<()> {
         self.ready(self.lane).await
@@ -173,8 +180,9 @@ impl Remote {
 
     /// Checks the format, and takes what it says beside.
     fn take_format(&self, bytes: &[u8]) -> Result<()> {
-        let declared = format::check(bytes, &self.inner.url)?;
-        if let Some(warning) = self.inner.expiry.learn(declared, &self.inner.url) {
+        let said = format::check(bytes, &self.inner.url)?;
+        self.inner.made_ms.store(said.created_ms, Ordering::Relaxed);
+        if let Some(warning) = self.inner.expiry.learn(said.expiry, &self.inner.url) {
             tracing::warn!("{warning}");
         }
         Ok(())
@@ -197,7 +205,7 @@ impl Remote {
             }
             Err(error) => return Err(self.with_remedy(&error)),
         };
-        let before = format::check(&bytes, &self.inner.url)?;
+        let before = format::check(&bytes, &self.inner.url)?.expiry;
         if before == Declared::Age(own) {
             return Ok(Declaration::Same);
         }

@@ -43,8 +43,17 @@ impl Format {
     }
 }
 
-/// Checks what the object says, and returns how long it says that entries live.
-pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Declared> {
+/// What the object of a store that fits says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Said {
+    /// When the store was made, by the clock of the node that did it.
+    pub(super) created_ms: u64,
+    /// How long entries live.
+    pub(super) expiry: Declared,
+}
+
+/// Checks what the object says.
+pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Said> {
     let foreign = || {
         let op = format!(
             "{url} belongs to something else: its {} is not ours; name another bucket or prefix",
@@ -65,7 +74,8 @@ pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Declared> {
         return Err(foreign());
     }
     let format: Format = serde_json::from_value(value).map_err(|_| foreign())?;
-    Ok(declared(format.expiry.as_ref(), url))
+    let expiry = declared(format.expiry.as_ref(), url);
+    Ok(Said { created_ms: format.created_ms, expiry })
 }
 
 /// Returns what the object should be to declare `expiry`; all else that it says stays.
@@ -108,14 +118,15 @@ mod tests {
                 "{{\"format\":1,\"created_ms\":5,\"expiry\":\"{said}\",\"trusted_keys\":[]}}\n"
             );
             assert_eq!(String::from_utf8_lossy(&text), pinned);
-            assert_eq!(check(&text, &url).expect("ours"), Declared::Age(age));
+            let said = Said { created_ms: 5, expiry: Declared::Age(age) };
+            assert_eq!(check(&text, &url).expect("ours"), said);
         }
         for expiry in ["null", "30", "\"a month\"", "\"0s\"", "{}"] {
             let text = format!(
                 "{{\"format\":1,\"created_ms\":5,\"expiry\":{expiry},\"trusted_keys\":[\"k\"],\"more\":{{}}}}"
             );
             let found = check(text.as_bytes(), &url).expect("ours, with more");
-            assert_eq!(found, Declared::Unknown, "{expiry}");
+            assert_eq!(found.expiry, Declared::Unknown, "{expiry}");
         }
     }
 
@@ -126,7 +137,7 @@ mod tests {
             br#"{"format":1,"created_ms":5,"expiry":null,"trusted_keys":["k"],"more":{"x":[1]}}"#;
         let new = declaring(old, Some(Duration::from_hours(7 * 24))).expect("an object");
         assert_eq!(
-            check(&new, &url).expect("ours"),
+            check(&new, &url).expect("ours").expiry,
             Declared::Age(Some(Duration::from_hours(168)))
         );
         let text = String::from_utf8(new).expect("text");

@@ -4,7 +4,7 @@
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,6 +68,8 @@ pub(super) struct Inner {
     pub(super) uploads: Semaphore,
     pub(super) read_only: AtomicBool,
     pub(super) checked: AtomicBool,
+    /// When the store was made, once it has been checked.
+    pub(super) made_ms: AtomicU64,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
@@ -175,6 +177,7 @@ impl Remote {
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
             read_only: AtomicBool::new(false),
             checked: AtomicBool::new(false),
+            made_ms: AtomicU64::new(0),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
             tried: Tried::default(),

@@ -72,6 +72,9 @@ struct State {
     watermark_ms: u64,
     /// When the whole log was listed last, by the monotonic clock.
     whole: Option<Duration>,
+    /// When that had been done for the first time, by the store's clock: what this node's identity wrote later and
+    /// this run did not is another node's.
+    alone_ms: Option<u64>,
     unusable: HashMap<Stamp, Unusable>,
     /// Since this run began, it was looked whether a checkpoint says more than what is known.
     caught_up: bool,
@@ -187,7 +190,8 @@ impl Follower {
     }
 
     async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
-        self.catch_up(remote).await?;
+        let made_ms = self.reaching(remote).made_ms().await?;
+        self.catch_up(remote, made_ms).await?;
         let began = self.0.ledger.clock().mono();
         let began_ms = self.0.ledger.now_ms();
         let (mut whole, watermark_ms) = {
@@ -209,24 +213,30 @@ impl Follower {
                     state.watermark_ms = state.watermark_ms.max(latest_ms.min(began_ms));
                     if whole {
                         state.whole = Some(began);
+                        state.alone_ms.get_or_insert_with(|| self.0.ledger.now_ms());
                         let all: HashSet<Stamp> = names.into_iter().collect();
                         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
                         self.0.ledger.forget_unlisted(&all, settled_ms);
                     }
                     self.0.ledger.note_listed(began, began_ms);
+                    self.0.ledger.note_store(made_ms);
                     return Ok(true);
                 }
             }
         }
     }
 
+    /// Returns the remote as a list asks it: a program waits for most lists; when the store is down, this is
+    /// what finds it up again.
+    fn reaching(&self, remote: &Remote) -> Remote {
+        if self.0.freshness.is_down() { remote.background() } else { remote.clone() }
+    }
+
     /// Lists the log, from a time on or whole, in order.
     async fn list(&self, remote: &Remote, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
         let first = Stamp { ms: from_ms.unwrap_or(0), counter: 0, node: NodeId(0) };
         let mut after = from_ms.map(|_| keys::commit_name(&first));
-        // A program waits for most lists; when the store is down, this is what finds it up again.
-        let down = self.0.freshness.is_down();
-        let remote = if down { remote.background() } else { remote.clone() };
+        let remote = self.reaching(remote);
         let mut names = Vec::new();
         loop {
             let items = remote.list_log(after.as_deref()).await?;
@@ -256,6 +266,7 @@ impl Follower {
         let reading = stream::iter(stamps).map(|stamp| self.read(remote, stamp));
         let mut reading = reading.buffered(FETCHES_AT_ONCE).enumerate();
         let mut waiting: HashSet<NodeId> = HashSet::new();
+        let alone_ms = self.0.state.lock().alone_ms;
         while let Some((place, (stamp, got))) = reading.next().await {
             let keep_inline = place >= keep_from;
             // What follows a commit that cannot be had now is not applied before it.
@@ -268,6 +279,9 @@ impl Follower {
                         return Folded::Gap;
                     }
                     let ledger = self.0.ledger.clone();
+                    if let Some(alone_ms) = alone_ms {
+                        ledger.note_twin(&commit, alone_ms);
+                    }
                     ledger.note_gap(&commit);
                     let name = keys::commit_name(&stamp);
                     task::blocking(move || {

@@ -20,6 +20,7 @@ mod save;
 mod shown;
 mod snapshot;
 mod times;
+mod twin;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -75,7 +76,7 @@ pub struct Ledger(Arc<Inner>);
 
 struct Inner {
     /// Holds the lock of the cache directory for as long as anybody uses what is in it.
-    _dir: CacheDir,
+    dir: CacheDir,
     clock: Clock,
     incarnation: u64,
     stamps: StampClock,
@@ -99,6 +100,8 @@ struct Inner {
     records: AtomicU64,
     bytes: AtomicU64,
     warned_ahead: AtomicBool,
+    /// Another node has our identity, and that was said.
+    twin: AtomicBool,
     /// Commits of other nodes that moved something; counted under the lock of the namespace.
     applied: AtomicU64,
     /// Commits that were ever folded.

@@ -216,6 +216,11 @@ impl Node {
         self.options = options;
     }
 
+    /// Names another store for the next start.
+    pub(crate) fn set_remote(&mut self, url: &str) {
+        self.remote = Some(url.to_owned());
+    }
+
     /// Lets the log say ERROR in lines with this text.
     pub(crate) fn expect_error(&mut self, text: &str) {
         self.expected_errors.push(text.to_owned());

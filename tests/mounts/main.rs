@@ -17,6 +17,7 @@ mod credentials;
 mod gc;
 mod index_loss;
 mod locks;
+mod moves;
 mod p1;
 mod p10;
 mod p11;

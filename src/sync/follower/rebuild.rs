@@ -25,20 +25,21 @@ const READ_BYTES: usize = 256 << 10;
 
 impl Follower {
     /// Takes over the latest checkpoint if this node knows nothing, or was away for so long that what
-    /// it has not read may be gone from the log.
-    pub(super) async fn catch_up(&self, remote: &Remote) -> Result<()> {
+    /// it has not read may be gone from the log. So it is, too, with a namespace of another store than the one
+    /// that was made at `made_ms`: nothing of it is there.
+    pub(super) async fn catch_up(&self, remote: &Remote, made_ms: u64) -> Result<()> {
         let ledger = &self.0.ledger;
         let nothing = ledger.knows_nothing();
         let listed_ms = ledger.listed_ms();
         let grace_ms = LOG_GRACE.as_millis() as u64;
         let away = ledger.now_ms().saturating_sub(listed_ms) > grace_ms / 2;
         // Without a checkpoint that says more, only what the log still has is sure then.
-        let lost = ledger.may_lack();
+        let other = ledger.is_of_another_store(made_ms);
+        let lost = ledger.may_lack() || other;
         if !away && !lost && (self.0.state.lock().caught_up || !nothing) {
             return Ok(());
         }
-        let down = self.0.freshness.is_down();
-        let remote = if down { remote.background() } else { remote.clone() };
+        let remote = self.reaching(remote);
         let mut items = remote.list_checkpoints().await?;
         latest_first(&mut items);
         for item in items.iter().take(CHECKPOINTS_TRIED_MAX) {
@@ -54,6 +55,7 @@ impl Follower {
                 }
                 self.adopt(draft, Some(&item.name)).await;
                 self.0.state.lock().caught_up = true;
+                self.note_store(&remote, made_ms);
                 return Ok(());
             }
             break;
@@ -62,8 +64,21 @@ impl Follower {
             let draft = self.complete(&remote, Draft::new()).await?;
             self.adopt(draft, None).await;
         }
+        self.note_store(&remote, made_ms);
         self.0.state.lock().caught_up = true;
         Ok(())
+    }
+
+    /// Notes that the namespace is of the store that was made at `made_ms`, and says so if it was not.
+    fn note_store(&self, remote: &Remote, made_ms: u64) {
+        if self.0.ledger.is_of_another_store(made_ms) {
+            tracing::warn!(
+                remote = %remote.url(),
+                "this cache directory was used with another store, or what was there is gone: what this node \
+                 knew of it is forgotten; what it has not sent yet goes to this one"
+            );
+        }
+        self.0.ledger.note_store(made_ms);
     }
 
     async fn adopt(&self, draft: Draft, name: Option<&str>) {

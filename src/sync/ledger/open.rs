@@ -88,7 +88,7 @@ impl Ledger {
         let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let ledger = Self(Arc::new(Inner {
-            _dir: parts.dir,
+            dir: parts.dir,
             clock: parts.clock,
             incarnation: task::random_u64(),
             stamps,
@@ -107,6 +107,7 @@ impl Ledger {
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             warned_ahead: AtomicBool::new(false),
+            twin: AtomicBool::new(false),
             applied: AtomicU64::new(0),
             folded,
             replayed,

@@ -27,6 +27,8 @@ pub(super) struct Times {
     pub(super) listed_ms: u64,
     /// The last record that has to be sent under a new stamp, because one before it was late.
     pub(super) late_upto: u64,
+    /// When the store was made of which this namespace is; 0 is not known.
+    pub(super) made_ms: u64,
 }
 
 impl Times {
@@ -43,7 +45,7 @@ impl Times {
     /// Reports whether this is worth saving over what was saved.
     fn moved_from(&self, saved: &Self, age: Age) -> bool {
         let part_ms = age.limit().map_or(u64::MAX, |limit| limit.as_millis() as u64 / 20);
-        self.late_upto != saved.late_upto
+        (self.late_upto, self.made_ms) != (saved.late_upto, saved.made_ms)
             || self.ahead_ms.abs_diff(saved.ahead_ms) >= AHEAD_MOVED_MS
             || self.listed_ms.abs_diff(saved.listed_ms) >= LISTED_MOVED_MS.min(part_ms)
     }
@@ -61,6 +63,17 @@ impl Ledger {
     pub(in crate::sync) fn may_lack(&self) -> bool {
         let times = self.0.order.lock().times;
         times.may_lack(self.age(), self.now_ms())
+    }
+
+    /// Reports whether the store that was made at `made_ms` is another than the one of which this namespace
+    /// is: the address was changed, or what was there is gone.
+    pub(in crate::sync) fn is_of_another_store(&self, made_ms: u64) -> bool {
+        ![0, made_ms].contains(&self.0.order.lock().times.made_ms)
+    }
+
+    /// Notes of which store this namespace is.
+    pub(in crate::sync) fn note_store(&self, made_ms: u64) {
+        self.0.order.lock().times.made_ms = made_ms;
     }
 
     /// Adds the times to what is saved, if they moved.

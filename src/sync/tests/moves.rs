@@ -1,0 +1,99 @@
+//! Nodes whose cache directory meets another store, and nodes that were made of one cache directory.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::remote::fault::MemoryStore;
+
+#[test]
+fn a_store_of_another_birth_makes_the_namespace_anew() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        node.write("old", b"sent");
+        node.push().await;
+        assert!(node.pull().await);
+        node.write("mine", b"not sent");
+        node.engine.ledger().save().unwrap();
+        // Another store at the same address, in which others are at work already.
+        let other = World { store: MemoryStore::with_clock(world.clock.clone()), ..world.clone() };
+        world.clock.advance(Duration::from_secs(5));
+        let mut theirs = other.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        theirs.write("theirs", b"1");
+        theirs.push().await;
+        let mut node = other.node_skewed(node.crash(), 0).await;
+        assert!(node.entry("old").is_some(), "nothing was asked yet");
+        node.fail("errors=100");
+        assert!(!node.pull().await);
+        assert!(node.entry("old").is_some(), "what it had serves until it knows better");
+        node.fail("");
+        assert!(node.pull().await);
+        assert!(node.entry("old").is_none());
+        assert_eq!(node.read("theirs").await, Some(b"1".to_vec()));
+        assert_eq!(node.read("mine").await, Some(b"not sent".to_vec()));
+        node.write("again", b"sent");
+        node.push().await;
+        assert!(theirs.pull().await);
+        assert_eq!(theirs.read("mine").await, Some(b"not sent".to_vec()));
+        assert_eq!(theirs.read("again").await, Some(b"sent".to_vec()), "stored here, too");
+        assert_eq!(theirs.registers(), node.registers());
+    });
+}
+
+/// Copies what a cache directory holds, as whoever makes an image does.
+fn copied(from: &std::path::Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    let mut waiting = vec![(from.to_owned(), to.path().to_owned())];
+    while let Some((from, to)) = waiting.pop() {
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(&from).unwrap() {
+            let entry = entry.unwrap();
+            let at = to.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                waiting.push((entry.path(), at));
+            } else {
+                std::fs::copy(entry.path(), at).unwrap();
+            }
+        }
+    }
+    to
+}
+
+#[test]
+fn a_twin_is_noticed_and_an_earlier_run_is_none() {
+    run(async {
+        let world = World::new();
+        let mut first = world.node();
+        first.write("before", b"1");
+        first.push().await;
+        first.engine.ledger().save().unwrap();
+        let root = first.crash();
+        let identity = |dir: &std::path::Path| std::fs::read_to_string(dir.join("node"));
+        // Without its index a node reads its own commits anew.
+        let (mut a, mut b) = (world.node_at(copied(root.path())), {
+            let copy = copied(root.path());
+            std::fs::remove_dir_all(copy.path().join("v1/index")).unwrap();
+            world.node_at(copy)
+        });
+        for node in [&mut a, &mut b] {
+            assert!(node.pull().await);
+            assert_eq!(node.read("before").await, Some(b"1".to_vec()));
+            assert!(identity(&node.dir()).is_ok(), "an earlier run is no twin");
+        }
+        world.clock.advance(Duration::from_secs(1));
+        a.write("a", b"2");
+        a.push().await;
+        assert!(a.pull().await && b.pull().await);
+        assert!(identity(&a.dir()).is_ok(), "what it wrote itself is no twin's");
+        assert!(identity(&b.dir()).is_err(), "it gives up what is not its own");
+        assert_eq!(b.read("a").await, Some(b"2".to_vec()), "and loses nothing");
+        b.write("b", b"3");
+        let again = world.node_at(b.crash());
+        assert_ne!(again.engine.ledger().node(), a.engine.ledger().node());
+        let mut again = again;
+        again.push().await;
+        assert!(a.pull().await);
+        assert_eq!(a.read("b").await, Some(b"3".to_vec()), "a backlog goes under the new identity");
+        assert!(identity(&a.dir()).is_ok());
+    });
+}

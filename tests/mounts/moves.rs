@@ -1,0 +1,172 @@
+//! A cache directory that meets another store, and two nodes that were made of one cache directory.
+
+use std::path::Path;
+
+use crate::harness::body::{self, Id};
+use crate::harness::command::run;
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, sleep_ms, tree,
+};
+
+/// What is said of a cache directory whose store is another now.
+const OTHER_STORE: &str = "another store";
+/// What is said of two nodes with one identity.
+const TWIN: &str = "identity of this cache directory";
+
+fn body(seq: u64) -> Vec<u8> {
+    // Some inside of commits, some in packs, some alone.
+    body::make(Id { writer: 1, seq }, [300, 9_000, 300_000, 5_000_000][seq as usize % 4])
+}
+
+/// Writes files `from..upto` on a node.
+fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
+    let mut hand = Hand::new();
+    for seq in seqs {
+        hand.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
+    }
+}
+
+/// Waits until a node shows files whole that another wrote.
+fn see(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
+    let mut hand = Hand::new();
+    for seq in seqs {
+        let at = node.at(format!("{prefix}{seq}"));
+        eventually(15_000, format_args!("{} is there", at.display()), || match hand.get(&at) {
+            Ok(bytes) if bytes == body(seq) => Ok(()),
+            Ok(bytes) => Err(format!("{} other bytes", bytes.len())),
+            Err(error) => Err(error.to_string()),
+        });
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let mut command = std::process::Command::new("cp");
+    run(command.arg("-a").arg(from).arg(to), 60_000).good();
+}
+
+/// As `docs/operations.md` says: copy while the nodes work, stop them, copy what is new, start.
+fn moves_to_another_store_with_its_content(io: Io) {
+    let mut cluster = Cluster::two(io);
+    write(&cluster.a, "old", 0..4);
+    cluster.settle();
+    let new = cluster.site.path().join("elsewhere");
+    copy(&cluster.store.objects(), &new);
+    write(&cluster.b, "late", 0..4);
+    let shown = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    cluster.a.stop();
+    cluster.b.stop();
+    copy(&cluster.store.objects().join("."), &new);
+    std::fs::remove_dir_all(cluster.store.objects()).must("nobody needs the old one");
+    for node in [&mut cluster.a, &mut cluster.b] {
+        node.set_remote(&format!("file://{}", new.display()));
+        node.up();
+    }
+    assert_eq!(tree::read(&cluster.a.mount).must("read"), shown);
+    write(&cluster.a, "new", 4..8);
+    see(&cluster.b, "new", 4..8);
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    assert!(!cluster.a.log().contains(OTHER_STORE), "it is the same store, elsewhere");
+}
+in_both_modes!(moves_to_another_store_with_its_content);
+
+/// Nodes that keep their cache directories meet an empty store: what they knew of the old one would
+/// be a promise that nobody keeps.
+fn moves_to_an_empty_store(io: Io) {
+    let mut cluster = Cluster::two(io);
+    write(&cluster.a, "old", 0..4);
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    // A stop saves what a node knows; before, the journal would send it all again.
+    for node in [&mut cluster.a, &mut cluster.b] {
+        node.stop();
+        node.up();
+    }
+    // A backlog, which is not lost.
+    let away = cluster.site.path().join("away");
+    std::fs::rename(cluster.store.objects(), &away).must("the store goes");
+    write(&cluster.a, "kept", 0..4);
+    cluster.a.kill_only();
+    cluster.b.kill_only();
+    let new = format!("file://{}", cluster.site.dir("empty").display());
+    for node in [&mut cluster.a, &mut cluster.b] {
+        node.set_remote(&new);
+        node.up();
+    }
+    see(&cluster.b, "kept", 0..4);
+    for node in [&cluster.a, &cluster.b] {
+        assert_eq!(node.log().matches(OTHER_STORE).count(), 1, "{}", node.log());
+    }
+    // The same bytes again: the other node gets them, although this one had stored them once.
+    write(&cluster.a, "again", 0..4);
+    see(&cluster.b, "again", 0..4);
+    write(&cluster.b, "old", 0..4);
+    see(&cluster.a, "old", 0..4);
+    cluster.settle();
+    let shown = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    assert_eq!(shown.len(), 12, "{shown:?}");
+    // Once is enough.
+    cluster.a.stop();
+    cluster.a.up();
+    assert_eq!(tree::read(&cluster.a.mount).must("read"), shown);
+    assert_eq!(cluster.a.log().matches(OTHER_STORE).count(), 1, "{}", cluster.a.log());
+}
+in_both_modes!(moves_to_an_empty_store);
+
+/// A store that is emptied between two runs, at the same address, is another.
+#[test]
+fn moves_nowhere_but_the_store_was_emptied() {
+    let mut cluster = Cluster::two(Io::best());
+    write(&cluster.a, "old", 0..4);
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    cluster.a.stop();
+    cluster.b.stop();
+    std::fs::remove_dir_all(cluster.store.objects()).must("empty it");
+    std::fs::create_dir(cluster.store.objects()).must("empty it");
+    cluster.a.up();
+    cluster.b.up();
+    write(&cluster.a, "again", 0..4);
+    see(&cluster.b, "again", 0..4);
+    let shown = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    assert_eq!(shown.len(), 4, "what is gone is gone on all nodes: {shown:?}");
+}
+
+/// Nodes that were made of one image, with a used cache directory in it, notice each other and part.
+#[test]
+fn moves_of_a_copied_cache_directory_are_noticed() {
+    let mut cluster = Cluster::two(Io::best());
+    write(&cluster.a, "old", 0..4);
+    cluster.settle();
+    cluster.a.stop();
+    let image = cluster.site.path().join("c.cache");
+    copy(&cluster.a.cache, &image);
+    let identity = |cache: &Path| std::fs::read_to_string(cache.join("v1/node"));
+    let first = identity(&image).must("an identity");
+    cluster.a.expect_error(TWIN);
+    cluster.a.up();
+    let options = Options::new(Io::best());
+    let mut c = Node::start_in(&cluster.site, "c", Some(&cluster.store), options, &image);
+    c.expect_error(TWIN);
+    let mut seq = 10;
+    eventually(30_000, "both notice", || {
+        write(&cluster.a, "a", seq..seq + 1);
+        write(&c, "c", seq..seq + 1);
+        seq += 1;
+        sleep_ms(1_000);
+        let noticed = [&cluster.a, &c].map(|node| node.log().matches(TWIN).count());
+        if noticed == [1, 1] { Ok(()) } else { Err(format!("{noticed:?}")) }
+    });
+    cluster.a.drain();
+    c.drain();
+    tree::converge(&cluster.a.mount, &c.mount, 15_000);
+    c.stop();
+    cluster.a.stop();
+    c.up();
+    cluster.a.up();
+    let now = [&image, &cluster.a.cache].map(|cache| identity(cache).must("an identity"));
+    assert!(now[0] != now[1] && !now.contains(&first), "{now:?} after {first}");
+    write(&cluster.a, "then", 0..4);
+    see(&c, "then", 0..4);
+    tree::converge(&cluster.a.mount, &c.mount, 15_000);
+    assert_eq!(c.log().matches(TWIN).count(), 1, "{}", c.log());
+}
