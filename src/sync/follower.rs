@@ -75,6 +75,8 @@ struct State {
     unusable: HashMap<Stamp, Unusable>,
     /// Since this run began, it was looked whether a checkpoint says more than what is known.
     caught_up: bool,
+    /// The checkpoint that was looked at last: it says nothing that is not known.
+    compared: Option<Stamp>,
     /// Checkpoints that cannot be used.
     bad_checkpoints: HashSet<Stamp>,
 }

@@ -30,6 +30,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+pub(in crate::sync) use self::adopt::Overtaken;
 pub(in crate::sync) use self::apply::location_of;
 use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};

@@ -16,66 +16,122 @@ use crate::remote::{LogItem, Remote, keys};
 use crate::stamp::Stamp;
 use crate::sync::checkpointer::{LOG_GRACE, latest_first};
 use crate::sync::draft::Draft;
+use crate::sync::ledger::Overtaken;
 use crate::task;
 
 /// Checkpoints that are tried, latest first, before the log alone has to do.
 const CHECKPOINTS_TRIED_MAX: usize = 3;
+/// How often a draft is completed with commits of this node that landed meanwhile, before the next poll
+/// begins anew.
+const OVERTAKEN_MAX: u32 = 16;
 /// Bytes of a checkpoint that are read at once.
 const READ_BYTES: usize = 256 << 10;
+
+/// Why checkpoints are looked at.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    /// Nothing of the store is known.
+    nothing: bool,
+    /// What is known may have been replaced without a trace.
+    lost: bool,
+    /// When the log was listed last.
+    listed_ms: u64,
+}
 
 impl Follower {
     /// Takes over the latest checkpoint if this node knows nothing, or was away for so long that what
     /// it has not read may be gone from the log.
     pub(super) async fn catch_up(&self, remote: &Remote) -> Result<()> {
         let ledger = &self.0.ledger;
-        let nothing = ledger.knows_nothing();
         let listed_ms = ledger.listed_ms();
+        let need = Need { nothing: ledger.knows_nothing(), lost: ledger.may_lack(), listed_ms };
         let grace_ms = LOG_GRACE.as_millis() as u64;
         let away = ledger.now_ms().saturating_sub(listed_ms) > grace_ms / 2;
-        // Without a checkpoint that says more, only what the log still has is sure then.
-        let lost = ledger.may_lack();
-        if !away && !lost && (self.0.state.lock().caught_up || !nothing) {
+        if !away && !need.lost && (self.0.state.lock().caught_up || !need.nothing) {
             return Ok(());
         }
         let down = self.0.freshness.is_down();
         let remote = if down { remote.background() } else { remote.clone() };
-        let mut items = remote.list_checkpoints().await?;
-        latest_first(&mut items);
-        for item in items.iter().take(CHECKPOINTS_TRIED_MAX) {
-            let made_ms = item.stored_ms.max(item_stamp(item).ms);
-            if !nothing && made_ms.saturating_add(LOOK_BACK_MS) < listed_ms {
-                // All of it was in the log when that was listed.
-                break;
-            }
-            let Some(mut draft) = self.fetch_checkpoint(&remote, item).await? else { continue };
-            if nothing || ledger.lacks(&draft) {
-                if !ledger.read(crate::namespace::Fold::is_empty) {
-                    draft = self.complete(&remote, draft).await?;
-                }
-                self.adopt(draft, Some(&item.name)).await;
-                self.0.state.lock().caught_up = true;
-                return Ok(());
-            }
-            break;
-        }
-        if lost {
-            let draft = self.complete(&remote, Draft::new()).await?;
-            self.adopt(draft, None).await;
-        }
+        self.look(&remote, need).await?;
         self.0.state.lock().caught_up = true;
         Ok(())
     }
 
-    async fn adopt(&self, draft: Draft, name: Option<&str>) {
-        let ledger = self.0.ledger.clone();
-        let (commits, entries) = (draft.seen.len(), draft.fold.len());
-        task::blocking(move || ledger.adopt(draft)).await;
-        match name {
-            Some(name) => tracing::info!(name, commits, entries, "started from a checkpoint"),
-            None => tracing::info!(commits, entries, "started from the log, after long absence"),
+    /// Looks at the latest checkpoint that can be used, and takes it over if it says more than is known.
+    async fn look(&self, remote: &Remote, need: Need) -> Result<()> {
+        let mut items = remote.list_checkpoints().await?;
+        latest_first(&mut items);
+        for item in items.iter().take(CHECKPOINTS_TRIED_MAX) {
+            let stamp = item_stamp(item);
+            let made_ms = item.stored_ms.max(stamp.ms);
+            // All of it was in the log when that was listed. That says nothing any more when it was too
+            // long ago: then this node is like a new one.
+            let listed = !need.nothing && made_ms.saturating_add(LOOK_BACK_MS) < need.listed_ms;
+            let compared = self.0.state.lock().compared == Some(stamp);
+            if !need.lost && (listed || compared) {
+                return Ok(());
+            }
+            let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
+            if need.nothing || need.lost || self.0.ledger.lacks(&draft) {
+                let empty = self.0.ledger.read(crate::namespace::Fold::is_empty);
+                self.take_over(remote, draft, Some(&item.name), need.lost || !empty).await?;
+            }
+            self.0.state.lock().compared = Some(stamp);
+            return Ok(());
         }
-        let mut state = self.0.state.lock();
-        (state.whole, state.watermark_ms) = (None, 0);
+        if need.lost {
+            // Only what the log still has is sure.
+            self.take_over(remote, Draft::new(), None, true).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts a draft into the place of the namespace, `completed` by what the log has beyond it or as it is.
+    async fn take_over(
+        &self,
+        remote: &Remote,
+        mut draft: Draft,
+        name: Option<&str>,
+        completed: bool,
+    ) -> Result<()> {
+        let ledger = &self.0.ledger;
+        let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
+        // Younger ones are wanted by name: a list may lag.
+        let mut passed = ledger.own_commits(began_ms.saturating_sub(LOOK_BACK_MS));
+        if completed {
+            let names = self.list(remote, None).await?;
+            draft = self.complete(remote, draft, names).await?;
+        }
+        for _ in 0..OVERTAKEN_MAX {
+            let (commits, entries) = (draft.seen.len(), draft.fold.len());
+            let (own, known) = (ledger.clone(), passed.clone());
+            let adopted = task::blocking(move || own.adopt(draft, &known)).await;
+            let Err(overtaken) = adopted else {
+                let mut state = self.0.state.lock();
+                (state.whole, state.watermark_ms) = (None, 0);
+                drop(state);
+                if completed {
+                    ledger.note_listed(began, began_ms);
+                }
+                match name {
+                    Some(name) => {
+                        tracing::info!(name, commits, entries, "started from a checkpoint");
+                    }
+                    None => {
+                        tracing::info!(
+                            commits,
+                            entries,
+                            "started from the log, after long absence"
+                        );
+                    }
+                }
+                return Ok(());
+            };
+            let Overtaken { draft: behind, landed } = *overtaken;
+            passed.extend(landed.iter().copied());
+            draft = self.complete(remote, behind, landed).await?;
+        }
+        Err(Error::new(Kind::Busy, "commits of this node land faster than they are read back"))
     }
 
     /// Reads a checkpoint; `None` if it cannot be used.
@@ -132,9 +188,13 @@ impl Follower {
         .await
     }
 
-    /// Folds into a draft what the log has beyond it.
-    async fn complete(&self, remote: &Remote, mut draft: Draft) -> Result<Draft> {
-        let names = self.list(remote, None).await?;
+    /// Folds into a draft what it does not have of some commits.
+    async fn complete(
+        &self,
+        remote: &Remote,
+        mut draft: Draft,
+        names: Vec<Stamp>,
+    ) -> Result<Draft> {
         let wanted = names.into_iter().filter(|stamp| !draft.seen.contains(stamp));
         let wanted: Vec<Stamp> = wanted.collect();
         let mut reading =

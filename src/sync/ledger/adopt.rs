@@ -4,7 +4,7 @@
 //! never take over what only the old namespace has: entries whose tombstones were forgotten meanwhile
 //! would come back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use super::{Ledger, Order};
@@ -16,6 +16,14 @@ use crate::sync::draft::Draft;
 /// Paths that the subscribers are told of by name; when more have moved, the kernel finds out by the
 /// count of what was applied.
 const TOLD_MAX: usize = 10_000;
+
+/// A draft that lacks what this node itself has put into the log meanwhile.
+#[derive(Debug)]
+pub(in crate::sync) struct Overtaken {
+    pub(in crate::sync) draft: Draft,
+    /// The names of these commits, ascending.
+    pub(in crate::sync) landed: Vec<Stamp>,
+}
 
 impl Ledger {
     /// Reports whether nothing of the store is known.
@@ -51,15 +59,35 @@ impl Ledger {
         order.partial |= lacks;
     }
 
-    /// Replaces the namespace by a draft; what this node has published and is not remote stays.
-    pub(in crate::sync) fn adopt(&self, draft: Draft) {
-        let Draft { fold: mut new, seen, chains, partial } = draft;
-        let latest = latest(&new, self.now_ms());
+    /// Returns the commits of this node that were named before a time and were folded.
+    pub(in crate::sync) fn own_commits(&self, before_ms: u64) -> HashSet<Stamp> {
+        let (order, own) = (self.0.order.lock(), self.node());
+        let old = |stamp: &&Stamp| stamp.node == own && stamp.ms < before_ms;
+        order.seen.iter().filter(old).copied().collect()
+    }
+
+    /// Replaces the namespace by a draft; what this node has published and is not remote stays. Hands the
+    /// draft back if it lacks commits of this node that are in the log, but for those `passed`: nothing
+    /// else here knows any more what they hold.
+    pub(in crate::sync) fn adopt(
+        &self,
+        draft: Draft,
+        passed: &HashSet<Stamp>,
+    ) -> Result<(), Box<Overtaken>> {
+        let latest = latest(&draft.fold, self.now_ms());
         let (moved, old) = {
             // A save that is under way would put what follows upon what the index has of before.
             let _saving = self.0.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
+            let own = order.seen.iter().filter(|stamp| stamp.node == self.node());
+            let lacking = own.filter(|stamp| !passed.contains(stamp) && !draft.has(stamp));
+            let mut landed: Vec<Stamp> = lacking.copied().collect();
+            if !landed.is_empty() {
+                landed.sort_unstable();
+                return Err(Box::new(Overtaken { draft, landed }));
+            }
+            let Draft { fold: mut new, seen, chains, partial } = draft;
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
             // Everything is new to a node that had nothing, and to nobody else.
@@ -94,6 +122,7 @@ impl Ledger {
                 told(&moved);
             }
         }
+        Ok(())
     }
 
     /// Forgets a path, as every node by itself forgets what is past its age.
