@@ -192,10 +192,7 @@ impl Follower {
         self.catch_up(remote).await?;
         let began = self.0.ledger.clock().mono();
         let began_ms = self.0.ledger.now_ms();
-        let (mut whole, watermark_ms) = {
-            let state = self.0.state.lock();
-            (state.whole.is_none_or(|at| began >= at + WHOLE_EVERY), state.watermark_ms)
-        };
+        let (mut whole, watermark_ms) = (self.whole_is_due(), self.0.state.lock().watermark_ms);
         let mut listed_again = false;
         loop {
             let after = (!whole).then(|| watermark_ms.saturating_sub(LOOK_BACK_MS));
@@ -220,6 +217,12 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// Reports whether the whole log should be listed.
+    fn whole_is_due(&self) -> bool {
+        let now = self.0.ledger.clock().mono();
+        self.0.state.lock().whole.is_none_or(|at| now >= at + WHOLE_EVERY)
     }
 
     /// Lists the log, from a time on or whole, in order.
@@ -282,7 +285,10 @@ impl Follower {
                 }
                 Got::Gone => {}
                 Got::Later => drop(waiting.insert(stamp.node)),
-                Got::Unusable(why, error) => self.give_up(stamp, why, &error),
+                Got::Unusable(why, error) => {
+                    self.0.ledger.note_unusable(stamp);
+                    self.give_up(stamp, why, &error);
+                }
             }
         }
         if waiting.is_empty() { Folded::All } else { Folded::Partly }

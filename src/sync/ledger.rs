@@ -46,6 +46,7 @@ pub(in crate::sync) use self::snapshot::Snapshot;
 use self::times::Times;
 use super::batch::Batch;
 use super::chains::Chains;
+use super::missing::Missing;
 use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::digest::Digest;
@@ -137,13 +138,14 @@ struct Order {
     bad: Bad,
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
-    /// A commit was not there when one that follows it was folded.
-    partial: bool,
+    missing: Missing,
     times: Times,
     /// Set while late changes go.
     late: Option<Late>,
     /// The times as they were saved.
     saved_times: Times,
+    /// What was missing when that was saved.
+    saved_missing: Missing,
 }
 
 /// What is published here and not yet remote.

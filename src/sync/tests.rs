@@ -10,6 +10,7 @@ mod fresh;
 mod gc;
 mod harness;
 mod lifetimes;
+mod missing;
 mod order;
 mod publish;
 mod repair;

@@ -34,6 +34,8 @@ struct Need {
     nothing: bool,
     /// What is known may have been replaced without a trace.
     lost: bool,
+    /// Commits are missing in what was folded.
+    partial: bool,
     /// When the log was listed last.
     listed_ms: u64,
 }
@@ -43,11 +45,11 @@ impl Follower {
     /// it has not read may be gone from the log.
     pub(super) async fn catch_up(&self, remote: &Remote) -> Result<()> {
         let ledger = &self.0.ledger;
-        let listed_ms = ledger.listed_ms();
-        let need = Need { nothing: ledger.knows_nothing(), lost: ledger.may_lack(), listed_ms };
+        let need = self.need();
         let grace_ms = LOG_GRACE.as_millis() as u64;
-        let away = ledger.now_ms().saturating_sub(listed_ms) > grace_ms / 2;
-        if !away && !need.lost && (self.0.state.lock().caught_up || !need.nothing) {
+        let away = ledger.now_ms().saturating_sub(need.listed_ms) > grace_ms / 2;
+        let torn = need.partial && self.whole_is_due();
+        if !away && !torn && !need.lost && (self.0.state.lock().caught_up || !need.nothing) {
             return Ok(());
         }
         let down = self.0.freshness.is_down();
@@ -57,19 +59,37 @@ impl Follower {
         Ok(())
     }
 
+    fn need(&self) -> Need {
+        let ledger = &self.0.ledger;
+        let (nothing, lost) = (ledger.knows_nothing(), ledger.may_lack());
+        Need { nothing, lost, partial: ledger.is_partial(), listed_ms: ledger.listed_ms() }
+    }
+
+    /// Takes over the latest checkpoint if it has what is missing here. Returns whether the latest one says
+    /// nothing now that is not known; also if there is none.
+    pub(in crate::sync) async fn fill_gaps(&self) -> Result<bool> {
+        let Some(remote) = &self.0.remote else { return Ok(true) };
+        let _one = self.0.polling.lock().await;
+        let latest = self.look(&remote.background(), self.need()).await?;
+        Ok(latest.is_none() || latest == self.0.state.lock().compared)
+    }
+
     /// Looks at the latest checkpoint that can be used, and takes it over if it says more than is known.
-    async fn look(&self, remote: &Remote, need: Need) -> Result<()> {
+    /// Returns the latest one.
+    async fn look(&self, remote: &Remote, need: Need) -> Result<Option<Stamp>> {
         let mut items = remote.list_checkpoints().await?;
         latest_first(&mut items);
+        let latest = items.first().map(item_stamp);
         for item in items.iter().take(CHECKPOINTS_TRIED_MAX) {
             let stamp = item_stamp(item);
             let made_ms = item.stored_ms.max(stamp.ms);
             // All of it was in the log when that was listed. That says nothing any more when it was too
             // long ago: then this node is like a new one.
-            let listed = !need.nothing && made_ms.saturating_add(LOOK_BACK_MS) < need.listed_ms;
+            let fresh = need.nothing || need.lost || need.partial;
+            let listed = !fresh && made_ms.saturating_add(LOOK_BACK_MS) < need.listed_ms;
             let compared = self.0.state.lock().compared == Some(stamp);
-            if !need.lost && (listed || compared) {
-                return Ok(());
+            if listed || (compared && !need.lost) {
+                return Ok(latest);
             }
             let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
             if need.nothing || need.lost || self.0.ledger.lacks(&draft) {
@@ -77,13 +97,13 @@ impl Follower {
                 self.take_over(remote, draft, Some(&item.name), need.lost || !empty).await?;
             }
             self.0.state.lock().compared = Some(stamp);
-            return Ok(());
+            return Ok(latest);
         }
         if need.lost {
             // Only what the log still has is sure.
             self.take_over(remote, Draft::new(), None, true).await?;
         }
-        Ok(())
+        Ok(latest)
     }
 
     /// Puts a draft into the place of the namespace, `completed` by what the log has beyond it or as it is.
@@ -213,7 +233,10 @@ impl Follower {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));
                 }
-                Got::Unusable(why, error) => self.give_up(stamp, why, &error),
+                Got::Unusable(why, error) => {
+                    draft.missing.note_unusable(stamp);
+                    self.give_up(stamp, why, &error);
+                }
             }
         }
         Ok(draft)

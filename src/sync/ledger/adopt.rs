@@ -11,7 +11,9 @@ use super::{Ledger, Order};
 use crate::name::TreePath;
 use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
+use crate::sync::chains::Run;
 use crate::sync::draft::Draft;
+use crate::sync::missing::Missing;
 
 /// Paths that the subscribers are told of by name; when more have moved, the kernel finds out by the
 /// count of what was applied.
@@ -34,7 +36,10 @@ impl Ledger {
     /// Reports whether a draft has what this node has not heard of.
     pub(in crate::sync) fn lacks(&self, draft: &Draft) -> bool {
         let order = self.0.order.lock();
-        !draft.seen.is_subset(&order.seen) || !order.chains.reach(&draft.chains)
+        // What has no name may be in any checkpoint that is newer than the gap.
+        order.missing.has_nameless()
+            || !draft.seen.is_subset(&order.seen)
+            || !order.chains.reach(&draft.chains)
     }
 
     /// Returns when the log was listed and folded last, in the store's time; 0 is never.
@@ -44,19 +49,24 @@ impl Ledger {
 
     /// Reports whether commits are missing in what was folded.
     pub(in crate::sync) fn is_partial(&self) -> bool {
-        self.0.order.lock().partial
+        !self.0.order.lock().missing.is_empty()
     }
 
-    /// Notes that what is missing here cannot be had from anywhere.
-    pub(in crate::sync) fn note_whole(&self) {
-        self.0.order.lock().partial = false;
+    /// Returns the commits that are missing in what was folded.
+    pub(in crate::sync) fn missing(&self) -> Missing {
+        self.0.order.lock().missing.clone()
+    }
+
+    /// Notes that a commit of the log cannot be used.
+    pub(in crate::sync) fn note_unusable(&self, stamp: Stamp) {
+        self.0.order.lock().missing.note_unusable(stamp);
     }
 
     /// Notes that a commit is folded although one before it could not be had.
     pub(in crate::sync) fn note_gap(&self, commit: &Commit) {
         let mut order = self.0.order.lock();
         let lacks = order.chains.lack_before(commit);
-        order.partial |= lacks;
+        order.missing.note_absent(Run::of(commit), lacks);
     }
 
     /// Returns the commits of this node that were named before a time and were folded.
@@ -87,7 +97,7 @@ impl Ledger {
                 landed.sort_unstable();
                 return Err(Box::new(Overtaken { draft, landed }));
             }
-            let Draft { fold: mut new, seen, chains, partial } = draft;
+            let Draft { fold: mut new, seen, chains, missing } = draft;
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
             // Everything is new to a node that had nothing, and to nobody else.
@@ -105,7 +115,7 @@ impl Ledger {
             order.dirty.seen.retain(|stamp| seen.contains(stamp));
             order.seen = seen;
             order.chains = chains;
-            order.partial = partial;
+            order.missing = missing;
             order.before = None;
             let old = std::mem::replace(&mut *fold, new);
             self.0.folded.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! moves meanwhile is saved behind it, as always, and overrules it.
 
 use super::Ledger;
-use super::save::{CHAINS, GATHER_FACTS};
+use super::save::{CHAINS, GATHER_FACTS, MISSING};
 use super::times::Times;
 use crate::digest::Digest;
 use crate::error::Result;
@@ -62,6 +62,8 @@ impl Ledger {
         let mut batch = Batch::new();
         let mut order = self.0.order.lock();
         batch.meta(CHAINS, &order.chains.encode());
+        batch.meta(MISSING, &order.missing.encode());
+        order.saved_missing = order.missing.clone();
         order.saved_times = Times::default();
         let order = &mut *order;
         self.save_times(order.times, &mut order.saved_times, &mut batch);
