@@ -150,7 +150,20 @@ impl Checkpointer {
         if !self.is_due() {
             return Ok(());
         }
+        if items.first().is_some_and(|latest| self.is_for_others(latest)) {
+            let op =
+                "entries live shorter here than is declared; another node writes the checkpoint";
+            return Err(Error::new(Kind::Unavailable, op));
+        }
         self.write().await.map(drop)
+    }
+
+    /// Reports whether a checkpoint is left to nodes that show all that the store declares to live: this one
+    /// shows less, and there is one that is young enough to say that others write them.
+    fn is_for_others(&self, latest: &LogItem) -> bool {
+        let (remote, kept) = (&self.0.remote, self.0.ledger.kept_age());
+        let shorter = remote.effective_expiry() != remote.kept_expiry();
+        shorter && !kept.is_late(made_ms(latest), self.0.ledger.now_ms())
     }
 
     fn know(&self, latest_ms: u64) {
@@ -184,7 +197,7 @@ impl Checkpointer {
         let began = ledger.clock().mono();
         let snapshot = ledger.snapshot(&missing).ok_or_else(busy)?;
         let stamp = snapshot.stamp;
-        let age = self.0.remote.effective_expiry();
+        let age = self.0.remote.kept_expiry();
         let staging = ledger.staging().clone();
         let (file, staged) = task::blocking(move || staging.create()).await?;
         let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;

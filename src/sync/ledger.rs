@@ -54,7 +54,7 @@ use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
-use crate::remote::Remote;
+use crate::remote::{Declared, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
 
@@ -144,6 +144,7 @@ struct Order {
     late: Option<Late>,
     /// The times as they were saved.
     saved_times: Times,
+    saved_declared: Declared,
     /// What was missing when that was saved.
     saved_missing: Missing,
 }

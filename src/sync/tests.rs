@@ -2,6 +2,7 @@
 
 mod absence;
 mod age;
+mod ages;
 mod checkpoints;
 mod converge;
 mod damage;

@@ -12,13 +12,13 @@ use super::bad::Bad;
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
 use super::shown::Unsent;
-use super::times::{TIMES, Times};
+use super::times::{DECLARED, TIMES, Times, decode_declared};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
 use crate::namespace::{Age, Fold, Op, Time};
-use crate::remote::{Remote, keys};
+use crate::remote::{Declared, Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
 use crate::sync::missing::Missing;
@@ -69,6 +69,7 @@ impl Ledger {
             times: Times::default(),
             late: None,
             saved_times: Times::default(),
+            saved_declared: Declared::Unknown,
             saved_missing: Missing::default(),
         };
         take_times(&mut order, &parts);
@@ -196,6 +197,9 @@ fn take_times(order: &mut Order, parts: &LedgerParts) {
     order.saved_times = order.times;
     if let Some(remote) = &parts.remote {
         remote.assume_ahead(order.times.ahead_ms);
+        let declared = parts.loaded.meta.get(DECLARED).map(|bytes| decode_declared(bytes));
+        order.saved_declared = declared.unwrap_or_default();
+        remote.assume_expiry(order.saved_declared);
     }
 }
 

@@ -134,6 +134,7 @@ impl Ledger {
             batch.meta(MISSING, &order.missing.encode());
             order.saved_missing.clone_from(&order.missing);
         }
+        self.save_declared(&mut order.saved_declared, &mut batch);
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {
             batch.seen(&keys::commit_name(stamp));
