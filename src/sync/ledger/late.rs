@@ -25,9 +25,12 @@ pub(super) struct Late {
 impl Ledger {
     /// Reports whether a batch has to be stamped anew before it is sent.
     pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
-        !batch.changes.is_empty()
-            && (self.0.order.lock().late.is_some()
-                || batch.changes.iter().any(|change| self.is_stamp_late(change.stamp)))
+        !batch.changes.is_empty() && (self.0.order.lock().late.is_some() || self.has_late(batch))
+    }
+
+    /// Reports whether a batch has a change that has to be stamped anew, whatever became of those before it.
+    pub(in crate::sync) fn has_late(&self, batch: &Batch) -> bool {
+        batch.changes.iter().any(|change| self.is_stamp_late(change.stamp))
     }
 
     /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet.
