@@ -31,6 +31,15 @@ impl Declared {
         }
     }
 
+    /// Returns for how long a node that is configured with `own` has to keep what it knows, although it may
+    /// show less: other nodes go by what is declared.
+    pub fn kept(self, own: Option<Duration>) -> Option<Duration> {
+        match self {
+            Self::Age(declared) => declared,
+            Self::Unknown => own,
+        }
+    }
+
     /// Says that a node configured with `own` and the store at `url` differ, what follows from it, and
     /// what to do; `None` when they agree or the store says nothing.
     pub fn disagreement(self, own: Option<Duration>, url: &RemoteUrl) -> Option<String> {
@@ -64,11 +73,13 @@ pub enum Declaration {
 pub(super) struct Agreement {
     own: Option<Duration>,
     declared: Mutex<Declared>,
+    /// What an earlier run has heard, for as long as this one has heard nothing.
+    assumed: Mutex<Declared>,
 }
 
 impl Agreement {
     pub(super) fn new(own: Option<Duration>) -> Self {
-        Self { own, declared: Mutex::new(Declared::Unknown) }
+        Self { own, declared: Mutex::default(), assumed: Mutex::default() }
     }
 
     pub(super) fn own(&self) -> Option<Duration> {
@@ -79,8 +90,24 @@ impl Agreement {
         *self.declared.lock()
     }
 
+    pub(super) fn assume(&self, declared: Declared) {
+        *self.assumed.lock() = declared;
+    }
+
+    /// Returns what is declared as far as this run or an earlier one has heard.
+    pub(super) fn known(&self) -> Declared {
+        match self.declared() {
+            Declared::Unknown => *self.assumed.lock(),
+            declared @ Declared::Age(_) => declared,
+        }
+    }
+
     pub(super) fn effective(&self) -> Option<Duration> {
-        self.declared().effective(self.own)
+        self.known().effective(self.own)
+    }
+
+    pub(super) fn kept(&self) -> Option<Duration> {
+        self.known().kept(self.own)
     }
 
     /// Takes what the store says; returns what there is to warn of, once for each thing that it says.
@@ -111,6 +138,26 @@ mod tests {
         ] {
             assert_eq!(declared.effective(own), counts, "{declared:?} {own:?}");
         }
+        for (declared, own, kept) in [
+            (Declared::Unknown, short, short),
+            (Declared::Age(None), short, None),
+            (Declared::Age(long), short, long),
+            (Declared::Age(short), long, short),
+        ] {
+            assert_eq!(declared.kept(own), kept, "{declared:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_run_has_heard_counts_until_this_one_hears() {
+        let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
+        let agreement = Agreement::new(Some(30 * DAY));
+        agreement.assume(Declared::Age(Some(7 * DAY)));
+        assert_eq!(agreement.effective(), Some(7 * DAY));
+        assert_eq!(agreement.declared(), Declared::Unknown);
+        assert!(agreement.learn(Declared::Age(Some(7 * DAY)), &url).is_some(), "it is still said");
+        assert_eq!(agreement.learn(Declared::Age(Some(30 * DAY)), &url), None);
+        assert_eq!(agreement.effective(), Some(30 * DAY));
     }
 
     #[test]

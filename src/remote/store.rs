@@ -240,6 +240,22 @@ impl Remote {
         self.inner.expiry.effective()
     }
 
+    /// Returns for how long what is known has to be kept for others, `None` for ever: what the store
+    /// declares, however short this node's own expiry is.
+    pub fn kept_expiry(&self) -> Option<Duration> {
+        self.inner.expiry.kept()
+    }
+
+    /// Returns what the store declares, as far as this run or an earlier one has heard.
+    pub fn known_expiry(&self) -> Declared {
+        self.inner.expiry.known()
+    }
+
+    /// Takes what [`Remote::known_expiry`] was in an earlier run, for as long as this one has not asked.
+    pub fn assume_expiry(&self, declared: Declared) {
+        self.inner.expiry.assume(declared);
+    }
+
     /// Returns the wall time in milliseconds since the Unix epoch as the store sees it. Our own clock
     /// may be set meanwhile; once the store's time was learned, that makes no difference.
     pub fn now_ms(&self) -> u64 {

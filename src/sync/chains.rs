@@ -4,6 +4,7 @@
 //! there when the log is listed again has expired or is lost.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,10 +17,17 @@ use crate::stamp::NodeId;
 const CHAINS_MAX: usize = 1024;
 
 /// One run of one node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-struct Run {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub(super) struct Run {
     node: NodeId,
     incarnation: u64,
+}
+
+impl Run {
+    /// Returns the run that made a commit.
+    pub(super) fn of(commit: &Commit) -> Self {
+        Self { node: commit.node, incarnation: commit.incarnation }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -37,13 +45,16 @@ pub(super) struct Chains(HashMap<Run, Link>);
 impl Chains {
     /// Reports whether a commit comes directly after what was folded, or is older.
     pub(super) fn follows(&self, commit: &Commit) -> bool {
-        let run = Run { node: commit.node, incarnation: commit.incarnation };
-        commit.sequence <= self.0.get(&run).map_or(0, |link| link.next)
+        commit.sequence <= self.next(commit)
+    }
+
+    fn next(&self, commit: &Commit) -> u64 {
+        self.0.get(&Run::of(commit)).map_or(0, |link| link.next)
     }
 
     /// Notes that a commit was folded.
     pub(super) fn note(&mut self, commit: &Commit) {
-        let run = Run { node: commit.node, incarnation: commit.incarnation };
+        let run = Run::of(commit);
         let link = self.0.entry(run).or_insert(Link { next: 0, ms: 0 });
         link.next = link.next.max(commit.sequence.saturating_add(1));
         link.ms = link.ms.max(commit.stamp.ms);
@@ -90,9 +101,11 @@ impl Chains {
         others.0.len() < CHAINS_MAX && others.0.iter().all(reaches)
     }
 
-    /// Reports whether a commit is missing before this one: others of its run are known, or would be.
-    pub(super) fn lack_before(&self, commit: &Commit) -> bool {
-        !self.follows(commit) && self.0.len() < CHAINS_MAX
+    /// Returns which commits of its run are missing before this one: others of the run are known, or would be.
+    pub(super) fn lack_before(&self, commit: &Commit) -> Range<u64> {
+        let known = self.0.len() < CHAINS_MAX || self.0.contains_key(&Run::of(commit));
+        let upto = if known { commit.sequence } else { 0 };
+        self.next(commit)..upto
     }
 
     /// Encodes what is known, for the index.
@@ -156,7 +169,10 @@ mod tests {
         assert!(!old.reach(&new), "a run that is longer");
         let again = Chains::of(&new.all());
         assert!(again.reach(&new) && new.reach(&again));
-        assert!(new.lack_before(&commit(1, 5)) && !new.lack_before(&commit(1, 4)));
+        assert_eq!(new.lack_before(&commit(1, 6)), 4..6);
+        assert!(
+            new.lack_before(&commit(1, 4)).is_empty() && new.lack_before(&commit(1, 0)).is_empty()
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::follower::Follower;
 use super::ledger::{Ledger, Snapshot};
+use super::missing::Missing;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{CheckpointCounts, CheckpointHead, CheckpointWriter, LogItem, Remote, keys};
@@ -149,11 +150,20 @@ impl Checkpointer {
         if !self.is_due() {
             return Ok(());
         }
-        if self.0.ledger.is_partial() && !items.is_empty() {
-            let op = "commits are missing here; another node writes the checkpoint";
+        if items.first().is_some_and(|latest| self.is_for_others(latest)) {
+            let op =
+                "entries live shorter here than is declared; another node writes the checkpoint";
             return Err(Error::new(Kind::Unavailable, op));
         }
         self.write().await.map(drop)
+    }
+
+    /// Reports whether a checkpoint is left to nodes that show all that the store declares to live: this one
+    /// shows less, and there is one that is young enough to say that others write them.
+    fn is_for_others(&self, latest: &LogItem) -> bool {
+        let (remote, kept) = (&self.0.remote, self.0.ledger.kept_age());
+        let shorter = remote.effective_expiry() != remote.kept_expiry();
+        shorter && !kept.is_late(made_ms(latest), self.0.ledger.now_ms())
     }
 
     fn know(&self, latest_ms: u64) {
@@ -161,17 +171,33 @@ impl Checkpointer {
         (state.latest_ms, state.counted) = (latest_ms, None);
     }
 
+    /// Returns what may be missing in a checkpoint: what the latest one does not have either.
+    async fn missing(&self) -> Result<Missing> {
+        let ledger = &self.0.ledger;
+        if !ledger.is_partial() {
+            return Ok(Missing::default());
+        }
+        if !self.0.follower.fill_gaps().await? {
+            let op = "commits are missing here; another node writes the checkpoint";
+            return Err(Error::new(Kind::Unavailable, op));
+        }
+        // What is found missing from now on comes after all that the latest one has.
+        Ok(ledger.missing())
+    }
+
     /// Writes a checkpoint now; returns its name.
     pub async fn write(&self) -> Result<String> {
         let ledger = &self.0.ledger;
+        let missing = self.missing().await?;
         // It has to have all that an older one had, of which the log may be gone.
         if !self.0.follower.poll().await {
             return Err(Error::new(Kind::Unavailable, "the log cannot be listed"));
         }
         let busy = || Error::new(Kind::Busy, "what is remote cannot be told yet");
-        let (began, snapshot) = (ledger.clock().mono(), ledger.snapshot().ok_or_else(busy)?);
+        let began = ledger.clock().mono();
+        let snapshot = ledger.snapshot(&missing).ok_or_else(busy)?;
         let stamp = snapshot.stamp;
-        let age = self.0.remote.effective_expiry();
+        let age = self.0.remote.kept_expiry();
         let staging = ledger.staging().clone();
         let (file, staged) = task::blocking(move || staging.create()).await?;
         let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
@@ -185,8 +211,6 @@ impl Checkpointer {
         drop(staged);
         put.ok_or_else(|| Error::new(Kind::TimedOut, "a checkpoint took too long"))??;
         self.know(stamp.ms);
-        // Whatever it lacks, there is none that has it.
-        ledger.note_whole();
         let elapsed_ms = ledger.clock().mono().saturating_sub(began).as_millis() as u64;
         let CheckpointCounts { commits, registers, .. } = counts;
         tracing::info!(name, commits, registers, bytes = size, elapsed_ms, "wrote a checkpoint");

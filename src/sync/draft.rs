@@ -5,9 +5,10 @@
 use std::collections::HashSet;
 use std::io::Read;
 
-use super::chains::Chains;
+use super::chains::{Chains, Run};
 use super::doubts;
 use super::ledger::location_of;
+use super::missing::Missing;
 use crate::error::Result;
 use crate::namespace::{Builder, Change, Commit, Fold, Op, Time};
 use crate::remote::{CheckpointHead, CheckpointItem, CheckpointReader, keys};
@@ -19,14 +20,18 @@ pub struct Draft {
     pub(super) fold: Fold,
     pub(super) seen: HashSet<Stamp>,
     pub(super) chains: Chains,
-    /// A commit was not there when one that follows it was folded.
-    pub(super) partial: bool,
+    pub(super) missing: Missing,
 }
 
 impl Draft {
     /// Starts with nothing.
     pub fn new() -> Self {
-        Self { fold: Fold::new(), seen: HashSet::new(), chains: Chains::default(), partial: false }
+        Self {
+            fold: Fold::new(),
+            seen: HashSet::new(),
+            chains: Chains::default(),
+            missing: Missing::default(),
+        }
     }
 
     /// Reads a checkpoint. Errors are those of [`CheckpointReader`].
@@ -56,7 +61,8 @@ impl Draft {
             let op = Op::Attrs { of: one.of, attrs: one.attrs };
             fold.apply(&Change { path: one.path, stamp: one.stamp, op }, Time::default());
         }
-        Ok((*reader.head(), Self { fold, seen, chains: Chains::of(&chains), partial: false }))
+        let (chains, missing) = (Chains::of(&chains), Missing::default());
+        Ok((*reader.head(), Self { fold, seen, chains, missing }))
     }
 
     /// Folds a commit of the log.
@@ -64,7 +70,8 @@ impl Draft {
         if !self.seen.insert(commit.stamp) {
             return;
         }
-        self.partial |= self.chains.lack_before(commit);
+        self.missing.came(commit);
+        self.missing.note_absent(Run::of(commit), self.chains.lack_before(commit));
         self.chains.note(commit);
         for doubt in doubts::of(commit) {
             self.fold.unlocate(&doubt.digest, &doubt.location);
@@ -83,6 +90,11 @@ impl Draft {
     /// Returns the namespace.
     pub fn fold(&self) -> &Fold {
         &self.fold
+    }
+
+    /// Reports whether commits are missing before those that were folded.
+    pub(super) fn is_partial(&self) -> bool {
+        !self.missing.is_empty()
     }
 
     /// Reports whether a commit was folded.

@@ -78,6 +78,8 @@ struct State {
     unusable: HashMap<Stamp, Unusable>,
     /// Since this run began, it was looked whether a checkpoint says more than what is known.
     caught_up: bool,
+    /// The checkpoint that was looked at last: it says nothing that is not known.
+    compared: Option<Stamp>,
     /// Checkpoints that cannot be used.
     bad_checkpoints: HashSet<Stamp>,
 }
@@ -194,10 +196,7 @@ impl Follower {
         self.catch_up(remote, made_ms).await?;
         let began = self.0.ledger.clock().mono();
         let began_ms = self.0.ledger.now_ms();
-        let (mut whole, watermark_ms) = {
-            let state = self.0.state.lock();
-            (state.whole.is_none_or(|at| began >= at + WHOLE_EVERY), state.watermark_ms)
-        };
+        let (mut whole, watermark_ms) = (self.whole_is_due(), self.0.state.lock().watermark_ms);
         let mut listed_again = false;
         loop {
             let after = (!whole).then(|| watermark_ms.saturating_sub(LOOK_BACK_MS));
@@ -230,6 +229,12 @@ impl Follower {
     /// what finds it up again.
     fn reaching(&self, remote: &Remote) -> Remote {
         if self.0.freshness.is_down() { remote.background() } else { remote.clone() }
+    }
+
+    /// Reports whether the whole log should be listed.
+    fn whole_is_due(&self) -> bool {
+        let now = self.0.ledger.clock().mono();
+        self.0.state.lock().whole.is_none_or(|at| now >= at + WHOLE_EVERY)
     }
 
     /// Lists the log, from a time on or whole, in order.
@@ -294,7 +299,10 @@ impl Follower {
                 }
                 Got::Gone => {}
                 Got::Later => drop(waiting.insert(stamp.node)),
-                Got::Unusable(why, error) => self.give_up(stamp, why, &error),
+                Got::Unusable(why, error) => {
+                    self.0.ledger.note_unusable(stamp);
+                    self.give_up(stamp, why, &error);
+                }
             }
         }
         if waiting.is_empty() { Folded::All } else { Folded::Partly }

@@ -31,6 +31,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+pub(in crate::sync) use self::adopt::Overtaken;
 pub(in crate::sync) use self::apply::location_of;
 use self::bad::Bad;
 pub use self::hold::{HOLD_MAX, HoldToken};
@@ -46,6 +47,7 @@ pub(in crate::sync) use self::snapshot::Snapshot;
 use self::times::Times;
 use super::batch::Batch;
 use super::chains::Chains;
+use super::missing::Missing;
 use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::digest::Digest;
@@ -53,7 +55,7 @@ use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
-use crate::remote::Remote;
+use crate::remote::{Declared, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
 
@@ -139,13 +141,15 @@ struct Order {
     bad: Bad,
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
-    /// A commit was not there when one that follows it was folded.
-    partial: bool,
+    missing: Missing,
     times: Times,
     /// Set while late changes go.
     late: Option<Late>,
     /// The times as they were saved.
     saved_times: Times,
+    saved_declared: Declared,
+    /// What was missing when that was saved.
+    saved_missing: Missing,
 }
 
 /// What is published here and not yet remote.

@@ -17,6 +17,7 @@ mod follower;
 mod freshness;
 pub mod gc;
 mod ledger;
+mod missing;
 mod publisher;
 mod quiet;
 mod renewer;

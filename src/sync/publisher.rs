@@ -1,7 +1,8 @@
 //! The publisher: brings what was published here to the remote, in order, in atomic batches (P5).
 //!
 //! Owns the sequence numbers of this run's commits. Must never write a commit before the blobs that
-//! it names, nor before the commit that comes before it, and never give up.
+//! it names, nor before the commit that comes before it, and never give up; nor say after a long outage what was
+//! true before it.
 //!
 //! Two tasks make a pipeline: one collects batches and uploads their blobs, the other writes their
 //! commits, one after the other. So the blobs of a batch are uploaded while the commit of the one
@@ -207,55 +208,75 @@ impl Publisher {
     }
 
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.
-    pub(super) async fn commit(&self, uploaded: Uploaded) {
-        let landed: Vec<Digest> = uploaded.locations.iter().map(|(digest, _)| *digest).collect();
-        self.commit_batch(uploaded).await;
+    pub(super) async fn commit(&self, mut uploaded: Uploaded) {
+        let (ledger, began) = (&self.0.ledger, self.0.ledger.clock().mono());
+        let (mut names, mut stamped) = (Vec::new(), false);
+        let commit = loop {
+            uploaded = self.renew(uploaded, &mut stamped).await;
+            let Some(mut commit) = self.commit_of(&uploaded) else { break None };
+            match self.put(&mut commit, &mut names, &uploaded).await {
+                Put::Done => break Some(commit),
+                Put::Refused => break None,
+                Put::Old => {}
+            }
+        };
+        let Uploaded { batch, mut locations, .. } = uploaded;
+        let landed: Vec<Digest> = locations.iter().map(|(digest, _)| *digest).collect();
+        if let Some(commit) = &commit {
+            *self.0.sequence.lock() += 1;
+            *self.0.last.lock() = Some(ledger.clock().mono());
+            locations.extend(inline_locations(commit));
+            tracing::debug!(
+                name = %keys::commit_name(&commit.stamp),
+                changes = commit.changes.len(),
+                blobs = commit.blobs.len(),
+                bytes = batch.bytes,
+                records = batch.records,
+                elapsed_ms = ledger.clock().mono().saturating_sub(began).as_millis() as u64,
+                "published"
+            );
+        }
+        ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
         self.0.uploader.landed(landed.into_iter());
     }
 
-    async fn commit_batch(&self, uploaded: Uploaded) {
-        let began = self.0.ledger.clock().mono();
-        let Uploaded { mut batch, packs, blobs, mut locations } = uploaded;
-        if self.0.ledger.is_late(&batch) {
+    /// Brings up to date what waited too long: stamps, and what lies in the store.
+    async fn renew(&self, mut uploaded: Uploaded, stamped: &mut bool) -> Uploaded {
+        let Inner { ledger, uploader, .. } = &*self.0;
+        if ledger.has_late(&uploaded.batch) || (!*stamped && ledger.is_late(&uploaded.batch)) {
             self.catch_up().await;
-            self.0.ledger.stamp_anew(&mut batch);
+            ledger.stamp_anew(&mut uploaded.batch);
+            *stamped = true;
         }
+        if uploader.is_old(&uploaded) {
+            // Nobody may go on relying on where it was.
+            uploader.landed(uploaded.locations.iter().map(|(digest, _)| *digest));
+            uploaded = self.upload_batch(uploaded.batch).await;
+        }
+        uploaded
+    }
+
+    /// Makes the commit of a batch; `None` when it has nothing to say.
+    fn commit_of(&self, uploaded: &Uploaded) -> Option<Commit> {
+        let Uploaded { batch, packs, blobs, .. } = uploaded;
         if batch.changes.is_empty() && batch.amends.doubts.is_empty() && blobs.is_empty() {
-            self.0.ledger.committed(&batch, locations, None);
-            return;
+            return None;
         }
         let mut extensions = BTreeMap::new();
         if !batch.amends.doubts.is_empty() {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
         let stamp = self.0.ledger.name_stamp();
-        let mut commit = Commit {
+        Some(Commit {
             stamp,
             node: stamp.node,
             incarnation: self.0.ledger.incarnation(),
             sequence: *self.0.sequence.lock(),
-            packs,
-            blobs,
+            packs: packs.clone(),
+            blobs: blobs.clone(),
             changes: batch.changes.clone(),
             extensions,
-        };
-        let Some(names) = self.put(&mut commit).await else {
-            self.0.ledger.committed(&batch, locations, None);
-            return;
-        };
-        *self.0.sequence.lock() += 1;
-        *self.0.last.lock() = Some(self.0.ledger.clock().mono());
-        locations.extend(inline_locations(&commit));
-        self.0.ledger.committed(&batch, locations, Some((&commit, &names)));
-        tracing::debug!(
-            name = %keys::commit_name(&commit.stamp),
-            changes = commit.changes.len(),
-            blobs = commit.blobs.len(),
-            bytes = batch.bytes,
-            records = batch.records,
-            elapsed_ms = self.0.ledger.clock().mono().saturating_sub(began).as_millis() as u64,
-            "published"
-        );
+        })
     }
 
     /// Returns when all that other nodes have published is folded.
@@ -266,19 +287,26 @@ impl Publisher {
         }
     }
 
-    /// Puts a commit into the log; returns every name under which it may be there, the last one for
-    /// certain. `None` when no reader would accept it, which is a fault of ours.
-    async fn put(&self, commit: &mut Commit) -> Option<Vec<Stamp>> {
+    /// Puts a commit into the log, under new names if it takes long. Adds to `names` every name under which it
+    /// may be there, the last one for certain when it is done.
+    async fn put(&self, commit: &mut Commit, names: &mut Vec<Stamp>, uploaded: &Uploaded) -> Put {
         let clock = self.0.ledger.clock();
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-        let (mut names, mut again) = (Vec::new(), 0);
+        let (mut tried, mut again) = (false, 0);
         loop {
             let stamped = clock.mono();
-            if !names.is_empty() {
+            if tried {
+                if self.0.uploader.is_old(uploaded) || self.0.ledger.has_late(&uploaded.batch) {
+                    return Put::Old;
+                }
                 commit.stamp = self.0.ledger.name_stamp();
             }
+            tried = true;
             names.push(commit.stamp);
-            let bytes = encode(commit).await?;
+            if names.len() > NAMES_MAX {
+                names.remove(0);
+            }
+            let Some(bytes) = encode(commit).await else { return Put::Refused };
             let name = keys::commit_name(&commit.stamp);
             loop {
                 let put = self.0.remote.put_commit(&name, bytes.clone()).await;
@@ -288,7 +316,7 @@ impl Publisher {
                         again += 1;
                         break;
                     }
-                    Ok(()) => return Some(names),
+                    Ok(()) => return Put::Done,
                     Err(error) => self.0.uploader.again(&error, &mut backoff).await,
                 }
                 // Nobody need know this name: it would come too late for those who list now.
@@ -296,11 +324,17 @@ impl Publisher {
                     break;
                 }
             }
-            if names.len() > NAMES_MAX {
-                names.remove(0);
-            }
         }
     }
+}
+
+/// What came of putting a commit.
+enum Put {
+    Done,
+    /// It took so long that what it says has to be looked at again.
+    Old,
+    /// No reader would accept it, which is a fault of ours.
+    Refused,
 }
 
 /// Names of one commit that are remembered as ours; others are read back, which is harmless.

@@ -2,6 +2,7 @@
 
 mod absence;
 mod age;
+mod ages;
 mod checkpoints;
 mod converge;
 mod damage;
@@ -10,6 +11,7 @@ mod fresh;
 mod gc;
 mod harness;
 mod lifetimes;
+mod missing;
 mod moves;
 mod order;
 mod publish;

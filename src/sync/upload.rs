@@ -3,7 +3,7 @@
 //! Owns where a blob goes: into the commit, a pack, or an object of its own. Must never upload bytes
 //! that are not those of their digest.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::backoff::Backoff;
 use super::batch::Batch;
+use super::checkpointer::LOG_GRACE;
 use super::ledger::{Ledger, PACKED_BELOW_BYTES};
 use super::quiet::Quiet;
 use crate::clock;
@@ -33,8 +34,11 @@ const PACK_BYTES_SET_MAX: u64 = 32 << 20;
 const PACKS_AT_ONCE: usize = 2;
 /// Blobs that are uploaded at once as objects of their own.
 const OBJECTS_AT_ONCE: usize = 8;
-/// Packs of earlier commits that one commit refers to; what lies in others was announced before.
+/// Packs of earlier commits that one commit refers to; what lies in further ones is stored again.
 const OLD_PACKS_MAX: usize = 256;
+/// How long after it was planned a batch's commit may rely on what was uploaded or is used again for it: what no
+/// commit names may be deleted in the store twice as long after that.
+const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u64 / 2);
 /// The shortest and the longest wait before an upload is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(30);
@@ -52,6 +56,8 @@ pub(super) struct Uploaded {
     pub(super) blobs: Vec<BlobAt>,
     /// Where the new blobs lie; those in the commit are not among them.
     pub(super) locations: Vec<(Digest, Location)>,
+    /// Since when what it relies on is known to be in the store, by the monotonic clock.
+    since: Duration,
 }
 
 /// Uploads blobs, for ever if need be.
@@ -62,7 +68,7 @@ pub(super) struct Uploader {
     pack_bytes: u64,
     /// Where contents lie whose commits are not written yet: a batch that needs them again goes
     /// after these commits.
-    flying: Mutex<HashMap<Digest, Location>>,
+    flying: Mutex<HashMap<Digest, (Location, Duration)>>,
     quiet: Quiet,
     quiet_lost: Quiet,
 }
@@ -70,6 +76,7 @@ pub(super) struct Uploader {
 /// What is to be uploaded, and how.
 #[derive(Default)]
 struct Plan {
+    since: Duration,
     inline: Vec<(Digest, u64)>,
     packs: Vec<Vec<(Digest, u64)>>,
     objects: Vec<(Digest, u64)>,
@@ -85,8 +92,8 @@ enum Known {
     Nowhere,
     /// It lies in a commit that said so.
     Said,
-    /// It lies here.
-    At(Location),
+    /// It lies here, and that is known since then.
+    At(Location, Duration),
 }
 
 /// What came of one pack or object.
@@ -136,8 +143,15 @@ impl Uploader {
             self.leave_out(&mut batch, &lost);
         }
         let Announcement { packs, blobs, locations } = uploaded;
-        self.flying.lock().extend(locations.iter().cloned());
-        Uploaded { batch, packs, blobs, locations }
+        let since = plan.since;
+        let flying = locations.iter().cloned();
+        self.flying.lock().extend(flying.map(|(digest, at)| (digest, (at, since))));
+        Uploaded { batch, packs, blobs, locations, since }
+    }
+
+    /// Reports whether what a batch relies on was seen in the store too long ago to write its commit.
+    pub(super) fn is_old(&self, uploaded: &Uploaded) -> bool {
+        self.ledger.clock().mono().saturating_sub(uploaded.since) > RELIED_ON_MAX
     }
 
     /// Notes that the namespace knows now where the contents of a batch lie.
@@ -147,7 +161,8 @@ impl Uploader {
     }
 
     fn plan(&self, batch: &Batch) -> Plan {
-        let mut plan = Plan::default();
+        let mut plan = Plan { since: self.ledger.clock().mono(), ..Plan::default() };
+        let mut old_packs = HashSet::new();
         let (mut inline, mut packed) = (0, 0);
         // What is renewed has no other reason to be stored than that it grows old where it is.
         let renewals = batch.renewals().into_iter().filter(|(digest, _)| self.grows_old(digest));
@@ -161,9 +176,12 @@ impl Uploader {
                 Known::Nowhere => {}
                 // Where it was announced before, nodes that lost it from there can still have it.
                 Known::Said => continue,
-                Known::At(location) => {
-                    plan.known.push((digest, location));
-                    continue;
+                Known::At(location, since) => {
+                    if self.has_room(&mut old_packs, &digest, &location) {
+                        plan.since = plan.since.min(since);
+                        plan.known.push((digest, location));
+                        continue;
+                    }
                 }
             }
             if size <= INLINE_MAX_BYTES && inline + size <= INLINE_TOTAL_BYTES {
@@ -187,8 +205,8 @@ impl Uploader {
     /// Returns where a content lies that need not be uploaded.
     fn known(&self, digest: &Digest) -> Known {
         // Its commit comes before ours.
-        if let Some(location) = self.flying.lock().get(digest) {
-            return Known::At(location.clone());
+        if let Some((location, since)) = self.flying.lock().get(digest) {
+            return Known::At(location.clone(), *since);
         }
         let Some(location) = self.ledger.location(digest) else { return Known::Nowhere };
         let here = self.ledger.blobs().contains(digest);
@@ -196,7 +214,22 @@ impl Uploader {
         if here && (inline || !self.ledger.may_reuse(digest, &location)) {
             return Known::Nowhere;
         }
-        if inline { Known::Said } else { Known::At(location) }
+        if inline { Known::Said } else { Known::At(location, self.ledger.clock().mono()) }
+    }
+
+    /// Reports whether a commit can name one more content where it lies. What is not here goes without that: it
+    /// was announced before.
+    fn has_room(
+        &self,
+        old_packs: &mut HashSet<Arc<str>>,
+        digest: &Digest,
+        location: &Location,
+    ) -> bool {
+        let Site::Pack { pack, .. } = &location.site else { return true };
+        if old_packs.len() < OLD_PACKS_MAX {
+            old_packs.insert(Arc::clone(pack));
+        }
+        old_packs.contains(pack) || !self.ledger.blobs().contains(digest)
     }
 
     /// Reports whether a content should be renewed still: nobody else has, and it is not too late.

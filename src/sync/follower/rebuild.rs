@@ -16,12 +16,29 @@ use crate::remote::{LogItem, Remote, keys};
 use crate::stamp::Stamp;
 use crate::sync::checkpointer::{LOG_GRACE, latest_first};
 use crate::sync::draft::Draft;
+use crate::sync::ledger::Overtaken;
 use crate::task;
 
 /// Checkpoints that are tried, latest first, before the log alone has to do.
 const CHECKPOINTS_TRIED_MAX: usize = 3;
+/// How often a draft is completed with commits of this node that landed meanwhile, before the next poll
+/// begins anew.
+const OVERTAKEN_MAX: u32 = 16;
 /// Bytes of a checkpoint that are read at once.
 const READ_BYTES: usize = 256 << 10;
+
+/// Why checkpoints are looked at.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    /// Nothing of the store is known.
+    nothing: bool,
+    /// What is known may have been replaced without a trace.
+    lost: bool,
+    /// Commits are missing in what was folded.
+    partial: bool,
+    /// When the log was listed last.
+    listed_ms: u64,
+}
 
 impl Follower {
     /// Takes over the latest checkpoint if this node knows nothing, or was away for so long that what
@@ -29,41 +46,17 @@ impl Follower {
     /// that was made at `made_ms`: nothing of it is there.
     pub(super) async fn catch_up(&self, remote: &Remote, made_ms: u64) -> Result<()> {
         let ledger = &self.0.ledger;
-        let nothing = ledger.knows_nothing();
-        let listed_ms = ledger.listed_ms();
+        let need = self.need();
         let grace_ms = LOG_GRACE.as_millis() as u64;
-        let away = ledger.now_ms().saturating_sub(listed_ms) > grace_ms / 2;
-        // Without a checkpoint that says more, only what the log still has is sure then.
         let other = ledger.is_of_another_store(made_ms);
-        let lost = ledger.may_lack() || other;
-        if !away && !lost && (self.0.state.lock().caught_up || !nothing) {
+        let need = Need { lost: need.lost || other, ..need };
+        let away = ledger.now_ms().saturating_sub(need.listed_ms) > grace_ms / 2;
+        let torn = need.partial && self.whole_is_due();
+        if !away && !torn && !need.lost && (self.0.state.lock().caught_up || !need.nothing) {
             return Ok(());
         }
         let remote = self.reaching(remote);
-        let mut items = remote.list_checkpoints().await?;
-        latest_first(&mut items);
-        for item in items.iter().take(CHECKPOINTS_TRIED_MAX) {
-            let made_ms = item.stored_ms.max(item_stamp(item).ms);
-            if !nothing && made_ms.saturating_add(LOOK_BACK_MS) < listed_ms {
-                // All of it was in the log when that was listed.
-                break;
-            }
-            let Some(mut draft) = self.fetch_checkpoint(&remote, item).await? else { continue };
-            if nothing || ledger.lacks(&draft) {
-                if !ledger.read(crate::namespace::Fold::is_empty) {
-                    draft = self.complete(&remote, draft).await?;
-                }
-                self.adopt(draft, Some(&item.name)).await;
-                self.0.state.lock().caught_up = true;
-                self.note_store(&remote, made_ms);
-                return Ok(());
-            }
-            break;
-        }
-        if lost {
-            let draft = self.complete(&remote, Draft::new()).await?;
-            self.adopt(draft, None).await;
-        }
+        self.look(&remote, need).await?;
         self.note_store(&remote, made_ms);
         self.0.state.lock().caught_up = true;
         Ok(())
@@ -81,16 +74,95 @@ impl Follower {
         self.0.ledger.note_store(made_ms);
     }
 
-    async fn adopt(&self, draft: Draft, name: Option<&str>) {
-        let ledger = self.0.ledger.clone();
-        let (commits, entries) = (draft.seen.len(), draft.fold.len());
-        task::blocking(move || ledger.adopt(draft)).await;
-        match name {
-            Some(name) => tracing::info!(name, commits, entries, "started from a checkpoint"),
-            None => tracing::info!(commits, entries, "started from the log, after long absence"),
+    fn need(&self) -> Need {
+        let ledger = &self.0.ledger;
+        let (nothing, lost) = (ledger.knows_nothing(), ledger.may_lack());
+        Need { nothing, lost, partial: ledger.is_partial(), listed_ms: ledger.listed_ms() }
+    }
+
+    /// Takes over the latest checkpoint if it has what is missing here. Returns whether the latest one says
+    /// nothing now that is not known; also if there is none.
+    pub(in crate::sync) async fn fill_gaps(&self) -> Result<bool> {
+        let Some(remote) = &self.0.remote else { return Ok(true) };
+        let _one = self.0.polling.lock().await;
+        let latest = self.look(&remote.background(), self.need()).await?;
+        Ok(latest.is_none() || latest == self.0.state.lock().compared)
+    }
+
+    /// Looks at the latest checkpoint that can be used, and takes it over if it says more than is known.
+    /// Returns the latest one.
+    async fn look(&self, remote: &Remote, need: Need) -> Result<Option<Stamp>> {
+        let mut items = remote.list_checkpoints().await?;
+        latest_first(&mut items);
+        let latest = items.first().map(item_stamp);
+        for item in items.iter().take(CHECKPOINTS_TRIED_MAX) {
+            let stamp = item_stamp(item);
+            let made_ms = item.stored_ms.max(stamp.ms);
+            // All of it was in the log when that was listed. That says nothing any more when it was too
+            // long ago: then this node is like a new one.
+            let fresh = need.nothing || need.lost || need.partial;
+            let listed = !fresh && made_ms.saturating_add(LOOK_BACK_MS) < need.listed_ms;
+            let compared = self.0.state.lock().compared == Some(stamp);
+            if listed || (compared && !need.lost) {
+                return Ok(latest);
+            }
+            let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
+            if need.nothing || need.lost || self.0.ledger.lacks(&draft) {
+                let empty = self.0.ledger.read(crate::namespace::Fold::is_empty);
+                self.take_over(remote, draft, Some(&item.name), need.lost || !empty).await?;
+            }
+            self.0.state.lock().compared = Some(stamp);
+            return Ok(latest);
         }
-        let mut state = self.0.state.lock();
-        (state.whole, state.watermark_ms) = (None, 0);
+        if need.lost {
+            // Only what the log still has is sure.
+            self.take_over(remote, Draft::new(), None, true).await?;
+        }
+        Ok(latest)
+    }
+
+    /// Puts a draft into the place of the namespace, `completed` by what the log has beyond it or as it is.
+    async fn take_over(
+        &self,
+        remote: &Remote,
+        mut draft: Draft,
+        name: Option<&str>,
+        completed: bool,
+    ) -> Result<()> {
+        let ledger = &self.0.ledger;
+        let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
+        // Younger ones are wanted by name: a list may lag.
+        let mut passed = ledger.own_commits(began_ms.saturating_sub(LOOK_BACK_MS));
+        if completed {
+            let names = self.list(remote, None).await?;
+            draft = self.complete(remote, draft, names).await?;
+        }
+        for _ in 0..OVERTAKEN_MAX {
+            let (commits, entries) = (draft.seen.len(), draft.fold.len());
+            let (own, known) = (ledger.clone(), passed.clone());
+            let adopted = task::blocking(move || own.adopt(draft, &known)).await;
+            let Err(overtaken) = adopted else {
+                let mut state = self.0.state.lock();
+                (state.whole, state.watermark_ms) = (None, 0);
+                drop(state);
+                if completed {
+                    ledger.note_listed(began, began_ms);
+                }
+                match name {
+                    Some(name) => {
+                        tracing::info!(name, commits, entries, "started from a checkpoint");
+                    }
+                    None => {
+                        tracing::info!(commits, entries, "started from the log");
+                    }
+                }
+                return Ok(());
+            };
+            let Overtaken { draft: behind, landed } = *overtaken;
+            passed.extend(landed.iter().copied());
+            draft = self.complete(remote, behind, landed).await?;
+        }
+        Err(Error::new(Kind::Busy, "commits of this node land faster than they are read back"))
     }
 
     /// Reads a checkpoint; `None` if it cannot be used.
@@ -147,9 +219,13 @@ impl Follower {
         .await
     }
 
-    /// Folds into a draft what the log has beyond it.
-    async fn complete(&self, remote: &Remote, mut draft: Draft) -> Result<Draft> {
-        let names = self.list(remote, None).await?;
+    /// Folds into a draft what it does not have of some commits.
+    async fn complete(
+        &self,
+        remote: &Remote,
+        mut draft: Draft,
+        names: Vec<Stamp>,
+    ) -> Result<Draft> {
         let wanted = names.into_iter().filter(|stamp| !draft.seen.contains(stamp));
         let wanted: Vec<Stamp> = wanted.collect();
         let mut reading =
@@ -168,7 +244,10 @@ impl Follower {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));
                 }
-                Got::Unusable(why, error) => self.give_up(stamp, why, &error),
+                Got::Unusable(why, error) => {
+                    draft.missing.note_unusable(stamp);
+                    self.give_up(stamp, why, &error);
+                }
             }
         }
         Ok(draft)

@@ -96,7 +96,7 @@ impl Known {
         // After the checkpoints: what they cover may go at any time, what follows may not.
         let log = list_log(remote).await?;
         let draft = known.read_log(remote, age, now_ms, log, draft, progress).await?;
-        if draft.partial {
+        if draft.is_partial() {
             known.certain = false;
             known.notes.push(
                 "commits are missing in the log that no checkpoint has: what no entry uses stays"

@@ -4,18 +4,28 @@
 //! never take over what only the old namespace has: entries whose tombstones were forgotten meanwhile
 //! would come back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use super::{Ledger, Order};
 use crate::name::TreePath;
 use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
+use crate::sync::chains::Run;
 use crate::sync::draft::Draft;
+use crate::sync::missing::Missing;
 
 /// Paths that the subscribers are told of by name; when more have moved, the kernel finds out by the
 /// count of what was applied.
 const TOLD_MAX: usize = 10_000;
+
+/// A draft that lacks what this node itself has put into the log meanwhile.
+#[derive(Debug)]
+pub(in crate::sync) struct Overtaken {
+    pub(in crate::sync) draft: Draft,
+    /// The names of these commits, ascending.
+    pub(in crate::sync) landed: Vec<Stamp>,
+}
 
 impl Ledger {
     /// Reports whether nothing of the store is known.
@@ -26,7 +36,10 @@ impl Ledger {
     /// Reports whether a draft has what this node has not heard of.
     pub(in crate::sync) fn lacks(&self, draft: &Draft) -> bool {
         let order = self.0.order.lock();
-        !draft.seen.is_subset(&order.seen) || !order.chains.reach(&draft.chains)
+        // What has no name may be in any checkpoint that is newer than the gap.
+        order.missing.has_nameless()
+            || !draft.seen.is_subset(&order.seen)
+            || !order.chains.reach(&draft.chains)
     }
 
     /// Returns when the log was listed and folded last, in the store's time; 0 is never.
@@ -36,30 +49,55 @@ impl Ledger {
 
     /// Reports whether commits are missing in what was folded.
     pub(in crate::sync) fn is_partial(&self) -> bool {
-        self.0.order.lock().partial
+        !self.0.order.lock().missing.is_empty()
     }
 
-    /// Notes that what is missing here cannot be had from anywhere.
-    pub(in crate::sync) fn note_whole(&self) {
-        self.0.order.lock().partial = false;
+    /// Returns the commits that are missing in what was folded.
+    pub(in crate::sync) fn missing(&self) -> Missing {
+        self.0.order.lock().missing.clone()
+    }
+
+    /// Notes that a commit of the log cannot be used.
+    pub(in crate::sync) fn note_unusable(&self, stamp: Stamp) {
+        self.0.order.lock().missing.note_unusable(stamp);
     }
 
     /// Notes that a commit is folded although one before it could not be had.
     pub(in crate::sync) fn note_gap(&self, commit: &Commit) {
         let mut order = self.0.order.lock();
         let lacks = order.chains.lack_before(commit);
-        order.partial |= lacks;
+        order.missing.note_absent(Run::of(commit), lacks);
     }
 
-    /// Replaces the namespace by a draft; what this node has published and is not remote stays.
-    pub(in crate::sync) fn adopt(&self, draft: Draft) {
-        let Draft { fold: mut new, seen, chains, partial } = draft;
-        let latest = latest(&new, self.now_ms());
+    /// Returns the commits of this node that were named before a time and were folded.
+    pub(in crate::sync) fn own_commits(&self, before_ms: u64) -> HashSet<Stamp> {
+        let (order, own) = (self.0.order.lock(), self.node());
+        let old = |stamp: &&Stamp| stamp.node == own && stamp.ms < before_ms;
+        order.seen.iter().filter(old).copied().collect()
+    }
+
+    /// Replaces the namespace by a draft; what this node has published and is not remote stays. Hands the
+    /// draft back if it lacks commits of this node that are in the log, but for those `passed`: nothing
+    /// else here knows any more what they hold.
+    pub(in crate::sync) fn adopt(
+        &self,
+        draft: Draft,
+        passed: &HashSet<Stamp>,
+    ) -> Result<(), Box<Overtaken>> {
+        let latest = latest(&draft.fold, self.now_ms());
         let (moved, old) = {
             // A save that is under way would put what follows upon what the index has of before.
             let _saving = self.0.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
+            let own = order.seen.iter().filter(|stamp| stamp.node == self.node());
+            let lacking = own.filter(|stamp| !passed.contains(stamp) && !draft.has(stamp));
+            let mut landed: Vec<Stamp> = lacking.copied().collect();
+            if !landed.is_empty() {
+                landed.sort_unstable();
+                return Err(Box::new(Overtaken { draft, landed }));
+            }
+            let Draft { fold: mut new, seen, chains, missing } = draft;
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
             // Everything is new to a node that had nothing, and to nobody else.
@@ -77,7 +115,7 @@ impl Ledger {
             order.dirty.seen.retain(|stamp| seen.contains(stamp));
             order.seen = seen;
             order.chains = chains;
-            order.partial = partial;
+            order.missing = missing;
             order.before = None;
             let old = std::mem::replace(&mut *fold, new);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
@@ -94,6 +132,7 @@ impl Ledger {
                 told(&moved);
             }
         }
+        Ok(())
     }
 
     /// Forgets a path, as every node by itself forgets what is past its age.

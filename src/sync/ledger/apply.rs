@@ -34,6 +34,7 @@ impl Ledger {
                 return Vec::new();
             }
             order.chains.note(commit);
+            order.missing.came(commit);
             order.dirty.seen.push(stamp);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
             self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
@@ -110,6 +111,7 @@ impl Ledger {
             order.seen.remove(&stamp);
             order.dirty.unseen.push(stamp);
         }
+        order.missing.listed(all, began_ms);
     }
 
     /// Reports whether a commit comes directly after what was folded of its run.

@@ -25,10 +25,18 @@ pub(super) struct Late {
 impl Ledger {
     /// Reports whether a batch has to be stamped anew before it is sent.
     pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
-        let (age, now_ms) = (self.age(), self.now_ms());
-        !batch.changes.is_empty()
-            && (self.0.order.lock().late.is_some()
-                || batch.changes.iter().any(|change| age.is_late(change.stamp.ms, now_ms)))
+        !batch.changes.is_empty() && (self.0.order.lock().late.is_some() || self.has_late(batch))
+    }
+
+    /// Reports whether a batch has a change that has to be stamped anew, whatever became of those before it.
+    pub(in crate::sync) fn has_late(&self, batch: &Batch) -> bool {
+        batch.changes.iter().any(|change| self.is_stamp_late(change.stamp))
+    }
+
+    /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet.
+    fn is_stamp_late(&self, stamp: Stamp) -> bool {
+        let now_ms = self.now_ms();
+        [self.age(), self.kept_age()].iter().any(|age| age.is_late(stamp.ms, now_ms))
     }
 
     /// Stamps the changes of a batch anew, and leaves out those whose path another node has changed since.
@@ -64,10 +72,10 @@ impl Ledger {
     /// Finds out whether late changes are among what the journal has kept, or were when the run before ended:
     /// then all of it gets new stamps, because some of it may have had them already.
     pub(super) fn find_late(&self, order: &mut Order, records: &[Record]) {
-        let (age, now_ms, upto) = (self.age(), self.now_ms(), self.0.journal.last());
+        let upto = self.0.journal.last();
         let mut changes = records.iter().flat_map(|record| &record.changes);
         let begun = records.first().is_some_and(|first| first.seq.0 <= order.times.late_upto);
-        if begun || changes.any(|change| age.is_late(change.stamp.ms, now_ms)) {
+        if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
             order.late = Some(Late { upto, ..Late::default() });
         }
     }

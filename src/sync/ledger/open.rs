@@ -10,17 +10,18 @@ use tokio::sync::{Notify, watch};
 
 use super::bad::Bad;
 use super::queue::Queue;
-use super::save::{CHAINS, Dirty};
+use super::save::{CHAINS, Dirty, MISSING};
 use super::shown::Unsent;
-use super::times::{TIMES, Times};
+use super::times::{DECLARED, TIMES, Times, decode_declared};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
 use crate::namespace::{Age, Fold, Op, Time};
-use crate::remote::{Remote, keys};
+use crate::remote::{Declared, Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
+use crate::sync::missing::Missing;
 use crate::sync::quiet::Quiet;
 use crate::task;
 
@@ -64,10 +65,12 @@ impl Ledger {
             named_ms: 0,
             bad: Bad::default(),
             before: None,
-            partial: false,
+            missing: Missing::default(),
             times: Times::default(),
             late: None,
             saved_times: Times::default(),
+            saved_declared: Declared::Unknown,
+            saved_missing: Missing::default(),
         };
         take_times(&mut order, &parts);
         let fold = if lacks(&order, &parts) {
@@ -195,6 +198,9 @@ fn take_times(order: &mut Order, parts: &LedgerParts) {
     order.saved_times = order.times;
     if let Some(remote) = &parts.remote {
         remote.assume_ahead(order.times.ahead_ms);
+        let declared = parts.loaded.meta.get(DECLARED).map(|bytes| decode_declared(bytes));
+        order.saved_declared = declared.unwrap_or_default();
+        remote.assume_expiry(order.saved_declared);
     }
 }
 
@@ -210,5 +216,8 @@ fn lacks(order: &Order, parts: &LedgerParts) -> bool {
 fn restore(order: &mut Order, loaded: Loaded) -> Fold {
     order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
     order.chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
+    let missing = loaded.meta.get(MISSING).map(|missing| Missing::decode(missing));
+    order.missing = missing.unwrap_or_default();
+    order.saved_missing = order.missing.clone();
     loaded.fold
 }

@@ -32,7 +32,7 @@ impl Ledger {
     /// `None` at the end.
     pub(in crate::sync) fn purge(&self, from: &PurgeMark) -> Option<PurgeMark> {
         let listed_ms = self.0.order.lock().times.listed_ms;
-        if self.now_ms() > listed_ms.saturating_add(self.age().trust_ms()) {
+        if self.now_ms() > listed_ms.saturating_add(self.kept_age().trust_ms()) {
             // Others may have stored again what looks old here.
             return None;
         }
@@ -75,7 +75,7 @@ impl Ledger {
             return PurgeMark::Registers(path);
         }
         let now_ms = self.now_ms();
-        let is_over = |stamp_ms| self.age().is_tombstone_over(stamp_ms, now_ms);
+        let is_over = |stamp_ms| self.kept_age().is_tombstone_over(stamp_ms, now_ms);
         self.0.fold.write().forget_early(is_over);
         PurgeMark::Locations(0)
     }
@@ -83,9 +83,10 @@ impl Ledger {
     /// Looks at the namespace as it was when everything that was expired then was shown last by the node
     /// whose clock is slowest, and could be stored again.
     fn back_then<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
+        let age = self.kept_age();
         self.living(fold, |living| {
-            let now_ms = living.now_ms.saturating_sub(living.age.grace_ms());
-            look(&Living { now_ms, ..*living })
+            let now_ms = self.now_ms().saturating_sub(age.grace_ms());
+            look(&Living { age, now_ms, ..*living })
         })
     }
 
@@ -97,7 +98,7 @@ impl Ledger {
     }
 
     fn purge_locations(&self, from: u32) -> Option<PurgeMark> {
-        let age = self.age();
+        let age = self.kept_age();
         if age.is_endless() {
             return None;
         }

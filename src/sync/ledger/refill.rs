@@ -4,14 +4,14 @@
 //! moves meanwhile is saved behind it, as always, and overrules it.
 
 use super::Ledger;
-use super::save::{CHAINS, GATHER_FACTS};
+use super::save::{CHAINS, GATHER_FACTS, MISSING};
 use super::times::Times;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::Batch;
 use crate::name::TreePath;
 use crate::namespace::Register;
-use crate::remote::keys;
+use crate::remote::{Declared, keys};
 use crate::stamp::Stamp;
 
 impl Ledger {
@@ -57,13 +57,16 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes what is known of the log, and of time.
+    /// Takes what is known of the log, and of time, by name.
     fn log(&self) -> Batch {
         let mut batch = Batch::new();
         let mut order = self.0.order.lock();
         batch.meta(CHAINS, &order.chains.encode());
-        order.saved_times = Times::default();
         let order = &mut *order;
+        (order.saved_declared, order.saved_times) = (Declared::Unknown, Times::default());
+        self.save_declared(&mut order.saved_declared, &mut batch);
+        batch.meta(MISSING, &order.missing.encode());
+        order.saved_missing.clone_from(&order.missing);
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
         seen.sort_unstable();

@@ -18,6 +18,8 @@ use crate::task;
 
 /// The name in the index under which the chains lie.
 pub(super) const CHAINS: &str = "chains";
+/// The name in the index under which the missing commits lie.
+pub(super) const MISSING: &str = "missing";
 /// Facts that are taken under the lock at once, roughly.
 pub(super) const GATHER_FACTS: usize = 5000;
 
@@ -128,6 +130,11 @@ impl Ledger {
         if !seen.is_empty() {
             batch.meta(CHAINS, &order.chains.encode());
         }
+        if order.missing != order.saved_missing {
+            batch.meta(MISSING, &order.missing.encode());
+            order.saved_missing.clone_from(&order.missing);
+        }
+        self.save_declared(&mut order.saved_declared, &mut batch);
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {
             batch.seen(&keys::commit_name(stamp));

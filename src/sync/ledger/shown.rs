@@ -76,6 +76,12 @@ impl Ledger {
         self.0.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.effective_expiry()))
     }
 
+    /// Returns for how long what is known has to be kept although this node may show less: other nodes show
+    /// it for so long.
+    pub(in crate::sync) fn kept_age(&self) -> Age {
+        self.0.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.kept_expiry()))
+    }
+
     /// Returns for how much longer what a path has may be shown; `None` when it must not be: its bytes are
     /// neither here nor anywhere known, or it is past its age. `changed_ms` is the time of the register's
     /// last change; `None` for a directory that nobody made. `fold` is the one that [`Ledger::read`] gives.

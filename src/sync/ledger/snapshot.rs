@@ -15,6 +15,7 @@ use crate::name::TreePath;
 use crate::namespace::{Fold, Location, Register};
 use crate::remote::{CheckpointChain, CheckpointEarly};
 use crate::stamp::Stamp;
+use crate::sync::missing::Missing;
 
 /// Registers that are taken under the lock at once; a millisecond or two.
 const SLICE: usize = 2000;
@@ -72,15 +73,15 @@ pub(in crate::sync) struct Snapshot {
 }
 
 impl Ledger {
-    /// Begins a snapshot. `None` while there is one, and as long as it cannot be told what is remote: an
-    /// earlier run has left records that are not.
-    pub(in crate::sync) fn snapshot(&self) -> Option<Snapshot> {
+    /// Begins a snapshot, in which nothing may be missing but what is `known` to be. `None` while there is one,
+    /// and as long as it cannot be told what is remote: an earlier run has left records that are not.
+    pub(in crate::sync) fn snapshot(&self, known: &Missing) -> Option<Snapshot> {
         if *self.0.remote_upto.borrow() < self.0.replayed {
             return None;
         }
         let stamp = self.name_stamp();
         let mut order = self.0.order.lock();
-        if order.before.is_some() {
+        if order.before.is_some() || !order.missing.is_within(known) {
             return None;
         }
         order.before = Some(Before { name: stamp, upto: None, registers: BTreeMap::new() });

@@ -10,9 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::Ledger;
 use crate::local::Batch;
 use crate::namespace::Age;
+use crate::remote::{Declared, Remote};
 
 /// The name in the index under which the times lie.
 pub(super) const TIMES: &str = "times";
+/// The name in the index under which lies what the store declares of its expiry.
+pub(super) const DECLARED: &str = "declared";
 /// The clocks' difference is saved again when it moved by this.
 const AHEAD_MOVED_MS: u64 = 1000;
 /// The last list is saved again after this, or a twentieth of the age.
@@ -51,6 +54,11 @@ impl Times {
     }
 }
 
+/// Reads what was saved of what the store declares; nothing is known if it is anything else.
+pub(super) fn decode_declared(bytes: &[u8]) -> Declared {
+    postcard::from_bytes(bytes).map_or(Declared::Unknown, Declared::Age)
+}
+
 impl Ledger {
     /// Notes that the log was listed and folded. The list began at `began` by the monotonic clock, and at
     /// `began_ms` by the store's.
@@ -74,6 +82,16 @@ impl Ledger {
     /// Notes of which store this namespace is.
     pub(in crate::sync) fn note_store(&self, made_ms: u64) {
         self.0.order.lock().times.made_ms = made_ms;
+    }
+
+    /// Adds what the store declares to what is saved, if it moved.
+    pub(super) fn save_declared(&self, saved: &mut Declared, batch: &mut Batch) {
+        let known = self.0.remote.as_ref().map(Remote::known_expiry).unwrap_or_default();
+        if let Declared::Age(age) = known
+            && std::mem::replace(saved, known) != known
+        {
+            batch.meta(DECLARED, &postcard::to_stdvec(&age).expect("numbers always encode"));
+        }
     }
 
     /// Adds the times to what is saved, if they moved.

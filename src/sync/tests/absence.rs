@@ -169,6 +169,143 @@ fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
     });
 }
 
+/// Lets a list fail once, right after the node has taken over another namespace.
+async fn pull_with_a_failure_after_the_takeover(node: &Node) {
+    let faults = node.faults.clone();
+    let broken = std::sync::atomic::AtomicBool::new(false);
+    node.engine.ledger().subscribe(Box::new(move |_| {
+        if !broken.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            faults.set(crate::remote::fault::Plan::parse("resets=100").unwrap());
+        }
+    }));
+    assert!(!node.pull().await, "the list failed");
+    node.fail("");
+}
+
+/// Pulls until the store is asked again.
+async fn pull_again(world: &World, node: &Node) {
+    for _ in 0..50 {
+        if node.pull().await {
+            return;
+        }
+        world.clock.advance(Duration::from_secs(1));
+    }
+    panic!("the store answers again");
+}
+
+#[test]
+fn p11_expiry_while_away_and_a_list_that_fails_at_the_return() {
+    run(async {
+        let month = Duration::from_hours(30 * 24);
+        let world = World::aging(month);
+        let (mut a, b) = (world.node(), world.node());
+        for name in ["removed", "kept"] {
+            a.write(name, &content(1, 9_000));
+        }
+        a.push().await;
+        assert!(a.pull().await && b.pull().await);
+        a.remove("removed");
+        a.push().await;
+        for _ in 0..8 {
+            world.clock.advance(Duration::from_hours(5 * 24));
+            assert!(a.pull().await && a.open("kept").await.is_some());
+            world.clock.advance(Duration::from_hours(1));
+            assert!(a.pull().await);
+            a.keep_house().await;
+            checkpoint(&a).await;
+            world.store.expire(month).await;
+        }
+        pull_with_a_failure_after_the_takeover(&b).await;
+        let gets = b.remote().requests().gets;
+        pull_again(&world, &b).await;
+        // The log alone knows nothing of it any more.
+        assert!(b.read("kept").await == Some(content(1, 9_000)));
+        assert!(b.entry("removed").is_none());
+        assert_eq!(a.registers(), b.registers());
+        assert!(b.remote().requests().gets <= gets + 3, "the checkpoint is not read again");
+    });
+}
+
+#[test]
+fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 20).await;
+        let [mut a, b] = nodes;
+        a.write("later", b"x");
+        a.push().await;
+        assert!(b.pull().await);
+        world.clock.advance(LOG_GRACE);
+        let name = checkpoint(&a).await;
+        // Nothing in it is new: it is compared, and the list after it fails.
+        b.fail("latency_ms=1000");
+        for round in 0..5 {
+            let faults = b.faults.clone();
+            let breaking = async {
+                // Requests begin a second apart: two lists, and between them the read of the first round.
+                let at = Duration::from_millis(if round == 0 { 1500 } else { 500 });
+                crate::clock::sleep(at).await;
+                faults.set(crate::remote::fault::Plan::parse("resets=100").unwrap());
+            };
+            let (good, ()) = futures::join!(b.pull(), breaking);
+            assert!(!good, "round {round}");
+            b.fail("latency_ms=1000");
+            world.clock.advance(Duration::from_mins(1));
+        }
+        let gets = b.remote().requests().gets;
+        b.fail("");
+        pull_again(&world, &b).await;
+        assert_eq!(b.remote().requests().gets, gets, "{name} is read once");
+    });
+}
+
+/// A file that was closed here is there, whatever happens while a checkpoint is taken over.
+#[test]
+fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
+    run(async {
+        for start in 0..14_u64 {
+            let world = World::new();
+            let mut nodes = [world.node(), world.node()];
+            write_some(&mut nodes, 10).await;
+            let [a, mut b] = nodes;
+            world.clock.advance(LOG_GRACE);
+            b.write("theirs", b"1");
+            b.push().await;
+            checkpoint(&b).await;
+            remove_log(&world, |_| true).await;
+            b.write("later", b"1");
+            b.push().await;
+            a.write("mine", b"closed");
+            let publisher = a.engine.publisher().unwrap();
+            let uploaded = publisher.upload_next().await.unwrap();
+            a.fail("latency_ms=1000");
+            let landing = async {
+                crate::clock::sleep(Duration::from_millis(500 * start + 250)).await;
+                publisher.commit(uploaded).await;
+                a.engine.ledger().save().unwrap();
+            };
+            let mut last = false;
+            let watching = async {
+                for _ in 0..120 {
+                    let there = a.entry("mine").is_some();
+                    assert!(there, "it is shown, whoever lands when ({start})");
+                    crate::clock::sleep(Duration::from_millis(100)).await;
+                }
+                last = true;
+            };
+            let (good, (), ()) = futures::join!(a.pull(), landing, watching);
+            assert!(good && last);
+            assert!(a.entry("theirs").is_some() && a.entry("later").is_some());
+            a.engine.ledger().save().unwrap();
+            // A start without the store has it from index or journal.
+            let again = world.node_at(a.crash());
+            again.fail("resets=100");
+            assert!(again.entry("mine").is_some(), "after a start ({start})");
+        }
+    });
+}
+
 /// Three nodes that do what they like, with checkpoints, deletions of the log, restarts and sleeps.
 #[test]
 fn p7_one_winner_with_checkpoints_and_deletions_between() {

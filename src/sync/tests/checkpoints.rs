@@ -7,6 +7,7 @@ use super::harness::*;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Op, Register};
 use crate::remote::{CheckpointItem, CheckpointReader};
+use crate::sync::missing::Missing;
 
 /// Removes the commits of the log that `gone` says; returns how many.
 pub(super) async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
@@ -201,8 +202,8 @@ fn what_comes_while_a_snapshot_is_taken_is_not_in_it() {
         a.push().await;
         assert!(b.pull().await);
         let wanted: BTreeMap<_, _> = a.registers().into_iter().collect();
-        let mut snapshot = a.engine.ledger().snapshot().unwrap();
-        assert!(a.engine.ledger().snapshot().is_none(), "one at a time");
+        let mut snapshot = a.engine.ledger().snapshot(&Missing::default()).unwrap();
+        assert!(a.engine.ledger().snapshot(&Missing::default()).is_none(), "one at a time");
         let mut found = BTreeMap::new();
         let mut slices = 0;
         while let Some(slice) = snapshot.registers().unwrap() {

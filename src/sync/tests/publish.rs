@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::checkpoints::checkpoint;
 use super::harness::*;
 use crate::clock::{Clock, sleep};
 use crate::error::{Error, Kind};
 use crate::namespace::{Attrs, Change, Op};
 use crate::remote::{decode_commit, keys};
+use crate::sync::gc::Collector;
 use crate::sync::ledger::Outlook;
-use crate::sync::{HOLD_MAX, RECORD_CHANGES_MAX, Settings};
+use crate::sync::{HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX, Settings};
 
 #[test]
 fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
@@ -258,5 +260,131 @@ fn names_of_the_log_are_the_stamps_of_commits() {
             keys::commit_stamp(log).unwrap().ms >= stamp.ms,
             "a commit comes after its changes"
         );
+    });
+}
+
+#[test]
+fn a_change_that_grows_late_while_its_commit_is_tried_is_stamped_anew() {
+    run(async {
+        let day = Duration::from_hours(24);
+        let world = World::aging(30 * day);
+        let (mut a, mut b) = (world.node(), world.node());
+        let first = a.write("p", &content(1, 500));
+        a.write("q", &content(2, 500));
+        a.upload().await;
+        a.fail("resets=100");
+        let (clock, faults) = (world.clock.clone(), a.faults.clone());
+        let meanwhile = async {
+            sleep(Duration::from_mins(1)).await;
+            clock.advance(16 * day);
+            b.write("q", &content(3, 500));
+            b.push().await;
+            sleep(Duration::from_mins(1)).await;
+            faults.set(crate::remote::fault::Plan::default());
+        };
+        futures::join!(a.commit(), meanwhile);
+        assert!(a.pull().await && b.pull().await);
+        let c = world.node();
+        assert!(c.pull().await);
+        let stamp = c.engine.ledger().read(|fold| fold.register(&path("p")).unwrap().stamp);
+        assert!(stamp.ms > first.ms + (15 * day).as_millis() as u64, "{stamp:?} is late");
+        for node in [&a, &b, &c] {
+            assert!(node.read("p").await == Some(content(1, 500)));
+            assert!(node.read("q").await == Some(content(3, 500)), "it was changed meanwhile");
+            assert_eq!(node.registers(), c.registers());
+        }
+        assert_eq!(a.engine.ledger().pending().records, 0);
+    });
+}
+
+/// Collects garbage; returns how many objects went.
+async fn collect(node: &Node) -> u64 {
+    let collector = Collector::new(node.remote(), Some(node.remote()), LOG_GRACE);
+    collector.collect(|_| ()).await.unwrap().total().objects
+}
+
+#[test]
+fn a_commit_names_only_what_is_there_however_long_it_took() {
+    run(async {
+        for outage in [false, true] {
+            let world = World::new();
+            let (mut a, mut b) = (world.node(), world.node());
+            let sizes = [3_000, 9_000, 1_200_000];
+            for (n, size) in (0..).zip(sizes) {
+                b.write(&format!("shared{n}"), &content(n, size));
+            }
+            b.push().await;
+            assert!(a.pull().await);
+            // What others use now, and what is new.
+            for (n, size) in (0..).zip(sizes) {
+                a.write(&format!("reused{n}"), &content(n, size));
+                a.write(&format!("new{n}"), &content(n + 10, size));
+            }
+            a.upload().await;
+            // Further files with what is on its way.
+            let publisher = a.engine.publisher().unwrap().clone();
+            a.write("again", &content(11, sizes[1]));
+            let second = publisher.upload_next().await.unwrap();
+            let mut gone = 0;
+            let clock = world.clock.clone();
+            let mut waiting = async || {
+                for n in 0..sizes.len() {
+                    b.remove(&format!("shared{n}"));
+                }
+                b.push().await;
+                clock.advance(Duration::from_mins(1));
+                checkpoint(&b).await;
+                clock.advance(LOG_GRACE + Duration::from_mins(1));
+                gone += collect(&b).await;
+            };
+            if outage {
+                a.fail("resets=100");
+                let faults = a.faults.clone();
+                let meanwhile = async {
+                    sleep(Duration::from_mins(1)).await;
+                    waiting().await;
+                    faults.set(crate::remote::fault::Plan::default());
+                };
+                futures::join!(a.commit(), meanwhile);
+            } else {
+                waiting().await;
+                a.commit().await;
+            }
+            publisher.commit(second).await;
+            assert!(gone >= 4, "packs and blobs went: {gone}");
+            let fresh = world.node();
+            assert!(fresh.pull().await);
+            for (n, size) in (0..).zip(sizes) {
+                for (name, seed) in [("reused", n), ("new", n + 10)] {
+                    let read = fresh.read(&format!("{name}{n}")).await;
+                    assert!(read == Some(content(seed, size)), "{name}{n}, outage {outage}");
+                }
+            }
+            assert!(fresh.read("again").await == Some(content(11, sizes[1])));
+        }
+    });
+}
+
+#[test]
+fn a_commit_names_the_place_of_every_content_that_it_puts() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        // More packs than one commit names of earlier ones.
+        for n in 0..260 {
+            b.write(&format!("theirs{n}"), &content(n, 5_000));
+            b.push().await;
+        }
+        assert!(a.pull().await);
+        for n in 0..260 {
+            a.write(&format!("mine{n}"), &content(n, 5_000));
+        }
+        a.push().await;
+        let keys = world.store.keys().await;
+        let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let commit = decode_commit(&world.store.read(last).await.unwrap()).unwrap();
+        assert_eq!((commit.changes.len(), commit.blobs.len()), (260, 260));
+        let packs = keys.iter().filter(|key| key.starts_with("packs/")).count();
+        assert!(packs <= 261, "most were used again: {packs}");
     });
 }

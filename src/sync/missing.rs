@@ -1,0 +1,157 @@
+//! Missing commits: what is known to have been said in the log, and is not in the namespace.
+//!
+//! Owns what is remembered of them, also over a restart. Must never take one for there before it was folded, or
+//! before everything was made anew from a checkpoint: who writes one himself goes by this.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::chains::Run;
+use crate::namespace::Commit;
+use crate::stamp::Stamp;
+
+/// Missing commits that are remembered one by one; of more it is only known that there are some.
+const MISSING_MAX: usize = 1024;
+
+/// The commits that are missing.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Missing {
+    /// In the log, and cannot be used: damaged, or of a newer version.
+    unusable: BTreeSet<Stamp>,
+    /// Not in the log when one that follows them was folded.
+    absent: BTreeSet<(Run, u64)>,
+    /// There are others, of which nothing can be told: too many, or gone from the log before they could be used.
+    others: bool,
+}
+
+impl Missing {
+    /// Reports whether nothing is missing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unusable.is_empty() && self.absent.is_empty() && !self.others
+    }
+
+    /// Reports whether something is missing of which the log does not tell the name: whether a checkpoint has it
+    /// cannot be seen by the names in that.
+    pub(super) fn has_nameless(&self) -> bool {
+        self.others || !self.absent.is_empty()
+    }
+
+    /// Reports whether all of this is missing in `other` too, as far as can be told.
+    pub(super) fn is_within(&self, other: &Self) -> bool {
+        self.unusable.is_subset(&other.unusable)
+            && self.absent.is_subset(&other.absent)
+            && (other.others || !self.others)
+    }
+
+    /// Notes a commit of the log that cannot be used.
+    pub(super) fn note_unusable(&mut self, stamp: Stamp) {
+        if self.has_room() {
+            self.unusable.insert(stamp);
+        } else {
+            self.others |= !self.unusable.contains(&stamp);
+        }
+    }
+
+    /// Notes commits of a run that were not there before one that follows them.
+    pub(super) fn note_absent(&mut self, run: Run, sequences: Range<u64>) {
+        for sequence in sequences {
+            if !self.has_room() {
+                self.others = true;
+                return;
+            }
+            self.absent.insert((run, sequence));
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.unusable.len() + self.absent.len() < MISSING_MAX
+    }
+
+    /// Notes that a commit was folded after all.
+    pub(super) fn came(&mut self, commit: &Commit) {
+        self.unusable.remove(&commit.stamp);
+        self.absent.remove(&(Run::of(commit), commit.sequence));
+    }
+
+    /// Notes what the whole log has; what is named later than `before_ms` may have come since.
+    pub(super) fn listed(&mut self, all: &HashSet<Stamp>, before_ms: u64) {
+        let kept = self.unusable.len();
+        self.unusable.retain(|stamp| stamp.ms >= before_ms || all.contains(stamp));
+        self.others |= self.unusable.len() < kept;
+    }
+
+    /// Encodes what is known, for the index.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("numbers always encode")
+    }
+
+    /// Reads what `encode` wrote. If it is anything else, something may be missing.
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        postcard::from_bytes(bytes).unwrap_or(Self { others: true, ..Self::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::stamp::NodeId;
+
+    fn commit(node: u64, sequence: u64) -> Commit {
+        let node = NodeId(node);
+        Commit {
+            stamp: Stamp { ms: sequence, counter: 0, node },
+            node,
+            incarnation: 1,
+            sequence,
+            packs: Vec::new(),
+            blobs: Vec::new(),
+            changes: Vec::new(),
+            extensions: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_missing_is_there_when_it_has_come() {
+        let mut missing = Missing::default();
+        missing.note_absent(Run::of(&commit(1, 0)), 2..4);
+        missing.note_unusable(commit(2, 7).stamp);
+        assert!(missing.has_nameless() && missing == Missing::decode(&missing.encode()));
+        missing.came(&commit(1, 1));
+        missing.came(&commit(1, 2));
+        assert!(missing.has_nameless(), "one is missing still");
+        missing.came(&commit(1, 3));
+        assert!(!missing.has_nameless() && !missing.is_empty());
+        missing.came(&commit(2, 7));
+        assert!(missing.is_empty());
+    }
+
+    #[test]
+    fn what_went_from_the_log_before_it_could_be_used_stays_missing() {
+        let mut missing = Missing::default();
+        let (old, young) = (commit(1, 5).stamp, commit(1, 9).stamp);
+        missing.note_unusable(old);
+        missing.note_unusable(young);
+        let known = missing.clone();
+        missing.listed(&[old].into(), 9);
+        assert_eq!(missing, known);
+        missing.listed(&HashSet::new(), 9);
+        assert!(missing.has_nameless() && missing.unusable.contains(&young));
+        assert!(!missing.is_within(&known) && known.is_within(&known));
+        assert!(Missing::decode(b"\xff").has_nameless(), "nobody knows");
+    }
+
+    #[test]
+    fn more_than_can_be_remembered_is_remembered_as_such() {
+        let mut missing = Missing::default();
+        missing.note_absent(Run::of(&commit(1, 0)), 0..u64::MAX);
+        assert_eq!(missing.absent.len(), MISSING_MAX);
+        for sequence in 0..2 * MISSING_MAX as u64 {
+            missing.came(&commit(1, sequence));
+        }
+        assert!(!missing.is_empty() && missing.absent.is_empty());
+    }
+}

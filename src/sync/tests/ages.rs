@@ -1,0 +1,105 @@
+//! Nodes that are configured with different expiries over one store: the one that it declares is what all keep.
+
+use std::time::Duration;
+
+use super::checkpoints::*;
+use super::harness::*;
+use crate::namespace::Op;
+
+const DAY: Duration = Duration::from_hours(24);
+const MONTH: Duration = Duration::from_hours(30 * 24);
+
+/// A node that has asked the store what it declares.
+async fn checked(world: &World) -> Node {
+    let node = world.node();
+    node.remote().check().await.unwrap();
+    node
+}
+
+/// A store that declares a month, with a node of the month and one that is configured with five days.
+async fn two_ages() -> (World, World, Node, Node) {
+    let month = World::aging(MONTH);
+    let short = World { expiry: Some(5 * DAY), ..month.clone() };
+    let a = checked(&month).await;
+    let b = checked(&short).await;
+    (month, short, a, b)
+}
+
+#[test]
+fn p11_expiry_here_is_no_reason_to_forget_what_others_show() {
+    run(async {
+        let (month, _, mut a, mut b) = two_ages().await;
+        a.write("f", &content(1, 9_000));
+        a.write("removed", &content(2, 9_000));
+        a.push().await;
+        a.remove("removed");
+        a.push().await;
+        assert!(b.pull().await);
+        for _ in 0..14 {
+            month.clock.advance(DAY);
+            assert!(a.pull().await && b.pull().await);
+            b.keep_house().await;
+        }
+        assert!(a.read("f").await.is_some());
+        assert!(b.entry("f").is_none(), "its own age is strict");
+        assert_eq!(a.registers(), b.registers(), "it keeps what others go by");
+        // Whoever starts from what it wrote shows what all of that age show.
+        checkpoint(&b).await;
+        remove_log(&month, |_| true).await;
+        let fresh = checked(&month).await;
+        assert!(fresh.pull().await && fresh.read("f").await.is_some());
+        for _ in 0..30 {
+            month.clock.advance(DAY);
+            assert!(b.pull().await);
+            b.keep_house().await;
+        }
+        assert!(b.registers().is_empty(), "and no longer than they");
+    });
+}
+
+#[test]
+fn checkpoints_are_left_to_nodes_of_the_declared_age_as_long_as_they_write_them() {
+    run(async {
+        let (month, _, a, mut b) = two_ages().await;
+        let count = async || {
+            let keys = month.store.keys().await;
+            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
+        };
+        let write = async |b: &mut Node| {
+            for n in 0..260_u64 {
+                b.publish(vec![(path("f"), Op::Put(file_of(n)))]);
+                b.push().await;
+                month.clock.advance(Duration::from_millis(5));
+            }
+        };
+        assert!(a.pull().await);
+        checkpoint(&a).await;
+        write(&mut b).await;
+        assert!(b.engine.checkpointer().unwrap().is_due());
+        b.engine.checkpointer().unwrap().write_if_due().await;
+        assert_eq!(count().await, 1);
+        month.clock.advance(16 * DAY);
+        write(&mut b).await;
+        b.engine.checkpointer().unwrap().write_if_due().await;
+        assert_eq!(count().await, 2, "nobody else does it");
+    });
+}
+
+#[test]
+fn p11_expiry_that_is_declared_counts_also_for_a_start_without_the_store() {
+    run(async {
+        let short = World::aging(5 * DAY);
+        let long = World { expiry: Some(MONTH), ..short.clone() };
+        let mut a = checked(&short).await;
+        let b = checked(&long).await;
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        assert!(b.pull().await && b.read("f").await.is_some());
+        b.engine.ledger().save().unwrap();
+        short.clock.advance(Duration::from_hours(109));
+        let b = long.node_at(b.crash());
+        b.fail("resets=100");
+        assert!(b.entry("f").is_none(), "it may be gone from the store by now");
+        assert_eq!(b.remote().effective_expiry(), Some(5 * DAY));
+    });
+}

@@ -1,0 +1,177 @@
+//! Commits that a node could not read: it knows of them, and no checkpoint of its own takes them from others.
+
+use std::time::Duration;
+
+use super::checkpoints::*;
+use super::harness::*;
+use crate::sync::LOG_GRACE;
+use crate::sync::missing::Missing;
+
+async fn log(world: &World) -> Vec<String> {
+    let keys = world.store.keys().await.into_iter();
+    keys.filter(|key| key.starts_with("log/")).collect()
+}
+
+async fn count_checkpoints(world: &World) -> usize {
+    world.store.keys().await.iter().filter(|key| key.starts_with("checkpoints/")).count()
+}
+
+/// A node that has read everything, one that could not read the commit of `lost`, and what lies in that.
+async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
+    let (mut a, b) = (world.node(), world.node());
+    for name in ["first", "lost", "last"] {
+        a.write(name, &content(1, 9_000));
+        a.push().await;
+    }
+    let key = log(world).await.remove(1);
+    let good = world.store.read(&key).await.unwrap();
+    world.store.overwrite(&key, b"damaged".to_vec()).await;
+    assert!(b.pull().await && b.entry("last").is_some());
+    assert!(b.entry("lost").is_none() && b.engine.ledger().is_partial());
+    (a, b, key, good.to_vec())
+}
+
+#[test]
+fn p9_self_healing_of_a_commit_by_a_checkpoint_of_who_has_read_it() {
+    run(async {
+        let world = World::new();
+        let (a, b, ..) = one_is_damaged(&world).await;
+        checkpoint(&a).await;
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await);
+        assert!(b.read("lost").await == Some(content(1, 9_000)));
+        assert!(!b.engine.ledger().is_partial());
+        assert_eq!(a.registers(), b.registers());
+        let gets = b.remote().requests().gets;
+        for _ in 0..3 {
+            world.clock.advance(Duration::from_mins(11));
+            assert!(b.pull().await);
+        }
+        assert_eq!(b.remote().requests().gets, gets, "that was all");
+    });
+}
+
+#[test]
+fn what_one_node_could_not_read_is_in_every_later_checkpoint() {
+    run(async {
+        for (restart, gone) in [(false, false), (true, false), (false, true), (true, true)] {
+            let world = World::new();
+            let (a, mut b, ..) = one_is_damaged(&world).await;
+            world.clock.advance(Duration::from_secs(1));
+            checkpoint(&a).await;
+            drop(a);
+            if gone {
+                // As `gc` does with what a checkpoint has.
+                remove_log(&world, |_| true).await;
+            }
+            if restart {
+                b.engine.ledger().save().unwrap();
+                b = world.node_at(b.crash());
+                assert!(b.engine.ledger().is_partial(), "it is known after a start");
+            }
+            world.clock.advance(Duration::from_secs(1));
+            checkpoint(&b).await;
+            remove_log(&world, |_| true).await;
+            let fresh = world.node();
+            assert!(fresh.pull().await);
+            let read = fresh.read("lost").await;
+            assert!(read == Some(content(1, 9_000)), "restart {restart}, gone {gone}");
+        }
+    });
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_had_is_not_replaced_by_one_with_less() {
+    run(async {
+        let world = World::new();
+        let (a, b, ..) = one_is_damaged(&world).await;
+        world.clock.advance(Duration::from_secs(1));
+        let name = checkpoint(&a).await;
+        let key = format!("checkpoints/{name}");
+        let good = world.store.read(&key).await.unwrap();
+        world.store.overwrite(&key, b"damaged".to_vec()).await;
+        assert!(b.engine.checkpointer().unwrap().write().await.is_err());
+        world.store.overwrite(&key, good.to_vec()).await;
+        assert_eq!(count_checkpoints(&world).await, 1);
+    });
+}
+
+#[test]
+fn where_nobody_has_read_a_commit_checkpoints_are_written_all_the_same() {
+    run(async {
+        let world = World::new();
+        let (a, mut b, key, good) = one_is_damaged(&world).await;
+        drop(a);
+        for round in 0..3 {
+            world.clock.advance(Duration::from_secs(1));
+            b.write(&format!("own{round}"), b"x");
+            b.push().await;
+            checkpoint(&b).await;
+            assert!(b.engine.ledger().is_partial(), "writing one heals nothing");
+        }
+        // It can be read after all: the checkpoints do not name it, so everybody reads it.
+        world.store.overwrite(&key, good).await;
+        let fresh = world.node();
+        assert!(fresh.pull().await && fresh.entry("lost").is_some());
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await && !b.engine.ledger().is_partial());
+        assert_eq!(fresh.registers(), b.registers());
+    });
+}
+
+#[test]
+fn a_commit_that_comes_late_is_not_missing_any_more() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        for n in 0..4 {
+            a.write(&format!("f{n}"), b"x");
+            a.push().await;
+        }
+        let keys = log(&world).await;
+        let mut bytes = Vec::new();
+        for key in &keys[1..3] {
+            bytes.push(world.store.read(key).await.unwrap().to_vec());
+            world.store.remove(key).await;
+        }
+        assert!(b.pull().await && b.entry("f3").is_some() && b.entry("f1").is_none());
+        assert!(
+            b.engine.ledger().snapshot(&Missing::default()).is_none(),
+            "looked at under the lock"
+        );
+        for (key, bytes) in keys[1..3].iter().zip(bytes) {
+            assert!(b.engine.ledger().is_partial(), "before {key} is there");
+            b.engine.ledger().save().unwrap();
+            b = world.node_at(b.crash());
+            world.store.overwrite(key, bytes).await;
+            assert!(b.pull().await);
+        }
+        assert!(!b.engine.ledger().is_partial() && b.entry("f1").is_some());
+        b.engine.ledger().save().unwrap();
+        let b = world.node_at(b.crash());
+        assert!(!b.engine.ledger().is_partial(), "and that is saved as well");
+    });
+}
+
+#[test]
+fn a_node_that_starts_from_a_checkpoint_knows_what_it_could_not_read_behind_it() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 6).await;
+        let [mut a, b] = nodes;
+        world.clock.advance(LOG_GRACE);
+        checkpoint(&a).await;
+        let old = log(&world).await.len();
+        a.write("lost", b"x");
+        a.push().await;
+        let key = log(&world).await.remove(old);
+        world.store.overwrite(&key, b"damaged".to_vec()).await;
+        // One that was away, and one that is new.
+        let fresh = world.node();
+        for node in [&b, &fresh] {
+            assert!(node.pull().await && node.entry("lost").is_none());
+            assert!(node.engine.ledger().is_partial());
+        }
+    });
+}
