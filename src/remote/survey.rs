@@ -33,6 +33,8 @@ const SAME_MS: u64 = 1000;
 const DELETE_TIME_MAX: Duration = Duration::from_millis(100);
 /// Objects that are looked at again at once.
 const HEADS_AT_ONCE: usize = 8;
+/// Objects that are looked at again before these are deleted: few, so that little time is in between.
+const LOOKED_AT_TOGETHER: usize = 64;
 
 /// What an object is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +100,11 @@ impl Object {
         });
         let stored_ms = stored_ms(&meta);
         Self { what, size: meta.size, stored_ms, key: meta.location }
+    }
+
+    /// Reports whether another object may come under its key.
+    fn may_come_again(&self) -> bool {
+        matches!(self.what, What::Blob(_) | What::Probe)
     }
 }
 
@@ -167,7 +174,12 @@ impl Remote {
             return Err(Error::new(Kind::Invalid, op));
         }
         let mut all = Vec::with_capacity(objects.len());
-        for some in objects.chunks(PAGE_OBJECTS) {
+        let alike = objects.chunk_by(|a, b| a.may_come_again() == b.may_come_again());
+        let together = |some: &[Object]| match some.first() {
+            Some(first) if first.may_come_again() => LOOKED_AT_TOGETHER,
+            _ => PAGE_OBJECTS,
+        };
+        for some in alike.flat_map(|alike| alike.chunks(together(alike))) {
             if self.inner.caller.backend.dir().is_some() {
                 all.extend(self.delete_files(some).await?);
             } else {
@@ -222,7 +234,7 @@ impl Remote {
 
     /// Looks once more at an object whose key may be written again; says if it is not to be deleted.
     async fn look_again(&self, object: &Object) -> Option<Deleted> {
-        if !matches!(object.what, What::Blob(_) | What::Probe) {
+        if !object.may_come_again() {
             return None;
         }
         let key = &object.key;
@@ -285,7 +297,42 @@ impl Remote {
 
 #[cfg(test)]
 mod tests {
+    use super::super::connect::RemoteOptions;
+    use super::super::fault::{Faults, MemoryStore};
     use super::*;
+    use crate::clock::Clock;
+
+    /// A bucket cannot delete "only if it is the same still", so little is to come between look and deletion.
+    #[test]
+    fn few_are_looked_at_before_they_are_deleted() {
+        let store = MemoryStore::new();
+        let options = RemoteOptions::default();
+        let remote = store.remote(&Faults::none(), &options, Clock::system(), NodeId(1));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            for n in 0..200_u64 {
+                let digest = Digest::of(&n.to_le_bytes());
+                let name = keys::pack_name(&Stamp { ms: n, counter: 0, node: NodeId(1) });
+                store.overwrite(&format!("packs/{name}"), b"x".to_vec()).await;
+                let key = format!("blobs/{}/{digest}", digest.shard());
+                store.overwrite(&key, b"x".to_vec()).await;
+            }
+            let (pages, mut arriving) = mpsc::channel(1);
+            let (listed, page) = futures::join!(remote.survey(pages), arriving.recv());
+            listed.expect("listed");
+            let page = page.expect("a page");
+            let all: Vec<_> = page.into_iter().filter(|o| o.what != What::Format).collect();
+            assert_eq!(all.len(), 400);
+            let before = remote.requests();
+            let outcomes = remote.delete(&all).await.expect("deleted");
+            assert!(
+                outcomes.iter().all(|one| matches!(one, Deleted::Gone)) && outcomes.len() == 400
+            );
+            let after = remote.requests();
+            assert_eq!(after.heads - before.heads, 200, "packs are never written again");
+            assert_eq!(after.deletes - before.deletes, 4 + 1);
+        });
+    }
 
     #[test]
     fn only_what_we_write_is_ours() {
