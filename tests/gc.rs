@@ -143,3 +143,27 @@ fn gc_of_a_store_that_declares_nothing_goes_by_its_own() {
         assert!(said.err.contains(part), "`{part}` is not in: {}", said.err);
     }
 }
+
+/// What somebody keeps beside ours can be out of our reach, such as the `lost+found` of a disk's root.
+#[test]
+fn gc_goes_on_where_foreign_directories_cannot_be_read() {
+    let bench = Bench::declaring("\"30d\"");
+    let (young, old) = (bench.pack(10), bench.pack(60));
+    let notes = [bench.object("notes.txt", 100), bench.object("more/notes.txt", 100)];
+    let lost = bench.store().join("lost+found");
+    std::fs::create_dir(&lost).expect("made");
+    // It leads back to where it is, which nobody can read to the end, whoever he is.
+    std::os::unix::fs::symlink(".", lost.join("back")).expect("made");
+    let said = bench.gc(&["--json"]);
+    assert_eq!(said.status, Some(0), "{}", said.err);
+    let report = said.report();
+    assert_eq!(left(&[&young, &old, &notes[0], &notes[1]]), [true, false, true, true]);
+    assert_eq!(report["kept"]["format"]["objects"], 1, "{report}");
+    assert_eq!(report["foreign"]["objects"], 2, "{report}");
+    assert!(said.err.contains("could not all be counted"), "{}", said.err);
+    // Of what is ours, all has to be seen.
+    std::os::unix::fs::symlink(".", bench.store().join("packs/back")).expect("made");
+    let old = bench.pack(60);
+    let said = bench.gc(&[]);
+    assert_eq!((said.status, left(&[&old])), (Some(1), vec![true]), "{}", said.err);
+}

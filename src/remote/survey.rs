@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use futures::stream;
+use futures::stream::{self, BoxStream};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStoreExt as _};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt as _};
 use tokio::sync::mpsc;
 
-use super::call::Call;
+use super::call::{Call, Failure};
 use super::keys;
 use super::meter::Verb;
 use super::store::Remote;
@@ -112,6 +112,65 @@ fn stored_ms(meta: &ObjectMeta) -> u64 {
     meta.last_modified.timestamp_millis().max(0) as u64
 }
 
+/// A list that is under way.
+struct Listing<'a> {
+    remote: &'a Remote,
+    page: Vec<Object>,
+    pages: mpsc::Sender<Vec<Object>>,
+    /// Nobody takes the pages any more; it is known there why.
+    over: bool,
+}
+
+impl Listing<'_> {
+    async fn add(&mut self, meta: ObjectMeta) {
+        self.page.push(Object::of(meta, self.remote.inner.keys.prefix()));
+        if self.page.len() == PAGE_OBJECTS {
+            self.hand_over().await;
+        }
+    }
+
+    async fn hand_over(&mut self) {
+        let caller = &self.remote.inner.caller;
+        if !caller.backend.counts_itself() {
+            caller.meter.request(Verb::List);
+        }
+        let page = std::mem::take(&mut self.page);
+        if !page.is_empty() {
+            self.over |= self.pages.send(page).await.is_err();
+        }
+    }
+
+    async fn add_all(
+        &mut self,
+        mut all: BoxStream<'static, object_store::Result<ObjectMeta>>,
+    ) -> std::result::Result<(), Failure> {
+        let deadline = self.remote.inner.caller.deadline;
+        while !self.over {
+            let next = clock::within(deadline, all.next()).await;
+            let next = next.ok_or_else(|| Trouble::timed_out("no page of the list came".into()))?;
+            let Some(meta) = next else { break };
+            self.add(meta?).await;
+        }
+        Ok(())
+    }
+
+    /// Adds what lies beside our places, as far as it can be had; fails with the first trouble.
+    async fn add_foreign(&mut self, store: &dyn ObjectStore) -> std::result::Result<(), Failure> {
+        let deadline = self.remote.inner.caller.deadline;
+        let top = clock::within(deadline, store.list_with_delimiter(None)).await;
+        let top = top.ok_or_else(|| Trouble::timed_out("no list came".into()))??;
+        for meta in top.objects {
+            self.add(meta).await;
+        }
+        let ours = self.remote.inner.keys.places();
+        let mut outcome = Ok(());
+        for dir in top.common_prefixes.into_iter().filter(|dir| !ours.contains(dir)) {
+            outcome = outcome.and(self.add_all(store.list(Some(&dir))).await);
+        }
+        outcome
+    }
+}
+
 /// What came of deleting an object.
 #[derive(Debug)]
 pub enum Deleted {
@@ -125,40 +184,33 @@ pub enum Deleted {
 
 impl Remote {
     /// Lists everything below the prefix, in no order, and hands it over a page at a time. Ends early when
-    /// nobody takes the pages any more.
-    pub async fn survey(&self, pages: mpsc::Sender<Vec<Object>>) -> Result<()> {
+    /// nobody takes the pages any more. Returns why not all that is foreign was seen, if so.
+    ///
+    /// A shared directory may be the root of a disk, or hold what others keep from us: there our places have
+    /// to be seen whole, and what is foreign as far as it can be had.
+    pub async fn survey(&self, pages: mpsc::Sender<Vec<Object>>) -> Result<Option<String>> {
         self.ready(self.lane).await?;
-        let prefix = self.inner.keys.prefix().clone();
-        let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
+        let inner = &self.inner;
         let op = format!("list {}", inner.url);
         let call = Call { limit: SURVEY_TIME_MAX, ..self.call(Verb::List, op) };
+        let is_dir = inner.caller.backend.dir().is_some();
         inner
             .caller
             .call(call, |store| async move {
-                let below = (prefix.parts().next().is_some()).then_some(&prefix);
-                let mut all = store.list(below);
-                let mut page = Vec::with_capacity(PAGE_OBJECTS);
-                loop {
-                    let next = clock::within(deadline, all.next()).await;
-                    let next =
-                        next.ok_or_else(|| Trouble::timed_out("no page of the list came".into()))?;
-                    let more = next.is_some();
-                    if let Some(meta) = next {
-                        page.push(Object::of(meta?, &prefix));
-                    }
-                    if page.len() == PAGE_OBJECTS || !more {
-                        if !inner.caller.backend.counts_itself() {
-                            inner.caller.meter.request(Verb::List);
-                        }
-                        if !more && page.is_empty() {
-                            return Ok(());
-                        }
-                        // Nobody listens: it is known there why.
-                        if pages.send(std::mem::take(&mut page)).await.is_err() || !more {
-                            return Ok(());
-                        }
-                    }
+                let prefix = inner.keys.prefix();
+                let mut listing = Listing { remote: self, page: Vec::new(), pages, over: false };
+                if !is_dir {
+                    let below = (prefix.parts().next().is_some()).then_some(prefix);
+                    listing.add_all(store.list(below)).await?;
+                    listing.hand_over().await;
+                    return Ok(None);
                 }
+                for place in inner.keys.places() {
+                    listing.add_all(store.list(Some(&place))).await?;
+                }
+                let missed = listing.add_foreign(&*store).await.err();
+                listing.hand_over().await;
+                Ok(missed.map(|Failure(trouble)| trouble.to_string()))
             })
             .await
     }

@@ -101,7 +101,9 @@ impl Collector {
             Ok(())
         };
         let (listed, judged) = futures::join!(remote.survey(pages), judging);
-        judged.and(listed)?;
+        if let Some(why) = judged.and(listed)? {
+            report.notes.push(format!("what is not ours could not all be counted: {why}"));
+        }
         if let Some(writer) = &self.writer {
             report.temporaries = writer.sweep_temporaries().await as u64;
         }
