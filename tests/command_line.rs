@@ -3,7 +3,7 @@
 mod fake;
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Lines};
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -63,10 +63,10 @@ impl Bench {
     }
 
     /// Mounts the fake in a process of its own; `None`, with a note, where that cannot be.
-    fn fake(&self) -> Option<FakeMount> {
+    fn fake(&self, test: &str) -> Option<FakeMount> {
         let us = rustix::process::geteuid();
         if !us.is_root() || File::options().read(true).open("/dev/fuse").is_err() {
-            skipped("mounting needs root and /dev/fuse");
+            skipped(test, "mounting needs root and /dev/fuse");
             return None;
         }
         let mut command = Command::new(std::env::current_exe().expect("a name"));
@@ -81,9 +81,10 @@ impl Bench {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "whoever reads the test's output counts these lines")]
-fn skipped(why: &str) {
-    eprintln!("SKIPPED: {why}");
+/// Says past the capture of output, and in one piece, that a test could not run.
+fn skipped(test: &str, why: &str) {
+    let line = format!("SKIPPED {test}: {why}\n");
+    drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
 const FAKE: &str = "FAKE_MOUNT_POINT";
@@ -210,7 +211,7 @@ fn a_disk_without_room_is_refused() {
     std::fs::create_dir(&small).expect("mkdir");
     let flags = rustix::mount::MountFlags::empty();
     if rustix::mount::mount("none", &small, "tmpfs", flags, c"size=1m").is_err() {
-        skipped("mounting needs root");
+        skipped("a_disk_without_room_is_refused", "mounting needs root");
         return;
     }
     let args = ["config", "check", "mnt", "--cache-dir", "small/c"];
@@ -227,7 +228,9 @@ fn a_disk_without_room_is_refused() {
 #[test]
 fn directories_on_another_of_our_mounts_are_refused() {
     let bench = Bench::new();
-    let Some(_fake) = bench.fake() else { return };
+    let Some(_fake) = bench.fake("directories_on_another_of_our_mounts_are_refused") else {
+        return;
+    };
     std::fs::create_dir(bench.path("second")).expect("mkdir");
     let words = &["the cache directory", "lies on the hearthfs mount"];
     refuses(&bench, &["mount", "second", "--cache-dir", "mnt/c"], 2, words);
@@ -271,7 +274,7 @@ fn config_show_is_a_file_that_says_the_same() {
 #[test]
 fn a_mount_is_shown_drained_and_unmounted() {
     let bench = Bench::new();
-    let Some(mut fake) = bench.fake() else { return };
+    let Some(mut fake) = bench.fake("a_mount_is_shown_drained_and_unmounted") else { return };
     let status = bench.output(&["status", "mnt", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&out(&status)).expect("JSON");
     assert_eq!(json["mount_point"].as_str(), bench.path("mnt").to_str());
@@ -297,7 +300,7 @@ fn a_mount_is_shown_drained_and_unmounted() {
 #[test]
 fn unmount_now_leaves_the_backlog() {
     let bench = Bench::new();
-    let Some(fake) = bench.fake() else { return };
+    let Some(fake) = bench.fake("unmount_now_leaves_the_backlog") else { return };
     let output = bench.output(&["unmount", "mnt", "--now"]);
     assert!(output.status.success(), "{}", err(&output));
     assert!(err(&output).contains("2 changes (4.0 KiB) not yet remote; kept"), "{}", err(&output));
@@ -307,7 +310,7 @@ fn unmount_now_leaves_the_backlog() {
 #[test]
 fn a_busy_mount_stays() {
     let bench = Bench::new();
-    let Some(fake) = bench.fake() else { return };
+    let Some(fake) = bench.fake("a_busy_mount_stays") else { return };
     // A working directory holds a mount as well as an open file does.
     let mut holder =
         Command::new("sleep").arg("60").current_dir(bench.path("mnt")).spawn().expect("sleep");
@@ -320,7 +323,9 @@ fn a_busy_mount_stays() {
 #[test]
 fn what_a_dead_daemon_left_is_recognised_and_taken_away() {
     let bench = Bench::new();
-    let Some(mut fake) = bench.fake() else { return };
+    let Some(mut fake) = bench.fake("what_a_dead_daemon_left_is_recognised_and_taken_away") else {
+        return;
+    };
     fake.child.kill().expect("ours");
     fake.child.wait().expect("ours");
     assert!(fake.is_mounted());
@@ -337,7 +342,7 @@ fn what_a_dead_daemon_left_is_recognised_and_taken_away() {
 #[test]
 fn run_sets_variables_and_keeps_the_users() {
     let bench = Bench::new();
-    let Some(fake) = bench.fake() else { return };
+    let Some(fake) = bench.fake("run_sets_variables_and_keeps_the_users") else { return };
     let mut command = bench.command(&["run", "--mount", "mnt", "--", "env"]);
     command.env("GOCACHE", "/mine");
     let output = command.output().expect("started");
@@ -361,7 +366,7 @@ fn run_sets_variables_and_keeps_the_users() {
 #[test]
 fn run_passes_the_end_of_its_command_on() {
     let bench = Bench::new();
-    let Some(_fake) = bench.fake() else { return };
+    let Some(_fake) = bench.fake("run_passes_the_end_of_its_command_on") else { return };
     let run =
         |args: &[&str]| bench.output(&[&["run", "--mount", "mnt", "--"], args].concat()).status;
     assert_eq!(run(&["true"]).code(), Some(0));
@@ -377,7 +382,7 @@ fn run_passes_the_end_of_its_command_on() {
 #[test]
 fn run_passes_signals_to_its_command() {
     let bench = Bench::new();
-    let Some(_fake) = bench.fake() else { return };
+    let Some(_fake) = bench.fake("run_passes_signals_to_its_command") else { return };
     for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("USR1", Signal::USR1)] {
         // Waits in pieces, so that the shell's trap runs soon.
         let script = format!("trap 'exit 7' {name}; echo up; while :; do sleep 0.05; done");
@@ -397,7 +402,7 @@ fn run_passes_signals_to_its_command() {
 #[test]
 fn several_runs_share_a_mount() {
     let bench = Bench::new();
-    let Some(fake) = bench.fake() else { return };
+    let Some(fake) = bench.fake("several_runs_share_a_mount") else { return };
     let args = ["run", "--mount", "mnt", "--", "sleep", "0.2"];
     let start = || bench.command(&args).stderr(Stdio::piped()).spawn().expect("started");
     let all: Vec<Child> = (0..4).map(|_| start()).collect();
@@ -411,7 +416,7 @@ fn several_runs_share_a_mount() {
 #[test]
 fn run_refuses_a_mount_with_another_remote() {
     let bench = Bench::new();
-    let Some(_fake) = bench.fake() else { return };
+    let Some(_fake) = bench.fake("run_refuses_a_mount_with_another_remote") else { return };
     let args = ["run", "--mount", "mnt", "--remote", "file:///other", "--", "true"];
     refuses(&bench, &args, 2, &["file:///fake/remote, not file:///other"]);
 }
@@ -419,7 +424,7 @@ fn run_refuses_a_mount_with_another_remote() {
 #[test]
 fn waiting_for_the_dead_has_an_end() {
     let bench = Bench::new();
-    let Some(fake) = bench.fake() else { return };
+    let Some(fake) = bench.fake("waiting_for_the_dead_has_an_end") else { return };
     // A daemon that is stopped neither answers nor dies.
     kill_process(Pid::from_child(&fake.child), Signal::STOP).expect("sent");
     let clock = hearthfs::clock::Clock::system();

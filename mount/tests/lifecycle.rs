@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::shelf::{Manners, Shelf, Way};
-use common::{Mounted, skipped};
+use common::{Mounted, say_skipped, skipped};
 use hearthfs_mount::process::{Signal, send_signal};
 use hearthfs_mount::{Ino, MountOptions, Session, mounts};
 
@@ -140,12 +140,7 @@ fn a_user_mounts_through_the_helper() {
     }
     let open_to_all = fs::metadata("/dev/fuse").unwrap().permissions().mode() & 0o006 == 0o006;
     if !open_to_all || Command::new("fusermount3").arg("-V").output().is_err() {
-        writeln!(
-            std::io::stderr(),
-            "SKIPPED {name}: /dev/fuse is for root only, or no fusermount3"
-        )
-        .unwrap();
-        return;
+        return say_skipped(name, "/dev/fuse is for root only, or no fusermount3");
     }
     let (mut child, dir) = serve(USER);
     assert_eq!(fs::read(dir.path().join("ready")).unwrap(), b"it needs CAP_SYS_ADMIN");
@@ -375,9 +370,7 @@ fn who_is_being_killed_and_who_is_not() {
         return;
     }
     if Command::new("python3").arg("-V").output().is_err() {
-        writeln!(std::io::stderr(), "SKIPPED who_is_being_killed_and_who_is_not: no python3")
-            .unwrap();
-        return;
+        return say_skipped("who_is_being_killed_and_who_is_not", "no python3");
     }
     let wait = |how: &str| format!("print('{how}', flush=True)\ntime.sleep(100)\n");
     let table = [

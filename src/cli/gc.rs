@@ -7,10 +7,10 @@ use clap::Args;
 
 use super::failure::{Failure, Outcome};
 use super::output::{count, data, note};
-use super::store::StoreOptions;
+use super::store::{Chosen, StoreOptions};
 use super::wait;
-use crate::config::{ByteSize, parse_duration};
-use crate::daemon::{self, Collected, Collecting};
+use crate::config::{ByteSize, format_age, parse_duration};
+use crate::daemon::{self, Collected, Collecting, Collection, Declared};
 
 /// Options of `hearthfs gc`.
 #[derive(Args, Clone, Debug)]
@@ -33,11 +33,16 @@ pub(super) struct Collect {
 
 /// Runs the command.
 pub(super) fn run(command: &Collect) -> Outcome<()> {
-    let settings = command.store.settings()?;
-    let collector = daemon::collector(&settings, command.dry_run, command.hazardous_grace)
-        .map_err(|error| Failure::at_start(&error))?;
+    let chosen = command.store.settings()?;
+    let (dry_run, grace) = (command.dry_run, command.hazardous_grace);
+    let asked = Collection { dry_run, told: chosen.expiry_by.is_some(), grace };
     let report = wait(async {
-        collector.check().await.map_err(|error| Failure::at_start(&error))?;
+        let collector = daemon::collector(&chosen.settings, asked).await;
+        let collector = collector.map_err(|error| Failure::at_start(&error))?;
+        // Before anything goes by it.
+        if let Some(text) = difference(collector.declared(), collector.expiry(), &chosen) {
+            note(&format!("warning: {text}"));
+        }
         let mut shown = Shown { on: std::io::stderr().is_terminal(), shown: false };
         Ok(collector.collect(|progress| shown.show(progress)).await?)
     })?;
@@ -47,8 +52,8 @@ pub(super) fn run(command: &Collect) -> Outcome<()> {
         data(&(text + "\n"))?;
     } else {
         data(&text(&report))?;
-        report.notes.iter().for_each(|line| note(&format!("note: {line}")));
     }
+    report.notes.iter().for_each(|line| note(&format!("note: {line}")));
     if report.failed.objects == 0 {
         return Ok(());
     }
@@ -57,13 +62,37 @@ pub(super) fn run(command: &Collect) -> Outcome<()> {
         .hint("check that the credentials may delete; what was left is tried again next time"))
 }
 
+/// Says that the expiry that counts is not the only one that somebody has named.
+fn difference(declared: Declared, counts: Option<Duration>, chosen: &Chosen) -> Option<String> {
+    let url = chosen.settings.remote.url.as_ref()?;
+    let (own, counts) = (format_age(chosen.settings.expiry.age), format_age(counts));
+    match (declared, &chosen.expiry_by) {
+        (Declared::Age(age), Some(by)) if age != chosen.settings.expiry.age => {
+            let declared = format_age(age);
+            let end = if counts == declared {
+                "which is no longer, counts"
+            } else {
+                "the shorter, counts, and nodes that live by the other lose what is deleted"
+            };
+            Some(format!(
+                "{url} declares an expiry of {declared}, and {by} says {own}: {counts}, {end}"
+            ))
+        }
+        (Declared::Unknown, None) => Some(format!(
+            "{url} declares no expiry: {counts}, the default, counts; `hearthfs lifecycle apply {url} \
+             --expiry {counts}` declares it"
+        )),
+        _ => None,
+    }
+}
+
 /// Writes the report for people.
 fn text(report: &Collected) -> String {
     use std::fmt::Write as _;
-    let mut out = String::new();
+    // Writing to a string does not fail.
+    let mut out = format!("{:<13} {}\n", "expiry", report.expiry);
     let mut line = |verb: &str, objects: u64, bytes: u64, kind: &str, why: &str| {
         let size = ByteSize(bytes).human();
-        // Writing to a string does not fail.
         writeln!(
             out,
             "{}",
@@ -129,16 +158,23 @@ mod tests {
     #[test]
     fn a_report_is_one_line_for_each_kind_and_reason() {
         let tally = CollectedTally { objects: 12, bytes: 3 << 20 };
-        let mut report = Collected { dry_run: true, foreign: tally, ..Collected::default() };
+        let mut report = Collected {
+            dry_run: true,
+            expiry: "30d".to_owned(),
+            foreign: tally,
+            ..Collected::default()
+        };
         let removed = CollectedRemoved { kind: "packs", why: CollectedWhy::Unused, tally };
         report.deleted.push(removed);
         report.kept.insert("commits", tally);
         let lines = text(&report);
-        assert_eq!(lines.lines().count(), 3, "{lines}");
-        for word in ["would delete", "used by no entry", "kept", "commits", "not ours", "3.0 MiB"] {
+        assert_eq!(lines.lines().count(), 4, "{lines}");
+        for word in
+            ["30d", "would delete", "used by no entry", "kept", "commits", "not ours", "3.0 MiB"]
+        {
             assert!(lines.contains(word), "`{word}` is not in:\n{lines}");
         }
         report.dry_run = false;
-        assert!(text(&report).starts_with("deleted"));
+        assert!(text(&report).contains("\ndeleted"), "{}", text(&report));
     }
 }

@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use super::failure::{Failure, Outcome};
 use super::output::{data, note};
-use super::store::StoreOptions;
+use super::store::{Chosen, StoreOptions};
 use super::wait;
 use crate::clock::Clock;
 use crate::config::{Settings, format_age};
-use crate::daemon::{self, Declaration, Declared, Lifecycle, Report};
+use crate::daemon::{self, Declaration, Declared, Lifecycle, Report, is_shorter};
 use crate::error::{Error, Kind};
 
 /// The commands under `hearthfs lifecycle`.
@@ -53,16 +53,58 @@ pub(super) fn run(command: &Rules) -> Outcome<()> {
     | Rules::Verify(Looking { store, .. })
     | Rules::Apply(store)
     | Rules::Remove(store)) = command;
-    let settings = store.settings()?;
-    let rules = daemon::lifecycle(&settings).map_err(|error| Failure::at_start(&error))?;
+    let mut chosen = store.settings()?;
     wait(async {
+        // It refuses what is no address, before anybody is asked.
+        let mut rules = open(&chosen.settings)?;
+        let known = match command {
+            Rules::Remove(_) => Ok(Declared::Unknown),
+            _ => declared_by_store(&chosen.settings).await,
+        };
+        if let (Ok(Declared::Age(age)), None) = (&known, &chosen.expiry_by) {
+            chosen.settings.expiry.age = *age;
+            rules = open(&chosen.settings)?;
+        }
         match command {
-            Rules::Plan(looking) => plan(&rules, looking.json).await,
-            Rules::Apply(_) => apply(&rules, &settings).await,
-            Rules::Verify(looking) => verify(&rules, &settings, looking.json).await,
-            Rules::Remove(_) => remove(&rules, &settings).await,
+            Rules::Plan(looking) => {
+                plan(&rules, looking.json).await?;
+                note_unknown(known.as_ref().err(), &chosen);
+                Ok(())
+            }
+            Rules::Apply(_) => apply(&rules, &chosen, known).await,
+            Rules::Verify(looking) => verify(&rules, &chosen, known, looking.json).await,
+            Rules::Remove(_) => remove(&rules, &chosen.settings).await,
         }
     })
+}
+
+fn open(settings: &Settings) -> Outcome<Lifecycle> {
+    daemon::lifecycle(settings).map_err(|error| Failure::at_start(&error))
+}
+
+/// Returns what the store says of how long its entries live. `NotFound` is a place where no mount has been yet.
+async fn declared_by_store(settings: &Settings) -> Result<Declared, Error> {
+    let store = daemon::store(settings, &Clock::system())?.read_only();
+    let missing = || store.url().directory().is_some_and(|dir| !dir.exists());
+    match store.check().await {
+        Err(error) if error.kind() == Kind::Unavailable && missing() => {
+            Err(Error::new(Kind::NotFound, error.chain()))
+        }
+        checked => checked.map(|()| store.declared_expiry()),
+    }
+}
+
+/// Says that it is not known which expiry the store declares, where that would have counted.
+fn note_unknown(error: Option<&Error>, chosen: &Chosen) {
+    if let Some(error) = error.filter(|error| !is_empty_place(error))
+        && chosen.expiry_by.is_none()
+    {
+        let age = format_age(chosen.settings.expiry.age);
+        note(&format!("warning: hearthfs.json cannot be read: {}", error.chain()));
+        note(&format!(
+            "warning: this is for the default of {age}, which may not be what it declares"
+        ));
+    }
 }
 
 async fn plan(rules: &Lifecycle, as_json: bool) -> Outcome<()> {
@@ -92,8 +134,19 @@ async fn plan(rules: &Lifecycle, as_json: bool) -> Outcome<()> {
     Ok(())
 }
 
-async fn apply(rules: &Lifecycle, settings: &Settings) -> Outcome<()> {
+async fn apply(rules: &Lifecycle, chosen: &Chosen, known: Result<Declared, Error>) -> Outcome<()> {
+    let settings = &chosen.settings;
     let (url, age) = (url_of(settings), format_age(settings.expiry.age));
+    match known {
+        Err(error) if chosen.expiry_by.is_none() && !is_empty_place(&error) => {
+            let text = format!("hearthfs.json cannot be read: {}", error.chain());
+            return Err(Failure::failed(text).hint(
+                "nothing was changed; run it again where objects may be read, or name the expiry: \
+                 --expiry 30d",
+            ));
+        }
+        _ => {}
+    }
     let without = rules.without_rules();
     match &without {
         Some(_) => {}
@@ -104,11 +157,12 @@ async fn apply(rules: &Lifecycle, settings: &Settings) -> Outcome<()> {
     }
     declare(settings, &url, &age).await?;
     match without {
-        Some(why) if settings.remote.url.as_ref().is_some_and(|url| url.directory().is_some()) => {
+        Some(why) if is_directory(settings) => {
             note(&why);
             Ok(())
         }
-        Some(why) => Err(Failure::refused(why)),
+        // Half of it is done, so this is no refusal.
+        Some(why) => Err(Failure::failed(format!("the rules are not written: {why}"))),
         None => Ok(()),
     }
 }
@@ -123,11 +177,23 @@ async fn declare(settings: &Settings, url: &str, age: &str) -> Outcome<()> {
         Ok(Declaration::Made) => {
             format!("{url}: hearthfs.json is made, and declares an expiry of {age}\n")
         }
-        Ok(Declaration::Changed(before)) => format!(
-            "{url}: hearthfs.json declares an expiry of {age} now, and {} before; nodes that are \
-             mounted take it at their next mount\n",
-            declared(before)
-        ),
+        Ok(Declaration::Changed(before)) => {
+            if let Declared::Age(before) = before
+                && is_shorter(settings.expiry.age, before)
+            {
+                let before = format_age(before);
+                note(&format!(
+                    "warning: nodes that were mounted before still take for alive what is younger than \
+                     {before}, and lose what is deleted after {age}: set expiry.age = \"{age}\" and mount \
+                     them again"
+                ));
+            }
+            format!(
+                "{url}: hearthfs.json declares an expiry of {age} now, and {} before; nodes that are \
+                 mounted take it at their next mount\n",
+                declared(before)
+            )
+        }
         Err(error) => {
             let text = format!("hearthfs.json could not be brought up to date: {}", error.chain());
             return Err(Failure::failed(text).hint(
@@ -146,7 +212,13 @@ fn declared(what: Declared) -> String {
     }
 }
 
-async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcome<()> {
+async fn verify(
+    rules: &Lifecycle,
+    chosen: &Chosen,
+    known: Result<Declared, Error>,
+    as_json: bool,
+) -> Outcome<()> {
+    let settings = &chosen.settings;
     let (url, age) = (url_of(settings), format_age(settings.expiry.age));
     let report = rules.verify().await?;
     let mut wrong = report.faults();
@@ -154,23 +226,24 @@ async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcom
     // A bucket of which nothing can be known is not in order.
     wrong.extend(report.unsupported.clone().filter(|_| !by_kind));
     let mut notes = report.notes.clone();
-    let store = daemon::store(settings, &Clock::system())?.read_only();
-    match store.check().await {
-        Ok(()) => {
-            let own = settings.expiry.age;
-            wrong.extend(store.declared_expiry().disagreement(own, store.url()));
+    match (&known, &settings.remote.url) {
+        (Ok(declared), Some(url)) => {
+            wrong.extend(declared.disagreement(settings.expiry.age, url));
         }
-        Err(error) if is_empty_place(&error) => {
+        (Err(error), _) if is_empty_place(error) => {
             notes.push(format!(
                 "nothing is stored at {url} yet: the first mount declares its expiry"
             ));
         }
-        Err(error) => notes.push(format!("hearthfs.json cannot be read: {}", error.chain())),
+        (Err(error), _) if chosen.expiry_by.is_some() => {
+            notes.push(format!("hearthfs.json cannot be read: {}", error.chain()));
+        }
+        _ => note_unknown(known.as_ref().err(), chosen),
     }
     if as_json {
         let said = Said {
             report: &report,
-            declared: declared(store.declared_expiry()),
+            declared: declared(known.unwrap_or_default()),
             agrees: wrong.is_empty() && report.unsupported.is_none(),
         };
         data(&json(&said)?)?;
@@ -186,7 +259,7 @@ async fn verify(rules: &Lifecycle, settings: &Settings, as_json: bool) -> Outcom
     }
     match &report.unsupported {
         // A directory needs no rules; of a bucket that cannot be looked at nothing is known.
-        Some(why) if store.url().directory().is_some() => note(why),
+        Some(why) if is_directory(settings) => note(why),
         Some(why) => return Err(Failure::refused(why)),
         None if !as_json => data(&format!("{url}: the rules agree with an expiry of {age}\n"))?,
         None => {}
@@ -202,7 +275,7 @@ fn is_empty_place(error: &Error) -> bool {
 async fn remove(rules: &Lifecycle, settings: &Settings) -> Outcome<()> {
     let url = url_of(settings);
     if let Some(why) = rules.without_rules() {
-        if settings.remote.url.as_ref().is_some_and(|url| url.directory().is_some()) {
+        if is_directory(settings) {
             note(&why);
             return Ok(());
         }
@@ -213,6 +286,10 @@ async fn remove(rules: &Lifecycle, settings: &Settings) -> Outcome<()> {
     } else {
         data(&format!("{url}: there was no rule of ours; nothing was written\n"))
     }
+}
+
+fn is_directory(settings: &Settings) -> bool {
+    settings.remote.url.as_ref().is_some_and(|url| url.directory().is_some())
 }
 
 fn url_of(settings: &Settings) -> String {

@@ -116,10 +116,10 @@ Example:
 
 const GC_NOTES: &str = "\
 Works on the store alone, from any machine, beside mounted nodes. Deletes what is past the expiry (for \
-stores without a lifecycle rule, such as a shared directory; the shorter of --expiry and what the store \
-declares counts), and what no rule can know: commits that a \
-checkpoint has, and packs and blobs that no entry uses. What is younger than an hour stays. What is not \
-hearthfs's is counted and left alone. Exits 1 when something could not be deleted; running it again is safe.
+stores without a lifecycle rule, such as a shared directory), and what no rule can know: commits that a \
+checkpoint has, and packs and blobs that no entry uses, once they are older than an hour. The expiry is the one that \
+the store declares; a shorter one counts if --expiry or the configuration sets it, with a warning, and ours where the \
+store declares none. What is not hearthfs's is counted and left alone. Exits 1 when something could not be deleted; running it again is safe.
 
 Examples:
   hearthfs gc file:///nfs/cache --dry-run
@@ -140,7 +140,10 @@ It is written by the store's own API beside the rules of others, which stay as t
 what hearthfs keeps below its prefix, without hearthfs.json. `plan` prints it to stdout and what there is to know \
 to stderr; `apply` twice is the same as once; `verify` exits 1 and says what disagrees, with both numbers. \
 A directory has no rules: `hearthfs gc` does their work. Azure keeps its rules where the keys of a storage \
-account do not reach: `plan` prints the policy and the commands, `apply` exits 2 once hearthfs.json is up to date.
+account do not reach: `plan` prints the policy and the commands, `apply` brings hearthfs.json up to date and exits 1, \
+because the policy is still to be set. Without --expiry or expiry.age of the configuration, what the store declares counts. \
+To shorten the expiry, set it on all nodes and mount them again before `apply`: those that are mounted keep theirs, and \
+would miss what the rule deletes.
 
 Permissions beside those of a mount:
   s3://  s3:GetLifecycleConfiguration, s3:PutLifecycleConfiguration, s3:GetBucketVersioning

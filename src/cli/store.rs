@@ -7,7 +7,7 @@ use clap::Args;
 use super::failure::Outcome;
 use super::options::key_and_value;
 use super::output::note;
-use crate::config::{self, FlagValue, Flags, Settings, Surroundings};
+use crate::config::{self, FlagValue, Flags, Origin, Settings, Surroundings};
 
 /// Which store, and what is configured for it.
 #[derive(Args, Clone, Debug)]
@@ -15,7 +15,8 @@ pub(super) struct StoreOptions {
     /// The store; none is remote.url of the configuration
     url: Option<String>,
 
-    /// How long entries live, such as 30d or never [default: expiry.age of the configuration]
+    /// How long entries live, such as 30d or never [default: expiry.age of the configuration; without one,
+    /// what the store declares]
     #[arg(long, value_name = "AGE")]
     expiry: Option<String>,
 
@@ -28,9 +29,17 @@ pub(super) struct StoreOptions {
     set: Vec<(String, String)>,
 }
 
+/// What is to be done to which store.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    pub(super) settings: Settings,
+    /// Who has set the expiry; nobody when it is the default.
+    pub(super) expiry_by: Option<Origin>,
+}
+
 impl StoreOptions {
     /// Returns the effective settings, and says what is odd about them.
-    pub(super) fn settings(&self) -> Outcome<Settings> {
+    pub(super) fn settings(&self) -> Outcome<Chosen> {
         let value = |key: &str, flag: &str, value: &str| FlagValue {
             key: key.to_owned(),
             value: value.to_owned(),
@@ -44,6 +53,8 @@ impl StoreOptions {
         for warning in &loaded.warnings {
             note(&format!("warning: {warning}"));
         }
-        Ok(loaded.settings)
+        let origin = loaded.origin("expiry.age");
+        let expiry_by = (*origin != Origin::Default).then(|| origin.clone());
+        Ok(Chosen { settings: loaded.settings, expiry_by })
     }
 }

@@ -286,11 +286,12 @@ pub(super) fn abilities_of(remote: &Remote) -> BTreeMap<String, bool> {
     let Some(abilities) = remote.abilities() else { return BTreeMap::new() };
     [
         ("create_if_absent", abilities.create_if_absent),
-        ("delete", abilities.delete),
-        ("list_at_once", abilities.list_at_once),
+        ("delete", Some(abilities.delete)),
+        ("list_at_once", Some(abilities.list_at_once)),
     ]
-    .map(|(name, can)| (name.to_owned(), can))
-    .into()
+    .into_iter()
+    .filter_map(|(name, can)| Some((name.to_owned(), can?)))
+    .collect()
 }
 
 /// Adds what other rooms count themselves.

@@ -16,13 +16,14 @@ mod serve;
 mod watch;
 
 pub use gc::{
-    Collected, CollectedRemoved, CollectedTally, CollectedWhy, Collecting, Collector, collector,
+    Collected, CollectedRemoved, CollectedTally, CollectedWhy, Collecting, Collection, Collector,
+    collector,
 };
 pub use look::{LOOK, Seen, look_at};
 pub use notify::MANAGER_VARIABLES;
 pub use rules::{lifecycle, store};
 pub use serve::{ExitReport, serve};
 
-pub use crate::remote::{Declaration, Declared, Lifecycle, Report};
+pub use crate::remote::{Declaration, Declared, Lifecycle, Report, is_shorter};
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use super::store::Remote;
 use super::trouble::{Cause, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
+use crate::stamp::NodeId;
 use crate::task;
 
 /// How often a store is tried before what it did counts against it: another mount of the same node,
@@ -36,8 +37,9 @@ const TIMES_DIFFER_MS_MAX: i64 = 60_000;
 /// What a store was seen to do, of that without which hearthfs manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// It refuses to make an object that is there already, so that one of two writers wins.
-    pub create_if_absent: bool,
+    /// It refuses to make an object that is there already, so that one of two writers wins; `None` when it
+    /// was too busy to say.
+    pub create_if_absent: Option<bool>,
     /// It lets us delete.
     pub delete: bool,
     /// A list shows an object that was put just before.
@@ -62,6 +64,18 @@ pub(super) struct Found {
     pub(super) after: Duration,
 }
 
+/// What came of asking to make what is there already.
+enum Made {
+    /// That was refused.
+    Refused,
+    /// It was done: it is an overwrite like any other.
+    Done,
+    /// It cannot be asked.
+    Impossible,
+    /// No answer came, and it may or may not have been done.
+    Unknown,
+}
+
 /// What a trial says of the store: something, or why it cannot be used.
 type Verdict<T> = std::result::Result<T, &'static str>;
 
@@ -83,13 +97,17 @@ impl Remote {
     pub(super) async fn try_store(&self) -> Result<Found> {
         let mut round = 1;
         loop {
-            let problem = match self.try_once().await.map_err(|error| self.with_remedy(&error))? {
-                Ok(found) => {
-                    *self.inner.tried.abilities.lock() = Some(found.abilities);
-                    return Ok(found);
-                }
-                Err(problem) => problem,
-            };
+            // Another machine of the same name, with its cache in the same place, has the same object. It is no
+            // fault of the store that they disturb each other.
+            let name = if round == 1 { self.inner.node } else { NodeId(task::random_u64()) };
+            let problem =
+                match self.try_once(name).await.map_err(|error| self.with_remedy(&error))? {
+                    Ok(found) => {
+                        *self.inner.tried.abilities.lock() = Some(found.abilities);
+                        return Ok(found);
+                    }
+                    Err(problem) => problem,
+                };
             if round == ROUNDS_MAX {
                 let text = format!(
                     "{} cannot be used: {problem}, and hearthfs relies on that; use another server",
@@ -107,16 +125,22 @@ impl Remote {
         }
     }
 
-    async fn try_once(&self) -> Result<Verdict<Found>> {
-        let key = &self.inner.keys.probe(self.inner.node);
+    async fn try_once(&self, name: NodeId) -> Result<Verdict<Found>> {
+        let key = &self.inner.keys.probe(name);
         let token = task::random_u64();
         let body = |step: u8| Bytes::from(format!("hearthfs probe {token:016x} {step}\n"));
         let before = self.inner.clock.mono();
         self.put_probe(key, body(1), PutMode::Overwrite).await?;
-        let (create_if_absent, last) = match self.create_probe(key, body(2)).await? {
-            // It was asked for the opposite, but it is an overwrite like any other.
-            Some(true) => (false, vec![body(2)]),
-            refused => (refused == Some(false), self.overwrite_probe(key, body(1), body(3)).await?),
+        let (create_if_absent, old) = match self.create_probe(key, body(2)).await? {
+            Made::Done => (Some(false), Vec::new()),
+            Made::Refused => (Some(true), vec![body(1)]),
+            Made::Impossible => (Some(false), vec![body(1)]),
+            Made::Unknown => (None, vec![body(1), body(2)]),
+        };
+        let last = if old.is_empty() {
+            vec![body(2)]
+        } else {
+            self.overwrite_probe(key, old, body(3)).await?
         };
         let after = self.inner.clock.mono();
         let (read, listed) = futures::join!(self.read_probe(key, &last), self.list_probe(key));
@@ -156,24 +180,29 @@ impl Remote {
     }
 
     /// Replaces the object, and returns what it may hold then.
-    async fn overwrite_probe(&self, key: &Path, old: Bytes, new: Bytes) -> Result<Vec<Bytes>> {
+    async fn overwrite_probe(&self, key: &Path, old: Vec<Bytes>, new: Bytes) -> Result<Vec<Bytes>> {
         match self.put_probe(key, new.clone(), PutMode::Overwrite).await {
             Ok(()) => Ok(vec![new]),
             // Google lets one object be written once a second, and is not always strict about it. That is
             // enough for us, who never do it but here; it only means that nothing was learned.
-            Err(error) if Trouble::cause_of(&error) == Cause::Crowded => Ok(vec![old, new]),
+            Err(error) if Trouble::cause_of(&error) == Cause::Crowded => {
+                Ok([old, vec![new]].concat())
+            }
             Err(error) => Err(error),
         }
     }
 
-    /// Asks to make what is there already: whether that was done, or `None` where it cannot be asked.
-    async fn create_probe(&self, key: &Path, body: Bytes) -> Result<Option<bool>> {
+    /// Asks to make what is there already.
+    async fn create_probe(&self, key: &Path, body: Bytes) -> Result<Made> {
         match self.put_probe(key, body, PutMode::Create).await {
-            Ok(()) => Ok(Some(true)),
-            Err(error) if error.kind() == Kind::Exists => Ok(Some(false)),
+            Ok(()) => Ok(Made::Done),
+            Err(error) if error.kind() == Kind::Exists => Ok(Made::Refused),
             // Some file systems know no hard links, which shows as any error.
-            Err(_) if self.inner.caller.backend.dir().is_some() => Ok(None),
-            Err(error) if error.kind() == Kind::Invalid => Ok(None),
+            Err(_) if self.inner.caller.backend.dir().is_some() => Ok(Made::Impossible),
+            Err(error) if error.kind() == Kind::Invalid => Ok(Made::Impossible),
+            // Two writes of one object in a row are too many for some. What is really away fails at the next
+            // request, which is one that matters.
+            Err(error) if error.kind() == Kind::Unavailable => Ok(Made::Unknown),
             Err(error) => Err(error),
         }
     }

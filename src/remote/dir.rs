@@ -96,12 +96,15 @@ impl SharedDir {
     /// It is taken aside first and looked at there: whoever stores it again in between makes a new file
     /// under the name, which is not touched.
     pub(super) fn remove_old(&self, key: &str, stored_ms: u64) -> io::Result<bool> {
-        let path = self.root.join(key);
-        let is_old = |path: &Path| -> io::Result<bool> {
+        self.remove_if(key, |path| {
             let modified = std::fs::metadata(path)?.modified()?;
             let at = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             Ok(at.as_millis() as u64 == stored_ms)
-        };
+        })
+    }
+
+    fn remove_if(&self, key: &str, is_old: impl Fn(&Path) -> io::Result<bool>) -> io::Result<bool> {
+        let path = self.root.join(key);
         match is_old(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             Ok(true) => {}
@@ -115,18 +118,18 @@ impl SharedDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             moved => moved?,
         }
-        let old = is_old(&aside)?;
-        if !old {
+        let old = is_old(&aside);
+        // What cannot be looked at goes back too.
+        if !matches!(old, Ok(true)) {
             match std::fs::hard_link(&aside, &path) {
                 // One that is younger still.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 // Not every file system has links.
-                Err(_) => return std::fs::rename(&aside, &path).map(|()| false),
+                Err(_) => return std::fs::rename(&aside, &path).and(old),
                 Ok(()) => {}
             }
         }
-        std::fs::remove_file(&aside)?;
-        Ok(old)
+        std::fs::remove_file(&aside).and(old)
     }
 
     pub(super) fn gone(&self) -> Error {
@@ -241,6 +244,21 @@ mod tests {
             }
         });
         assert!(path.exists(), "the last one was young");
+        assert_eq!(std::fs::read_dir(base.path()).expect("readable").count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_looked_at_is_put_back() {
+        let base = tempfile::tempdir().expect("a directory");
+        let dir = SharedDir::new(base.path().to_owned());
+        std::fs::write(base.path().join("file"), b"kept").expect("written");
+        let broken = |path: &Path| match path.extension() {
+            None if path.ends_with("file") => Ok(true),
+            _ => Err(io::Error::other("a server that is away")),
+        };
+        let error = dir.remove_if("file", broken).expect_err("nobody knows");
+        assert_eq!(error.to_string(), "a server that is away");
+        assert_eq!(std::fs::read(base.path().join("file")).expect("there"), b"kept");
         assert_eq!(std::fs::read_dir(base.path()).expect("readable").count(), 1);
     }
 

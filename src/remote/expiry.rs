@@ -1,7 +1,8 @@
 //! How long entries live here, as the store and this node say it.
 //!
 //! Owns what the format object declares and the age that counts where the two differ. Must never
-//! lengthen a life: whoever reads a prefix that others expire sooner would serve what is being deleted.
+//! lengthen a life for who reads: he would serve what others delete. Must never shorten one for who
+//! deletes, unless he was told to: others still serve it.
 
 use std::time::Duration;
 
@@ -40,6 +41,15 @@ impl Declared {
         }
     }
 
+    /// Returns the age by which somebody deletes for all nodes: what the store declares. His own counts
+    /// where it says nothing, and where he was told (`told`) to go by a shorter one.
+    pub fn deleting(self, own: Option<Duration>, told: bool) -> Option<Duration> {
+        match self {
+            Self::Age(declared) if !told || !is_shorter(own, declared) => declared,
+            _ => own,
+        }
+    }
+
     /// Says that a node configured with `own` and the store at `url` differ, what follows from it, and
     /// what to do; `None` when they agree or the store says nothing.
     pub fn disagreement(self, own: Option<Duration>, url: &RemoteUrl) -> Option<String> {
@@ -55,6 +65,11 @@ impl Declared {
             )
         })
     }
+}
+
+/// Reports whether the one age is shorter than the other, where `None` is for ever.
+pub fn is_shorter(one: Option<Duration>, other: Option<Duration>) -> bool {
+    one.is_some_and(|one| other.is_none_or(|other| one < other))
 }
 
 /// What became of what a store declares.
@@ -158,6 +173,24 @@ mod tests {
         assert!(agreement.learn(Declared::Age(Some(7 * DAY)), &url).is_some(), "it is still said");
         assert_eq!(agreement.learn(Declared::Age(Some(30 * DAY)), &url), None);
         assert_eq!(agreement.effective(), Some(30 * DAY));
+    }
+
+    #[test]
+    fn who_deletes_goes_by_what_is_declared() {
+        let (short, long) = (Some(7 * DAY), Some(90 * DAY));
+        for (declared, own, untold, told) in [
+            (Declared::Unknown, short, short, short),
+            (Declared::Unknown, None, None, None),
+            (Declared::Age(long), short, long, short),
+            (Declared::Age(None), short, None, short),
+            (Declared::Age(short), long, short, short),
+            (Declared::Age(short), None, short, short),
+            (Declared::Age(short), short, short, short),
+            (Declared::Age(None), None, None, None),
+        ] {
+            assert_eq!(declared.deleting(own, false), untold, "{declared:?} {own:?}");
+            assert_eq!(declared.deleting(own, true), told, "{declared:?} {own:?}");
+        }
     }
 
     #[test]

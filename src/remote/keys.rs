@@ -87,6 +87,11 @@ impl Keys {
         first.is_some_and(|part| OURS.contains(&part.as_ref()))
     }
 
+    /// Returns the folders in which only we write.
+    pub(super) fn places(&self) -> [Path; 5] {
+        [LOG, PACKS, BLOBS, CHECKPOINTS, PROBES].map(|place| self.prefix.clone().join(place))
+    }
+
     pub(super) fn format(&self) -> Path {
         self.prefix.clone().join(FORMAT)
     }

@@ -41,7 +41,7 @@ pub use codec::{
     INLINE_BYTES_MAX, decode_commit, encode_commit,
 };
 pub use connect::{Environment, RemoteOptions};
-pub use expiry::{Declaration, Declared};
+pub use expiry::{Declaration, Declared, is_shorter};
 pub use format::FORMAT_VERSION;
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
 pub use health::Health;

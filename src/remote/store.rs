@@ -234,6 +234,11 @@ impl Remote {
         self.inner.expiry.declared()
     }
 
+    /// Returns how long entries live by what this handle was opened with, `None` for ever.
+    pub fn own_expiry(&self) -> Option<Duration> {
+        self.inner.expiry.own()
+    }
+
     /// Returns how long entries live, `None` for ever: the shorter of what this node is configured with
     /// and what the store declares. It moves when a store is reached that could not be at first.
     pub fn effective_expiry(&self) -> Option<Duration> {

@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use futures::stream;
+use futures::stream::{self, BoxStream};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStoreExt as _};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt as _};
 use tokio::sync::mpsc;
 
-use super::call::Call;
+use super::call::{Call, Failure};
 use super::keys;
 use super::meter::Verb;
 use super::store::Remote;
@@ -33,6 +33,8 @@ const SAME_MS: u64 = 1000;
 const DELETE_TIME_MAX: Duration = Duration::from_millis(100);
 /// Objects that are looked at again at once.
 const HEADS_AT_ONCE: usize = 8;
+/// Objects that are looked at again before these are deleted: few, so that little time is in between.
+const LOOKED_AT_TOGETHER: usize = 64;
 
 /// What an object is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,10 +101,74 @@ impl Object {
         let stored_ms = stored_ms(&meta);
         Self { what, size: meta.size, stored_ms, key: meta.location }
     }
+
+    /// Reports whether another object may come under its key.
+    fn may_come_again(&self) -> bool {
+        matches!(self.what, What::Blob(_) | What::Probe)
+    }
 }
 
 fn stored_ms(meta: &ObjectMeta) -> u64 {
     meta.last_modified.timestamp_millis().max(0) as u64
+}
+
+/// A list that is under way.
+struct Listing<'a> {
+    remote: &'a Remote,
+    page: Vec<Object>,
+    pages: mpsc::Sender<Vec<Object>>,
+    /// Nobody takes the pages any more; it is known there why.
+    over: bool,
+}
+
+impl Listing<'_> {
+    async fn add(&mut self, meta: ObjectMeta) {
+        self.page.push(Object::of(meta, self.remote.inner.keys.prefix()));
+        if self.page.len() == PAGE_OBJECTS {
+            self.hand_over().await;
+        }
+    }
+
+    async fn hand_over(&mut self) {
+        let caller = &self.remote.inner.caller;
+        if !caller.backend.counts_itself() {
+            caller.meter.request(Verb::List);
+        }
+        let page = std::mem::take(&mut self.page);
+        if !page.is_empty() {
+            self.over |= self.pages.send(page).await.is_err();
+        }
+    }
+
+    async fn add_all(
+        &mut self,
+        mut all: BoxStream<'static, object_store::Result<ObjectMeta>>,
+    ) -> std::result::Result<(), Failure> {
+        let deadline = self.remote.inner.caller.deadline;
+        while !self.over {
+            let next = clock::within(deadline, all.next()).await;
+            let next = next.ok_or_else(|| Trouble::timed_out("no page of the list came".into()))?;
+            let Some(meta) = next else { break };
+            self.add(meta?).await;
+        }
+        Ok(())
+    }
+
+    /// Adds what lies beside our places, as far as it can be had; fails with the first trouble.
+    async fn add_foreign(&mut self, store: &dyn ObjectStore) -> std::result::Result<(), Failure> {
+        let deadline = self.remote.inner.caller.deadline;
+        let top = clock::within(deadline, store.list_with_delimiter(None)).await;
+        let top = top.ok_or_else(|| Trouble::timed_out("no list came".into()))??;
+        for meta in top.objects {
+            self.add(meta).await;
+        }
+        let ours = self.remote.inner.keys.places();
+        let mut outcome = Ok(());
+        for dir in top.common_prefixes.into_iter().filter(|dir| !ours.contains(dir)) {
+            outcome = outcome.and(self.add_all(store.list(Some(&dir))).await);
+        }
+        outcome
+    }
 }
 
 /// What came of deleting an object.
@@ -118,40 +184,33 @@ pub enum Deleted {
 
 impl Remote {
     /// Lists everything below the prefix, in no order, and hands it over a page at a time. Ends early when
-    /// nobody takes the pages any more.
-    pub async fn survey(&self, pages: mpsc::Sender<Vec<Object>>) -> Result<()> {
+    /// nobody takes the pages any more. Returns why not all that is foreign was seen, if so.
+    ///
+    /// A shared directory may be the root of a disk, or hold what others keep from us: there our places have
+    /// to be seen whole, and what is foreign as far as it can be had.
+    pub async fn survey(&self, pages: mpsc::Sender<Vec<Object>>) -> Result<Option<String>> {
         self.ready(self.lane).await?;
-        let prefix = self.inner.keys.prefix().clone();
-        let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
+        let inner = &self.inner;
         let op = format!("list {}", inner.url);
         let call = Call { limit: SURVEY_TIME_MAX, ..self.call(Verb::List, op) };
+        let is_dir = inner.caller.backend.dir().is_some();
         inner
             .caller
             .call(call, |store| async move {
-                let below = (prefix.parts().next().is_some()).then_some(&prefix);
-                let mut all = store.list(below);
-                let mut page = Vec::with_capacity(PAGE_OBJECTS);
-                loop {
-                    let next = clock::within(deadline, all.next()).await;
-                    let next =
-                        next.ok_or_else(|| Trouble::timed_out("no page of the list came".into()))?;
-                    let more = next.is_some();
-                    if let Some(meta) = next {
-                        page.push(Object::of(meta?, &prefix));
-                    }
-                    if page.len() == PAGE_OBJECTS || !more {
-                        if !inner.caller.backend.counts_itself() {
-                            inner.caller.meter.request(Verb::List);
-                        }
-                        if !more && page.is_empty() {
-                            return Ok(());
-                        }
-                        // Nobody listens: it is known there why.
-                        if pages.send(std::mem::take(&mut page)).await.is_err() || !more {
-                            return Ok(());
-                        }
-                    }
+                let prefix = inner.keys.prefix();
+                let mut listing = Listing { remote: self, page: Vec::new(), pages, over: false };
+                if !is_dir {
+                    let below = (prefix.parts().next().is_some()).then_some(prefix);
+                    listing.add_all(store.list(below)).await?;
+                    listing.hand_over().await;
+                    return Ok(None);
                 }
+                for place in inner.keys.places() {
+                    listing.add_all(store.list(Some(&place))).await?;
+                }
+                let missed = listing.add_foreign(&*store).await.err();
+                listing.hand_over().await;
+                Ok(missed.map(|Failure(trouble)| trouble.to_string()))
             })
             .await
     }
@@ -167,7 +226,12 @@ impl Remote {
             return Err(Error::new(Kind::Invalid, op));
         }
         let mut all = Vec::with_capacity(objects.len());
-        for some in objects.chunks(PAGE_OBJECTS) {
+        let alike = objects.chunk_by(|a, b| a.may_come_again() == b.may_come_again());
+        let together = |some: &[Object]| match some.first() {
+            Some(first) if first.may_come_again() => LOOKED_AT_TOGETHER,
+            _ => PAGE_OBJECTS,
+        };
+        for some in alike.flat_map(|alike| alike.chunks(together(alike))) {
             if self.inner.caller.backend.dir().is_some() {
                 all.extend(self.delete_files(some).await?);
             } else {
@@ -222,7 +286,7 @@ impl Remote {
 
     /// Looks once more at an object whose key may be written again; says if it is not to be deleted.
     async fn look_again(&self, object: &Object) -> Option<Deleted> {
-        if !matches!(object.what, What::Blob(_) | What::Probe) {
+        if !object.may_come_again() {
             return None;
         }
         let key = &object.key;
@@ -285,7 +349,42 @@ impl Remote {
 
 #[cfg(test)]
 mod tests {
+    use super::super::connect::RemoteOptions;
+    use super::super::fault::{Faults, MemoryStore};
     use super::*;
+    use crate::clock::Clock;
+
+    /// A bucket cannot delete "only if it is the same still", so little is to come between look and deletion.
+    #[test]
+    fn few_are_looked_at_before_they_are_deleted() {
+        let store = MemoryStore::new();
+        let options = RemoteOptions::default();
+        let remote = store.remote(&Faults::none(), &options, Clock::system(), NodeId(1));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            for n in 0..200_u64 {
+                let digest = Digest::of(&n.to_le_bytes());
+                let name = keys::pack_name(&Stamp { ms: n, counter: 0, node: NodeId(1) });
+                store.overwrite(&format!("packs/{name}"), b"x".to_vec()).await;
+                let key = format!("blobs/{}/{digest}", digest.shard());
+                store.overwrite(&key, b"x".to_vec()).await;
+            }
+            let (pages, mut arriving) = mpsc::channel(1);
+            let (listed, page) = futures::join!(remote.survey(pages), arriving.recv());
+            listed.expect("listed");
+            let page = page.expect("a page");
+            let all: Vec<_> = page.into_iter().filter(|o| o.what != What::Format).collect();
+            assert_eq!(all.len(), 400);
+            let before = remote.requests();
+            let outcomes = remote.delete(&all).await.expect("deleted");
+            assert!(
+                outcomes.iter().all(|one| matches!(one, Deleted::Gone)) && outcomes.len() == 400
+            );
+            let after = remote.requests();
+            assert_eq!(after.heads - before.heads, 200, "packs are never written again");
+            assert_eq!(after.deletes - before.deletes, 4 + 1);
+        });
+    }
 
     #[test]
     fn only_what_we_write_is_ours() {

@@ -13,15 +13,27 @@ use tokio::sync::mpsc;
 
 use self::known::{Known, patiently};
 pub use self::report::{Progress, Removed, Report, Tally, Why};
+use crate::config::format_age;
 use crate::error::Result;
 use crate::namespace::Age;
-use crate::remote::{Deleted, Object, Remote, What};
+use crate::remote::{Declared, Deleted, Object, Remote, What};
 use crate::stamp::Stamp;
 
 /// Pages of the list that wait to be judged.
 const PAGES_QUEUED_MAX: usize = 2;
 /// A probe is deleted at once by who wrote it; one of this age was left behind.
 const PROBE_AGE: Duration = Duration::from_hours(24);
+
+/// How a collection goes about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How long everything is kept that a node may rely on: [`LOG_GRACE`](super::LOG_GRACE) wherever nodes are
+    /// mounted.
+    pub grace: Duration,
+    /// Somebody has chosen the expiry with which the handles were opened, so that it may be shorter than
+    /// what the store declares.
+    pub told: bool,
+}
 
 /// Collects the garbage of one store.
 #[derive(Debug)]
@@ -30,39 +42,46 @@ pub struct Collector {
     reader: Remote,
     /// What deletes; none in a dry run.
     writer: Option<Remote>,
-    grace: Duration,
+    options: Options,
 }
 
 impl Collector {
     /// Makes a collector that looks through one handle, which should be read-only, and deletes through the
-    /// other; without that it only says what it would delete. `grace` is how long everything is kept that a
-    /// node may rely on, which is [`LOG_GRACE`](super::LOG_GRACE) wherever nodes are mounted.
-    pub fn new(reader: &Remote, writer: Option<&Remote>, grace: Duration) -> Self {
-        let writer = writer.map(Remote::background);
-        Self { reader: reader.background(), writer, grace }
+    /// other; without that it only says what it would delete. Checks that the store is there, is ours, and
+    /// that we may use it.
+    pub async fn open(reader: &Remote, writer: Option<&Remote>, options: Options) -> Result<Self> {
+        let (reader, writer) = (reader.background(), writer.map(Remote::background));
+        patiently(async || reader.check().await).await?;
+        if let Some(writer) = &writer {
+            // It learns the store's time as well, by which everything is judged.
+            patiently(async || writer.check().await).await?;
+        }
+        Ok(Self { reader, writer, options })
     }
 
-    /// Checks that the store is there, is ours, and that we may use it.
-    pub async fn check(&self) -> Result<()> {
-        self.reader.check().await?;
-        // It learns the store's time as well, by which everything is judged.
-        match &self.writer {
-            Some(writer) => writer.check().await,
-            None => Ok(()),
-        }
+    /// Returns how long entries live by what the store says.
+    pub fn declared(&self) -> Declared {
+        self.reader.declared_expiry()
+    }
+
+    /// Returns the age that counts; `None` is for ever.
+    pub fn expiry(&self) -> Option<Duration> {
+        self.declared().deleting(self.reader.own_expiry(), self.options.told)
     }
 
     /// Looks at everything and deletes what has to go.
     pub async fn collect(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
-        patiently(async || self.check().await).await?;
         let remote = self.writer.as_ref().unwrap_or(&self.reader);
-        let expiry = remote.effective_expiry();
-        let grace_ms = self.grace.as_millis() as u64;
+        let expiry = self.expiry();
+        let grace_ms = self.options.grace.as_millis() as u64;
         let age = Age::of(expiry);
-        let known = Known::read(remote, age, grace_ms, &mut progress).await?;
-        let rules = Rules { known, age, now_ms: remote.now_ms(), grace_ms };
+        // What comes while we read is judged by what was known before it came.
+        let now_ms = remote.now_ms();
+        let known = Known::read(remote, age, now_ms, grace_ms, &mut progress).await?;
+        let rules = Rules { known, age, now_ms, grace_ms };
         let mut report = Report {
             dry_run: self.writer.is_none(),
+            expiry: format_age(expiry),
             expiry_ms: expiry.map(|age| age.as_millis() as u64),
             notes: rules.known.notes.clone(),
             ..Report::default()
@@ -82,7 +101,9 @@ impl Collector {
             Ok(())
         };
         let (listed, judged) = futures::join!(remote.survey(pages), judging);
-        judged.and(listed)?;
+        if let Some(why) = judged.and(listed)? {
+            report.notes.push(format!("what is not ours could not all be counted: {why}"));
+        }
         if let Some(writer) = &self.writer {
             report.temporaries = writer.sweep_temporaries().await as u64;
         }
@@ -154,7 +175,7 @@ enum Verdict {
 struct Rules {
     known: Known,
     age: Age,
-    /// The store's time when it was read what is in use.
+    /// The store's time before it was read what is in use.
     now_ms: u64,
     grace_ms: u64,
 }

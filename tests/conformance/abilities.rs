@@ -50,11 +50,14 @@ fn abilities_that_are_not_needed_are_noted_and_done_without() {
     each(|server, bed| {
         run(async {
             for (unable, found) in [
-                (Unable::HeedConditions, Abilities { create_if_absent: false, ..ABLE }),
+                (Unable::HeedConditions, Abilities { create_if_absent: Some(false), ..ABLE }),
+                (Unable::Decide, Abilities { create_if_absent: None, ..ABLE }),
                 (Unable::Delete, Abilities { delete: false, ..ABLE }),
                 (Unable::Hurry, ABLE),
                 (Unable::List, Abilities { list_at_once: false, ..ABLE }),
             ] {
+                // The store has our format already, which is made under a condition.
+                bed.connect(&format!("{unable:?}")).await;
                 server.faults.unable(Some(unable));
                 let remote = bed.open(&format!("{unable:?}"));
                 remote.check().await.expect("usable");

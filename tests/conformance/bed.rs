@@ -42,7 +42,7 @@ pub(crate) struct Bed {
 
 /// What a good store does.
 pub(crate) const ABLE: Abilities =
-    Abilities { create_if_absent: true, delete: true, list_at_once: true };
+    Abilities { create_if_absent: Some(true), delete: true, list_at_once: true };
 
 impl Bed {
     /// A directory that is shared.

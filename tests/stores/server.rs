@@ -47,6 +47,8 @@ pub(crate) enum Unable {
     ReadParts,
     /// To heed the conditions of a write.
     HeedConditions,
+    /// To say whether a condition of a write holds: that is refused with 503.
+    Decide,
     /// To write an object again so soon: that is refused with 429.
     Hurry,
     /// To delete: that is refused.
@@ -294,6 +296,10 @@ fn fail(
             let held = !request.headers().keys().any(|name| name.as_str().contains("-match"));
             return held.then(|| refusal(429, "SlowDown"));
         }
+        Unable::Decide if puts => {
+            let asked = request.headers().keys().any(|name| name.as_str().contains("-match"));
+            return asked.then(|| refusal(503, "SlowDown"));
+        }
         Unable::Overwrite => puts && file_of(request, root).exists(),
         Unable::Delete if deletes => return Some(refusal(403, "AccessDenied")),
         Unable::ReadParts => {
@@ -310,7 +316,7 @@ fn fail(
             *request.uri_mut() = text.parse().expect("an address");
             false
         }
-        Unable::Delete | Unable::Hurry => false,
+        Unable::Delete | Unable::Hurry | Unable::Decide => false,
     };
     lost.then(|| {
         let answer = hyper::Response::builder().status(200).header("etag", "\"0\"");

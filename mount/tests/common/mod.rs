@@ -10,6 +10,7 @@ pub mod shelf;
 
 use std::ffi::CString;
 use std::fs::File;
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,8 +111,14 @@ pub fn skipped(test: &str) -> bool {
         Ok(_) if hearthfs_mount::process::effective_user() != 0 => "needs root".to_owned(),
         Ok(_) => return false,
     };
-    eprintln!("SKIPPED {test}: {reason}");
+    say_skipped(test, &reason);
     true
+}
+
+/// Says past the capture of output, and in one piece, that a test could not run.
+pub fn say_skipped(test: &str, reason: &str) {
+    let line = format!("SKIPPED {test}: {reason}\n");
+    drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
 /// Runs a test once for each way of I/O.

@@ -2,6 +2,9 @@
 //!
 //! Owns the order of requests, and what happens when somebody else changes the rules at the same time.
 //! Must never write rules that were not read just before, and never write when nothing has to change.
+//!
+//! A write is never just repeated. One of which no answer came may have been carried out, and somebody else
+//! may have changed the rules since: they are read again first.
 
 use std::time::Duration;
 
@@ -10,15 +13,16 @@ use base64::engine::general_purpose::STANDARD;
 use md5::{Digest as _, Md5};
 use reqwest::Method;
 
-use super::door::{Answer, Ask, Door};
+use super::door::{Ask, Door, rest};
 use super::gcs;
 use super::rule::{Other, Rule};
 use super::s3::{self, Versions};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 
-/// How often rules are read and written anew when somebody else changes them in between.
-const ROUNDS_MAX: usize = 4;
+/// How often rules are read and written anew when a write does not come through, or somebody else changes
+/// them in between.
+const ROUNDS_MAX: u32 = 4;
 /// How often written rules are read back until they show.
 const READ_BACK_MAX: u32 = 5;
 /// The pause before the second such look; each further one is twice as long.
@@ -208,32 +212,60 @@ impl Bucket {
     }
 
     async fn reach(&self, goal: Goal, rule: &Rule) -> Result<bool> {
+        let (mut trouble, mut unsure) = (None, None);
         for round in 0..ROUNDS_MAX {
-            let seen = self.see().await?;
+            if round > 0 {
+                rest(round).await;
+            }
+            let seen = match (self.see().await, &unsure) {
+                (Err(error), Some(_)) => return Err(self.unchecked("may be written", &error)),
+                (seen, _) => seen?,
+            };
             if let Seen::Unsupported(why) = &seen {
                 return Err(unsupported(&self.url, why));
+            }
+            if let Some(before) = unsure.take() {
+                if goal == Goal::There {
+                    self.undo(&before, &seen, rule).await?;
+                }
+                if seen.is(goal, rule) && seen.foreign(rule) != before.foreign(rule) {
+                    return Err(self.meddled());
+                }
             }
             if seen.is(goal, rule) {
                 return Ok(round > 0);
             }
-            let Some((ask, answer)) = self.write(&seen, goal, rule).await? else { continue };
-            if answer.status == 412 {
-                continue;
+            let ask = self.writing(&seen, goal, rule);
+            match self.door.ask(&ask).await {
+                Ok(answer) if answer.is_good() => {
+                    self.read_back(&seen, goal, rule).await?;
+                    return Ok(true);
+                }
+                Ok(answer) if answer.status == 412 => {}
+                Ok(answer) if answer.is_worth_another() => {
+                    trouble = Some(answer.refused(&ask));
+                    unsure = Some(seen);
+                }
+                Ok(answer) => return Err(answer.refused(&ask)),
+                Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
+                    trouble = Some(error);
+                    unsure = Some(seen);
+                }
+                Err(error) => return Err(error),
             }
-            if !answer.is_good() {
-                return Err(answer.refused(&ask));
-            }
-            self.read_back(&seen, goal, rule).await?;
-            return Ok(true);
         }
-        let op = format!("somebody else keeps changing the rules of {}; run it again", self.url);
-        Err(Error::new(Kind::Busy, op))
+        Err(trouble.unwrap_or_else(|| {
+            let url = &self.url;
+            let op = format!("somebody else keeps changing the rules of {url}; run it again");
+            Error::new(Kind::Busy, op)
+        }))
     }
 
-    async fn write(&self, seen: &Seen, goal: Goal, rule: &Rule) -> Result<Option<(Ask, Answer)>> {
+    /// Describes the write that makes of what was seen what is wanted.
+    fn writing(&self, seen: &Seen, goal: Goal, rule: &Rule) -> Ask {
         let what = "write the lifecycle rules";
-        let ask = match seen {
-            Seen::Unsupported(_) => return Ok(None),
+        match seen {
+            Seen::Unsupported(_) => unreachable!("what has no rules is not written to"),
             Seen::Gcs(bucket) => {
                 let change = match goal {
                     Goal::There => bucket.with(rule),
@@ -252,9 +284,7 @@ impl Bucket {
                 };
                 self.writing_s3(body, sizes.as_ref())
             }
-        };
-        let answer = self.door.ask(&ask).await?;
-        Ok(Some((ask, answer)))
+        }
     }
 
     /// Describes the writing of a document; none is the deletion of what is there.
@@ -272,7 +302,8 @@ impl Bucket {
         Ask { headers, body, ..ask }
     }
 
-    /// Puts back what was there when a store has made more of our rules than we wrote.
+    /// Puts back what was there when a store has made more of our rules than we wrote. If ours were so
+    /// before, because an earlier run could not put back anything, they go.
     async fn undo(&self, before: &Seen, now: &Seen, rule: &Rule) -> Result<()> {
         let (Seen::S3 { rules, .. }, Seen::S3 { rules: old, sizes, .. }) = (now, before) else {
             return Ok(());
@@ -280,14 +311,29 @@ impl Bucket {
         if !rules.reaches_too_far(rule) {
             return Ok(());
         }
-        let ask = self.writing_s3(old.before().map(str::to_owned), sizes.as_ref());
-        let undone = self.door.ask(&ask).await.is_ok_and(|answer| answer.is_good());
+        let again = old.reaches_too_far(rule);
+        let body = if again { old.without(rule) } else { old.before().map(str::to_owned) };
+        let ask = self.writing_s3(body, sizes.as_ref());
+        let mut undone = false;
+        // Here it is repeated as it is: a rule that deletes what belongs to others is worse than a change of
+        // theirs that is lost.
+        for round in 0..ROUNDS_MAX {
+            if round > 0 {
+                rest(round).await;
+            }
+            undone = self.door.ask(&ask).await.is_ok_and(|answer| answer.is_good());
+            if undone {
+                break;
+            }
+        }
         let url = &self.url;
-        let end = if undone {
-            "what was there before is there again"
-        } else {
-            "WHAT WAS THERE BEFORE COULD NOT BE PUT BACK: remove the rules whose names begin with \
-             `hearthfs:` at once"
+        let end = match (undone, again) {
+            (true, false) => "what was there before is there again",
+            (true, true) => "those that an earlier run left are taken away too",
+            (false, _) => {
+                "WHAT WAS THERE BEFORE COULD NOT BE PUT BACK: remove the rules whose names begin with \
+                 `hearthfs:` at once"
+            }
         };
         let op = format!(
             "the store of {url} drops the prefix of a rule, by which it would delete what belongs to \
@@ -296,13 +342,39 @@ impl Bucket {
         Err(Error::new(Kind::Invalid, op))
     }
 
+    /// Says that nobody knows what the store has made of what we wrote.
+    fn unchecked(&self, what: &str, error: &Error) -> Error {
+        let op = format!(
+            "the rules of {} {what}, and it could not be checked what the store has made of them: {}; look \
+             at them with `hearthfs lifecycle verify`",
+            self.url,
+            error.chain()
+        );
+        Error::new(error.kind(), op)
+    }
+
+    fn meddled(&self) -> Error {
+        let op = format!(
+            "the rules of others in the bucket of {} are not what they were before we wrote: somebody else \
+             changed them at the same time; look at them",
+            self.url
+        );
+        Error::new(Kind::Busy, op)
+    }
+
     /// Looks whether what was written is there, and whether the rules of others still are: the store has
     /// no condition for a write, so somebody else's may have come in between.
     async fn read_back(&self, before: &Seen, goal: Goal, rule: &Rule) -> Result<()> {
         let (mut pause, mut look) = (READ_BACK_PAUSE, 0);
         loop {
             look += 1;
-            let now = self.see().await?;
+            let now = match self.see().await {
+                Ok(Seen::Unsupported(why)) => {
+                    return Err(self.unchecked("are written", &Error::new(Kind::Invalid, why)));
+                }
+                Err(error) => return Err(self.unchecked("are written", &error)),
+                Ok(now) => now,
+            };
             if goal == Goal::There {
                 self.undo(before, &now, rule).await?;
             }
@@ -311,20 +383,15 @@ impl Bucket {
                 return Ok(());
             }
             if look == READ_BACK_MAX {
-                let op = if same {
-                    format!(
-                        "the rules of {} were written, and do not show: {}; look again with \
-                         `hearthfs lifecycle verify`",
-                        self.url,
-                        now.lacks(rule).join("; ")
-                    )
-                } else {
-                    format!(
-                        "the rules of others in the bucket of {} are not what they were before we \
-                         wrote: somebody else changed them at the same time; look at them",
-                        self.url
-                    )
-                };
+                if !same {
+                    return Err(self.meddled());
+                }
+                let op = format!(
+                    "the rules of {} were written, and do not show: {}; look again with \
+                     `hearthfs lifecycle verify`",
+                    self.url,
+                    now.lacks(rule).join("; ")
+                );
                 return Err(Error::new(Kind::Busy, op));
             }
             clock::sleep(pause).await;

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// How often one request is made.
+/// How often one question is asked.
 const ATTEMPTS_MAX: u32 = 4;
 /// The pause before the second attempt; each further one is twice as long, and up to half as much again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -103,7 +103,8 @@ impl Answer {
             || matches!(code.as_deref(), Some("NotImplemented" | "MethodNotAllowed"))
     }
 
-    fn is_worth_another(&self) -> bool {
+    /// Reports whether the same may go well a little later.
+    pub(super) fn is_worth_another(&self) -> bool {
         let (code, _) = self.reason();
         matches!(self.status, 408 | 429 | 500 | 502 | 503 | 504)
             || matches!(code.as_deref(), Some("OperationAborted" | "RequestTimeout" | "SlowDown"))
@@ -143,28 +144,28 @@ impl Answer {
 }
 
 impl Door {
-    /// Asks, again and again where that may help. An answer that refuses is an answer too.
+    /// Asks: a question again and again where that may help, a write once. Whether a write is to be made
+    /// again depends on what is there by then. An answer that refuses is an answer too.
     pub(super) async fn ask(&self, ask: &Ask) -> Result<Answer> {
-        let (mut pause, mut attempt) = (PAUSE, 0);
+        let attempts = if ask.method == Method::GET { ATTEMPTS_MAX } else { 1 };
+        let mut attempt = 0;
         loop {
             attempt += 1;
             let asked = clock::within(self.deadline, self.ask_once(ask)).await;
-            let last = attempt == ATTEMPTS_MAX;
+            let last = attempt == attempts;
             match asked {
                 Some(Ok(answer)) if last || !answer.is_worth_another() => return Ok(answer),
                 Some(Err(error)) if last || error.kind() != Kind::Unavailable => return Err(error),
                 None if last => {
                     let op = format!(
-                        "{}: no answer within {:?}, {ATTEMPTS_MAX} times; check endpoint and network",
+                        "{}: no answer within {:?}; check endpoint and network",
                         ask.op, self.deadline
                     );
                     return Err(Error::new(Kind::TimedOut, op));
                 }
                 _ => {}
             }
-            let jitter_ms = task::random_u64() % (pause.as_millis() as u64 / 2).max(1);
-            clock::sleep(pause + Duration::from_millis(jitter_ms)).await;
-            pause *= 2;
+            rest(attempt).await;
         }
     }
 
@@ -212,6 +213,13 @@ impl Door {
         );
         Ok(())
     }
+}
+
+/// Pauses after that many attempts.
+pub(super) async fn rest(attempts: u32) {
+    let pause = PAUSE * 2_u32.pow(attempts.saturating_sub(1));
+    let jitter_ms = task::random_u64() % (pause.as_millis() as u64 / 2).max(1);
+    clock::sleep(pause + Duration::from_millis(jitter_ms)).await;
 }
 
 async fn read(response: HttpResponse, ask: &Ask) -> Result<Answer> {

@@ -291,6 +291,32 @@ fn the_first_mount_declares_the_expiry_and_the_shorter_counts() {
     });
 }
 
+/// Images of machines have the same name and the same place for the cache, and so the same probe object.
+#[test]
+fn another_node_of_the_same_name_is_no_fault_of_the_store() {
+    run(async {
+        let (store, faults, _) = fresh();
+        let remote = store.stranger(&faults, &options(), Clock::system(), NodeId(1));
+        // So that the other one comes between any two requests.
+        faults.set(Plan { latency: Duration::from_millis(5), ..Plan::default() });
+        let there = Arc::new(AtomicBool::new(true));
+        let other = crate::task::spawn(&tokio::runtime::Handle::current(), "other", {
+            let (store, there) = (store.clone(), there.clone());
+            async move {
+                let key = format!("probes/{}", NodeId(1));
+                while there.load(Ordering::Relaxed) {
+                    store.overwrite(&key, b"hearthfs probe of the other one   \n".to_vec()).await;
+                }
+            }
+        });
+        let checked = remote.check().await;
+        there.store(false, Ordering::Relaxed);
+        other.await.expect("it ends");
+        checked.expect("usable");
+        assert_eq!(remote.unfit(), None);
+    });
+}
+
 #[test]
 fn names_from_outside_cannot_leave_the_layout() {
     run(async {

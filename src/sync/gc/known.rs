@@ -82,14 +82,14 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Reads checkpoints and log.
+    /// Reads checkpoints and log; `now_ms` is the store's time before.
     pub(super) async fn read(
         remote: &Remote,
         age: Age,
+        now_ms: u64,
         grace_ms: u64,
         progress: &mut impl FnMut(Progress),
     ) -> Result<Self> {
-        let now_ms = remote.now_ms();
         let mut known = Self::default();
         progress(Progress::Checkpoint);
         let draft = known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms)).await?;

@@ -63,7 +63,9 @@ pub struct Removed {
 pub struct Report {
     /// Nothing was deleted; `deleted` says what would have been.
     pub dry_run: bool,
-    /// How long entries live, in milliseconds; `None` is for ever.
+    /// How long entries live, which is the expiry that counted.
+    pub expiry: String,
+    /// The same in milliseconds; `None` is for ever.
     pub expiry_ms: Option<u64>,
     /// The checkpoint by which it was decided what is in use.
     pub checkpoint: Option<String>,

@@ -3,16 +3,25 @@
 use std::time::Duration;
 
 use super::harness::*;
+use crate::error::Result;
 use crate::namespace::Op;
 use crate::sync::LOG_GRACE;
-use crate::sync::gc::{Collector, Report, Why};
+use crate::sync::gc::{Collector, Options, Progress, Report, Why};
+
+const OPTIONS: Options = Options { grace: LOG_GRACE, told: false };
 
 async fn collect(node: &Node, dry_run: bool) -> Report {
     let writer = (!dry_run).then(|| node.remote());
     let mut progress = 0;
-    let report = Collector::new(node.remote(), writer, LOG_GRACE).collect(|_| progress += 1).await;
+    let collector = Collector::open(node.remote(), writer, OPTIONS).await.expect("it is a store");
+    let report = collector.collect(|_| progress += 1).await;
     assert!(progress > 0);
     report.expect("it is done")
+}
+
+async fn try_to_collect(node: &Node) -> Result<Report> {
+    let collector = Collector::open(node.remote(), Some(node.remote()), OPTIONS).await?;
+    collector.collect(|_| ()).await
 }
 
 fn deleted(report: &Report, kind: &str, why: Why) -> u64 {
@@ -139,6 +148,61 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
     });
 }
 
+/// Reading can take long. What is stored meanwhile is young, however old it is when it is looked at.
+#[test]
+fn a_collection_judges_by_the_time_when_it_began_to_read() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("x", &content(1, 9000));
+        a.push().await;
+        checkpoint(&a).await;
+        world.clock.advance(LOG_GRACE + Duration::from_mins(5));
+        a.write("z", &content(2, 9000));
+        a.push().await;
+        b.write("y", &content(3, 9000));
+        b.upload().await;
+        let collector = Collector::open(a.remote(), Some(a.remote()), OPTIONS).await.unwrap();
+        let slowly = |progress| {
+            if matches!(progress, Progress::Checkpoint | Progress::Log(..)) {
+                world.clock.advance(LOG_GRACE);
+            }
+        };
+        let report = collector.collect(slowly).await.expect("it is done");
+        assert_eq!(deleted(&report, "packs", Why::Unused), 0, "{report:?}");
+        b.commit().await;
+        assert!(a.pull().await);
+        assert!(a.read("y").await == Some(content(3, 9000)));
+    });
+}
+
+/// The age that the store declares counts, whatever one that collects would take by itself.
+#[test]
+fn what_the_store_declares_counts() {
+    const DAY: Duration = Duration::from_hours(24);
+    run(async {
+        for (declared, days, gone) in
+            [(Some(90 * DAY), 60, 0), (None, 400, 0), (Some(90 * DAY), 120, 1)]
+        {
+            let world = World { expiry: declared, ..World::new() };
+            let mut a = world.node();
+            a.remote().check().await.expect("it is made");
+            a.write("x", &content(1, 9000));
+            a.push().await;
+            world.clock.advance(days * DAY);
+            let other = World { expiry: Some(30 * DAY), ..world.clone() }.node();
+            let report = collect(&other, true).await;
+            assert_eq!(deleted(&report, "packs", Why::Expired), gone, "{declared:?} {report:?}");
+            assert_eq!(report.expiry, crate::config::format_age(declared));
+            let told = Options { told: true, ..OPTIONS };
+            let collector = Collector::open(other.remote(), None, told).await.unwrap();
+            let report = collector.collect(|_| ()).await.expect("it is done");
+            assert_eq!(deleted(&report, "packs", Why::Expired), 1, "{report:?}");
+            assert_eq!(report.expiry, "30d");
+        }
+    });
+}
+
 #[test]
 fn what_cannot_be_read_may_use_anything() {
     run(async {
@@ -192,14 +256,13 @@ fn a_store_that_fails_is_no_reason_to_delete() {
         world.clock.advance(LOG_GRACE + Duration::from_mins(1));
         let objects = world.store.keys().await.len();
         a.fail("resets=100");
-        let failed = Collector::new(a.remote(), Some(a.remote()), LOG_GRACE).collect(|_| ()).await;
-        assert!(failed.is_err());
+        assert!(try_to_collect(&a).await.is_err());
         a.fail("");
         assert_eq!(world.store.keys().await.len(), objects);
         // With a store that fails now and then it is done in the end, and nothing is lost.
         a.fail("resets=20");
         for _ in 0..150 {
-            drop(Collector::new(a.remote(), Some(a.remote()), LOG_GRACE).collect(|_| ()).await);
+            drop(try_to_collect(&a).await);
             world.clock.advance(Duration::from_secs(30));
         }
         a.fail("");
