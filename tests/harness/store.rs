@@ -116,6 +116,11 @@ impl Store {
         variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
+    /// Returns whether the objects are files that a test may look at and change.
+    pub(crate) fn has_files(&self) -> bool {
+        !matches!(self.0, Kind::Moto(_) | Kind::Azurite(_))
+    }
+
     /// Returns the directory that holds the objects as files.
     pub(crate) fn objects(&self) -> PathBuf {
         match &self.0 {
