@@ -13,7 +13,7 @@ use hearthfs::remote::Environment;
 
 pub(crate) use dialect::{Dialect, Google};
 pub(crate) use processes::{AZURE_ACCOUNT, AZURE_KEY, Azurite, Moto};
-pub(crate) use server::{S3Server, ServerFaults, Unable};
+pub(crate) use server::{S3Server, Unable};
 
 /// The access key that the servers accept.
 pub(crate) const ACCESS_KEY: &str = "testkey";
