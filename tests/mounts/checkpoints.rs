@@ -22,7 +22,7 @@ fn time_of(at: &Path) -> u64 {
 }
 
 /// Writes until the log has many commits; returns how many files there are.
-fn fill(cluster: &Cluster) -> u64 {
+pub(crate) fn fill(cluster: &Cluster) -> u64 {
     let mut hand = Hand::new();
     hand.mkdir(&cluster.a.at("dir")).must("mkdir");
     let mut seq = 0;
