@@ -17,7 +17,10 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the names of all functions in the test suites.
+/// What begins a line that names a test: a function, or a macro that makes tests of a body.
+const NAMING: [&str; 3] = ["fn ", "over_each_server!(", "over_each_store!("];
+
+/// Returns the names of all functions in the test suites, and of what their macros make.
 fn functions() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut todo: Vec<PathBuf> = vec![Path::new(ROOT).join("tests")];
@@ -28,8 +31,10 @@ fn functions() -> BTreeSet<String> {
                 todo.push(path);
             } else if path.extension().is_some_and(|end| end == "rs") {
                 let text = std::fs::read_to_string(&path).expect("a readable source file");
-                for line in text.lines().filter_map(|line| line.trim_start().strip_prefix("fn ")) {
-                    found.insert(line.split(['(', '<']).next().unwrap_or_default().to_owned());
+                for line in text.lines().map(str::trim_start) {
+                    let named = NAMING.iter().find_map(|start| line.strip_prefix(start));
+                    let name = named.and_then(|rest| rest.split(['(', '<', ',']).next());
+                    found.extend(name.map(str::to_owned));
                 }
             }
         }
@@ -47,11 +52,13 @@ fn is_test_name(word: &str) -> bool {
     let suites = [
         "bad_input_",
         "checkpoints_",
+        "clouds_",
         "commands_",
         "gc_",
         "locks_",
         "moves_",
         "programs_",
+        "rules_",
         "service_",
         "visibility_",
     ];

@@ -44,6 +44,8 @@ pub(crate) struct Node {
     base: PathBuf,
     options: Options,
     child: Option<Child>,
+    /// Where in the log its present run begins.
+    log_from: usize,
     /// From the start of the process to the first stat that the mount answered.
     pub(crate) ready_after: Duration,
 }
@@ -90,8 +92,14 @@ impl Node {
     /// Describes a node below `base` and starts it.
     pub(crate) fn start(base: &Path, name: &str, options: Options) -> Result<Self> {
         let base = base.to_owned();
-        let mut node =
-            Self { name: name.to_owned(), base, options, child: None, ready_after: Duration::ZERO };
+        let mut node = Self {
+            name: name.to_owned(),
+            base,
+            options,
+            child: None,
+            log_from: 0,
+            ready_after: Duration::ZERO,
+        };
         node.up()?;
         Ok(node)
     }
@@ -130,6 +138,7 @@ impl Node {
         let mount = self.mount();
         std::fs::create_dir_all(&mount)?;
         std::fs::create_dir_all(self.base.join("run"))?;
+        self.log_from = self.log_text().len();
         let log = || OpenOptions::new().create(true).append(true).open(self.log());
         let mut command = self.command();
         command.arg("mount").arg(&mount).arg("--cache-dir").arg(self.cache());
@@ -233,9 +242,18 @@ impl Node {
         Ok((field("VmRSS:")?, field("VmHWM:")?))
     }
 
+    /// Returns whether this run has taken over a checkpoint.
+    pub(crate) fn read_checkpoint(&self) -> bool {
+        self.log_text()[self.log_from..].contains("started from a checkpoint")
+    }
+
+    fn log_text(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
     /// Returns the last lines of its log.
     pub(crate) fn log_tail(&self) -> String {
-        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let text = self.log_text();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
     }

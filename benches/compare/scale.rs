@@ -128,7 +128,7 @@ fn written(
     lose_index(&node)?;
     rows.up("index lost", &mut node)?;
     node.stop()?;
-    rows.fresh(base, "written.fresh", &store)
+    rows.fresh_node(base, "written.fresh", &store)?.stop()
 }
 
 /// Makes a log of many commits, and starts nodes on it.
@@ -145,7 +145,16 @@ fn made(base: &Path, total: usize, table: &mut Table, report: &mut Report) -> Re
     report.note(format!("a log of {total} entries made in {:.1} s", took.as_secs_f64()));
     let mut rows = Rows { total, table, report };
     let mut node = rows.fresh_node(base, "made", &store)?;
+    if node.read_checkpoint() {
+        bail!("nobody has written a checkpoint, and the first node has read one");
+    }
+    // That it ends writes one.
     node.stop()?;
+    let mut second = rows.fresh_node(base, "made.second", &store)?;
+    if !second.read_checkpoint() {
+        bail!("the second node has read no checkpoint:\n{}", second.log_tail());
+    }
+    second.stop()?;
     rows.up("clean restart", &mut node)?;
     node.kill()?;
     rows.up("after SIGKILL", &mut node)?;
@@ -213,11 +222,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Starts a node with an empty cache directory, measures, and ends it.
-    fn fresh(&mut self, base: &Path, name: &str, store: &Path) -> Result<()> {
-        self.fresh_node(base, name, store)?.stop()
-    }
-
+    /// Starts a node with an empty cache directory, and measures.
     fn fresh_node(&mut self, base: &Path, name: &str, store: &Path) -> Result<Node> {
         let begun = now();
         let node = Node::start(base, name, options(store))?;
@@ -254,7 +259,12 @@ impl Rows<'_> {
             sleep_ms(20);
         };
         sleep_ms(REST_MS);
-        self.add(how, node, Some(hit), Some(known))
+        let how = if node.read_checkpoint() {
+            format!("{how}, from a checkpoint")
+        } else {
+            how.to_owned()
+        };
+        self.add(&how, node, Some(hit), Some(known))
     }
 
     fn add(

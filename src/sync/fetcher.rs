@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::flight::Flights;
 use super::ledger::Ledger;
+use super::quiet::Quiet;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -44,6 +45,7 @@ struct Inner {
     packs: Flights<Arc<str>>,
     commits: Flights<Arc<str>>,
     places: Semaphore,
+    quiet_newer: Quiet,
 }
 
 impl Fetcher {
@@ -52,7 +54,17 @@ impl Fetcher {
         let remote = ledger.remote().cloned();
         let (blobs, packs, commits) = (Flights::new(), Flights::new(), Flights::new());
         let places = Semaphore::new(FETCHES_AT_ONCE);
-        Self(Arc::new(Inner { ledger, remote, runtime, blobs, packs, commits, places }))
+        let quiet_newer = Quiet::default();
+        Self(Arc::new(Inner {
+            ledger,
+            remote,
+            runtime,
+            blobs,
+            packs,
+            commits,
+            places,
+            quiet_newer,
+        }))
     }
 
     /// Makes a content local. Wait as long as you like: when the future is dropped, the work goes on.
@@ -115,6 +127,7 @@ impl Inner {
         location: &Location,
         pack: &Arc<str>,
     ) -> Result<()> {
+        let mut newer = None;
         if self.ledger.pack_end(pack) <= WHOLE_PACK_BYTES {
             let (inner, name) = (Arc::clone(self), Arc::clone(pack));
             let work = Box::pin(async move { inner.fetch_pack(&name).await });
@@ -122,12 +135,12 @@ impl Inner {
             if self.ledger.blobs().contains(&digest) {
                 return Ok(());
             }
-            // With a damaged pack, or one damaged frame in it, the range decides. The others failed
-            // for a reason that it would fail for too.
-            if let Err(error) = whole
-                && !is_proof(error.kind())
-            {
-                return Err(error);
+            // With a damaged pack, or one damaged frame in it, or one of another version, the range
+            // decides. The others failed for a reason that it would fail for too.
+            match whole {
+                Err(error) if error.kind() == Kind::Invalid => newer = Some(error),
+                Err(error) if !is_proof(error.kind()) => return Err(error),
+                _ => {}
             }
         }
         let Site::Pack { offset, length, .. } = location.site else {
@@ -137,11 +150,25 @@ impl Inner {
         let _place = self.place().await;
         let frame = remote.get_pack_range(pack, offset, u64::from(length)).await?;
         let ledger = self.ledger.clone();
-        task::blocking(move || {
+        let kept = task::blocking(move || {
             let bytes = decode_frame(&frame, &digest, size)?;
             keep(&ledger, digest, &bytes)
         })
-        .await
+        .await;
+        match (kept, newer) {
+            // What we cannot read is no damage then, and whoever wrote it must not be told that it is.
+            (Err(error), Some(newer)) if error.kind() == Kind::Corrupt => {
+                if let Some(unsaid) = self.quiet_newer.tell(self.ledger.clock()) {
+                    tracing::warn!(
+                        %pack, error = %newer.chain(), unsaid,
+                        "a pack was written by a newer hearthfs, and its files are misses here; bring this \
+                         node up to date"
+                    );
+                }
+                Err(newer)
+            }
+            (kept, _) => kept,
+        }
     }
 
     /// Fetches a whole pack and keeps what files use of it.

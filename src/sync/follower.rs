@@ -318,7 +318,9 @@ impl Follower {
         }
         match why {
             Unusable::Damaged => tracing::warn!(
-                %name, error = %error.chain(), "a commit is damaged and left out"
+                %name, error = %error.chain(),
+                "a commit is damaged and left out; its changes are not seen here until its files are \
+                 written again"
             ),
             Unusable::Unknown => tracing::warn!(
                 %name, error = %error.chain(),

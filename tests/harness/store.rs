@@ -3,6 +3,7 @@
 //! Owns the shared directory or the server of a test, and its troubles. Must never know the layout of
 //! the objects beyond their folders' names.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,8 +11,8 @@ use std::time::Duration;
 use super::Must as _;
 use super::node::Site;
 use crate::stores::{
-    ACCESS_KEY, AZURE_ACCOUNT, AZURE_KEY, Azurite, BUCKET, Dialect, Google, Moto, S3Server,
-    SECRET_KEY, Unable,
+    ACCESS_KEY, AZURE_ACCOUNT, AZURE_KEY, Azurite, BUCKET, Dialect, Google, Moto, Radosgw,
+    S3Server, SECRET_KEY, Unable,
 };
 
 /// A store for one test.
@@ -25,6 +26,7 @@ enum Kind {
     Gcs(S3Server),
     Moto(Moto),
     Azurite(Azurite),
+    Radosgw(Radosgw),
 }
 
 /// What an S3 server does wrong.
@@ -70,6 +72,7 @@ impl Store {
             Kind::S3(server) | Kind::Gcs(server) => server.endpoint(),
             Kind::Moto(moto) => moto.endpoint(),
             Kind::Azurite(azurite) => azurite.endpoint(),
+            Kind::Radosgw(radosgw) => radosgw.endpoint(),
         }
     }
 
@@ -83,6 +86,11 @@ impl Store {
         Moto::start().map(Kind::Moto).map(Self)
     }
 
+    /// Takes a prefix of the server that deletes by rules; the reason when it is not up.
+    pub(crate) fn radosgw() -> Result<Self, String> {
+        Radosgw::here().map(Kind::Radosgw).map(Self)
+    }
+
     /// Returns its URL.
     pub(crate) fn url(&self) -> String {
         match &self.0 {
@@ -90,6 +98,7 @@ impl Store {
             Kind::S3(_) | Kind::Moto(_) => format!("s3://{BUCKET}/some/prefix"),
             Kind::Gcs(_) => format!("gs://{BUCKET}/some/prefix"),
             Kind::Azurite(_) => format!("az://{AZURE_ACCOUNT}/{BUCKET}/some/prefix"),
+            Kind::Radosgw(radosgw) => radosgw.url(),
         }
     }
 
@@ -107,6 +116,7 @@ impl Store {
             Kind::Dir(_) => Vec::new(),
             Kind::S3(server) => aws(server.endpoint()),
             Kind::Moto(moto) => aws(moto.endpoint()),
+            Kind::Radosgw(radosgw) => aws(radosgw.endpoint()),
             Kind::Gcs(server) => vec![("STORAGE_EMULATOR_HOST", server.endpoint())],
             Kind::Azurite(azurite) => vec![
                 ("AZURE_STORAGE_ENDPOINT", azurite.endpoint()),
@@ -116,13 +126,26 @@ impl Store {
         variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
+    /// Returns whether the objects are files that a test may look at and change.
+    pub(crate) fn has_files(&self) -> bool {
+        matches!(self.0, Kind::Dir(_) | Kind::S3(_) | Kind::Gcs(_))
+    }
+
     /// Returns the directory that holds the objects as files.
     pub(crate) fn objects(&self) -> PathBuf {
         match &self.0 {
             Kind::Dir(dir) => dir.clone(),
             Kind::S3(server) | Kind::Gcs(server) => server.bucket_dir().join("some/prefix"),
-            Kind::Moto(_) | Kind::Azurite(_) => panic!("this server keeps its objects to itself"),
+            Kind::Moto(_) | Kind::Azurite(_) | Kind::Radosgw(_) => {
+                panic!("this server keeps its objects to itself")
+            }
         }
+    }
+
+    /// Returns the keys that the server that deletes by rules has now.
+    pub(crate) fn keys(&self) -> BTreeSet<String> {
+        let Kind::Radosgw(radosgw) = &self.0 else { panic!("this one is not asked for its keys") };
+        radosgw.keys()
     }
 
     /// Returns the objects below a folder of the store.
@@ -136,7 +159,7 @@ impl Store {
     pub(crate) fn requests(&self) -> u64 {
         match &self.0 {
             Kind::S3(server) | Kind::Gcs(server) => server.faults.requests(),
-            Kind::Dir(_) | Kind::Moto(_) | Kind::Azurite(_) => {
+            Kind::Dir(_) | Kind::Moto(_) | Kind::Azurite(_) | Kind::Radosgw(_) => {
                 panic!("only the server in this process counts")
             }
         }
@@ -180,7 +203,9 @@ impl Store {
                 std::fs::write(dir, b"not a directory").must("put a file in its place");
             }
             Kind::S3(server) | Kind::Gcs(server) => server.down(),
-            Kind::Moto(_) | Kind::Azurite(_) => panic!("this server cannot be made to fail"),
+            Kind::Moto(_) | Kind::Azurite(_) | Kind::Radosgw(_) => {
+                panic!("this server cannot be made to fail")
+            }
         }
     }
 
@@ -202,7 +227,7 @@ impl Store {
                 server.faults.errors(0);
                 server.faults.latency(Duration::ZERO);
             }
-            Kind::Moto(_) | Kind::Azurite(_) => {}
+            Kind::Moto(_) | Kind::Azurite(_) | Kind::Radosgw(_) => {}
         }
     }
 }

@@ -22,7 +22,7 @@ fn time_of(at: &Path) -> u64 {
 }
 
 /// Writes until the log has many commits; returns how many files there are.
-fn fill(cluster: &Cluster) -> u64 {
+pub(crate) fn fill(cluster: &Cluster) -> u64 {
     let mut hand = Hand::new();
     hand.mkdir(&cluster.a.at("dir")).must("mkdir");
     let mut seq = 0;
@@ -42,10 +42,19 @@ fn fill(cluster: &Cluster) -> u64 {
     seq
 }
 
+/// What the nodes of these tests are started with: one commit for each file.
+pub(crate) fn options(io: Io) -> Options {
+    Options::new(io).delay("10ms")
+}
+
 fn checkpoints_start_a_new_node_without_the_log(io: Io) {
-    let options = Options::new(io).delay("10ms");
-    let cluster = Cluster::with(Store::dir, &options);
-    let files = fill(&cluster);
+    without_the_log(&Cluster::with(Store::dir, &options(io)), io);
+}
+in_both_modes!(checkpoints_start_a_new_node_without_the_log);
+
+/// A node that starts where the log below the checkpoint is gone shows what the others do.
+pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
+    let files = fill(cluster);
     let mut hand = Hand::new();
     hand.unlink(&cluster.a.at("f1")).must("unlink");
     hand.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
@@ -65,7 +74,7 @@ fn checkpoints_start_a_new_node_without_the_log(io: Io) {
     }
     hand.put(&cluster.b.at("later"), &body::make(Id { writer: 2, seq: 0 }, 7_000)).must("put");
     cluster.settle();
-    let mut c = Node::start(&cluster.site, "c", Some(&cluster.store), options.clone());
+    let mut c = Node::start(&cluster.site, "c", Some(&cluster.store), options(io));
     let wanted = tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
     let found = tree::converge(&cluster.a.mount, &c.mount, 20_000);
     assert_eq!(found.len(), wanted.len());
@@ -85,13 +94,11 @@ fn checkpoints_start_a_new_node_without_the_log(io: Io) {
         tree::converge(&cluster.a.mount, &c.mount, 20_000);
     }
 }
-in_both_modes!(checkpoints_start_a_new_node_without_the_log);
 
 /// A checkpoint that is damaged is said once, and the log is read instead.
 #[test]
 fn checkpoints_that_are_damaged_are_passed_over() {
-    let options = Options::new(Io::best()).delay("10ms");
-    let cluster = Cluster::with(Store::dir, &options);
+    let cluster = Cluster::with(Store::dir, &options(Io::best()));
     fill(&cluster);
     cluster.settle();
     cluster.a.drain();
@@ -99,7 +106,7 @@ fn checkpoints_that_are_damaged_are_passed_over() {
         let bytes = std::fs::read(&checkpoint).must("read a checkpoint");
         std::fs::write(&checkpoint, &bytes[..bytes.len() / 2]).must("cut it off");
     }
-    let c = Node::start(&cluster.site, "c", Some(&cluster.store), options);
+    let c = Node::start(&cluster.site, "c", Some(&cluster.store), options(Io::best()));
     tree::converge(&cluster.a.mount, &c.mount, 60_000);
     let said = c.log().matches("a checkpoint cannot be used").count();
     let there = cluster.store.objects_in("checkpoints").len();

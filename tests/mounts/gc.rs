@@ -14,8 +14,9 @@ use crate::harness::{
 
 /// How long what is not in use stays in these tests. Long enough for a commit on a busy machine.
 const GRACE: &str = "6s";
-/// How long the load lasts at least.
+/// How long the load lasts at least: over a directory, over a server, and where there is time for it.
 const LOAD: Duration = Duration::from_secs(12);
+const LOAD_SERVER: Duration = Duration::from_secs(15);
 const LOAD_LONG: Duration = Duration::from_mins(1);
 /// How long is waited for the first garbage to go.
 const LOAD_MAX: Duration = Duration::from_secs(150);
@@ -78,9 +79,23 @@ fn load(mount: &Path, writer: u32, stop: &AtomicBool) -> u64 {
     seq
 }
 
+fn options(io: Io) -> Options {
+    Options::new(io).delay("10ms")
+}
+
 fn gc_beside_two_nodes_under_load(io: Io) {
-    let options = Options::new(io).delay("10ms");
-    let cluster = Cluster::with(Store::dir, &options);
+    beside_two_nodes(&Cluster::with(Store::dir, &options(io)), io, LOAD);
+}
+in_both_modes!(gc_beside_two_nodes_under_load);
+
+#[test]
+fn gc_beside_two_nodes_over_a_server() {
+    let io = Io::best();
+    beside_two_nodes(&Cluster::with(Store::s3, &options(io)), io, LOAD_SERVER);
+}
+
+/// Two nodes write and read while garbage is collected: no read fails, and a node that starts later has all.
+fn beside_two_nodes(cluster: &Cluster, io: Io, least: Duration) {
     std::fs::write(cluster.store.objects().join("notes.txt"), "mine").must("write a note");
     let (mut hand, mut dice) = (Hand::new(), Dice::new(1));
     for seq in 0..KEPT {
@@ -95,13 +110,13 @@ fn gc_beside_two_nodes_under_load(io: Io) {
         thread(move || load(&mount, writer, &stop))
     });
     let long = std::env::var_os("HEARTHFS_TEST_LONG").is_some();
-    let (begun, least) = (now(), if long { LOAD_LONG } else { LOAD });
+    let (begun, least) = (now(), if long { LOAD_LONG } else { least });
     let (mut packs, mut commits) = (0, 0);
     while begun.elapsed() < least || ((packs == 0 || commits == 0) && begun.elapsed() < LOAD_MAX) {
         assert!(!writers.iter().any(std::thread::JoinHandle::is_finished), "a reader has failed");
         // It also writes a checkpoint when one is due.
         cluster.a.drain();
-        let report = collect(&cluster);
+        let report = collect(cluster);
         assert_eq!(report["failed"]["objects"], 0, "{report}");
         assert_eq!(report["foreign"]["objects"], 1, "{report}");
         packs += deleted(&report, "packs");
@@ -113,9 +128,9 @@ fn gc_beside_two_nodes_under_load(io: Io) {
     assert!(packs > 0 && commits > 0, "{packs} packs and {commits} commits of {written} writes");
     cluster.settle();
     let wanted = tree::converge(&cluster.a.mount, &cluster.b.mount, 30_000);
-    collect(&cluster);
+    collect(cluster);
     // A new machine has all of it, and nothing of it only from a node's own disk.
-    let c = Node::start(&cluster.site, "c", Some(&cluster.store), options);
+    let c = Node::start(&cluster.site, "c", Some(&cluster.store), options(io));
     assert_eq!(tree::converge(&cluster.a.mount, &c.mount, 30_000).len(), wanted.len());
     for seq in 0..KEPT {
         let bytes = std::fs::read(c.at(format!("kept{seq}"))).must("a file that is kept");
@@ -130,7 +145,6 @@ fn gc_beside_two_nodes_under_load(io: Io) {
     }
     assert!(cluster.store.objects().join("notes.txt").exists());
 }
-in_both_modes!(gc_beside_two_nodes_under_load);
 
 #[test]
 fn gc_says_what_it_would_do_and_refuses_what_is_no_store() {

@@ -9,6 +9,7 @@ mod harness;
 mod stores;
 
 mod bad_input;
+mod bad_objects;
 mod checkpoints;
 mod clients;
 mod clouds;

@@ -8,10 +8,10 @@ use crate::harness::{
 };
 
 /// What a look-up may take beyond `freshness`: timers and a busy machine.
-pub(crate) const MARGIN_MS: u64 = 150;
+const MARGIN_MS: u64 = 150;
 
 /// Changes seen from the other node, each by a single look after `wait_ms`.
-pub(crate) fn changes(from: &Node, to: &Node, wait_ms: u64) {
+fn changes(from: &Node, to: &Node, wait_ms: u64) {
     let mut hand = Hand::new();
     let pass = || {
         from.drain();
@@ -68,22 +68,31 @@ pub(crate) fn changes(from: &Node, to: &Node, wait_ms: u64) {
 }
 
 fn p10_freshness_of_a_second(io: Io) {
-    let cluster = Cluster::two(io);
-    changes(&cluster.a, &cluster.b, 1_000 + MARGIN_MS);
+    a_second(&Cluster::two(io));
 }
 in_both_modes!(p10_freshness_of_a_second);
 
+pub(crate) fn a_second(cluster: &Cluster) {
+    changes(&cluster.a, &cluster.b, 1_000 + MARGIN_MS);
+}
+
 fn p10_freshness_zero_asks_each_time(io: Io) {
-    let options = Options::new(io).freshness("0s");
-    let cluster = Cluster::with(Store::dir, &options);
-    changes(&cluster.a, &cluster.b, 0);
-    changes(&cluster.b, &cluster.a, 0);
+    zero(&Cluster::with(Store::dir, &Options::new(io).freshness("0s")));
 }
 in_both_modes!(p10_freshness_zero_asks_each_time);
 
-/// A name that was asked for in vain, over and over, is found within the window after its creation.
+pub(crate) fn zero(cluster: &Cluster) {
+    changes(&cluster.a, &cluster.b, 0);
+    changes(&cluster.b, &cluster.a, 0);
+}
+
 fn p10_freshness_of_a_name_asked_for_in_vain(io: Io) {
-    let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
+    asked_in_vain(&Cluster::with(Store::dir, &Options::new(io).alone()));
+}
+in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
+
+/// A name that was asked for in vain, over and over, is found within the window after its creation.
+pub(crate) fn asked_in_vain(cluster: &Cluster) {
     let mut hand = Hand::new();
     for round in 0..5 {
         let name = format!("wanted{round}");
@@ -100,12 +109,14 @@ fn p10_freshness_of_a_name_asked_for_in_vain(io: Io) {
         assert!(took_ms <= 1_000 + MARGIN_MS, "found after {took_ms} ms");
     }
 }
-in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
 
-/// A miss is answered soon even when it has to ask, and a busy misser does not ask each time.
 #[test]
 fn p10_freshness_shares_one_question_among_all_misses() {
-    let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).alone());
+    one_question(&Cluster::with(Store::dir, &Options::new(Io::best()).alone()));
+}
+
+/// A miss is answered soon even when it has to ask, and a busy misser does not ask each time.
+pub(crate) fn one_question(cluster: &Cluster) {
     let start = crate::harness::now();
     for k in 0..2_000 {
         assert!(std::fs::metadata(cluster.b.at(format!("missing{k}"))).is_err());

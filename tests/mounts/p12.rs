@@ -42,7 +42,12 @@ fn work(mount: &Path, who: &str) -> BTreeSet<String> {
 }
 
 fn p12_clean_directories_under_load(io: Io) {
-    let cluster = Cluster::two(io);
+    under_load(&Cluster::two(io));
+}
+in_both_modes!(p12_clean_directories_under_load);
+
+/// Four processes on two nodes make and remove names; whoever lists sees those and nothing else.
+pub(crate) fn under_load(cluster: &Cluster) {
     let stop = Arc::new(AtomicBool::new(false));
     let watchers: Vec<_> = [("a", cluster.a.mount.clone()), ("b", cluster.b.mount.clone())]
         .into_iter()
@@ -83,9 +88,8 @@ fn p12_clean_directories_under_load(io: Io) {
         assert!(strange.is_empty(), "names that no program made there: {strange:?}");
     }
     let expected: Vec<String> = expected.into_iter().collect();
-    both_list(&cluster, &expected);
+    both_list(cluster, &expected);
 }
-in_both_modes!(p12_clean_directories_under_load);
 
 /// Waits until what each node has is on the other, and both list it and nothing else.
 fn both_list(cluster: &Cluster, expected: &[String]) {
@@ -103,10 +107,13 @@ fn both_list(cluster: &Cluster, expected: &[String]) {
     }
 }
 
-/// Temporaries that never lived long leave nothing in the store either.
 #[test]
 fn p12_clean_directories_and_a_clean_store() {
-    let cluster = Cluster::two(Io::best());
+    clean_store(&Cluster::two(Io::best()));
+}
+
+/// Temporaries that never lived long leave nothing in the store either.
+pub(crate) fn clean_store(cluster: &Cluster) {
     let mut hand = Hand::new();
     cluster.settle();
     let before = tree::files_below(&cluster.store.objects()).len();
@@ -122,9 +129,13 @@ fn p12_clean_directories_and_a_clean_store() {
     assert!(tree::texts(&cluster.b.mount).is_empty());
 }
 
-/// Large directories are listed whole, in order of nothing but without gaps, while they change.
 fn p12_clean_directories_of_many_names(io: Io) {
-    let cluster = Cluster::two(io);
+    many_names(&Cluster::two(io));
+}
+in_both_modes!(p12_clean_directories_of_many_names);
+
+/// Large directories are listed whole, in order of nothing but without gaps, while they change.
+pub(crate) fn many_names(cluster: &Cluster) {
     let (dir, mut hand) = (cluster.a.at("many"), Hand::new());
     hand.mkdir(&dir).must("mkdir");
     for k in 0..3_000 {
@@ -163,11 +174,14 @@ fn p12_clean_directories_of_many_names(io: Io) {
         if on_b.exists() { Err("still there".to_owned()) } else { Ok(()) }
     });
 }
-in_both_modes!(p12_clean_directories_of_many_names);
+
+fn p12_clean_directories_and_their_times(io: Io) {
+    times(&Cluster::two(io));
+}
+in_both_modes!(p12_clean_directories_and_their_times);
 
 /// A directory's time moves on the other node when its content changes there.
-fn p12_clean_directories_and_their_times(io: Io) {
-    let cluster = Cluster::two(io);
+pub(crate) fn times(cluster: &Cluster) {
     let (mut hand, mut other) = (Hand::new(), Hand::new());
     hand.mkdir(&cluster.a.at("pkg")).must("mkdir");
     cluster.a.drain();
@@ -195,4 +209,3 @@ fn p12_clean_directories_and_their_times(io: Io) {
     };
     assert_eq!(file(&cluster.a), file(&cluster.b), "a file's time is the same on both nodes");
 }
-in_both_modes!(p12_clean_directories_and_their_times);

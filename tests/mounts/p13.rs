@@ -156,9 +156,13 @@ fn p13_bounded_backlog(io: Io) {
 }
 in_both_modes!(p13_bounded_backlog);
 
-/// Many open files, many names: descriptors and memory follow limits, not the load.
 fn p13_bounded_open_files_and_memory(io: Io) {
-    let cluster = Cluster::two(io);
+    many_open(&Cluster::two(io));
+}
+in_both_modes!(p13_bounded_open_files_and_memory);
+
+/// Many open files, many names: descriptors and memory follow limits, not the load.
+pub(crate) fn many_open(cluster: &Cluster) {
     let mut hand = Hand::new();
     for k in 0..2_000 {
         hand.put(&cluster.a.at(format!("f{k}")), format!("{k}").as_bytes()).must("put");
@@ -183,4 +187,3 @@ fn p13_bounded_open_files_and_memory(io: Io) {
         if count <= start + 20 { Ok(()) } else { Err(format!("{count}, before {start}")) }
     });
 }
-in_both_modes!(p13_bounded_open_files_and_memory);

@@ -90,7 +90,12 @@ fn p2_killed_writer_over_nothing_leaves_nothing(io: Io) {
 in_both_modes!(p2_killed_writer_over_nothing_leaves_nothing);
 
 fn p2_killed_writer_keeps_the_old_version(io: Io) {
-    let cluster = Cluster::two(io);
+    over_an_old_version(&Cluster::two(io));
+}
+in_both_modes!(p2_killed_writer_keeps_the_old_version);
+
+/// Writers of names that are there die in every way; both nodes keep the old version.
+pub(crate) fn over_an_old_version(cluster: &Cluster) {
     let old = Id { writer: 1, seq: 0 };
     for (number, (death, how)) in deaths().into_iter().enumerate() {
         let name = format!("old-{number}");
@@ -120,7 +125,6 @@ fn p2_killed_writer_keeps_the_old_version(io: Io) {
         if id == new { Ok(()) } else { Err(id.to_string()) }
     });
 }
-in_both_modes!(p2_killed_writer_keeps_the_old_version);
 
 /// While somebody writes, others see the old version at once, not after a wait.
 fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {

@@ -41,7 +41,12 @@ impl Holder {
 }
 
 fn p3_stable_open_through_replace_and_unlink(io: Io) {
-    let cluster = Cluster::two(io);
+    replaced(&Cluster::two(io));
+}
+in_both_modes!(p3_stable_open_through_replace_and_unlink);
+
+/// Whoever has a version open keeps it, whatever either node does to the name.
+pub(crate) fn replaced(cluster: &Cluster) {
     let mut hand = Hand::new();
     let on_a = cluster.a.at("file");
     hand.put(&on_a, &version(0)).must("put");
@@ -80,7 +85,6 @@ fn p3_stable_open_through_replace_and_unlink(io: Io) {
         holder.check(who);
     }
 }
-in_both_modes!(p3_stable_open_through_replace_and_unlink);
 
 fn push_through(node: &Node, prefix: &str, mib: usize) {
     let mut hand = Hand::new();
@@ -96,9 +100,16 @@ fn push_through(node: &Node, prefix: &str, mib: usize) {
     }
 }
 
+/// The size of the local tier for [`evicted`], which is to be too small for it.
+pub(crate) const TIER: &str = "32MiB";
+
 fn p3_stable_open_through_eviction(io: Io) {
-    let options = Options::new(io).cache_size("32MiB");
-    let cluster = Cluster::with(Store::dir, &options);
+    evicted(&Cluster::with(Store::dir, &Options::new(io).cache_size(TIER)));
+}
+in_both_modes!(p3_stable_open_through_eviction);
+
+/// Whoever has a version open keeps it while its blob is evicted, and it is fetched again later.
+pub(crate) fn evicted(cluster: &Cluster) {
     let mut hand = Hand::new();
     hand.put(&cluster.a.at("held"), &version(0)).must("put");
     cluster.a.drain();
@@ -116,4 +127,3 @@ fn p3_stable_open_through_eviction(io: Io) {
     assert!(std::fs::read(cluster.a.at("held")).must("read again on A") == version(0));
     assert!(std::fs::read(&on_b).must("read again on B") == version(0));
 }
-in_both_modes!(p3_stable_open_through_eviction);

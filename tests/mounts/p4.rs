@@ -8,7 +8,7 @@ use crate::harness::body::{self, Dice, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::time::thread;
 use crate::harness::tree::{self, Thing, Tree};
-use crate::harness::{Cluster, Hand, Io, Must as _, Options, Store, in_both_modes, sleep_ms};
+use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, sleep_ms};
 
 const KILLS: u64 = 50;
 const WORKERS: u32 = 3;
@@ -180,12 +180,17 @@ impl Worker {
 }
 
 fn p4_local_durable_through_fifty_kills(io: Io) {
-    let mut cluster = Cluster::two(io);
+    kills(&mut Cluster::two(io), KILLS);
+}
+in_both_modes!(p4_local_durable_through_fifty_kills);
+
+/// Kills a node over and over while processes work on it; what they were told is there, on both nodes.
+pub(crate) fn kills(cluster: &mut Cluster, rounds: u64) {
     let dir = |writer: u32| cluster.a.at(format!("w{writer}"));
     let mut workers: Vec<Worker> = (0..WORKERS).map(|n| Worker::new(dir(n), n)).collect();
     let mut dice = Dice::new(4);
     let mut acknowledged = 0;
-    for round in 0..KILLS {
+    for round in 0..rounds {
         let running: Vec<_> = workers
             .drain(..)
             .map(|mut worker| {
@@ -206,7 +211,7 @@ fn p4_local_durable_through_fifty_kills(io: Io) {
         }
         acknowledged = workers.iter().map(|worker| worker.seq).sum();
     }
-    assert!(acknowledged > 500, "too little was written: {acknowledged}");
+    assert!(acknowledged > 10 * rounds, "too little was written: {acknowledged}");
     cluster.settle();
     let there = tree::converge(&cluster.a.mount, &cluster.b.mount, 30_000);
     for worker in &workers {
@@ -221,12 +226,14 @@ fn p4_local_durable_through_fifty_kills(io: Io) {
         assert_eq!(tree::difference(&worker.model, &own), "", "worker {name} on both nodes");
     }
 }
-in_both_modes!(p4_local_durable_through_fifty_kills);
+
+fn p4_local_durable_at_the_close(io: Io) {
+    at_the_close(&mut Cluster::two(io));
+}
+in_both_modes!(p4_local_durable_at_the_close);
 
 /// The instant after `close()` returned is early enough for the kill.
-fn p4_local_durable_at_the_close(io: Io) {
-    let site_options = Options::new(io);
-    let mut cluster = Cluster::with(Store::dir, &site_options);
+pub(crate) fn at_the_close(cluster: &mut Cluster) {
     let mut hand = Hand::new();
     for round in 0..8 {
         let bytes = body::make(Id { writer: 1, seq: round }, 500 + 400_000 * (round % 2) as usize);
@@ -244,11 +251,14 @@ fn p4_local_durable_at_the_close(io: Io) {
     cluster.settle();
     tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
 }
-in_both_modes!(p4_local_durable_at_the_close);
+
+fn p4_local_durable_means_nothing_half(io: Io) {
+    nothing_half(&mut Cluster::two(io));
+}
+in_both_modes!(p4_local_durable_means_nothing_half);
 
 /// A kill in the middle of a write leaves the old version, and no trace of the new one.
-fn p4_local_durable_means_nothing_half(io: Io) {
-    let mut cluster = Cluster::two(io);
+pub(crate) fn nothing_half(cluster: &mut Cluster) {
     let old = body::make(Id { writer: 1, seq: 0 }, 100_000);
     Hand::new().put(&cluster.a.at("f"), &old).must("put");
     let mut writing = Hand::new();
@@ -269,4 +279,3 @@ fn p4_local_durable_means_nothing_half(io: Io) {
     let there = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     assert_eq!(there.len(), 1, "{there:?}");
 }
-in_both_modes!(p4_local_durable_means_nothing_half);

@@ -114,10 +114,13 @@ pub(crate) fn in_order(cluster: &Cluster) {
     assert_eq!(all.len() as u64, FILES + 3);
 }
 
-/// The order holds over sudden ends and starts of the writing node.
 #[test]
 fn p5_in_order_over_a_restart() {
-    let mut cluster = Cluster::two(Io::best());
+    restarts(&mut Cluster::two(Io::best()));
+}
+
+/// The order holds over sudden ends and starts of the writing node.
+pub(crate) fn restarts(cluster: &mut Cluster) {
     let mut hand = Hand::new();
     let dir = cluster.b.mount.clone();
     for k in 0..60 {

@@ -94,8 +94,7 @@ fn heals(cluster: &Cluster, writer: &Node, others: &[&Node], name: &str, same: &
 }
 
 /// Damages objects of one folder of the store, and reads them on a node that never had them.
-fn damaged_objects(io: Io, folder: &str, len: usize) {
-    let mut cluster = Cluster::two(io);
+fn damaged_objects(cluster: &mut Cluster, folder: &str, len: usize) {
     cluster.b.stop();
     std::fs::remove_dir_all(&cluster.b.cache).must("empty node B");
     for (k, how) in DAMAGES.into_iter().enumerate() {
@@ -120,23 +119,35 @@ fn damaged_objects(io: Io, folder: &str, len: usize) {
         // B heals what B missed; A, who has it, heals by writing as well.
         let (writer, other) =
             if k % 2 == 0 { (&cluster.b, &cluster.a) } else { (&cluster.a, &cluster.b) };
-        heals(&cluster, writer, &[other], &name, &content);
+        heals(cluster, writer, &[other], &name, &content);
     }
 }
 
+pub(crate) fn damaged_packs(cluster: &mut Cluster) {
+    damaged_objects(cluster, "packs", SMALL);
+}
+
+pub(crate) fn damaged_blob_objects(cluster: &mut Cluster) {
+    damaged_objects(cluster, "blobs", LARGE);
+}
+
+pub(crate) fn damaged_commits(cluster: &mut Cluster) {
+    damaged_objects(cluster, "log", TINY);
+}
+
 fn p9_self_healing_of_damaged_packs(io: Io) {
-    damaged_objects(io, "packs", SMALL);
+    damaged_packs(&mut Cluster::two(io));
 }
 in_both_modes!(p9_self_healing_of_damaged_packs);
 
 fn p9_self_healing_of_damaged_blob_objects(io: Io) {
-    damaged_objects(io, "blobs", LARGE);
+    damaged_blob_objects(&mut Cluster::two(io));
 }
 in_both_modes!(p9_self_healing_of_damaged_blob_objects);
 
 #[test]
 fn p9_self_healing_of_damaged_commits() {
-    damaged_objects(Io::best(), "log", TINY);
+    damaged_commits(&mut Cluster::two(Io::best()));
 }
 
 /// Damages the blobs on the disk of a node that has stopped, orderly or not.

@@ -1,7 +1,14 @@
 //! How long entries live: what the store declares, what the bucket's rules do, and what a mount says of both.
 
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use crate::harness::body::{self, Id};
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, Store, eventually, skipped};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, now, skipped, sleep_ms, tree,
+};
 
 fn aged(age: &str) -> Options {
     let mut options = Options::new(Io::best());
@@ -148,4 +155,141 @@ fn rules_of_somebody_elses_server_are_looked_at() {
     let other = Node::start(&site, "b", Some(&moto), aged("30d"));
     assert_eq!(looked(&other), ("in place".to_owned(), String::new()));
     assert_eq!(warnings(&other, "rule"), [""; 0]);
+}
+
+/// How long entries live over the server for which ten seconds are a day, and what its rule says of that.
+const AGE: Duration = Duration::from_secs(30);
+const AGE_TEXT: &str = "30s";
+const AGE_AS_DAYS: &str = "3d";
+/// How long the server may take to delete all that is old.
+const DELETED_MAX: Duration = Duration::from_mins(3);
+
+/// Contents of each size class: in a commit, in a pack, an object of its own.
+const SIZES: [(&str, usize); 3] = [("tiny", 300), ("small", 9_000), ("large", 1_500_000)];
+
+fn content(seq: u64, len: usize) -> Vec<u8> {
+    body::make(Id { writer: 1, seq }, len)
+}
+
+/// Entries in use outlive the server's deletions, those that nobody uses are misses and never errors, and a new
+/// node has from the bucket what is left.
+#[test]
+fn rules_rgw_deletes_what_nobody_uses() {
+    let store = match Store::radosgw() {
+        Ok(store) => store,
+        Err(reason) => return skipped("rules_rgw_deletes_what_nobody_uses", reason),
+    };
+    let url = store.url();
+    // The nodes say that they keep entries for a shorter time than is declared, and do.
+    let cluster = Cluster::with(|_| store, &Options::new(Io::best()).expiry(AGE_TEXT));
+    cluster.a.command(&["lifecycle", "apply", &url, "--expiry", AGE_AS_DAYS]).good();
+    let (a, b) = (&cluster.a, &cluster.b);
+    let mut hand = Hand::new();
+    hand.mkdir(&a.at("dir")).must("mkdir");
+    let begun = now();
+    for (seq, (name, len)) in SIZES.into_iter().enumerate() {
+        hand.put(&a.at("dir").join(name), &content(seq as u64, len)).must("put");
+        // Each kind in objects of its own.
+        a.drain();
+        hand.put(&a.at(format!("unused-{name}")), &content(10 + seq as u64, len)).must("put");
+        a.drain();
+    }
+    let first = cluster.store.keys();
+    for folder in ["log/", "packs/", "blobs/"] {
+        assert!(first.iter().any(|key| key.starts_with(folder)), "nothing in {folder}: {first:?}");
+    }
+    // An object that is named by its content is stored again under its name.
+    let large = blake3::hash(&content(2, SIZES[2].1)).to_hex().to_string();
+    let stays = |key: &&String| key.ends_with(&large) || *key == "hearthfs.json";
+    let old: BTreeSet<String> = first.iter().filter(|key| !stays(key)).cloned().collect();
+    eventually(5_000, "node B has the names", || {
+        let names = tree::texts(&b.mount);
+        if names.len() == 4 { Ok(()) } else { Err(format!("{names:?}")) }
+    });
+    loop {
+        for (seq, (name, len)) in SIZES.into_iter().enumerate() {
+            let read = std::fs::read(b.at("dir").join(name)).must(format_args!("read {name}"));
+            assert!(read == content(seq as u64, len), "{name}");
+            std::fs::metadata(a.at("dir").join(name)).must(format_args!("stat {name}"));
+            for node in [a, b] {
+                // Looking is no use that would keep it.
+                let kind =
+                    std::fs::metadata(node.at(format!("unused-{name}"))).map_err(|e| e.kind());
+                assert!(matches!(kind, Ok(_) | Err(ErrorKind::NotFound)), "{name}: {kind:?}");
+            }
+        }
+        let left: Vec<_> = cluster.store.keys().intersection(&old).cloned().collect();
+        let age = now().duration_since(begun);
+        if left.is_empty() && age > 2 * AGE {
+            break;
+        }
+        assert!(age < DELETED_MAX, "the server keeps {left:?}");
+        sleep_ms(700);
+    }
+    let late = Node::start(
+        &cluster.site,
+        "late",
+        Some(&cluster.store),
+        Options::new(Io::best()).expiry(AGE_TEXT),
+    );
+    for node in [a, b, &late] {
+        eventually(5_000, "what is in use is all there is", || {
+            let names = tree::texts(&node.mount);
+            if names == ["dir"] { Ok(()) } else { Err(format!("{names:?}")) }
+        });
+        for (seq, (name, len)) in SIZES.into_iter().enumerate() {
+            let unused = std::fs::read(node.at(format!("unused-{name}"))).map_err(|e| e.kind());
+            assert_eq!(unused.map(drop), Err(ErrorKind::NotFound), "{name}");
+            let used = std::fs::read(node.at("dir").join(name)).must(format_args!("read {name}"));
+            assert!(used == content(seq as u64, len), "{name}");
+        }
+        assert!(!node.log().contains("missing or damaged"), "{}", node.log());
+    }
+    cluster.a.command(&["lifecycle", "remove", &url]).good();
+}
+
+/// A server that deletes what the nodes still count on: a miss where the bytes are not, never an error, until
+/// somebody writes it again.
+#[test]
+fn rules_rgw_deletes_too_early() {
+    let store = match Store::radosgw() {
+        Ok(store) => store,
+        Err(reason) => return skipped("rules_rgw_deletes_too_early", reason),
+    };
+    let url = store.url();
+    let cluster = Cluster::with(|_| store, &Options::new(Io::best()));
+    // Its day is ten seconds long, that of the nodes is not.
+    cluster.a.command(&["lifecycle", "apply", &url, "--expiry", "1d"]).good();
+    let (a, b) = (&cluster.a, &cluster.b);
+    let mut hand = Hand::new();
+    for (seq, (name, len)) in SIZES.into_iter().enumerate() {
+        hand.put(&a.at(name), &content(seq as u64, len)).must("put");
+    }
+    a.drain();
+    eventually(5_000, "node B has the names", || {
+        let names = tree::texts(&b.mount);
+        if names.len() == SIZES.len() { Ok(()) } else { Err(format!("{names:?}")) }
+    });
+    eventually(DELETED_MAX.as_millis() as u64, "the server deletes", || {
+        let left = cluster.store.keys();
+        if left.len() == 1 { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    for (seq, (name, len)) in SIZES.into_iter().enumerate() {
+        let whole = content(seq as u64, len);
+        assert!(std::fs::read(a.at(name)).must("the writer has its bytes") == whole, "{name}");
+        let read = std::fs::read(b.at(name)).map_err(|error| error.kind());
+        // What lay in a commit came with it.
+        let fine =
+            read == Err(ErrorKind::NotFound) || (name == "tiny" && read == Ok(whole.clone()));
+        assert!(fine, "{name}: {:?}", read.map(|bytes| bytes.len()));
+        hand.put(&b.at(name), &whole).must("write it again");
+    }
+    b.drain();
+    for (seq, (name, len)) in SIZES.into_iter().enumerate() {
+        for node in [a, b] {
+            let read = std::fs::read(node.at(name)).must(format_args!("read {name}"));
+            assert!(read == content(seq as u64, len), "{name}");
+        }
+    }
+    cluster.a.command(&["lifecycle", "remove", &url]).good();
 }

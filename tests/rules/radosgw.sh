@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Brings up a Ceph of one monitor, one manager, one disk in memory and one gateway on the loopback, in which a
-# "day" of a lifecycle rule lasts ten seconds, with a bucket `bkt`. For the test that watches a real server
+# "day" of a lifecycle rule lasts ten seconds, with a bucket `bkt`. For the tests that watch a real server
 # delete by our rule:
 #
 #   tests/rules/radosgw.sh up DIR [PORT]     prints the address
-#   HEARTHFS_RGW=http://127.0.0.1:PORT cargo test --test lifecycle rgw_
+#   HEARTHFS_RGW=http://127.0.0.1:PORT cargo test --test lifecycle --test mounts rgw_
 #   tests/rules/radosgw.sh down DIR
 #
-# Needs root and the packages radosgw, ceph-mon, ceph-mgr, ceph-osd, ceph-common and curl.
+# Needs root and the packages radosgw, ceph-mon, ceph-mgr, ceph-osd, ceph-common and curl. `.ci/run` does all of it.
+# The port after PORT is taken as well.
 set -euo pipefail
 
 word=${1:?up or down}
@@ -16,10 +17,24 @@ port=${3:-17480}
 key=testkey
 secret=testsecret
 
+# How long the daemons may take to end before they are killed; what they have is in memory.
+end_limit_s=3
+
 if [ "$word" = down ]; then
-    for pid in "$dir"/*.pid; do
-        [ -e "$pid" ] && kill "$(cat "$pid")" || true
+    # The files go with their daemons, so the ids are read first.
+    pids=()
+    for file in "$dir"/*.pid; do
+        [ -s "$file" ] && pids+=("$(cat "$file")")
     done
+    [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+    for pid in "${pids[@]}"; do
+        while kill -0 "$pid" 2>/dev/null && [ $SECONDS -lt $end_limit_s ]; do
+            sleep 0.1
+        done
+        kill -9 "$pid" 2>/dev/null || true
+    done
+    # Somebody else may have these ids later.
+    rm -f "$dir"/*.pid
     exit 0
 fi
 

@@ -1,5 +1,5 @@
 //! Object stores for tests: s3s-fs in this process, as S3 and as Google's, with faults on command; moto
-//! and Azurite as processes.
+//! and Azurite as processes; a Ceph that is up.
 //!
 //! Owns starting and stopping them. Must never be needed by the library.
 #![allow(dead_code, reason = "each test program uses another part")]
@@ -7,13 +7,15 @@
 
 mod dialect;
 mod processes;
+mod radosgw;
 mod server;
 
 use hearthfs::remote::Environment;
 
 pub(crate) use dialect::{Dialect, Google};
 pub(crate) use processes::{AZURE_ACCOUNT, AZURE_KEY, Azurite, Moto};
-pub(crate) use server::{S3Server, ServerFaults, Unable};
+pub(crate) use radosgw::Radosgw;
+pub(crate) use server::{S3Server, Unable};
 
 /// The access key that the servers accept.
 pub(crate) const ACCESS_KEY: &str = "testkey";

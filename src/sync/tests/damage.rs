@@ -58,6 +58,51 @@ fn p9_self_healing_of_every_part_of_a_pack() {
     });
 }
 
+/// Makes a pack with one member one of a newer version, which may compress in another way.
+fn newer(good: &[u8], other_frames: bool) -> Vec<u8> {
+    let (index_at, sum_at) = (good.len() - 84, good.len() - 40);
+    let mut bytes = good.to_vec();
+    bytes[8] += 1;
+    if other_frames {
+        bytes[10..index_at].fill(7);
+    }
+    let mut sum = blake3::Hasher::new();
+    sum.update(&bytes[..10]).update(&bytes[index_at..sum_at]);
+    bytes[sum_at..sum_at + 32].copy_from_slice(sum.finalize().as_bytes());
+    bytes
+}
+
+#[test]
+fn a_pack_of_a_newer_version_is_no_damage() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", &content(1, 5000));
+        a.push().await;
+        let pack = keys(&world, "packs/").await.remove(0);
+        let good = world.store.read(&pack).await.unwrap();
+        // What can be read is served.
+        world.store.overwrite(&pack, newer(&good, false)).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        assert!(b.read("f").await == Some(content(1, 5000)));
+        // What cannot is a miss, of which nobody else is told.
+        world.store.overwrite(&pack, newer(&good, true)).await;
+        let mut c = world.node();
+        assert!(c.pull().await);
+        assert_eq!(c.read("f").await, None);
+        assert!(c.entry("f").is_some(), "it is not hidden");
+        let commits = keys(&world, "log/").await.len();
+        c.push().await;
+        assert_eq!(keys(&world, "log/").await.len(), commits);
+        world.store.overwrite(&pack, good.to_vec()).await;
+        assert!(
+            c.read("f").await == Some(content(1, 5000)),
+            "as for a node that was brought up to date"
+        );
+    });
+}
+
 #[test]
 fn p9_self_healing_of_a_blob_object() {
     run(async {

@@ -10,7 +10,7 @@ use crate::clock::{Clock, sleep};
 use crate::error::{Error, Kind};
 use crate::namespace::{Attrs, Change, Op};
 use crate::remote::{decode_commit, keys};
-use crate::sync::gc::Collector;
+use crate::sync::gc::{Collector, Options};
 use crate::sync::ledger::Outlook;
 use crate::sync::{HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX, Settings};
 
@@ -299,7 +299,8 @@ fn a_change_that_grows_late_while_its_commit_is_tried_is_stamped_anew() {
 
 /// Collects garbage; returns how many objects went.
 async fn collect(node: &Node) -> u64 {
-    let collector = Collector::new(node.remote(), Some(node.remote()), LOG_GRACE);
+    let options = Options { grace: LOG_GRACE, told: false };
+    let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
     collector.collect(|_| ()).await.unwrap().total().objects
 }
 

@@ -1,0 +1,71 @@
+//! Ceph's S3, which deletes by the rules of a bucket: started by whoever runs the tests.
+
+use std::collections::BTreeSet;
+
+use futures::TryStreamExt as _;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path;
+use object_store::{ObjectStore as _, ObjectStoreExt as _};
+
+use super::{ACCESS_KEY, BUCKET, SECRET_KEY};
+
+/// The server of `tests/rules/radosgw.sh`, with a prefix of its bucket that nobody else has.
+#[derive(Debug)]
+pub(crate) struct Radosgw {
+    endpoint: String,
+    prefix: String,
+}
+
+impl Radosgw {
+    /// Takes a new prefix of the server that is up; the reason when none is.
+    pub(crate) fn here() -> Result<Self, String> {
+        let endpoint = std::env::var("HEARTHFS_RGW")
+            .map_err(|_| "HEARTHFS_RGW names no server of tests/rules/radosgw.sh".to_owned())?;
+        // Fails when there is one already, which serves as well.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        Ok(Self { endpoint, prefix: format!("rgw-{:016x}", hearthfs::task::random_u64()) })
+    }
+
+    /// Returns its address, as a URL.
+    pub(crate) fn endpoint(&self) -> String {
+        self.endpoint.clone()
+    }
+
+    /// Returns the URL of the prefix.
+    pub(crate) fn url(&self) -> String {
+        format!("s3://{BUCKET}/{}", self.prefix)
+    }
+
+    fn client(&self) -> AmazonS3 {
+        let builder = AmazonS3Builder::new().with_endpoint(&self.endpoint).with_allow_http(true);
+        let builder = builder.with_bucket_name(BUCKET).with_region("us-east-1");
+        let builder = builder.with_access_key_id(ACCESS_KEY).with_secret_access_key(SECRET_KEY);
+        builder.build().expect("a client")
+    }
+
+    /// Returns all keys below the prefix, from there on.
+    pub(crate) fn keys(&self) -> BTreeSet<String> {
+        let prefix = Path::from(self.prefix.as_str());
+        block_on(async {
+            let mut found = BTreeSet::new();
+            let client = self.client();
+            let mut listed = client.list(Some(&prefix));
+            while let Some(object) = listed.try_next().await.expect("a list") {
+                let key = object.location.as_ref().strip_prefix(&self.prefix).expect("it is below");
+                found.insert(key.trim_start_matches('/').to_owned());
+            }
+            found
+        })
+    }
+
+    /// Writes an object of one letter below the prefix.
+    pub(crate) fn put(&self, key: &str) {
+        let path = Path::from(format!("{}/{key}", self.prefix));
+        block_on(async { self.client().put(&path, "x".into()).await.expect("written") });
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
