@@ -171,6 +171,20 @@ fn content(seq: u64, len: usize) -> Vec<u8> {
     body::make(Id { writer: 1, seq }, len)
 }
 
+/// Reads what is used on one node, and only looks at it on the other, and at what is not used on both.
+fn use_and_look(a: &Node, b: &Node) {
+    for (seq, (name, len)) in SIZES.into_iter().enumerate() {
+        let read = std::fs::read(b.at("dir").join(name)).must(format_args!("read {name}"));
+        assert!(read == content(seq as u64, len), "{name}");
+        std::fs::metadata(a.at("dir").join(name)).must(format_args!("stat {name}"));
+        for node in [a, b] {
+            // Looking is no use that would keep it.
+            let kind = std::fs::metadata(node.at(format!("unused-{name}"))).map_err(|e| e.kind());
+            assert!(matches!(kind, Ok(_) | Err(ErrorKind::NotFound)), "{name}: {kind:?}");
+        }
+    }
+}
+
 /// Entries in use outlive the server's deletions, those that nobody uses are misses and never errors, and a new
 /// node has from the bucket what is left.
 #[test]
@@ -207,17 +221,7 @@ fn rules_rgw_deletes_what_nobody_uses() {
         if names.len() == 4 { Ok(()) } else { Err(format!("{names:?}")) }
     });
     loop {
-        for (seq, (name, len)) in SIZES.into_iter().enumerate() {
-            let read = std::fs::read(b.at("dir").join(name)).must(format_args!("read {name}"));
-            assert!(read == content(seq as u64, len), "{name}");
-            std::fs::metadata(a.at("dir").join(name)).must(format_args!("stat {name}"));
-            for node in [a, b] {
-                // Looking is no use that would keep it.
-                let kind =
-                    std::fs::metadata(node.at(format!("unused-{name}"))).map_err(|e| e.kind());
-                assert!(matches!(kind, Ok(_) | Err(ErrorKind::NotFound)), "{name}: {kind:?}");
-            }
-        }
+        use_and_look(a, b);
         let left: Vec<_> = cluster.store.keys().intersection(&old).cloned().collect();
         let age = now().duration_since(begun);
         if left.is_empty() && age > 2 * AGE {

@@ -6,14 +6,20 @@ use futures::TryStreamExt as _;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{ACCESS_KEY, BUCKET, SECRET_KEY};
+
+/// Held by the one test that may change the bucket's rules: they are read and written as a whole, so of two who
+/// do it at once one is lost.
+static RULES: Mutex<()> = Mutex::new(());
 
 /// The server of `tests/rules/radosgw.sh`, with a prefix of its bucket that nobody else has.
 #[derive(Debug)]
 pub(crate) struct Radosgw {
     endpoint: String,
     prefix: String,
+    _rules: MutexGuard<'static, ()>,
 }
 
 impl Radosgw {
@@ -23,7 +29,8 @@ impl Radosgw {
             .map_err(|_| "HEARTHFS_RGW names no server of tests/rules/radosgw.sh".to_owned())?;
         // Fails when there is one already, which serves as well.
         drop(rustls::crypto::ring::default_provider().install_default());
-        Ok(Self { endpoint, prefix: format!("rgw-{:016x}", hearthfs::task::random_u64()) })
+        let prefix = format!("rgw-{:016x}", hearthfs::task::random_u64());
+        Ok(Self { endpoint, prefix, _rules: RULES.lock() })
     }
 
     /// Returns its address, as a URL.
