@@ -79,7 +79,6 @@ struct Inner {
     /// Holds the lock of the cache directory for as long as anybody uses what is in it.
     _dir: CacheDir,
     clock: Clock,
-    incarnation: u64,
     stamps: StampClock,
     remote: Option<Remote>,
     journal: Journal,
@@ -427,11 +426,6 @@ impl Ledger {
     /// Counts the records that are not yet remote.
     pub(super) fn records(&self) -> u64 {
         self.0.records.load(Ordering::Relaxed)
-    }
-
-    /// Returns the random number of this run.
-    pub(super) fn incarnation(&self) -> u64 {
-        self.0.incarnation
     }
 
     /// Tells when the queue has moved.

@@ -195,11 +195,12 @@ impl Follower {
         let (file, staged) = task::blocking(move || staging.create()).await?;
         let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
         remote.get_checkpoint(&item.name, copy).await?;
-        let stamp = item_stamp(item);
+        let (stamp, ledger) = (item_stamp(item), self.0.ledger.clone());
         task::blocking(move || {
             let read = Draft::read(BufReader::with_capacity(READ_BYTES, file));
             drop(staged);
-            let (head, draft) = read?;
+            let (head, mut draft) = read?;
+            draft.chains.make_room(|ms| ledger.is_silent(ms));
             if head.stamp != stamp {
                 return Err(Error::new(Kind::Corrupt, "a checkpoint has the name of another"));
             }

@@ -23,7 +23,6 @@ use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
 use crate::sync::missing::Missing;
 use crate::sync::quiet::Quiet;
-use crate::task;
 
 /// What a ledger is made of.
 pub struct LedgerParts {
@@ -93,7 +92,6 @@ impl Ledger {
         let ledger = Self(Arc::new(Inner {
             _dir: parts.dir,
             clock: parts.clock,
-            incarnation: task::random_u64(),
             stamps,
             remote: parts.remote,
             journal,

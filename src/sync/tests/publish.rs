@@ -297,6 +297,28 @@ fn a_change_that_grows_late_while_its_commit_is_tried_is_stamped_anew() {
     });
 }
 
+#[test]
+fn a_run_of_commits_ends_with_a_long_silence() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for hours in [0, 23, 25, 0] {
+            world.clock.advance(Duration::from_hours(hours));
+            a.write("f", &hours.to_le_bytes());
+            a.push().await;
+        }
+        assert!(b.pull().await && !b.engine.ledger().is_partial());
+        let mut runs = Vec::new();
+        for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
+            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+            runs.push((commit.incarnation, commit.sequence));
+        }
+        let sequences: Vec<u64> = runs.iter().map(|run| run.1).collect();
+        assert_eq!(sequences, [0, 1, 0, 1]);
+        assert!(runs[0].0 == runs[1].0 && runs[1].0 != runs[2].0 && runs[2].0 == runs[3].0);
+    });
+}
+
 /// Collects garbage; returns how many objects went.
 async fn collect(node: &Node) -> u64 {
     let collector = Collector::new(node.remote(), Some(node.remote()), LOG_GRACE);
