@@ -410,3 +410,33 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
         assert!(packs <= 261, "most were used again: {packs}");
     });
 }
+
+#[test]
+fn a_commit_relies_on_what_was_uploaded_for_another_no_longer_than_that_does() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        let publisher = a.engine.publisher().unwrap();
+        let mut uploads = Vec::new();
+        for (name, wait) in [("new", 20), ("again", 15)] {
+            a.write(name, &content(1, 9_000));
+            uploads.push(publisher.upload_next().await.unwrap());
+            world.clock.advance(Duration::from_mins(wait));
+        }
+        let keys = world.store.keys().await;
+        let packs: Vec<_> = keys.iter().filter(|key| key.starts_with("packs/")).collect();
+        assert_eq!(packs.len(), 1, "the second is on its way with the first");
+        world.store.remove(packs[0]).await;
+        for uploaded in uploads {
+            publisher.commit(uploaded).await;
+        }
+        let keys = world.store.keys().await;
+        for key in keys.iter().filter(|key| key.starts_with("log/")) {
+            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+            assert_eq!(commit.blobs.len(), 1, "{key}");
+            for pack in commit.packs {
+                assert!(keys.contains(&format!("packs/{pack}")), "{key} names {pack}");
+            }
+        }
+    });
+}
