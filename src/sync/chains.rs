@@ -12,9 +12,10 @@ use crate::namespace::Commit;
 use crate::remote::CheckpointChain;
 use crate::stamp::NodeId;
 
-/// Runs of nodes that are remembered; the one that was heard of longest ago is forgotten first, and
-/// costs one list of the log when it is heard of again.
-const CHAINS_MAX: usize = 1024;
+/// Runs of nodes that are remembered. Where there are more, those go first that were silent for so long that they
+/// are not heard of again, and then the one that was heard of longest ago: it costs one list of the log when it is
+/// heard of again. As long as there are so many, a gap can be told only in those that are known.
+const CHAINS_MAX: usize = 4096;
 
 /// One run of one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -65,9 +66,16 @@ impl Chains {
         }
     }
 
-    /// Makes chains of what a checkpoint says.
+    /// Makes room, if there is none, by forgetting runs whose last commit is so old that none follows it.
+    pub(super) fn make_room(&mut self, is_silent: impl Fn(u64) -> bool) {
+        if self.0.len() >= CHAINS_MAX {
+            self.0.retain(|_, link| !is_silent(link.ms));
+        }
+    }
+
+    /// Makes chains of what a checkpoint says, in the order of their times.
     pub(super) fn of(all: &[CheckpointChain]) -> Self {
-        let links = all.iter().take(CHAINS_MAX).map(|chain| {
+        let links = all.iter().rev().take(CHAINS_MAX).map(|chain| {
             let run = Run { node: chain.node, incarnation: chain.incarnation };
             (run, Link { next: chain.next, ms: chain.ms })
         });
@@ -183,5 +191,27 @@ mod tests {
         }
         assert_eq!(chains.0.len(), CHAINS_MAX);
         assert!(!chains.follows(&commit(0, 1)), "the oldest was forgotten");
+        let last = CHAINS_MAX as u64 + 9;
+        assert_eq!(Chains::of(&chains.all()[..]).all().last().map(|chain| chain.ms), Some(last));
+    }
+
+    #[test]
+    fn gaps_are_told_again_when_old_runs_are_forgotten() {
+        let mut chains = Chains::default();
+        for node in 0..CHAINS_MAX as u64 {
+            chains.note(&commit(node, node));
+        }
+        let known = CHAINS_MAX as u64 - 1;
+        assert_eq!(chains.lack_before(&commit(known, known + 3)), known + 1..known + 3);
+        assert!(chains.lack_before(&commit(9999, 2)).is_empty(), "it may be forgotten");
+        assert!(!Chains::default().reach(&chains), "there may be more");
+        chains.make_room(|_| false);
+        assert!(chains.lack_before(&commit(9999, 2)).is_empty());
+        chains.make_room(|ms| ms < 10);
+        assert_eq!(chains.lack_before(&commit(9999, 2)), 0..2);
+        assert!(Chains::of(&chains.all()).reach(&chains));
+        let left = chains.0.len();
+        chains.make_room(|_| true);
+        assert_eq!(chains.0.len(), left, "there is room");
     }
 }

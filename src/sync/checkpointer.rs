@@ -171,13 +171,15 @@ impl Checkpointer {
         (state.latest_ms, state.counted) = (latest_ms, None);
     }
 
-    /// Returns what may be missing in a checkpoint: what the latest one does not have either.
+    /// Returns what may be missing in a checkpoint: what the latest one does not have either. One that cannot be
+    /// used here may have anything, but when it has grown old nobody else can use it either.
     async fn missing(&self) -> Result<Missing> {
         let ledger = &self.0.ledger;
         if !ledger.is_partial() {
             return Ok(Missing::default());
         }
-        if !self.0.follower.fill_gaps().await? {
+        let unknown = self.0.follower.fill_gaps().await?;
+        if unknown.is_some_and(|latest| !ledger.kept_age().is_late(latest.ms, ledger.now_ms())) {
             let op = "commits are missing here; another node writes the checkpoint";
             return Err(Error::new(Kind::Unavailable, op));
         }

@@ -80,6 +80,7 @@ struct Inner {
     /// Holds the lock of the cache directory for as long as anybody uses what is in it.
     dir: CacheDir,
     clock: Clock,
+    /// What the first row of commits of this run is called.
     incarnation: u64,
     stamps: StampClock,
     remote: Option<Remote>,
@@ -380,6 +381,11 @@ impl Ledger {
         self.has_room()
     }
 
+    /// Returns what the first row of commits of this run is called; further ones have the numbers that follow.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.0.incarnation
+    }
+
     /// Returns the node.
     pub fn node(&self) -> NodeId {
         self.0.stamps.node()
@@ -430,11 +436,6 @@ impl Ledger {
     /// Counts the records that are not yet remote.
     pub(super) fn records(&self) -> u64 {
         self.0.records.load(Ordering::Relaxed)
-    }
-
-    /// Returns the random number of this run.
-    pub(super) fn incarnation(&self) -> u64 {
-        self.0.incarnation
     }
 
     /// Tells when the queue has moved.

@@ -22,7 +22,8 @@ pub(super) struct Missing {
     unusable: BTreeSet<Stamp>,
     /// Not in the log when one that follows them was folded.
     absent: BTreeSet<(Run, u64)>,
-    /// There are others, of which nothing can be told: too many, or gone from the log before they could be used.
+    /// There may be others, of which nothing can be told: too many, gone from the log before they could be used, or
+    /// in a checkpoint that could not be.
     others: bool,
 }
 
@@ -63,6 +64,11 @@ impl Missing {
             }
             self.absent.insert((run, sequence));
         }
+    }
+
+    /// Notes that there may be others of which nothing can be told.
+    pub(super) fn note_others(&mut self) {
+        self.others = true;
     }
 
     fn has_room(&self) -> bool {

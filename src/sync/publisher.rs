@@ -1,6 +1,6 @@
 //! The publisher: brings what was published here to the remote, in order, in atomic batches (P5).
 //!
-//! Owns the sequence numbers of this run's commits. Must never write a commit before the blobs that
+//! Owns the sequence numbers of this node's commits. Must never write a commit before the blobs that
 //! it names, nor before the commit that comes before it, and never give up; nor say after a long outage what was
 //! true before it.
 //!
@@ -47,6 +47,8 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 const TICKS_PER_DELAY: u32 = 20;
 /// After this long without a commit, the first one goes as soon as nothing more comes.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
+const SILENT_MAX: Duration = Duration::from_hours(24);
 /// How often a drain tells how it gets on.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
@@ -73,12 +75,26 @@ struct Inner {
     follower: Follower,
     delay: Duration,
     pack_bytes: u64,
-    /// The sequence number of the next commit.
-    sequence: Mutex<u64>,
+    run: Mutex<Run>,
     /// When the last commit was written, by the monotonic clock.
     last: Mutex<Option<Duration>>,
     /// Drains under way; nothing is collected for long meanwhile.
     hurried: AtomicUsize,
+}
+
+/// A row of commits without gaps.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// The first one of a process is a random number, and each further one the next.
+    incarnation: u64,
+    /// The number of the next commit.
+    sequence: u64,
+}
+
+impl Run {
+    fn new(incarnation: u64) -> Self {
+        Self { incarnation, sequence: 0 }
+    }
 }
 
 impl Publisher {
@@ -93,19 +109,10 @@ impl Publisher {
     ) -> Self {
         let remote = remote.background();
         let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
-        let sequence = Mutex::new(0);
+        let run = Mutex::new(Run::new(ledger.incarnation()));
         let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
-        let inner = Inner {
-            ledger,
-            remote,
-            uploader,
-            follower,
-            delay,
-            pack_bytes,
-            sequence,
-            last,
-            hurried,
-        };
+        let inner =
+            Inner { ledger, remote, uploader, follower, delay, pack_bytes, run, last, hurried };
         Self(Arc::new(inner))
     }
 
@@ -223,7 +230,7 @@ impl Publisher {
         let Uploaded { batch, mut locations, .. } = uploaded;
         let landed: Vec<Digest> = locations.iter().map(|(digest, _)| *digest).collect();
         if let Some(commit) = &commit {
-            *self.0.sequence.lock() += 1;
+            self.0.run.lock().sequence += 1;
             *self.0.last.lock() = Some(ledger.clock().mono());
             locations.extend(inline_locations(commit));
             tracing::debug!(
@@ -256,6 +263,19 @@ impl Publisher {
         uploaded
     }
 
+    /// Returns the run that the next commit belongs to: a new one after a long silence, in which others may have
+    /// forgotten the one before.
+    fn run(&self) -> Run {
+        let Inner { ledger, last, run, .. } = &*self.0;
+        let half = ledger.kept_age().limit().map_or(SILENT_MAX, |limit| limit / 2);
+        let silent = last.lock().map(|at| ledger.clock().mono().saturating_sub(at));
+        let mut run = run.lock();
+        if run.sequence > 0 && silent.is_some_and(|silent| silent > half.min(SILENT_MAX)) {
+            *run = Run::new(run.incarnation.wrapping_add(1));
+        }
+        *run
+    }
+
     /// Makes the commit of a batch; `None` when it has nothing to say.
     fn commit_of(&self, uploaded: &Uploaded) -> Option<Commit> {
         let Uploaded { batch, packs, blobs, .. } = uploaded;
@@ -267,11 +287,12 @@ impl Publisher {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
         let stamp = self.0.ledger.name_stamp();
+        let Run { incarnation, sequence } = self.run();
         Some(Commit {
             stamp,
             node: stamp.node,
-            incarnation: self.0.ledger.incarnation(),
-            sequence: *self.0.sequence.lock(),
+            incarnation,
+            sequence,
             packs: packs.clone(),
             blobs: blobs.clone(),
             changes: batch.changes.clone(),

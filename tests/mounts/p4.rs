@@ -146,13 +146,20 @@ impl Worker {
         }
     }
 
+    /// Reports whether an operation failed because the daemon was killed. The kernel answers EIO for a request that it
+    /// was copying to or from the daemon at that instant (`fuse_dev_do_read`, `fuse_dev_do_write`).
+    fn is_cut_off(&self, errno: Errno) -> bool {
+        let is_dead = |errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED);
+        is_dead(errno) || errno == Errno::IO && rustix::fs::statvfs(&self.dir).is_err_and(is_dead)
+    }
+
     /// Works until the daemon dies under it.
     fn work(&mut self) {
         loop {
             let (effect, done) = self.step();
             match done {
                 Ok(()) => self.model = applied(&self.model, &effect),
-                Err(Errno::NOTCONN | Errno::CONNABORTED) => {
+                Err(errno) if self.is_cut_off(errno) => {
                     self.unsure = Some(effect);
                     // A descriptor that the failed operation left open must not join a later one.
                     self.hand = Hand::new();

@@ -80,18 +80,20 @@ impl Follower {
         Need { nothing, lost, partial: ledger.is_partial(), listed_ms: ledger.listed_ms() }
     }
 
-    /// Takes over the latest checkpoint if it has what is missing here. Returns whether the latest one says
-    /// nothing now that is not known; also if there is none.
-    pub(in crate::sync) async fn fill_gaps(&self) -> Result<bool> {
-        let Some(remote) = &self.0.remote else { return Ok(true) };
+    /// Takes over the latest checkpoint if it has what is missing here. Returns the latest one if that may still
+    /// say what is not known, because it cannot be used.
+    pub(in crate::sync) async fn fill_gaps(&self) -> Result<Option<Stamp>> {
+        let Some(remote) = &self.0.remote else { return Ok(None) };
         let _one = self.0.polling.lock().await;
         let latest = self.look(&remote.background(), self.need()).await?;
-        Ok(latest.is_none() || latest == self.0.state.lock().compared)
+        let compared = self.0.state.lock().compared;
+        Ok(latest.filter(|latest| compared != Some(*latest)))
     }
 
     /// Looks at the latest checkpoint that can be used, and takes it over if it says more than is known.
     /// Returns the latest one.
     async fn look(&self, remote: &Remote, need: Need) -> Result<Option<Stamp>> {
+        let ledger = &self.0.ledger;
         let mut items = remote.list_checkpoints().await?;
         latest_first(&mut items);
         let latest = items.first().map(item_stamp);
@@ -107,8 +109,8 @@ impl Follower {
                 return Ok(latest);
             }
             let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
-            if need.nothing || need.lost || self.0.ledger.lacks(&draft) {
-                let empty = self.0.ledger.read(crate::namespace::Fold::is_empty);
+            if need.nothing || need.lost || ledger.lacks(&draft) {
+                let empty = ledger.read(crate::namespace::Fold::is_empty);
                 self.take_over(remote, draft, Some(&item.name), need.lost || !empty).await?;
             }
             self.0.state.lock().compared = Some(stamp);
@@ -117,6 +119,10 @@ impl Follower {
         if need.lost {
             // Only what the log still has is sure.
             self.take_over(remote, Draft::new(), None, true).await?;
+        }
+        if latest.is_some() && (need.nothing || need.lost) {
+            // The log below them may be gone.
+            ledger.note_others_missing();
         }
         Ok(latest)
     }
@@ -206,11 +212,12 @@ impl Follower {
         let (file, staged) = task::blocking(move || staging.create()).await?;
         let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
         remote.get_checkpoint(&item.name, copy).await?;
-        let stamp = item_stamp(item);
+        let (stamp, ledger) = (item_stamp(item), self.0.ledger.clone());
         task::blocking(move || {
             let read = Draft::read(BufReader::with_capacity(READ_BYTES, file));
             drop(staged);
-            let (head, draft) = read?;
+            let (head, mut draft) = read?;
+            draft.chains.make_room(|ms| ledger.is_silent(ms));
             if head.stamp != stamp {
                 return Err(Error::new(Kind::Corrupt, "a checkpoint has the name of another"));
             }

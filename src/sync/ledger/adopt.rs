@@ -62,6 +62,11 @@ impl Ledger {
         self.0.order.lock().missing.note_unusable(stamp);
     }
 
+    /// Notes that commits are missing of which nothing can be told.
+    pub(in crate::sync) fn note_others_missing(&self) {
+        self.0.order.lock().missing.note_others();
+    }
+
     /// Notes that a commit is folded although one before it could not be had.
     pub(in crate::sync) fn note_gap(&self, commit: &Commit) {
         let mut order = self.0.order.lock();

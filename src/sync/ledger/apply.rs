@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Ledger;
 use super::bad::{self, learn};
+use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::State;
@@ -33,7 +33,7 @@ impl Ledger {
             if !order.seen.insert(stamp) {
                 return Vec::new();
             }
-            order.chains.note(commit);
+            self.note_chain(&mut order, commit);
             order.missing.came(commit);
             order.dirty.seen.push(stamp);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
@@ -119,6 +119,16 @@ impl Ledger {
         self.0.order.lock().chains.follows(commit)
     }
 
+    fn note_chain(&self, order: &mut Order, commit: &Commit) {
+        order.chains.note(commit);
+        order.chains.make_room(|ms| self.is_silent(ms));
+    }
+
+    /// Reports whether a run whose last commit was made then makes no further one: it would be another run.
+    pub(in crate::sync) fn is_silent(&self, ms: u64) -> bool {
+        self.kept_age().is_tombstone_over(ms, self.now_ms())
+    }
+
     /// Notes that a batch is remote: as this commit, under any of the names; as none if there was nothing
     /// to say.
     ///
@@ -144,7 +154,7 @@ impl Ledger {
                 order.seen.extend(names);
                 order.dirty.seen.extend(names);
                 // A checkpoint says it to others, who would take our next one for a gap.
-                order.chains.note(commit);
+                self.note_chain(&mut order, commit);
                 self.0.folded.fetch_add(1, Ordering::Relaxed);
             }
             {

@@ -97,6 +97,61 @@ fn a_checkpoint_that_cannot_be_had_is_not_replaced_by_one_with_less() {
 }
 
 #[test]
+fn a_node_that_could_read_no_checkpoint_leaves_them_to_others_as_long_as_there_are_such() {
+    run(async {
+        let month = Duration::from_hours(30 * 24);
+        for lost in [false, true] {
+            let world = World::aging(month);
+            let (mut a, mut b) = (world.node(), world.node());
+            a.write("f", &content(1, 9_000));
+            a.push().await;
+            assert!(a.pull().await && b.pull().await);
+            if lost {
+                // It is away for longer than entries live.
+                world.clock.advance(month);
+                a.write("f", &content(1, 9_000));
+                a.push().await;
+                assert!(a.pull().await);
+            } else {
+                b = world.node();
+            }
+            let key = format!("checkpoints/{}", checkpoint(&a).await);
+            remove_log(&world, |_| true).await;
+            world.store.overwrite(&key, b"damaged".to_vec()).await;
+            assert!(b.pull().await && b.entry("f").is_none());
+            assert!(b.engine.ledger().is_partial(), "lost {lost}");
+            b.write("own", b"x");
+            b.push().await;
+            assert!(b.engine.checkpointer().unwrap().write().await.is_err());
+            // Another one is taken, if there ever is one.
+            world.clock.advance(Duration::from_mins(20));
+            assert!(a.pull().await);
+            checkpoint(&a).await;
+            assert!(b.pull().await && b.read("f").await.is_some() && b.entry("own").is_some());
+            assert!(!b.engine.ledger().is_partial());
+        }
+    });
+}
+
+#[test]
+fn checkpoints_go_on_where_the_latest_can_be_read_by_nobody() {
+    run(async {
+        let world = World::aging(Duration::from_hours(30 * 24));
+        let mut a = world.node();
+        a.write("f", &content(1, 9_000));
+        a.push().await;
+        let name = checkpoint(&a).await;
+        world.store.overwrite(&format!("checkpoints/{name}"), b"damaged".to_vec()).await;
+        let b = world.node();
+        assert!(b.pull().await && b.entry("f").is_some());
+        assert!(b.engine.checkpointer().unwrap().write().await.is_err());
+        world.clock.advance(Duration::from_hours(16 * 24));
+        assert!(b.pull().await);
+        checkpoint(&b).await;
+    });
+}
+
+#[test]
 fn where_nobody_has_read_a_commit_checkpoints_are_written_all_the_same() {
     run(async {
         let world = World::new();

@@ -83,6 +83,11 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
         world.clock.advance(Duration::from_secs(1));
         a.write("a", b"2");
         a.push().await;
+        // After a long silence its commits are a new row; one of them it has to read back itself.
+        world.clock.advance(Duration::from_hours(48));
+        a.write("late", b"2");
+        a.push().await;
+        a.engine.ledger().forget_seen_for_test();
         assert!(a.pull().await && b.pull().await);
         assert!(identity(&a.dir()).is_ok(), "what it wrote itself is no twin's");
         assert!(identity(&b.dir()).is_err(), "it gives up what is not its own");

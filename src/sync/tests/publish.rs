@@ -297,6 +297,28 @@ fn a_change_that_grows_late_while_its_commit_is_tried_is_stamped_anew() {
     });
 }
 
+#[test]
+fn a_run_of_commits_ends_with_a_long_silence() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for hours in [0, 23, 25, 0] {
+            world.clock.advance(Duration::from_hours(hours));
+            a.write("f", &hours.to_le_bytes());
+            a.push().await;
+        }
+        assert!(b.pull().await && !b.engine.ledger().is_partial());
+        let mut runs = Vec::new();
+        for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
+            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+            runs.push((commit.incarnation, commit.sequence));
+        }
+        let sequences: Vec<u64> = runs.iter().map(|run| run.1).collect();
+        assert_eq!(sequences, [0, 1, 0, 1]);
+        assert!(runs[0].0 == runs[1].0 && runs[1].0 != runs[2].0 && runs[2].0 == runs[3].0);
+    });
+}
+
 /// Collects garbage; returns how many objects went.
 async fn collect(node: &Node) -> u64 {
     let options = Options { grace: LOG_GRACE, told: false };
@@ -387,5 +409,35 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
         assert_eq!((commit.changes.len(), commit.blobs.len()), (260, 260));
         let packs = keys.iter().filter(|key| key.starts_with("packs/")).count();
         assert!(packs <= 261, "most were used again: {packs}");
+    });
+}
+
+#[test]
+fn a_commit_relies_on_what_was_uploaded_for_another_no_longer_than_that_does() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        let publisher = a.engine.publisher().unwrap();
+        let mut uploads = Vec::new();
+        for (name, wait) in [("new", 20), ("again", 15)] {
+            a.write(name, &content(1, 9_000));
+            uploads.push(publisher.upload_next().await.unwrap());
+            world.clock.advance(Duration::from_mins(wait));
+        }
+        let keys = world.store.keys().await;
+        let packs: Vec<_> = keys.iter().filter(|key| key.starts_with("packs/")).collect();
+        assert_eq!(packs.len(), 1, "the second is on its way with the first");
+        world.store.remove(packs[0]).await;
+        for uploaded in uploads {
+            publisher.commit(uploaded).await;
+        }
+        let keys = world.store.keys().await;
+        for key in keys.iter().filter(|key| key.starts_with("log/")) {
+            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+            assert_eq!(commit.blobs.len(), 1, "{key}");
+            for pack in commit.packs {
+                assert!(keys.contains(&format!("packs/{pack}")), "{key} names {pack}");
+            }
+        }
     });
 }
