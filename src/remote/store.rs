@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPayload};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::abilities::Tried;
 use super::call::{Call, Caller, Failure};
@@ -68,6 +68,8 @@ pub(super) struct Inner {
     pub(super) uploads: Semaphore,
     pub(super) read_only: AtomicBool,
     pub(super) checked: AtomicBool,
+    /// Woken when it has been.
+    pub(super) check_done: Notify,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
@@ -175,6 +177,7 @@ impl Remote {
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
             read_only: AtomicBool::new(false),
             checked: AtomicBool::new(false),
+            check_done: Notify::new(),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
             tried: Tried::default(),

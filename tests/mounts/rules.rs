@@ -1,7 +1,7 @@
 //! How long entries live: what the store declares, what the bucket's rules do, and what a mount says of both.
 
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, Store, eventually, skipped};
+use crate::harness::{Hand, Io, Must as _, Node, Options, Store, eventually, skipped, sleep_ms};
 
 fn aged(age: &str) -> Options {
     let mut options = Options::new(Io::best());
@@ -130,6 +130,23 @@ fn rules_are_looked_at_beside_the_mount() {
     Hand::new().put(&node.at("f"), b"x").must("put");
     node.drain();
     node.stop();
+}
+
+/// A store that is down at the mount is looked at when it is back, with the age that it then declares.
+#[test]
+fn rules_of_a_store_that_comes_later_are_looked_at() {
+    let site = Site::new();
+    let store = Store::s3(&site);
+    store.answer_rules(404, "<Error><Code>NoSuchLifecycleConfiguration</Code></Error>");
+    drop(Node::start(&site, "first", Some(&store), aged("7d")));
+    store.fail();
+    let node = Node::start(&site, "late", Some(&store), aged("30d").deadline("1s"));
+    sleep_ms(3_000);
+    assert!(node.status()["rules"].is_null(), "nothing is known: {}", node.log());
+    store.heal();
+    let (state, detail) = looked(&node);
+    assert_eq!(state, "missing", "{detail}");
+    assert!(detail.contains("an expiry of 7d"), "{detail}");
 }
 
 /// A server that somebody else wrote is asked once, before and after the rules are there.
