@@ -229,6 +229,11 @@ impl Remote {
         self.inner.caller.meter.read()
     }
 
+    /// Reports whether objects were seen that are not ours.
+    pub fn has_foreign(&self) -> bool {
+        self.inner.foreign_said.load(Ordering::Relaxed)
+    }
+
     /// Returns how long the store says that entries live, as of the last check.
     pub fn declared_expiry(&self) -> Declared {
         self.inner.expiry.declared()
