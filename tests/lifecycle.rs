@@ -1,17 +1,15 @@
 //! `hearthfs lifecycle` against buckets that can be looked into: what is written, what stays, what is said.
 
 mod rules;
+#[path = "lifecycle/servers.rs"]
+mod servers;
 mod stores;
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-use hearthfs::clock::Clock;
-use rules::{BUCKET, Bucket, Trouble};
+use rules::{Bucket, Trouble};
 use serde_json::{Value, json};
-use stores::{Moto, Radosgw};
 
 /// Where the program runs: nothing outside is read or written.
 struct Bench {
@@ -454,6 +452,17 @@ fn directories_and_azure_have_no_rules_to_write() {
 }
 
 #[test]
+fn a_store_that_is_made_among_objects_of_others_is_said() {
+    let bench = Bench::new("");
+    let url = |name: &str| format!("file://{}", bench.dir.path().join(name).display());
+    let clean = bench.says(&["apply", &url("clean")], 0, &["hearthfs.json is made"]);
+    assert!(!clean.err.contains("warning"), "{}", clean.err);
+    std::fs::create_dir(bench.dir.path().join("taken")).expect("made");
+    std::fs::write(bench.dir.path().join("taken/notes.txt"), "mine").expect("written");
+    bench.says(&["apply", &url("taken")], 0, &["hearthfs.json is made", "not of hearthfs"]);
+}
+
+#[test]
 fn azure_apply_says_where_the_rule_is_kept() {
     let bucket = Bucket::start();
     let bench = Bench::new(&bucket.endpoint());
@@ -498,74 +507,4 @@ fn what_cannot_be_meant_is_refused() {
     std::fs::write(&path, "[remote]\nurl = \"file:///nonexistent/x\"\n").expect("written");
     bench.says(&["verify"], 0, &["is a directory and has no rules"]);
     assert!(!Path::new("/nonexistent").exists());
-}
-
-/// The same against a server that somebody else wrote.
-#[test]
-fn moto_takes_and_gives_back_the_rules() {
-    let moto = match Moto::start() {
-        Ok(moto) => moto,
-        Err(reason) => return skipped("moto_takes_and_gives_back_the_rules", &reason),
-    };
-    let options = moto.options(Duration::from_secs(5));
-    let bench = Bench::new(&options.endpoint.expect("an address"));
-    let url = format!("s3://{BUCKET}/team");
-    bench.says(&["verify", &url], 1, &["no lifecycle rule", "30d"]);
-    bench.says(&["apply", &url], 0, &["are written", "hearthfs.json is made"]);
-    bench.says(&["apply", &url], 0, &["nothing was written"]);
-    bench.says(&["verify", &url], 0, &["agree"]);
-    bench.says(&["apply", &url, "--expiry", "2d"], 0, &["are written"]);
-    bench.says(&["apply", &format!("s3://{BUCKET}/other")], 0, &["are written"]);
-    bench.says(
-        &["plan", &url, "--expiry", "2d"],
-        0,
-        &["5 rules of ours (as they should be)", "5 rules of others"],
-    );
-    bench.says(&["verify", &format!("s3://{BUCKET}/other")], 0, &["agree"]);
-    bench.says(&["remove", &url], 0, &["removed"]);
-    bench.says(&["verify", &format!("s3://{BUCKET}/other")], 0, &["agree"]);
-    bench.says(&["remove", &format!("s3://{BUCKET}/other")], 0, &["removed"]);
-    bench.says(&["plan", &url], 0, &["no rule of ours, none of others"]);
-}
-
-/// Says past the capture of output, and in one piece, that a test could not run.
-fn skipped(test: &str, why: &str) {
-    let line = format!("SKIPPED {test}: {why}\n");
-    drop(std::io::stderr().lock().write_all(line.as_bytes()));
-}
-
-/// The rule at work: a server that enforces rules deletes what is ours and old, and nothing else.
-#[test]
-fn rgw_deletes_by_the_rule_and_nothing_else() {
-    let store = match Radosgw::here() {
-        Ok(store) => store,
-        Err(reason) => return skipped("rgw_deletes_by_the_rule_and_nothing_else", &reason),
-    };
-    let bench = Bench::new(&store.endpoint());
-    let url = store.url();
-    let ours = ["log/1.commit", "packs/1.pack", "blobs/ab/abc", "checkpoints/1.ckpt", "probes/1"];
-    let others = ["hearthfs.json", "logs/1", "notes", "other/packs/1"];
-    bench.says(&["apply", &url, "--expiry", "1d"], 0, &["are written", "is made"]);
-    bench.says(&["apply", &url, "--expiry", "1d"], 0, &["nothing was written"]);
-    for key in ours.iter().chain(&others[1..]) {
-        store.put(key);
-    }
-    let clock = Clock::system();
-    let begin = clock.mono();
-    let left = loop {
-        let left = store.keys();
-        let over = clock.mono().saturating_sub(begin) > Duration::from_mins(3);
-        if over || !ours.iter().any(|key| left.contains(*key)) {
-            break left;
-        }
-        nap(Duration::from_secs(1));
-    };
-    assert_eq!(Vec::from_iter(&left), others, "ten seconds are a day there");
-    bench.says(&["verify", &url, "--expiry", "1d"], 0, &["agree"]);
-    bench.says(&["remove", &url], 0, &["removed"]);
-}
-
-#[expect(clippy::disallowed_methods, reason = "the server lives in real time")]
-fn nap(time: Duration) {
-    std::thread::sleep(time);
 }

@@ -175,6 +175,12 @@ async fn declare(settings: &Settings, url: &str, age: &str) -> Outcome<()> {
             format!("{url}: hearthfs.json declares an expiry of {age} already\n")
         }
         Ok(Declaration::Made) => {
+            if store.has_foreign() {
+                note(&format!(
+                    "warning: {url} holds objects that are not of hearthfs; they are left alone, if the \
+                     address is right"
+                ));
+            }
             format!("{url}: hearthfs.json is made, and declares an expiry of {age}\n")
         }
         Ok(Declaration::Changed(before)) => {

@@ -24,8 +24,9 @@ pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Mount options")]
 pub(super) struct MountOptions {
-    /// The store that all nodes share: s3://BUCKET[/PREFIX] or file:///DIRECTORY; none is a local
-    /// cache only [env: HEARTHFS_REMOTE]
+    /// The store that all nodes share: s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX],
+    /// az://ACCOUNT/CONTAINER[/PREFIX] or file:///DIRECTORY; none is a local cache only
+    /// [env: HEARTHFS_REMOTE]
     #[arg(long, value_name = "URL")]
     remote: Option<String>,
 

@@ -1,7 +1,7 @@
 //! The rules of the bucket, for a mount and for whoever sets them up.
 //!
 //! Owns the one look at them that a mount takes, and what is said of it. Must never delay a mount,
-//! write anything, or ask twice.
+//! write anything, or ask twice. A store that cannot be reached at the mount is looked at when it can be.
 
 use std::sync::{Arc, OnceLock};
 
@@ -45,6 +45,7 @@ pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote
     let Some(remote) = remote.cloned() else { return found };
     let (settings, answer) = (settings.clone(), Arc::clone(&found));
     drop(task::spawn(runtime, "rules", async move {
+        remote.checked().await;
         // The effective age may be shorter than the configured one, and is what has to hold.
         let expiry = remote.effective_expiry();
         let made = task::blocking(move || {

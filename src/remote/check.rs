@@ -56,6 +56,16 @@ impl Remote {
         Ok(self.inner.made_ms.load(Ordering::Relaxed))
     }
 
+    /// Waits until the store has been checked with success, by whomever; asks nothing.
+    pub async fn checked(&self) {
+        let mut done = std::pin::pin!(self.inner.check_done.notified());
+        // From here on none is missed.
+        done.as_mut().enable();
+        if !self.inner.checked.load(Ordering::Acquire) {
+            done.await;
+        }
+    }
+
     /// Waits until the store has been checked, before a read.
     pub(super) async fn ready_to_read(&self) -> Result<()> {
         self.ready(self.lane).await
@@ -121,6 +131,7 @@ impl Remote {
         match &checked {
             Ok(()) => {
                 inner.checked.store(true, Ordering::Release);
+                inner.check_done.notify_waiters();
                 *inner.refused.lock() = None;
             }
             Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {}

@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPayload};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::abilities::Tried;
 use super::call::{Call, Caller, Failure};
@@ -70,6 +70,8 @@ pub(super) struct Inner {
     pub(super) checked: AtomicBool,
     /// When the store was made, once it has been checked.
     pub(super) made_ms: AtomicU64,
+    /// Woken when it has been.
+    pub(super) check_done: Notify,
     pub(super) checking: tokio::sync::Mutex<()>,
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
@@ -178,6 +180,7 @@ impl Remote {
             read_only: AtomicBool::new(false),
             checked: AtomicBool::new(false),
             made_ms: AtomicU64::new(0),
+            check_done: Notify::new(),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
             tried: Tried::default(),
@@ -227,6 +230,11 @@ impl Remote {
     /// Returns how often the store was asked.
     pub fn requests(&self) -> Requests {
         self.inner.caller.meter.read()
+    }
+
+    /// Reports whether objects were seen that are not ours.
+    pub fn has_foreign(&self) -> bool {
+        self.inner.foreign_said.load(Ordering::Relaxed)
     }
 
     /// Returns how long the store says that entries live, as of the last check.

@@ -26,6 +26,8 @@ const CREDENTIALS: [&str; 8] = [
     "InvalidAuthenticationInfo",
     "NoAuthenticationInformation",
 ];
+/// Azure's sentence for the same, which may come with a word that also means other things.
+const UNAUTHENTICATED: &str = "Server failed to authenticate the request";
 /// Their words for credentials that are not enough, where the status may be another than 403.
 const NOT_ALLOWED: [&str; 2] = ["AccessDenied", "PublicAccessNotPermitted"];
 
@@ -145,6 +147,7 @@ fn cause_of(error: &StoreError, said: &str, status: Option<u16>, code: Option<&s
         Some("RequestTimeTooSkewed") => Cause::Clock,
         _ if said.starts_with(NO_CREDENTIALS) => Cause::NoCredentials,
         _ if matches!(error, StoreError::Unauthenticated { .. }) => Cause::Credentials,
+        _ if said.contains(UNAUTHENTICATED) => Cause::Credentials,
         Some(code) if PARTS_GONE.contains(&code) => Cause::Crowded,
         _ if status == Some(429) => Cause::Crowded,
         _ if said.contains("non-partial response") => Cause::NoRanges,
@@ -294,6 +297,10 @@ mod tests {
             assert_eq!(Trouble::of(&said("400 Bad Request", code)).cause(), Cause::Credentials);
         }
         assert_eq!(trouble.cause(), Cause::Other, "they may be good for reading");
+        let firewall = said("403 Forbidden", "AuthorizationFailure");
+        assert_eq!(Trouble::of(&firewall).cause(), Cause::Other);
+        let signature = generic(&firewall.to_string().replace("why", UNAUTHENTICATED));
+        assert_eq!(Trouble::of(&signature).cause(), Cause::Credentials);
         let skewed = Trouble::of(&said("403 Forbidden", "RequestTimeTooSkewed"));
         assert_eq!((skewed.kind, skewed.cause()), (Kind::Denied, Cause::Clock));
     }

@@ -9,9 +9,9 @@ use crate::harness::body::{self, Id};
 use crate::harness::command::run;
 use crate::harness::store::Trouble;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, sleep_ms, tree,
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, skipped, sleep_ms, tree,
 };
-use crate::stores::{ACCESS_KEY, SECRET_KEY};
+use crate::stores::{ACCESS_KEY, AZURE_ACCOUNT, AZURE_KEY, SECRET_KEY};
 
 #[test]
 fn bad_input_credentials_and_buckets() {
@@ -30,6 +30,42 @@ fn bad_input_credentials_and_buckets() {
     desk.refuses(|desk| mount(desk, &url, Some("wrong")), &[&url]);
     store.trouble(Trouble::Forbidden);
     desk.refuses(|desk| mount(desk, &url, None), &[&url]);
+}
+
+/// Wrong ones are refused with the store's name and what to check, and are not repeated.
+fn refused_at_the_mount(desk: &Desk, store: &Store, wrong: &[(String, String)], check: &str) {
+    let url = store.url();
+    let mount = |desk: &Desk| {
+        let mut command = desk.site.hearthfs();
+        command.args(["mount", &desk.mount, "--cache-dir", &desk.cache, "--remote", &url]);
+        let said = run(command.envs(store.env()).envs(wrong.iter().cloned()), LIMIT_MS);
+        assert!(!said.err.contains(WRONG), "{}", said.err);
+        said
+    };
+    desk.refuses(mount, &[&url, "the credentials are refused: check", check]);
+}
+
+/// A key that is none of the store's, in base64.
+const WRONG: &str = "d3Jvbmcgb25l";
+
+#[test]
+fn bad_input_credentials_of_gs_at_the_mount() {
+    let desk = Desk::new();
+    let store = Store::gcs_with_key(&Arc::new(Mutex::new(Some("first".to_owned()))));
+    let file = desk.site.path().join("key.json");
+    write_account(&store, &file, "another");
+    let wrong = from_account(&file);
+    refused_at_the_mount(&desk, &store, &wrong, "GOOGLE_APPLICATION_CREDENTIALS");
+}
+
+#[test]
+fn bad_input_credentials_of_azure_at_the_mount() {
+    let store = match Store::azure() {
+        Ok(store) => store,
+        Err(reason) => return skipped("bad_input_credentials_of_azure_at_the_mount", reason),
+    };
+    let wrong = [("AZURE_STORAGE_ACCOUNT_KEY".to_owned(), WRONG.to_owned())];
+    refused_at_the_mount(&Desk::new(), &store, &wrong, "AZURE_STORAGE_ACCOUNT_KEY");
 }
 
 /// Where there is nothing at all, the message says what was looked for.
@@ -153,26 +189,11 @@ fn bad_input_credentials_of_gs_that_expire_while_mounted() {
     let site = crate::harness::node::Site::new();
     let accepted = Arc::new(Mutex::new(Some("first".to_owned())));
     let store = Store::gcs_with_key(&accepted);
-    let write = |file: &Path, id: &str| {
-        let key = serde_json::json!({
-            "type": "service_account",
-            "client_email": "tests@example.iam.gserviceaccount.com",
-            "private_key": include_str!("../stores/service_account.pem"),
-            "private_key_id": id,
-            "gcs_base_url": store.endpoint(),
-        });
-        std::fs::write(file, key.to_string()).must("write a key");
-    };
     let start = |name: &str| {
         let file = site.path().join(format!("{name}.json"));
-        write(&file, "first");
+        write_account(&store, &file, "first");
         let mut options = Options::new(Io::best());
-        options.env = [
-            ("STORAGE_EMULATOR_HOST", String::new()),
-            ("GOOGLE_APPLICATION_CREDENTIALS", file.display().to_string()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into();
+        options.env = from_account(&file);
         (Node::start(&site, name, Some(&store), options), file)
     };
     let ((node, file), (other, other_file)) = (start("a"), start("b"));
@@ -187,6 +208,61 @@ fn bad_input_credentials_of_gs_that_expire_while_mounted() {
             *accepted.lock().must("the server's key") = Some("second".to_owned());
         }),
         right: Box::new(move || std::fs::write(&file, &late).must("write a key")),
+    });
+}
+
+/// Writes the key of a service account, with that id.
+fn write_account(store: &Store, file: &Path, id: &str) {
+    let key = serde_json::json!({
+        "type": "service_account",
+        "client_email": "tests@example.iam.gserviceaccount.com",
+        "private_key": include_str!("../stores/service_account.pem"),
+        "private_key_id": id,
+        "gcs_base_url": store.endpoint(),
+    });
+    std::fs::write(file, key.to_string()).must("write a key");
+}
+
+/// Returns the variables by which such a key is taken, and no emulator.
+fn from_account(file: &Path) -> Vec<(String, String)> {
+    [
+        ("STORAGE_EMULATOR_HOST", String::new()),
+        ("GOOGLE_APPLICATION_CREDENTIALS", file.display().to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// The file of the `az` command, whose key is changed under the mount.
+#[test]
+fn bad_input_credentials_of_azure_that_expire_while_mounted() {
+    const NAME: &str = "bad_input_credentials_of_azure_that_expire_while_mounted";
+    let store = match Store::azure() {
+        Ok(store) => store,
+        Err(reason) => return skipped(NAME, reason),
+    };
+    let site = crate::harness::node::Site::new();
+    let dir = site.dir("azure");
+    let write = |dir: &Path, key: &str| {
+        let text = format!("[storage]\naccount = {AZURE_ACCOUNT}\nkey = {key}\n");
+        std::fs::write(dir.join("config"), text).must("write credentials");
+    };
+    write(&dir, AZURE_KEY);
+    let mut options = Options::new(Io::best());
+    options.env = [
+        ("AZURE_STORAGE_ACCOUNT_KEY", String::new()),
+        ("AZURE_CONFIG_DIR", dir.display().to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    let node = Node::start(&site, "a", Some(&store), options);
+    let other = Node::start(&site, "b", Some(&store), Options::new(Io::best()));
+    let right = dir.clone();
+    rotated(&Rotation {
+        node,
+        other,
+        right: Box::new(move || write(&right, AZURE_KEY)),
+        wrong: Box::new(move || write(&dir, WRONG)),
     });
 }
 

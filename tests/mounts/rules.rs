@@ -139,6 +139,23 @@ fn rules_are_looked_at_beside_the_mount() {
     node.stop();
 }
 
+/// A store that is down at the mount is looked at when it is back, with the age that it then declares.
+#[test]
+fn rules_of_a_store_that_comes_later_are_looked_at() {
+    let site = Site::new();
+    let store = Store::s3(&site);
+    store.answer_rules(404, "<Error><Code>NoSuchLifecycleConfiguration</Code></Error>");
+    drop(Node::start(&site, "first", Some(&store), aged("7d")));
+    store.fail();
+    let node = Node::start(&site, "late", Some(&store), aged("30d").deadline("1s"));
+    sleep_ms(3_000);
+    assert!(node.status()["rules"].is_null(), "nothing is known: {}", node.log());
+    store.heal();
+    let (state, detail) = looked(&node);
+    assert_eq!(state, "missing", "{detail}");
+    assert!(detail.contains("an expiry of 7d"), "{detail}");
+}
+
 /// A server that somebody else wrote is asked once, before and after the rules are there.
 #[test]
 fn rules_of_somebody_elses_server_are_looked_at() {

@@ -187,17 +187,27 @@ impl Known {
             (!draft.has(&stamp)).then_some((item, stamp))
         });
         let later: Vec<(LogItem, Stamp)> = later.collect();
-        let (mut done, all, mut unread) = (0, later.len() as u64, 0_u64);
+        let (mut done, all, mut unread, mut gone) = (0, later.len() as u64, 0_u64, 0_u64);
         let mut old: Vec<(Stamp, Vec<(TreePath, Stamp)>)> = Vec::new();
-        let fetches = later.into_iter().map(|(item, stamp)| async move {
-            let commit = fetch_commit(remote, &item.name).await;
-            (item, stamp, commit)
-        });
+        let fetches = later
+            .into_iter()
+            .map(|(item, stamp)| async move { (item, stamp, fetch_commit(remote, stamp).await) });
         let mut reading = stream::iter(fetches).buffered(FETCHES_AT_ONCE);
-        while let Some((item, stamp, commit)) = reading.next().await {
-            (done, unread) = (done + 1, unread + u64::from(matches!(commit, Ok(None))));
+        while let Some((item, stamp, got)) = reading.next().await {
+            done += 1;
             progress(Progress::Log(done, all));
-            let Some(commit) = commit? else { continue };
+            let commit = match got? {
+                Got::Commit(commit) => commit,
+                Got::Unusable => {
+                    unread += 1;
+                    continue;
+                }
+                Got::Gone => {
+                    // What is expired says nothing any more, and a rule may take it at any time.
+                    gone += u64::from(age.left(item.stored_ms, now_ms).is_some());
+                    continue;
+                }
+            };
             self.live.add_named(&commit);
             let covered = self.latest.as_ref().is_some_and(|(_, commits)| commits.contains(&stamp));
             if !covered && is_over(age, item.stored_ms, now_ms) {
@@ -211,6 +221,14 @@ impl Known {
             self.notes.push(format!(
                 "{unread} commits cannot be read (damaged, or of a newer hearthfs): what no entry \
                  uses stays"
+            ));
+        }
+        if gone > 0 {
+            // A checkpoint that we have not seen has them, and we do not know what it uses.
+            self.certain = false;
+            self.notes.push(format!(
+                "{gone} commits went while the log was read, by another collection: what no entry uses \
+                 stays until the next"
             ));
         }
         let speaks = |(path, stamp): &(TreePath, Stamp)| {
@@ -297,21 +315,33 @@ fn nameless_file() -> Result<File> {
     Ok(file)
 }
 
-/// Reads a commit; `None` when it cannot be used. One that is gone meanwhile says nothing.
-async fn fetch_commit(remote: &Remote, name: &str) -> Result<Option<Commit>> {
+/// What came of reading a commit.
+enum Got {
+    Commit(Box<Commit>),
+    /// It was there when the log was listed.
+    Gone,
+    /// It is damaged, or of a newer version.
+    Unusable,
+}
+
+/// Reads a commit.
+async fn fetch_commit(remote: &Remote, stamp: Stamp) -> Result<Got> {
+    let name = keys::commit_name(&stamp);
     let mut attempt = 1;
     loop {
-        let read = match remote.get_commit(name).await {
+        let read = match remote.get_commit(&name).await {
             Ok(bytes) => task::blocking(move || decode_commit(&bytes)).await,
             Err(error) => Err(error),
         };
         let error = match read {
-            Ok(commit) => return Ok(Some(commit)),
+            Ok(commit) if commit.stamp == stamp => return Ok(Got::Commit(Box::new(commit))),
+            Ok(_) => Error::new(Kind::Corrupt, "a commit has the name of another"),
             Err(error) => error,
         };
         match error.kind() {
-            Kind::NotFound | Kind::Invalid => return Ok(None),
-            Kind::Corrupt if attempt >= TRIES => return Ok(None),
+            Kind::NotFound => return Ok(Got::Gone),
+            Kind::Invalid => return Ok(Got::Unusable),
+            Kind::Corrupt if attempt >= TRIES => return Ok(Got::Unusable),
             _ if attempt >= TRIES => return Err(error),
             _ => {}
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures::FutureExt as _;
+
 use super::harness::*;
 use crate::error::Result;
 use crate::namespace::Op;
@@ -173,6 +175,37 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
         b.commit().await;
         assert!(a.pull().await);
         assert!(a.read("y").await == Some(content(3, 9000)));
+    });
+}
+
+/// What goes while it is read may be in a checkpoint that was not read; what is expired may just go.
+#[test]
+fn what_goes_while_it_is_read_is_told_from_what_cannot_be_read() {
+    const AGE: Duration = Duration::from_hours(240);
+    run(async {
+        for (wait, notes, unused) in [(LOG_GRACE * 2, 1, 0), (AGE, 0, 2)] {
+            let world = World::aging(AGE);
+            let mut a = world.node();
+            write_and_replace(&mut a).await;
+            checkpoint(&a).await;
+            for n in 0..12 {
+                a.write(&format!("later{n}"), &content(n, 9000));
+                a.push().await;
+            }
+            let keys = world.store.keys().await;
+            let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+            world.clock.advance(wait);
+            let collector = Collector::open(a.remote(), None, OPTIONS).await.unwrap();
+            let report = collector.collect(|progress| {
+                if matches!(progress, Progress::Log(1, _)) {
+                    world.store.remove(last).now_or_never().expect("memory does not wait");
+                }
+            });
+            let report = report.await.expect("it is done");
+            assert_eq!(report.notes.len(), notes, "{report:?}");
+            assert!(report.notes.iter().all(|note| note.contains("1 commits went")), "{report:?}");
+            assert_eq!(deleted(&report, "packs", Why::Unused), unused, "{report:?}");
+        }
     });
 }
 
