@@ -39,3 +39,4 @@ mod service_restart;
 mod service_systemd;
 mod service_units;
 mod visibility;
+mod writers;

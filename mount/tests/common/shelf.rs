@@ -605,7 +605,7 @@ impl Vfs for Shelf {
         }
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8], _: bool) -> Answer<u32> {
         self.trace("write");
         run(|| {
             let mut state = self.lock();
