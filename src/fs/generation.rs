@@ -162,10 +162,15 @@ impl Generation {
 
     /// Reports whether an open for writing by `who` shares its bytes.
     pub(super) fn admits(&self, who: Who, flags: OpenFlags) -> bool {
-        if !self.can_join() || (who == Who::Unseen && self.writers > 0) {
+        if who == Who::Unseen && self.writers > 0 {
             return false;
         }
-        !flags.truncate || self.members.contains(&who)
+        let member = self.members.contains(&who);
+        // Its own descriptor, which has outlived the close that published it, has written on: what was
+        // published then is there no more, and it is the only one who knows what to make of the rest.
+        let goes_on = || self.stage == Stage::Published && self.writers > 0 && !flags.truncate;
+        (self.can_join() && (member || !flags.truncate))
+            || (member && goes_on() && self.unpublished_bytes())
     }
 
     /// Returns the inode to which the kernel is led for it.

@@ -230,6 +230,12 @@ impl<'a> Kernel<'a> {
         })
     }
 
+    /// Closes a duplicate of a descriptor.
+    pub(super) fn close_duplicate(&self, who: &Caller, fd: Fd) -> Reply<()> {
+        let (ino, handle, _) = self.of(fd);
+        self.answer(|vfs| vfs.flush(who, ino, handle))
+    }
+
     /// Closes a descriptor; `who` may be a task that a signal is killing.
     pub(super) fn close(&mut self, who: &Caller, fd: Fd) -> Reply<()> {
         let Open { ino, opened } = self.open.remove(&fd).unwrap();

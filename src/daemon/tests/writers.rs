@@ -195,3 +195,29 @@ fn extended_attributes_are_those_of_all_names() {
         }
     });
 }
+
+#[test]
+fn who_writes_on_after_a_close_can_open_the_file_again() {
+    in_both_modes(|kernel| {
+        let (program, reader) = (Program::start(), Program::start());
+        let who = program.caller();
+        kernel.open(&who, "file", 1, UPDATE, true).unwrap();
+        kernel.write(1, 0, b"first").unwrap();
+        kernel.close_duplicate(&who, 1).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"first");
+        kernel.write(1, 5, b" second").unwrap();
+        kernel.open(&who, "file", 2, UPDATE, false).unwrap();
+        assert_eq!(kernel.read(2).unwrap(), b"first second");
+        kernel.write(2, 12, b" third").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"first second third");
+        kernel.close(&who, 1).unwrap();
+        // Nobody has written on now: it begins a version of its own.
+        kernel.open(&reader.caller(), "file", 3, READ, false).unwrap();
+        kernel.open(&who, "file", 4, UPDATE, false).unwrap();
+        kernel.write(4, 0, b"FIRST").unwrap();
+        assert_eq!(kernel.read(3).unwrap(), b"first second third");
+        kernel.close(&who, 4).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"FIRST second third");
+    });
+}
