@@ -405,8 +405,7 @@ impl Filesystem {
     ) -> Reply<GenId> {
         let spot = {
             let state = self.0.state.lock();
-            let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
-            inode.place().cloned().ok_or(Errno::ESTALE)?
+            state.place_to_write(ino).ok_or(Errno::ESTALE)?
         };
         let path = self.0.state.lock().path_of(&spot).ok_or(Errno::ESTALE)?;
         let base = self.seen(&path).map(|seen| seen.entry).ok_or(Errno::ESTALE)?;

@@ -258,6 +258,35 @@ impl State {
         self.linked(entry).filter(|id| self.takes_part(*id, who)).last()
     }
 
+    /// Returns the name under which a version of an inode is written: of several, one that no other file is
+    /// about to take.
+    pub(super) fn place_to_write(&self, ino: Ino) -> Option<Spot> {
+        let inode = self.inodes.get(&ino)?;
+        let link = match &inode.node {
+            Node::Version { entry, .. } => entry.link,
+            _ => None,
+        };
+        let is_free = |spot: &&Spot| {
+            self.private_generations(spot)
+                .all(|id| self.generations.get(&id).is_some_and(|g| g.link == link))
+        };
+        inode.places.iter().find(is_free).or(inode.place()).cloned()
+    }
+
+    /// Moves a private generation from one name of its file to another.
+    pub(super) fn move_generation(&mut self, id: GenId, from: &Spot, to: &Spot) {
+        let Some(generation) = self.generations.get_mut(&id) else { return };
+        generation.place = Some(to.clone());
+        if let Some(inode) = self.inodes.get_mut(&generation.ino) {
+            inode.places.retain(|place| place != from && place != to);
+            inode.places.push(to.clone());
+        }
+        if let Some(slot) = self.slots.get_mut(from) {
+            slot.generations.retain(|other| *other != id);
+        }
+        self.slots.entry(to.clone()).or_default().generations.push(id);
+    }
+
     fn is_private(&self, id: GenId) -> bool {
         let generation = self.generations.get(&id);
         generation.is_some_and(|g| g.stage == Stage::Private && g.place.is_some())

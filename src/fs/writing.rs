@@ -96,7 +96,7 @@ impl Filesystem {
         }
         // The kernel asks again only once. Where another version has taken the place of this one since
         // the kernel looked it up, the way to what is there now begins here.
-        let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
+        let spot = state.place_to_write(ino).or(inode.last.clone()).ok_or(Errno::ESTALE)?;
         self.plan_write_at(state, spot, who, flags)
     }
 

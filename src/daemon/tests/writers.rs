@@ -221,3 +221,50 @@ fn who_writes_on_after_a_close_can_open_the_file_again() {
         assert_eq!(get(kernel, &reader, "file"), b"FIRST second third");
     });
 }
+
+#[test]
+fn a_file_is_written_on_under_the_names_that_are_left() {
+    in_both_modes(|kernel| {
+        let (program, reader) = (Program::start(), Program::start());
+        let who = program.caller();
+        for replaced in [false, true] {
+            put(kernel, &program, "first", b"old");
+            kernel.link(&who, "first", "second").unwrap();
+            kernel.open(&who, "second", 1, UPDATE, false).unwrap();
+            kernel.write(1, 0, b"new").unwrap();
+            if replaced {
+                put(kernel, &reader, "another", b"another");
+                kernel.rename(&who, "another", "first").unwrap();
+            } else {
+                kernel.unlink(&who, "first").unwrap();
+            }
+            kernel.close(&who, 1).unwrap();
+            assert_eq!(get(kernel, &reader, "second"), b"new");
+            if replaced {
+                assert_eq!(get(kernel, &reader, "first"), b"another");
+            }
+            kernel.unlink(&who, "second").unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_writes_by_one_name_does_not_meet_what_takes_the_other() {
+    in_both_modes(|kernel| {
+        let (program, reader) = (Program::start(), Program::start());
+        let who = program.caller();
+        put(kernel, &program, "first", b"text of two names");
+        kernel.link(&who, "first", "second").unwrap();
+        kernel.open(&who, "temporary", 1, UPDATE, true).unwrap();
+        kernel.write(1, 0, b"what comes").unwrap();
+        kernel.rename(&who, "temporary", "first").unwrap();
+        kernel.open(&who, "second", 2, UPDATE, false).unwrap();
+        kernel.write(2, 0, b"TEXT").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &reader, "second"), b"TEXT of two names");
+        kernel.truncate(&who, "second", 4).unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &reader, "first"), b"what comes");
+        assert_eq!(get(kernel, &reader, "second"), b"TEXT");
+    });
+}
