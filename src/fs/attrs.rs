@@ -229,6 +229,7 @@ impl Filesystem {
                         || (generation.writers > 0
                             && (generation.can_join() || generation.members.contains(&who))) =>
                 {
+                    generation.invited.remove(&who);
                     return generation.set_size(size).err().map(|error| Err(error.into()).into());
                 }
                 _ => {}

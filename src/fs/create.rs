@@ -420,8 +420,14 @@ impl Filesystem {
         }
         state.settle_inode(file.ino);
         let id = file.generation.ok_or(Errno::ESTALE)?;
+        let writes = state.files.values().any(|f| f.generation == Some(id) && f.who == who);
         if let Some(generation) = state.generations.get_mut(&id) {
             generation.writers -= 1;
+            if generation.writers > 0 && !writes {
+                // Others write it. Who has nothing open takes no part, but for the look that is to follow.
+                generation.members.remove(&who);
+                generation.invited.insert(who);
+            }
         }
         Ok(id)
     }

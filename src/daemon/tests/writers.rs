@@ -268,3 +268,22 @@ fn who_writes_by_one_name_does_not_meet_what_takes_the_other() {
         assert_eq!(get(kernel, &reader, "second"), b"TEXT");
     });
 }
+
+#[test]
+fn who_cuts_what_another_writes_does_not_take_part_in_it() {
+    in_both_modes(|kernel| {
+        let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
+        put(kernel, &writer, "file", b"0123456789");
+        kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
+        kernel.write(1, 0, b"first").unwrap();
+        kernel.truncate(&cutter.caller(), "file", 8).unwrap();
+        assert_eq!(get(kernel, &cutter, "file"), b"0123456789");
+        kernel.open(&cutter.caller(), "file", 2, REPLACE, false).unwrap();
+        kernel.write(2, 0, b"second").unwrap();
+        kernel.write(1, 8, b"!").unwrap();
+        kernel.close(&cutter.caller(), 2).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"second");
+        kernel.close(&writer.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"first567!");
+    });
+}
