@@ -280,6 +280,7 @@ impl State {
             let bound = self.slots.get(&spot).is_some_and(|slot| slot.published == Some(ino));
             if !bound && let Some(inode) = self.inodes.get_mut(&ino) {
                 inode.places.retain(|other| *other != spot);
+                inode.last = Some(spot.clone());
             }
             self.sweep_slot(&spot);
         }

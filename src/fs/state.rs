@@ -169,6 +169,7 @@ impl State {
                 let ino = generation.ino;
                 if let Some(inode) = self.inodes.get_mut(&ino) {
                     inode.places.retain(|place| place != spot);
+                    inode.last = Some(spot.clone());
                 }
             }
         }

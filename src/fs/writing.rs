@@ -84,7 +84,7 @@ impl Filesystem {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => return Err(Errno::EISDIR),
-            Node::Gone => return Err(Errno::ESTALE),
+            Node::Gone => {}
             Node::Version { entry, .. } if entry.content().is_none() => return Err(Errno::ENXIO),
             Node::Generation(id) => {
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
@@ -97,7 +97,11 @@ impl Filesystem {
         // The kernel asks again only once. Where another version has taken the place of this one since
         // the kernel looked it up, the way to what is there now begins here.
         let spot = state.place_to_write(ino).or(inode.last.clone()).ok_or(Errno::ESTALE)?;
-        self.plan_write_at(state, spot, who, flags)
+        let plan = self.plan_write_at(state, spot.clone(), who, flags)?;
+        let nowhere = matches!(&plan, Writing::Begin { base: None, .. })
+            && state.private_generations(&spot).next().is_none();
+        // The name is gone since: whether to make it again, only the program knows.
+        if nowhere { Err(Errno::ESTALE) } else { Ok(plan) }
     }
 
     /// Decides what an open for writing of a name comes to.

@@ -230,6 +230,19 @@ impl<'a> Kernel<'a> {
         })
     }
 
+    /// Looks a name up, lets something happen, and opens what it has found, once.
+    pub(super) fn open_late(
+        &mut self,
+        who: &Caller,
+        path: &str,
+        flags: OpenFlags,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> Reply<()> {
+        let found = self.find(who, path)?;
+        meanwhile(self);
+        self.answer(|vfs| vfs.open(who, found.ino, flags)).map(drop)
+    }
+
     /// Closes a duplicate of a descriptor.
     pub(super) fn close_duplicate(&self, who: &Caller, fd: Fd) -> Reply<()> {
         let (ino, handle, _) = self.of(fd);

@@ -287,3 +287,28 @@ fn who_cuts_what_another_writes_does_not_take_part_in_it() {
         assert_eq!(get(kernel, &reader, "file"), b"first567!");
     });
 }
+
+#[test]
+fn who_comes_too_late_to_write_makes_no_file() {
+    in_both_modes(|kernel| {
+        let (program, other) = (Program::start(), Program::start());
+        let who = program.caller();
+        for flags in [UPDATE, REPLACE] {
+            put(kernel, &other, "file", b"text");
+            let remove = |kernel: &mut Kernel<'_>| kernel.unlink(&other.caller(), "file").unwrap();
+            assert_eq!(kernel.open_late(&who, "file", flags, remove), Err(Errno::ESTALE));
+            assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));
+            // What another has put there meanwhile is what it is led to.
+            put(kernel, &other, "file", b"text");
+            let replace = |kernel: &mut Kernel<'_>| {
+                kernel.unlink(&other.caller(), "file").unwrap();
+                put(kernel, &other, "file", b"other");
+            };
+            assert_eq!(kernel.open_late(&who, "file", flags, replace), Err(Errno::ESTALE));
+            let expected = if flags.truncate { 0 } else { 5 };
+            assert_eq!(kernel.stat(&who, "file").unwrap().size, expected, "its own");
+            assert_eq!(kernel.stat(&other.caller(), "file").unwrap().size, 5);
+            kernel.unlink(&who, "file").unwrap();
+        }
+    });
+}
