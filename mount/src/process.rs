@@ -69,6 +69,16 @@ pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
     }
 }
 
+/// Tells whether whoever started this process has it pass over a signal, as `nohup` does.
+pub fn is_ignored(signal: Signal) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: sets nothing; the kernel fills `action`, which outlives the call, if it returns 0.
+    unsafe {
+        libc::sigaction(signal.number(), std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Tells whether `thread` is a thread of `process`, both in our PID namespace, without opening a file.
 pub(crate) fn is_thread_of(thread: u32, process: u32) -> bool {
     let (Ok(process), Ok(thread)) = (i32::try_from(process), i32::try_from(thread)) else {
@@ -93,6 +103,17 @@ mod tests {
             let refused = send_signal(process, Signal::Terminate).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::ESRCH));
         }
+    }
+
+    #[test]
+    fn a_signal_is_passed_over_if_somebody_said_so() {
+        // The runtime of Rust passes over no signal of these.
+        assert!(!is_ignored(Signal::User2));
+        // SAFETY: nobody else in this process cares for this signal.
+        unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
+        assert!(is_ignored(Signal::User2));
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGUSR2, libc::SIG_DFL) };
     }
 
     #[test]

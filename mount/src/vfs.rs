@@ -406,8 +406,16 @@ pub trait Vfs: Send + Sync + 'static {
     ) -> Answer<Created>;
     /// Reads up to `size` bytes; fewer only at the end of the file.
     fn read(&self, ino: Ino, handle: Handle, offset: u64, size: u32) -> Answer<Vec<u8>>;
-    /// Writes all of `data`; returns how many bytes were taken.
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32>;
+    /// Writes all of `data`; returns how many bytes were taken. `delayed`: the kernel brings what was stored
+    /// through some mapping of the inode, and has guessed the handle.
+    fn write(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        delayed: bool,
+    ) -> Answer<u32>;
     /// A `close` of one descriptor; may come several times for one handle.
     fn flush(&self, caller: &Caller, ino: Ino, handle: Handle) -> Answer<()>;
     /// The last descriptor and mapping is gone.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{MountOptions, Session};
+use hearthfs_mount::{MountOptions, Session, process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -160,6 +160,8 @@ fn look_through(runtime: &Runtime, mount_point: &Path) -> Result<()> {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// The terminal is gone; `None` where that is to be passed over.
+    hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -171,15 +173,34 @@ impl Signals {
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            hangup: if process::is_ignored(process::Signal::Hangup) {
+                None
+            } else {
+                Some(listen(SignalKind::hangup())?)
+            },
         })
+    }
+
+    /// Returns when one has come.
+    async fn any(&mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = hangup => {}
+        }
     }
 }
 
 /// Waits for whatever ends the mount, and ends it.
 async fn run(node: &Arc<MountedNode>, session: &Session, mut signals: Signals) -> DrainReport {
     tokio::select! {
-        _ = signals.terminate.recv() => node.end_by_signal().await,
-        _ = signals.interrupt.recv() => node.end_by_signal().await,
+        () = signals.any() => node.end_by_signal().await,
         () = node.ended() => node.end_by_signal().await,
         () = session.ended() => node.end_after_unmount().await,
     }

@@ -4,5 +4,7 @@
 mod given;
 mod kernel;
 mod model;
+mod node;
 mod programs;
 mod random;
+mod writers;

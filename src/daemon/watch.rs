@@ -34,8 +34,11 @@ pub(super) async fn watch(node: Arc<MountedNode>, point: Arc<Path>) {
         };
         trouble.note(found);
         match found {
-            // The status takes the locks that all requests take: one that hangs there gives no sign.
-            Ok(()) => manager.alive(&node.summary()),
+            // These take the locks that all requests take: one that hangs there gives no sign.
+            Ok(()) => {
+                node.rooms().fs.held();
+                manager.alive(&node.summary());
+            }
             Err(what) => manager.status(&format!("out of order: {what}")),
         }
     }

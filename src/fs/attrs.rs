@@ -12,6 +12,7 @@ use super::handle::type_of;
 use super::inode::{Node, Spot};
 use super::lookup::{Seen, TTL_OF_GENERATION, same_content, seen_in};
 use super::state::{State, close_files};
+use super::who::Who;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Time};
 
@@ -213,6 +214,7 @@ impl Filesystem {
         set: SetAttr,
         size: u64,
     ) -> Option<Answer<(Attr, Duration)>> {
+        let who = self.0.callers.who(caller);
         {
             let mut state = self.0.state.lock();
             let by_handle = set.handle.and_then(|handle| state.files.get(&handle)?.generation);
@@ -221,7 +223,13 @@ impl Filesystem {
                 _ => None,
             });
             match id.and_then(|id| state.generations.get_mut(&id)) {
-                Some(generation) if set.handle.is_some() || generation.writers > 0 => {
+                // What is published is in the hands of readers; only those who write it go on with it.
+                Some(generation)
+                    if set.handle.is_some()
+                        || (generation.writers > 0
+                            && (generation.can_join() || generation.members.contains(&who))) =>
+                {
+                    generation.invited.remove(&who);
                     return generation.set_size(size).err().map(|error| Err(error.into()).into());
                 }
                 _ => {}
@@ -232,14 +240,15 @@ impl Filesystem {
                 return None;
             }
         }
-        Some(self.truncate_path(caller, ino, size))
+        Some(self.truncate_path(who, ino, size))
     }
 
-    /// Truncates a published file by its path: a whole new version, published at once. The kernel is
-    /// told `ESTALE`, looks the path up again, and finds the new version with the size already right.
-    fn truncate_path(&self, caller: &Caller, ino: Ino, size: u64) -> Answer<(Attr, Duration)> {
+    /// Truncates a published file by its path: a whole new version, published at once, or with the last
+    /// close of those who are writing one. The kernel is told `ESTALE`, looks the path up again, and finds
+    /// the version with the size already right.
+    fn truncate_path(&self, who: Who, ino: Ino, size: u64) -> Answer<(Attr, Duration)> {
         let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
-        let (this, who) = (self.clone(), self.0.callers.who(caller));
+        let this = self.clone();
         Answer::later(async move {
             let id = this.begin_detached(ino, who, flags).await?;
             let work = this.clone();
@@ -252,9 +261,12 @@ impl Filesystem {
                 };
                 let done = set.map_err(Errno::from).and_then(|()| work.publish(id, false, None));
                 let mut state = work.0.state.lock();
+                // Others may have it open, since before or by now: then it ends with their close.
+                let alone = state.generations.get(&id).is_some_and(|g| g.writers == 0);
                 match done {
-                    Ok(()) => state.end_generation(id),
-                    Err(_) => drop(state.drop_generation(id)),
+                    Ok(()) if alone => state.end_generation(id),
+                    Err(_) if alone => drop(state.drop_generation(id)),
+                    _ => {}
                 }
                 close_files(state);
                 done
@@ -337,23 +349,27 @@ impl Filesystem {
     }
 
     /// Changes the extended attributes of whatever an inode is; `edit` gets the attributes as they are.
-    pub(super) fn edit_attrs(
-        &self,
-        ino: Ino,
-        edit: impl FnOnce(&mut Attrs) -> Reply<()>,
-    ) -> Reply<()> {
+    pub(super) fn edit_attrs(&self, ino: Ino, edit: impl Fn(&mut Attrs) -> Reply<()>) -> Reply<()> {
         if self.0.rules.read_only {
             return Err(Errno::EROFS);
         }
         let mut state = self.0.state.lock();
-        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        let state = &mut *state;
+        let inode = state.inodes.get_mut(&ino).ok_or(Errno::ESTALE)?;
         let spot: Option<Spot> = inode.place().cloned();
-        if let Node::Generation(id) = inode.node
-            && let Some(generation) = state.generations.get_mut(&id)
-            && generation.published.is_none()
-        {
-            generation.attrs_moved = true;
-            return edit(&mut generation.attrs);
+        match &mut inode.node {
+            Node::Generation(id) => {
+                let generation = state.generations.get_mut(id).ok_or(Errno::ESTALE)?;
+                edit(&mut generation.attrs)?;
+                // What is written comes with these, whatever is published now.
+                generation.attrs_moved = true;
+                if generation.published.is_none() || spot.is_none() {
+                    return Ok(());
+                }
+            }
+            // An open file without a name: nobody else can ever see it.
+            Node::Version { entry, .. } if spot.is_none() => return edit(&mut entry.attrs),
+            _ => {}
         }
         let path = match spot {
             Some(spot) => state.path_of(&spot).ok_or(Errno::ENOENT)?,
@@ -366,15 +382,22 @@ impl Filesystem {
             None => (self.0.rules.root.attrs.clone(), None, self.0.rules.root.clone()),
         };
         edit(&mut attrs)?;
-        let op = match stamp {
-            Some(of) => Op::Attrs { of, attrs },
-            None => Op::Put(Entry { attrs, ..entry }),
-        };
-        self.0
-            .rooms
-            .ledger
-            .publish(vec![(path, op)])
-            .map_err(|error| super::errno::promised(&error))?;
+        let mut ops = Vec::new();
+        for name in self.names_with(&path, &entry) {
+            // Each name has a put of its own.
+            let of = match stamp {
+                Some(_) if name != path => {
+                    self.0.rooms.ledger.read(|fold| fold.register(&name).map(|r| r.stamp))
+                }
+                stamp => stamp,
+            };
+            let op = match of {
+                Some(of) => Op::Attrs { of, attrs: attrs.clone() },
+                None => Op::Put(Entry { attrs: attrs.clone(), ..entry.clone() }),
+            };
+            ops.push((name, op));
+        }
+        self.0.rooms.ledger.publish(ops).map_err(|error| super::errno::promised(&error))?;
         Ok(())
     }
 }

@@ -15,9 +15,9 @@ use super::filesystem::Filesystem;
 use super::generation::{Generation, Mark, Published, Stage, UNTOUCHED, set_mtime};
 use super::inode::{GenId, Inode, Mode, Node, Source, Spot};
 use super::lookup::{Lead, same_content};
-use super::open::{Writing, attach_writer};
 use super::state::State;
 use super::who::Who;
+use super::writing::{Writing, attach_writer};
 use crate::digest::Digest;
 use crate::error::Kind;
 use crate::local::StagedPath;
@@ -222,6 +222,7 @@ impl Filesystem {
     pub(super) async fn begin_when_possible(&self, mut asked: Beginning) -> Reply<Begun> {
         self.wait_for_room().await?;
         for _ in 0..BEGIN_TRIES_MAX {
+            self.wait_for_publish(&asked).await?;
             match self.begin_copy(asked.clone()).await {
                 Err(MOVED) => {}
                 begun => return begun,
@@ -233,6 +234,19 @@ impl Filesystem {
             }
         }
         Err(Errno::ESTALE)
+    }
+
+    /// Waits until what a beginning would share is published.
+    async fn wait_for_publish(&self, asked: &Beginning) -> Reply<()> {
+        let plan = {
+            let state = self.0.state.lock();
+            self.plan_write_at(&state, asked.spot.clone(), asked.who, asked.flags)
+        };
+        if let Ok(Writing::Wait(mut moved)) = plan {
+            let came = self.wait_for(&mut moved, self.0.rules.deadline).await;
+            came.ok_or(Errno::ETIMEDOUT)?;
+        }
+        Ok(())
     }
 
     async fn begin_copy(&self, asked: Beginning) -> Reply<Begun> {
@@ -257,15 +271,15 @@ impl Filesystem {
 
     /// Begins with an empty staging file.
     pub(super) fn begin_now(&self, asked: Beginning) -> Reply<Begun> {
-        if self.0.closing.load(Ordering::Relaxed) {
-            return Err(Errno::EROFS);
-        }
         let (file, staged) = self.stage()?;
         self.begin_with(asked, file, staged)
     }
 
     /// Begins a generation on a staging file, unless one to join has come meanwhile.
     fn begin_with(&self, asked: Beginning, file: File, staged: StagedPath) -> Reply<Begun> {
+        if self.0.closing.load(Ordering::Relaxed) {
+            return Err(Errno::EROFS);
+        }
         let clean = Mark::of(&file)?;
         let mut state = self.0.state.lock();
         let Beginning { spot, base, who, flags, requested, attrs } = asked;
@@ -273,6 +287,8 @@ impl Filesystem {
             return Err(state.why_no_path(&spot));
         }
         let base = match self.plan_write_at(&state, spot.clone(), who, flags)? {
+            // `begin_when_possible` waits for it.
+            Writing::Wait(_) => return Err(MOVED),
             Writing::Join(_) if requested.is_none() && flags.exclusive => {
                 return Err(Errno::EEXIST);
             }
@@ -341,6 +357,7 @@ impl Filesystem {
             synced: false,
             published: None,
             hold: None,
+            settling: false,
             begun: self.0.rooms.clock.mono(),
             publishing: Arc::new(Mutex::new(())),
             moved: watch::Sender::new(Stage::Private),
@@ -367,6 +384,9 @@ impl Filesystem {
                 self.0.rooms.ledger.touch_directory(&dir);
             }
         }
+        if let Some(group) = generation.link {
+            state.linked.entry(group).or_default().push(id);
+        }
         state.generations.insert(id, generation);
         self.0.begun.notify_one();
         let on = guest_on.unwrap_or(ino);
@@ -385,8 +405,7 @@ impl Filesystem {
     ) -> Reply<GenId> {
         let spot = {
             let state = self.0.state.lock();
-            let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
-            inode.place().cloned().ok_or(Errno::ESTALE)?
+            state.place_to_write(ino).ok_or(Errno::ESTALE)?
         };
         let path = self.0.state.lock().path_of(&spot).ok_or(Errno::ESTALE)?;
         let base = self.seen(&path).map(|seen| seen.entry).ok_or(Errno::ESTALE)?;
@@ -401,8 +420,14 @@ impl Filesystem {
         }
         state.settle_inode(file.ino);
         let id = file.generation.ok_or(Errno::ESTALE)?;
+        let writes = state.files.values().any(|f| f.generation == Some(id) && f.who == who);
         if let Some(generation) = state.generations.get_mut(&id) {
             generation.writers -= 1;
+            if generation.writers > 0 && !writes {
+                // Others write it. Who has nothing open takes no part, but for the look that is to follow.
+                generation.members.remove(&who);
+                generation.invited.insert(who);
+            }
         }
         Ok(id)
     }

@@ -280,6 +280,7 @@ impl State {
             let bound = self.slots.get(&spot).is_some_and(|slot| slot.published == Some(ino));
             if !bound && let Some(inode) = self.inodes.get_mut(&ino) {
                 inode.places.retain(|other| *other != spot);
+                inode.last = Some(spot.clone());
             }
             self.sweep_slot(&spot);
         }
@@ -293,6 +294,14 @@ impl State {
     /// or nothing.
     pub(super) fn end_generation(&mut self, id: GenId) {
         let Some(generation) = self.generations.remove(&id) else { return };
+        if let Some(group) = generation.link
+            && let Some(ids) = self.linked.get_mut(&group)
+        {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.linked.remove(&group);
+            }
+        }
         let ino = generation.ino;
         self.let_go(generation.source);
         if let Some(inode) = self.inodes.get_mut(&ino)

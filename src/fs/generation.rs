@@ -107,6 +107,8 @@ pub(super) struct Generation {
     pub(super) hold: Option<HoldToken>,
     /// When it began, for the sweep of those that nobody ever opened.
     pub(super) begun: Duration,
+    /// It is being published: nobody may begin to share its bytes now.
+    pub(super) settling: bool,
     /// Serialises publishing; held while hashing, never together with the state's lock waiting for it.
     pub(super) publishing: Arc<Mutex<()>>,
     /// Moves whenever the stage does.
@@ -147,15 +149,28 @@ impl Generation {
     /// Moves on to another stage and wakes who waits for it.
     pub(super) fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
+        self.settling = false;
         self.moved.send_replace(stage);
+    }
+
+    /// Lets others share its bytes again, and wakes who waits for that.
+    pub(super) fn settled(&mut self) {
+        if std::mem::take(&mut self.settling) {
+            self.moved.send_modify(|_| {});
+        }
     }
 
     /// Reports whether an open for writing by `who` shares its bytes.
     pub(super) fn admits(&self, who: Who, flags: OpenFlags) -> bool {
-        if !self.can_join() || (who == Who::Unseen && self.writers > 0) {
+        if who == Who::Unseen && self.writers > 0 {
             return false;
         }
-        !flags.truncate || self.members.contains(&who)
+        let member = self.members.contains(&who);
+        // Its own descriptor, which has outlived the close that published it, has written on: what was
+        // published then is there no more, and it is the only one who knows what to make of the rest.
+        let goes_on = || self.stage == Stage::Published && self.writers > 0 && !flags.truncate;
+        (self.can_join() && (member || !flags.truncate))
+            || (member && goes_on() && self.unpublished_bytes())
     }
 
     /// Returns the inode to which the kernel is led for it.
@@ -170,7 +185,7 @@ impl Generation {
 
     /// Reports whether a further writer may share its bytes: nothing of it is published that a reader
     /// might hold open.
-    fn can_join(&self) -> bool {
+    pub(super) fn can_join(&self) -> bool {
         match self.stage {
             Stage::Private | Stage::Held => true,
             Stage::Published => {

@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 
 use super::filesystem::Filesystem;
 use super::handle::Bytes;
-use super::inode::Source;
+use super::inode::{Node, Source};
 use crate::namespace::Kind;
 
 impl Filesystem {
@@ -58,6 +58,34 @@ impl Filesystem {
         Ok(data.len() as u32)
     }
 
+    /// Writes what was stored through a mapping. That is of the inode's own bytes, whichever handle the kernel
+    /// has guessed: it may be one that appends, or a guest's. It ends where the file does: beyond that the
+    /// kernel has only its idea of the size, which a guest may have moved.
+    pub(super) fn write_stored(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Reply<u32> {
+        let own = {
+            let state = self.0.state.lock();
+            match state.inodes.get(&ino).map(|inode| &inode.node) {
+                Some(Node::Generation(id)) => state.generations.get(id).map(|g| g.source.clone()),
+                _ => None,
+            }
+        };
+        let source = match own {
+            Some(own) => own,
+            None => self.writable(handle, 0)?.0,
+        };
+        let file = source.backing.file();
+        let left = file.metadata()?.len().saturating_sub(offset);
+        let within = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
+        file.write_all_at(&data[..within], offset)?;
+        Ok(data.len() as u32)
+    }
+
     pub(super) fn sync_file(&self, ino: Ino, handle: Handle) -> Answer<()> {
         let (source, content) = {
             let mut state = self.0.state.lock();
@@ -73,7 +101,7 @@ impl Filesystem {
                     generation.published.as_ref().map(|published| published.digest)
                 }
                 None => match state.inodes.get(&ino).map(|inode| &inode.node) {
-                    Some(super::inode::Node::Version { entry, .. }) => match entry.kind {
+                    Some(Node::Version { entry, .. }) => match entry.kind {
                         Kind::File { digest, .. } => Some(digest),
                         _ => None,
                     },

@@ -9,7 +9,7 @@ use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle,
 use super::filesystem::Filesystem;
 use super::handle::{Listed, OpenDir, type_of};
 use super::inode::{Node, Spot, number_of};
-use super::lookup::implied_directory;
+use super::lookup::{implied_directory, version_of};
 use super::state::State;
 use super::who::Who;
 use crate::name::TreePath;
@@ -146,8 +146,7 @@ impl Filesystem {
                 let changed_ms = register.changed_ms();
                 let entry = register.entry?;
                 ledger.shown(fold, &below, &entry, Some(changed_ms))?;
-                let version = register.stamp.sortable().into_bytes();
-                Some((child.name, type_of(&entry.kind), version))
+                Some((child.name, type_of(&entry.kind), version_of(&entry, register.stamp)))
             };
             fold.children(path).into_iter().filter_map(shown).collect()
         });

@@ -82,8 +82,11 @@ impl Filesystem {
     /// Returns who asks, if that can make a difference for this name: finding out costs a look into
     /// `/proc`.
     pub(super) fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
-        let contested =
-            self.0.state.lock().slots.get(spot).is_some_and(|s| !s.generations.is_empty());
+        let contested = {
+            let state = self.0.state.lock();
+            state.slots.get(spot).is_some_and(|slot| !slot.generations.is_empty())
+                || !state.linked.is_empty()
+        };
         contested.then(|| self.0.callers.who(caller))
     }
 
@@ -160,6 +163,10 @@ impl Filesystem {
             return state.generations.get(&id).map(|g| (Lead::lasting(g.home()), None));
         }
         if let Some(seen) = self.seen(path) {
+            let own = who.and_then(|who| state.own_linked(&seen.entry, who));
+            if let Some(generation) = own.and_then(|id| state.generations.get(&id)) {
+                return Some((Lead::lasting(generation.home()), None));
+            }
             let left = seen.left;
             let ino = version_inode(state, spot, path, seen.clone());
             return Some((Lead { ino, left }, Some(seen)));
@@ -200,9 +207,11 @@ impl Filesystem {
     /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
     /// each time.
     fn is_contested(&self, state: &State, spot: &Spot) -> bool {
+        let seen = || state.path_of(spot).and_then(|path| self.seen(&path));
         match state.private_generations(spot).count() {
-            0 => false,
-            1 => state.path_of(spot).is_some_and(|path| self.seen(&path).is_some()),
+            0 if state.linked.is_empty() => false,
+            0 => seen().is_some_and(|seen| state.linked(&seen.entry).next().is_some()),
+            1 => seen().is_some(),
             _ => true,
         }
     }
@@ -223,6 +232,13 @@ impl Lead {
     }
 }
 
+/// Returns what goes into the number of a published entry beside its path.
+pub(super) fn version_of(entry: &Entry, stamp: Stamp) -> Vec<u8> {
+    // A directory is the same whoever made it last: what is open below it is found by its number, also by
+    // a kernel that forgot it meanwhile.
+    if entry.is_directory() { Vec::new() } else { stamp.sortable().into_bytes() }
+}
+
 /// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
 pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
     if let Some(ino) = state.slots.get(spot).and_then(|slot| slot.published) {
@@ -238,10 +254,7 @@ pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, see
         state.bind(spot, ino);
         return ino;
     }
-    // A directory is the same whoever made it last: what is open below it is found by its number, also by
-    // a kernel that forgot it meanwhile.
-    let stamp = seen.stamp.filter(|_| !seen.entry.is_directory());
-    let version = stamp.map_or(Vec::new(), |stamp| stamp.sortable().into_bytes());
+    let version = seen.stamp.map_or(Vec::new(), |stamp| version_of(&seen.entry, stamp));
     let mut ino = number_of(path.as_bytes(), &version);
     while state.inodes.contains_key(&ino) {
         ino = Ino((ino.0 + 1).max(2));

@@ -26,6 +26,7 @@ mod slot;
 mod state;
 mod vfs;
 mod who;
+mod writing;
 mod xattrs;
 
 pub use filesystem::{Filesystem, Rooms, Rules};

@@ -181,8 +181,23 @@ impl Filesystem {
         } else if let Some(dir) = path.parent() {
             self.0.rooms.ledger.touch_directory(&dir);
         }
+        self.keep_linked(&mut state, &spot);
         state.retire(&spot);
         Ok(())
+    }
+
+    /// Lets what is being written under a name that has just gone go on under another name of the file.
+    pub(super) fn keep_linked(&self, state: &mut State, spot: &Spot) {
+        for id in state.private_generations(spot).collect::<Vec<_>>() {
+            let group = state.generations.get(&id).and_then(|generation| generation.link);
+            let names: Vec<TreePath> = self.0.rooms.ledger.read(|fold| {
+                group.map_or(Vec::new(), |group| fold.links(group).cloned().collect())
+            });
+            let mut spots = names.iter().filter_map(|name| state.spot_of(name));
+            if let Some(other) = spots.find(|other| other != spot) {
+                state.move_generation(id, spot, &other);
+            }
+        }
     }
 
     /// Returns the changes by which the further names of a file show that it lost one: POSIX moves its

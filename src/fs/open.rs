@@ -1,20 +1,18 @@
 //! Open: which bytes a handle reads and writes.
 //!
-//! A reader gets the published version; where there is none yet it waits for it, within a limit. A writer
-//! joins the generation that is open under the name, or begins one of its own. A new version is always
-//! another inode than the one the kernel looked up, and `ESTALE` is how the kernel is led there: it looks
-//! the name up once more and opens what it then finds.
+//! A reader gets the published version; where there is none yet it waits for it, within a limit; writers are
+//! the matter of `writing`. A new version is always another inode than the one the kernel looked up, and
+//! `ESTALE` is how the kernel is led there: it looks the name up once more and opens what it then finds.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Backing, Caller, Errno, Handle, Ino, Io, OpenFlags, Opened, Reply};
+use hearthfs_mount::{Answer, Backing, Caller, Errno, Ino, Io, OpenFlags, Opened, Reply};
 
-use super::create::{Beginning, MOVED};
 use super::filesystem::Filesystem;
 use super::generation::Stage;
 use super::handle::{Bytes, OpenFile};
-use super::inode::{GenId, Mode, Node, Source, Spot};
+use super::inode::{GenId, Mode, Node, Source};
 use super::state::{State, close_files};
 use super::who::Who;
 use crate::clock;
@@ -32,14 +30,6 @@ enum Reading {
     Wait(tokio::sync::watch::Receiver<Stage>),
 }
 
-/// What an open for writing comes to.
-pub(super) enum Writing {
-    /// It shares this generation.
-    Join(GenId),
-    /// It begins one of its own under this name, from this content.
-    Begin { spot: Spot, base: Option<Entry> },
-}
-
 impl Filesystem {
     pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
         self.0.rooms.freshness.note_activity();
@@ -48,7 +38,7 @@ impl Filesystem {
             if self.0.rules.read_only {
                 return Err(Errno::EROFS).into();
             }
-            return self.open_to_write(ino, who, flags);
+            return self.open_to_write(ino, who, flags, self.0.rules.deadline);
         }
         self.open_to_read(ino, who, flags, self.0.rules.open_wait)
     }
@@ -65,13 +55,7 @@ impl Filesystem {
             Ok(Reading::Wait(mut moved)) => {
                 let this = self.clone();
                 Answer::later(async move {
-                    let begun = this.0.rooms.clock.mono();
-                    let came = clock::within(wait, moved.changed()).await;
-                    if came.is_none() {
-                        return Err(Errno::ENOENT);
-                    }
-                    let waited = this.0.rooms.clock.mono().saturating_sub(begun);
-                    let left = wait.saturating_sub(waited);
+                    let left = this.wait_for(&mut moved, wait).await.ok_or(Errno::ENOENT)?;
                     match this.open_to_read(ino, who, flags, left) {
                         Answer::Now(reply) => reply,
                         Answer::Later(work) => work.await,
@@ -79,6 +63,17 @@ impl Filesystem {
                 })
             }
         }
+    }
+
+    /// Waits until a generation moves on; returns how much of `wait` is left then, if it did in time.
+    pub(super) async fn wait_for(
+        &self,
+        moved: &mut tokio::sync::watch::Receiver<Stage>,
+        wait: Duration,
+    ) -> Option<Duration> {
+        let begun = self.0.rooms.clock.mono();
+        clock::within(wait, moved.changed()).await?.ok();
+        Some(wait.saturating_sub(self.0.rooms.clock.mono().saturating_sub(begun)))
     }
 
     /// Decides what an open for reading comes to. Counts the open when it is `Done` or `Blob`.
@@ -92,6 +87,10 @@ impl Filesystem {
             Node::Gone => Err(Errno::ESTALE),
             Node::Version { entry, changed_ms } => {
                 let (digest, size) = entry.content().ok_or(Errno::ENXIO)?;
+                if state.own_linked(entry, who).is_some() {
+                    // It writes the file by another name, and the kernel remembers this one from before.
+                    return Err(Errno::ESTALE);
+                }
                 self.use_content(entry, *changed_ms)?;
                 self.0.rooms.metrics.hits.add(1);
                 if let Some(source) = inode.source.clone() {
@@ -150,7 +149,7 @@ impl Filesystem {
 
     /// Notes that a version is used. Makes the kernel look again for one that is past its age: it will find
     /// nothing, and what shall be made there can be made.
-    fn use_content(&self, entry: &Entry, changed_ms: u64) -> Reply<()> {
+    pub(super) fn use_content(&self, entry: &Entry, changed_ms: u64) -> Reply<()> {
         self.0.rooms.ledger.content_left(entry, changed_ms).ok_or(Errno::ESTALE)?;
         if let Some((digest, size)) = entry.content() {
             self.0.rooms.renewer.note_use(&digest, size);
@@ -299,109 +298,6 @@ impl Filesystem {
         state.settle_inode(ino);
         close_files(state);
     }
-
-    fn open_to_write(&self, ino: Ino, who: Who, flags: OpenFlags) -> Answer<Opened> {
-        let plan = {
-            let mut state = self.0.state.lock();
-            match self.plan_write(&state, ino, who, flags) {
-                Ok(Writing::Join(id)) => return self.join(&mut state, ino, id, who, flags).into(),
-                Ok(Writing::Begin { spot, base }) => (spot, base),
-                Err(errno) => return Err(errno).into(),
-            }
-        };
-        let (spot, base) = plan;
-        let asked = Beginning { spot, base, who, flags, requested: Some(ino), attrs: None };
-        if self.has_room() && !asked.copies() {
-            match self.begin_now(asked.clone()) {
-                Err(MOVED) => {}
-                begun => return begun.map(|begun| begun.opened).into(),
-            }
-        }
-        let this = self.clone();
-        Answer::later(
-            async move { this.begin_when_possible(asked).await.map(|begun| begun.opened) },
-        )
-    }
-
-    /// Decides what an open for writing of an inode comes to.
-    pub(super) fn plan_write(
-        &self,
-        state: &State,
-        ino: Ino,
-        who: Who,
-        flags: OpenFlags,
-    ) -> Reply<Writing> {
-        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
-        match &inode.node {
-            Node::Directory => return Err(Errno::EISDIR),
-            Node::Gone => return Err(Errno::ESTALE),
-            Node::Version { entry, .. } if entry.content().is_none() => return Err(Errno::ENXIO),
-            Node::Generation(id) => {
-                let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
-                if generation.admits(who, flags) {
-                    return Ok(Writing::Join(*id));
-                }
-            }
-            Node::Version { entry, changed_ms } => self.use_content(entry, *changed_ms)?,
-        }
-        // The kernel asks again only once. Where another version has taken the place of this one since
-        // the kernel looked it up, the way to what is there now begins here.
-        let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
-        self.plan_write_at(state, spot, who, flags)
-    }
-
-    /// Decides what an open for writing of a name comes to.
-    pub(super) fn plan_write_at(
-        &self,
-        state: &State,
-        spot: Spot,
-        who: Who,
-        flags: OpenFlags,
-    ) -> Reply<Writing> {
-        let joinable = state.private_generations(&spot).filter(|id| {
-            let generation = state.generations.get(id);
-            generation.is_some_and(|g| {
-                (g.guest_on.is_none() || g.members.contains(&who)) && g.admits(who, flags)
-            })
-        });
-        if let Some(id) = joinable.last() {
-            return Ok(Writing::Join(id));
-        }
-        let path = state.path_of(&spot).ok_or(Errno::ESTALE)?;
-        let bound = state.slots.get(&spot).and_then(|slot| slot.published);
-        if let Some(Node::Generation(id)) =
-            bound.and_then(|ino| state.inodes.get(&ino)).map(|inode| &inode.node)
-            && state.generations.get(id).is_some_and(|generation| generation.admits(who, flags))
-        {
-            return Ok(Writing::Join(*id));
-        }
-        let base = self.seen(&path).map(|seen| seen.entry);
-        if base.as_ref().is_some_and(|entry| entry.content().is_none()) {
-            return Err(Errno::ESTALE);
-        }
-        Ok(Writing::Begin { spot, base })
-    }
-
-    /// Makes a writing handle on a generation that is open.
-    pub(super) fn join(
-        &self,
-        state: &mut State,
-        requested: Ino,
-        id: GenId,
-        who: Who,
-        flags: OpenFlags,
-    ) -> Reply<Opened> {
-        let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
-        if generation.home() != requested {
-            generation.invited.insert(who);
-            return Err(Errno::ESTALE);
-        }
-        if flags.truncate && generation.file().metadata()?.len() > 0 {
-            generation.set_size(0)?;
-            generation.fresh = true;
-        }
-        Ok(attach_writer(self, state, requested, id, who, flags))
-    }
 }
 
 /// Counts an open of an inode.
@@ -412,7 +308,7 @@ pub(super) fn count_open(state: &mut State, ino: Ino) {
 }
 
 /// Counts an open whose calls all come to us, whatever the other handles of the inode do.
-fn beside(state: &mut State, ino: Ino) -> Io {
+pub(super) fn beside(state: &mut State, ino: Ino) -> Io {
     count_open(state, ino);
     let Some(inode) = state.inodes.get_mut(&ino) else { return Io::Direct };
     match (*inode.mode.get_or_insert(Mode::Direct), &inode.source) {
@@ -429,48 +325,6 @@ pub(super) fn io_of(mode: Mode, source: &Arc<Source>, flags: OpenFlags) -> Io {
         Mode::Cached => Io::Cached { keep: true },
         Mode::Direct => Io::Direct,
     }
-}
-
-/// Makes a writing handle on a generation; the caller has checked that it may.
-pub(super) fn attach_writer(
-    fs: &Filesystem,
-    state: &mut State,
-    ino: Ino,
-    id: GenId,
-    who: Who,
-    flags: OpenFlags,
-) -> Opened {
-    let Some(generation) = state.generations.get_mut(&id) else {
-        return Opened { handle: Handle(0), io: Io::Direct, no_flush: false };
-    };
-    generation.writers += 1;
-    generation.invited.remove(&who);
-    generation.members.insert(who);
-    let source = Arc::clone(&generation.source);
-    let own_inode = generation.ino == ino;
-    let io = if own_inode {
-        count_open(state, ino);
-        match fs.settle_mode(state, ino, &source) {
-            // The kernel takes the end from its idea of the size, which a guest may have moved.
-            Mode::Cached if flags.append => Io::Direct,
-            mode => io_of(mode, &source, flags),
-        }
-    } else {
-        beside(state, ino)
-    };
-    let handle = state.fresh_handle();
-    let file = OpenFile {
-        ino,
-        who,
-        write: true,
-        to_the_end: flags.append && (!own_inode || matches!(io, Io::Direct)),
-        bytes: Bytes::Source(source),
-        generation: Some(id),
-        closed: false,
-        flushed: false,
-    };
-    state.files.insert(handle, file);
-    Opened { handle, io, no_flush: false }
 }
 
 impl State {

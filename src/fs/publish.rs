@@ -127,7 +127,8 @@ impl Filesystem {
     }
 
     /// Publishes a generation: digest, blob, journal, namespace. Blocks; idempotent. `seen` is how its file
-    /// looked a moment ago, if somebody has looked.
+    /// looked a moment ago, if somebody has looked. Nothing happens if somebody has opened it for writing
+    /// meanwhile: then his close is the last.
     pub(super) fn publish(&self, id: GenId, held: bool, seen: Option<Mark>) -> Reply<()> {
         let lock = match self.0.state.lock().generations.get(&id) {
             Some(generation) => Arc::clone(&generation.publishing),
@@ -136,18 +137,21 @@ impl Filesystem {
         let _one_at_a_time = lock.lock();
         let (source, staged, prior, synced) = {
             let mut state = self.0.state.lock();
+            let joined = state.is_open_for_writing(id);
             let Some(generation) = state.generations.get_mut(&id) else { return Ok(()) };
             let known = match &generation.published {
                 Some(published) => published.mark == Mark::of(generation.file())?,
                 None => false,
             };
-            if (known && !generation.attrs_moved)
+            if joined
+                || (known && !generation.attrs_moved)
                 || generation.stage == Stage::Dropped
                 || generation.place.is_none()
             {
                 return Ok(());
             }
             let prior = generation.published.as_ref().map(|published| published.digest);
+            generation.settling = true;
             (Arc::clone(&generation.source), generation.staged.take(), prior, generation.synced)
         };
         let done = self.store(&source, staged, prior, seen).and_then(|stored| {
@@ -167,7 +171,11 @@ impl Filesystem {
             let name = self.lose(&mut self.0.state.lock(), id);
             self.invalidate(name);
             super::errno::promised(&error)
-        })
+        })?;
+        if let Some(generation) = self.0.state.lock().generations.get_mut(&id) {
+            generation.settled();
+        }
+        Ok(())
     }
 
     /// Digests the file and makes it a blob.
@@ -274,8 +282,9 @@ impl Filesystem {
         let moved = settle_names(state, id, ino, &spot, &names, &entry);
         let as_guest = state.generations.get(&id).is_some_and(|g| g.guest_on.is_some());
         drop(guard);
-        if as_guest {
-            // The kernel was never led to the inode of a guest, so it must look before the close returns.
+        if as_guest || names.len() > 1 {
+            // The kernel was never led to the inode of a guest, nor to this one by the further names of the
+            // file, so it must look before the close returns.
             self.expire_names();
         }
         self.invalidate(moved);
@@ -283,7 +292,7 @@ impl Filesystem {
     }
 
     /// Returns every name that gets the content: the path, and the hard links of the file.
-    fn names_with(&self, path: &TreePath, entry: &Entry) -> Vec<TreePath> {
+    pub(super) fn names_with(&self, path: &TreePath, entry: &Entry) -> Vec<TreePath> {
         let mut names = vec![path.clone()];
         if let Some(group) = entry.link {
             self.0.rooms.ledger.read(|fold| {

@@ -103,6 +103,7 @@ impl Filesystem {
         }
         ops.extend(moving);
         self.commit_move(ops)?;
+        self.keep_linked(state, &to.spot);
         state.retire(&to.spot);
         state.move_slot(&from.spot, &to.spot);
         Ok(())

@@ -12,6 +12,7 @@ use super::inode::{GenId, Inode, Node, Source, Spot};
 use super::slot::Slot;
 use super::who::Who;
 use crate::name::TreePath;
+use crate::namespace::Entry;
 use crate::stamp::Stamp;
 
 /// Numbers from here up are for files that were born on this node while the kernel watched.
@@ -27,6 +28,8 @@ pub(super) struct State {
     pub(super) dirs: HashMap<Handle, OpenDir>,
     /// The inode of each group of hard links that the kernel knows.
     pub(super) groups: HashMap<Stamp, Ino>,
+    /// The generations of each such group, oldest first.
+    pub(super) linked: HashMap<Stamp, Vec<GenId>>,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
     next_ino: u64,
@@ -44,6 +47,7 @@ impl State {
             files: HashMap::new(),
             dirs: HashMap::new(),
             groups: HashMap::new(),
+            linked: HashMap::new(),
             let_go: Vec::new(),
             next_ino: FIRST_GENERATION_INO,
             next_handle: 1,
@@ -165,6 +169,7 @@ impl State {
                 let ino = generation.ino;
                 if let Some(inode) = self.inodes.get_mut(&ino) {
                     inode.places.retain(|place| place != spot);
+                    inode.last = Some(spot.clone());
                 }
             }
         }
@@ -239,25 +244,63 @@ impl State {
     /// Returns the generations of a name that may still become its entry, oldest first.
     pub(super) fn private_generations(&self, spot: &Spot) -> impl Iterator<Item = GenId> {
         let ids = self.slots.get(spot).map_or(&[][..], |slot| &slot.generations);
-        ids.iter().copied().filter(|id| {
-            self.generations
-                .get(id)
-                .is_some_and(|g| matches!(g.stage, Stage::Private) && g.place.is_some())
-        })
+        ids.iter().copied().filter(|id| self.is_private(*id))
+    }
+
+    /// Returns the private generations of a file with hard links, oldest first: it is written under one of
+    /// its names, whichever it was opened by.
+    pub(super) fn linked(&self, entry: &Entry) -> impl Iterator<Item = GenId> {
+        let ids = entry.link.and_then(|group| self.linked.get(&group));
+        ids.into_iter().flatten().copied().filter(|id| self.is_private(*id))
+    }
+
+    /// Returns the newest of these that `who` takes part in.
+    pub(super) fn own_linked(&self, entry: &Entry, who: Who) -> Option<GenId> {
+        self.linked(entry).filter(|id| self.takes_part(*id, who)).last()
+    }
+
+    /// Returns the name under which a version of an inode is written: of several, one that no other file is
+    /// about to take.
+    pub(super) fn place_to_write(&self, ino: Ino) -> Option<Spot> {
+        let inode = self.inodes.get(&ino)?;
+        let link = match &inode.node {
+            Node::Version { entry, .. } => entry.link,
+            _ => None,
+        };
+        let is_free = |spot: &&Spot| {
+            self.private_generations(spot)
+                .all(|id| self.generations.get(&id).is_some_and(|g| g.link == link))
+        };
+        inode.places.iter().find(is_free).or(inode.place()).cloned()
+    }
+
+    /// Moves a private generation from one name of its file to another.
+    pub(super) fn move_generation(&mut self, id: GenId, from: &Spot, to: &Spot) {
+        let Some(generation) = self.generations.get_mut(&id) else { return };
+        generation.place = Some(to.clone());
+        if let Some(inode) = self.inodes.get_mut(&generation.ino) {
+            inode.places.retain(|place| place != from && place != to);
+            inode.places.push(to.clone());
+        }
+        if let Some(slot) = self.slots.get_mut(from) {
+            slot.generations.retain(|other| *other != id);
+        }
+        self.slots.entry(to.clone()).or_default().generations.push(id);
+    }
+
+    fn is_private(&self, id: GenId) -> bool {
+        let generation = self.generations.get(&id);
+        generation.is_some_and(|g| g.stage == Stage::Private && g.place.is_some())
     }
 
     /// Returns the newest private generation of a name that `who` takes part in.
     pub(super) fn own_generation(&self, spot: &Spot, who: Who) -> Option<GenId> {
-        if who == Who::Unseen {
-            return None;
-        }
-        self.private_generations(spot)
-            .filter(|id| {
-                self.generations
-                    .get(id)
-                    .is_some_and(|g| g.members.contains(&who) || g.invited.contains(&who))
-            })
-            .last()
+        self.private_generations(spot).filter(|id| self.takes_part(*id, who)).last()
+    }
+
+    fn takes_part(&self, id: GenId, who: Who) -> bool {
+        let generation = self.generations.get(&id).filter(|_| who != Who::Unseen);
+        generation.is_some_and(|g| g.members.contains(&who) || g.invited.contains(&who))
     }
 }
 

@@ -118,9 +118,21 @@ impl Vfs for Filesystem {
         self.read_file(handle, offset, size).into()
     }
 
-    fn write(&self, _: Ino, handle: Handle, offset: u64, data: &[u8]) -> Answer<u32> {
+    fn write(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        delayed: bool,
+    ) -> Answer<u32> {
         self.count(Operation::Write);
-        self.write_file(handle, offset, data).into()
+        let written = if delayed {
+            self.write_stored(ino, handle, offset, data)
+        } else {
+            self.write_file(handle, offset, data)
+        };
+        written.into()
     }
 
     fn flush(&self, caller: &Caller, _: Ino, handle: Handle) -> Answer<()> {

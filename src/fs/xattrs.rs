@@ -67,11 +67,17 @@ impl Filesystem {
     fn xattrs_of(&self, ino: Ino) -> Reply<Xattrs> {
         let state = self.0.state.lock();
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
-        if let Node::Generation(id) = inode.node
-            && let Some(generation) = state.generations.get(&id)
-            && generation.published.is_none()
-        {
-            return Ok(generation.attrs.xattrs.clone());
+        match &inode.node {
+            Node::Generation(id) => {
+                let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
+                if generation.published.is_none() || inode.place().is_none() {
+                    return Ok(generation.attrs.xattrs.clone());
+                }
+            }
+            Node::Version { entry, .. } if inode.place().is_none() => {
+                return Ok(entry.attrs.xattrs.clone());
+            }
+            _ => {}
         }
         let path = match inode.place() {
             Some(spot) => state.path_of(spot).ok_or(Errno::ENOENT)?,

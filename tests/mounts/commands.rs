@@ -328,3 +328,23 @@ fn commands_read_only(io: Io) {
     assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
 }
 in_both_modes!(commands_read_only);
+
+/// The end of the terminal is an orderly end, unless whoever started the daemon wants it passed over.
+#[test]
+fn commands_hangup_ends_a_mount_in_order() {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let mut node = Node::start(&site, "a", Some(&store), Options::new(Io::best()).delay("30s"));
+    Hand::new().put(&node.at("entry"), b"text").must("put");
+    kill_process(node.pid(), Signal::HUP).must("hang up");
+    let status = node.await_end(LIMIT_MS);
+    assert!(status.success(), "{status}");
+    assert!(!is_mounted(&node.mount));
+    let words = ["sh", "-c", "trap '' HUP; \"$@\"; exit $?", "sh"];
+    let mut node = Node::start(&site, "b", Some(&store), Options::new(Io::best()).wrapped(&words));
+    assert_eq!(Hand::new().get(&node.at("entry")).must("it was uploaded"), b"text");
+    kill_process(node.pid(), Signal::HUP).must("hang up");
+    sleep_ms(300);
+    assert_eq!(Hand::new().get(&node.at("entry")).must("it goes on"), b"text");
+    node.stop();
+}

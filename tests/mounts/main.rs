@@ -41,3 +41,4 @@ mod service_restart;
 mod service_systemd;
 mod service_units;
 mod visibility;
+mod writers;

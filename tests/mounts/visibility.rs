@@ -1,5 +1,6 @@
 //! Who sees what, and when: the rules of writing, one by one, on one node.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -231,6 +232,38 @@ fn visibility_4_a_child_that_exits_is_not_the_last_close(io: Io) {
 }
 in_both_modes!(visibility_4_a_child_that_exits_is_not_the_last_close);
 
+/// Rule 5: writing begins from what is published, in private, and opening to write is not writing.
+fn visibility_5_writing_begins_from_what_is_published(io: Io) {
+    let alone = Alone::new(io);
+    let (mut writer, mut reader) = (Hand::new(), Hand::new());
+    let path = alone.at("entry");
+    writer.put(&path, b"first version").must("put");
+    let published = || alone.node.status()["counters"]["published"].as_u64().must("a count");
+    let look = |hand: &mut Hand| {
+        let about = hand.stat(&path).must("stat");
+        (published(), about.size, about.mtime_s, about.mtime_ns)
+    };
+    let before = look(&mut reader);
+    for flags in [OFlags::RDWR, OFlags::WRONLY | OFlags::APPEND] {
+        let fd = writer.open(&path, flags, 0).must("open and write nothing");
+        writer.close(fd).must("close");
+    }
+    assert_eq!(look(&mut reader), before);
+    let fd = writer.open(&path, OFlags::RDWR, 0).must("open");
+    assert_eq!(writer.read(fd, 0, 100).must("read"), b"first version");
+    writer.pwrite(fd, 0, b"other").must("write");
+    assert_eq!(writer.read(fd, 0, 100).must("read"), b"other version");
+    assert_eq!(reader.get(&path).must("read"), b"first version");
+    writer.close(fd).must("close");
+    assert_eq!(reader.get(&path).must("read"), b"other version");
+    let fd = writer.open(&path, OFlags::WRONLY | OFlags::TRUNC, 0).must("empty it");
+    assert_eq!(reader.get(&path).must("read"), b"other version");
+    writer.close(fd).must("close");
+    assert_eq!(reader.get(&path).must("read"), b"");
+    assert_eq!(published(), before.0 + 2);
+}
+in_both_modes!(visibility_5_writing_begins_from_what_is_published);
+
 /// Rule 6: renaming what is open, over what is open.
 fn visibility_6_rename_of_and_over_open_files(io: Io) {
     let alone = Alone::new(io);
@@ -424,3 +457,32 @@ fn namespaced_round(alone: &Alone, callers: &[&str]) {
     let again = other.open(&alone.at("lock"), READ_WRITE, 0o644).must("open it again");
     assert_eq!(other.flock(again, 2), Err(Errno::AGAIN));
 }
+
+/// Rule 12: whatever is read, access times stay those that programs have set.
+fn visibility_12_reading_moves_no_access_time(io: Io) {
+    let alone = Alone::new(io);
+    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (dir, path) = (alone.at("dir"), alone.at("dir/file"));
+    one.mkdir(&dir).must("mkdir");
+    one.put(&path, &whole(1, 20_000)).must("put");
+    let atime = |path: &Path| {
+        let about = std::fs::metadata(path).must("stat");
+        (about.atime(), about.atime_nsec())
+    };
+    let read_all = |one: &mut Hand, other: &mut Hand| {
+        for hand in [one, other] {
+            assert!(hand.get(&path).must("read") == whole(1, 20_000));
+            assert!(hand.get_mapped(&path, 0).must("map") == whole(1, 20_000));
+        }
+        assert_eq!(tree::texts(&dir), ["file"]);
+    };
+    let at_first = (atime(&dir), atime(&path));
+    crate::harness::sleep_ms(15);
+    read_all(&mut one, &mut other);
+    assert_eq!((atime(&dir), atime(&path)), at_first);
+    let set = (1_000_000_000, 123_456_789);
+    one.utimes(&path, set.0, set.1).must("set the times");
+    read_all(&mut one, &mut other);
+    assert_eq!(atime(&path), set);
+}
+in_both_modes!(visibility_12_reading_moves_no_access_time);

@@ -260,14 +260,15 @@ impl fuser::Filesystem for Adapter {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: fuser::WriteFlags,
+        write_flags: fuser::WriteFlags,
         _flags: fuser::OpenFlags,
         _lock_owner: Option<fuser::LockOwner>,
         reply: fuser::ReplyWrite,
     ) {
+        let delayed = write_flags.contains(fuser::WriteFlags::FUSE_WRITE_CACHE);
         self.settle(
             Op::Write,
-            |vfs| vfs.write(translate::ino(ino), Handle(handle.0), offset, data),
+            |vfs| vfs.write(translate::ino(ino), Handle(handle.0), offset, data, delayed),
             |answer| replies::written(answer, reply),
         );
     }

@@ -1,12 +1,7 @@
 //! What the tests on real mounts share.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    missing_debug_implementations,
-    reason = "each test uses a part"
-)]
+#![allow(dead_code, reason = "each test uses a part")]
 
-pub mod shelf;
+pub(crate) mod shelf;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -21,20 +16,20 @@ use hearthfs_mount::{MountOptions, Session};
 use shelf::{Manners, Shelf, Way};
 
 /// A mounted [`Shelf`] in a directory of its own, unmounted at the end.
-pub struct Mounted {
-    pub shelf: Arc<Shelf>,
-    pub session: Session,
-    pub runtime: tokio::runtime::Runtime,
-    pub dir: tempfile::TempDir,
+pub(crate) struct Mounted {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) session: Session,
+    pub(crate) runtime: tokio::runtime::Runtime,
+    pub(crate) dir: tempfile::TempDir,
     over: Arc<AtomicBool>,
 }
 
 impl Mounted {
-    pub fn new(manners: Manners) -> Self {
+    pub(crate) fn new(manners: Manners) -> Self {
         Self::with(manners, |_| ())
     }
 
-    pub fn with(manners: Manners, change: impl FnOnce(&mut MountOptions)) -> Self {
+    pub(crate) fn with(manners: Manners, change: impl FnOnce(&mut MountOptions)) -> Self {
         let dir = tempfile::Builder::new().prefix("hearthfs mount,").tempdir().unwrap();
         let (point, store) = (dir.path().join("mnt"), dir.path().join("store"));
         std::fs::create_dir(&point).unwrap();
@@ -68,7 +63,7 @@ impl Mounted {
         Self { shelf, session, runtime, dir, over }
     }
 
-    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.session.mount_point().join(name)
     }
 }
@@ -105,7 +100,7 @@ fn watch(mount_point: PathBuf, over: Arc<AtomicBool>) {
 }
 
 /// Says why a test cannot run here, if so.
-pub fn skipped(test: &str) -> bool {
+pub(crate) fn skipped(test: &str) -> bool {
     let reason = match File::options().read(true).write(true).open("/dev/fuse") {
         Err(error) => format!("/dev/fuse: {error}"),
         Ok(_) if hearthfs_mount::process::effective_user() != 0 => "needs root".to_owned(),
@@ -116,13 +111,13 @@ pub fn skipped(test: &str) -> bool {
 }
 
 /// Says past the capture of output, and in one piece, that a test could not run.
-pub fn say_skipped(test: &str, reason: &str) {
+pub(crate) fn say_skipped(test: &str, reason: &str) {
     let line = format!("SKIPPED {test}: {reason}\n");
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
 /// Runs a test once for each way of I/O.
-pub fn each_way(test: &str, run: impl Fn(Way)) {
+pub(crate) fn each_way(test: &str, run: impl Fn(Way)) {
     if skipped(test) {
         return;
     }
@@ -132,7 +127,7 @@ pub fn each_way(test: &str, run: impl Fn(Way)) {
     }
 }
 
-pub fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let start = now();
     while !done() {
         assert!(start.elapsed() < limit, "{what} took too long");
@@ -141,11 +136,11 @@ pub fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "real mounts run in real time")]
-pub fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 #[expect(clippy::disallowed_methods, reason = "real mounts run in real time")]
-pub fn nap(time: Duration) {
+pub(crate) fn nap(time: Duration) {
     std::thread::sleep(time);
 }

@@ -1,12 +1,10 @@
 //! Cases that have to be made: what no kernel and no random program would come to.
 
-use std::time::Duration;
-
 use hearthfs_mount::{Errno, OpenFlags};
 
 use super::kernel::Kernel;
+use super::node::{node, runtime};
 use super::programs::Program;
-use crate::config::{ByteSize, Settings};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op, Time};
 use crate::sync::RECORD_CHANGES_MAX;
@@ -19,19 +17,6 @@ const WRITE: OpenFlags = OpenFlags {
     exclusive: false,
     direct: false,
 };
-
-fn node(dir: &tempfile::TempDir) -> Settings {
-    let mut settings = Settings::default();
-    settings.local.cache_dir = dir.path().join("cache");
-    settings.local.cache_size = ByteSize(1 << 30);
-    settings.remote.deadline = Duration::from_secs(5);
-    settings.mount.xattrs = true;
-    settings
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
 
 #[test]
 fn a_directory_that_is_too_large_to_move_at_once_is_left_to_mv() {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use hearthfs_mount::{
     Abilities, Answer, Attr, Caller, Errno, FileType, Handle, Ino, Io, Lookup, OpenFlags, Opened,
-    RenameMode, Reply, SetAttr, Vfs,
+    RenameMode, Reply, SetAttr, Vfs, XattrMode,
 };
 use tokio::runtime::Runtime;
 
@@ -187,7 +187,15 @@ impl<'a> Kernel<'a> {
         if let Io::Passthrough(backing) = io {
             return backing.file().write_all_at(bytes, at).map_err(Errno::from);
         }
-        let count = self.answer(|vfs| vfs.write(ino, handle, at, bytes))?;
+        let count = self.answer(|vfs| vfs.write(ino, handle, at, bytes, false))?;
+        assert_eq!(count as usize, bytes.len());
+        Ok(())
+    }
+
+    /// Brings what was stored through a mapping of the inode, by a handle of which only that is known.
+    pub(super) fn write_stored(&self, fd: Fd, at: u64, bytes: &[u8]) -> Reply<()> {
+        let (ino, handle, _) = self.of(fd);
+        let count = self.answer(|vfs| vfs.write(ino, handle, at, bytes, true))?;
         assert_eq!(count as usize, bytes.len());
         Ok(())
     }
@@ -220,6 +228,25 @@ impl<'a> Kernel<'a> {
             }
             kernel.answer(|vfs| vfs.setattr(who, found.ino, set)).map(drop)
         })
+    }
+
+    /// Looks a name up, lets something happen, and opens what it has found, once.
+    pub(super) fn open_late(
+        &mut self,
+        who: &Caller,
+        path: &str,
+        flags: OpenFlags,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> Reply<()> {
+        let found = self.find(who, path)?;
+        meanwhile(self);
+        self.answer(|vfs| vfs.open(who, found.ino, flags)).map(drop)
+    }
+
+    /// Closes a duplicate of a descriptor.
+    pub(super) fn close_duplicate(&self, who: &Caller, fd: Fd) -> Reply<()> {
+        let (ino, handle, _) = self.of(fd);
+        self.answer(|vfs| vfs.flush(who, ino, handle))
     }
 
     /// Closes a descriptor; `who` may be a task that a signal is killing.
@@ -307,6 +334,45 @@ impl<'a> Kernel<'a> {
             self.learn(attr);
         }
         Ok(names)
+    }
+
+    /// Lists the names of a directory without their attributes.
+    pub(super) fn numbers(&mut self, who: &Caller, path: &str) -> Reply<Vec<(String, Ino)>> {
+        let found = self.find(who, path)?;
+        let handle = self.answer(|vfs| vfs.opendir(who, found.ino))?;
+        let mut names = Vec::new();
+        self.rooms().fs.readdir(found.ino, handle, 2, false, &mut |entry| {
+            names.push((entry.name.to_str().unwrap().to_owned(), entry.ino));
+            false
+        })?;
+        self.rooms().fs.releasedir(found.ino, handle);
+        Ok(names)
+    }
+
+    pub(super) fn set_xattr(
+        &mut self,
+        who: &Caller,
+        path: &str,
+        name: &str,
+        value: &[u8],
+    ) -> Reply<()> {
+        let ino = self.find(who, path)?.ino;
+        self.answer(|vfs| vfs.setxattr(who, ino, OsStr::new(name), value, XattrMode::Any))
+    }
+
+    pub(super) fn xattr(&mut self, who: &Caller, path: &str, name: &str) -> Reply<Vec<u8>> {
+        let ino = self.find(who, path)?.ino;
+        self.answer(|vfs| vfs.getxattr(who, ino, OsStr::new(name)))
+    }
+
+    pub(super) fn set_xattr_of(&self, who: &Caller, fd: Fd, name: &str, to: &[u8]) -> Reply<()> {
+        let ino = self.of(fd).0;
+        self.answer(|vfs| vfs.setxattr(who, ino, OsStr::new(name), to, XattrMode::Any))
+    }
+
+    pub(super) fn xattr_of(&self, who: &Caller, fd: Fd, name: &str) -> Reply<Vec<u8>> {
+        let ino = self.of(fd).0;
+        self.answer(|vfs| vfs.getxattr(who, ino, OsStr::new(name)))
     }
 
     /// Brings everything that was published here to the store.

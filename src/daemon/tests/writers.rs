@@ -1,0 +1,314 @@
+//! Several writers, several names: what programs rarely do, and random ones hardly ever meet.
+
+use hearthfs_mount::{Errno, OpenFlags};
+
+use super::kernel::Kernel;
+use super::node::{node, runtime};
+use super::programs::Program;
+
+const READ: OpenFlags = OpenFlags {
+    read: true,
+    write: false,
+    truncate: false,
+    append: false,
+    exclusive: false,
+    direct: false,
+};
+const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
+const REPLACE: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
+
+fn put(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
+    kernel.open(&program.caller(), path, 90, REPLACE, true).unwrap();
+    kernel.write(90, 0, bytes).unwrap();
+    kernel.close(&program.caller(), 90).unwrap();
+}
+
+fn get(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> Vec<u8> {
+    kernel.open(&program.caller(), path, 91, READ, false).unwrap();
+    let bytes = kernel.read(91).unwrap();
+    kernel.close(&program.caller(), 91).unwrap();
+    bytes
+}
+
+/// Runs a test with and without passthrough.
+fn in_both_modes(test: impl Fn(&mut Kernel<'_>)) {
+    for passthrough in [false, true] {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        test(&mut Kernel::start(&runtime, node(&dir), passthrough));
+    }
+}
+
+#[test]
+fn a_file_is_written_through_any_of_its_names() {
+    in_both_modes(|kernel| {
+        let (one, other) = (Program::start(), Program::start());
+        let (who, whom) = (one.caller(), other.caller());
+        put(kernel, &one, "first", b"old text");
+        kernel.link(&who, "first", "second").unwrap();
+        for (fd, flags) in [(1, UPDATE), (2, REPLACE)] {
+            kernel.open(&who, "second", fd, flags, true).unwrap();
+            kernel.write(fd, 0, b"new").unwrap();
+            assert_eq!(&get(kernel, &one, "second")[..3], b"new", "it sees its own bytes");
+            assert_eq!(&get(kernel, &one, "first")[..3], b"new", "by either name");
+            assert_eq!(get(kernel, &other, "second"), b"old text");
+            kernel.close(&who, fd).unwrap();
+            let expected: &[u8] = if flags.truncate { b"new" } else { b"new text" };
+            for name in ["first", "second"] {
+                assert_eq!(get(kernel, &other, name), expected, "{name}");
+            }
+            put(kernel, &other, "first", b"old text");
+        }
+        // Two who write by different names share the bytes, as by one name.
+        kernel.open(&who, "second", 3, UPDATE, false).unwrap();
+        kernel.open(&whom, "first", 4, UPDATE, false).unwrap();
+        kernel.write(3, 0, b"A").unwrap();
+        kernel.write(4, 1, b"B").unwrap();
+        kernel.close(&who, 3).unwrap();
+        assert_eq!(get(kernel, &Program::start(), "first"), b"old text");
+        kernel.close(&whom, 4).unwrap();
+        assert_eq!(get(kernel, &one, "second"), b"ABd text");
+    });
+}
+
+#[test]
+fn what_is_cut_by_name_is_published_when_its_writers_close() {
+    in_both_modes(|kernel| {
+        let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
+        put(kernel, &writer, "file", b"0123456789");
+        kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
+        kernel.write(1, 0, b"not yet").unwrap();
+        kernel.truncate(&cutter.caller(), "file", 5).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"0123456789", "nobody has closed it");
+        kernel.write(1, 0, b"NOW").unwrap();
+        kernel.close(&writer.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"NOW y");
+        kernel.truncate(&cutter.caller(), "file", 2).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"NO");
+    });
+}
+
+#[test]
+fn extended_attributes_come_with_what_is_written_next() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        // An empty published file is written in place; what is set meanwhile is set on both.
+        put(kernel, &program, "file", b"");
+        kernel.open(&who, "file", 1, UPDATE, false).unwrap();
+        kernel.set_xattr(&who, "file", "user.of", b"the file").unwrap();
+        assert_eq!(kernel.xattr(&who, "file", "user.of"), Ok(b"the file".to_vec()));
+        kernel.write(1, 0, b"text").unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(kernel.xattr(&who, "file", "user.of"), Ok(b"the file".to_vec()));
+    });
+}
+
+#[test]
+fn extended_attributes_of_a_file_that_has_lost_its_name() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        put(kernel, &program, "read", b"text");
+        kernel.open(&who, "read", 1, READ, false).unwrap();
+        kernel.open(&who, "written", 2, UPDATE, true).unwrap();
+        for (fd, name) in [(1, "read"), (2, "written")] {
+            kernel.unlink(&who, name).unwrap();
+            kernel.set_xattr_of(&who, fd, "user.of", b"nobody").unwrap();
+            assert_eq!(kernel.xattr_of(&who, fd, "user.of"), Ok(b"nobody".to_vec()), "{name}");
+            assert_eq!(kernel.stat(&who, name).err(), Some(Errno::ENOENT));
+            kernel.close(&who, fd).unwrap();
+        }
+    });
+}
+
+#[test]
+fn nobody_begins_to_write_while_the_mount_ends() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        put(kernel, &program, "file", b"text");
+        kernel.rooms().fs.close_to_writers();
+        for flags in [UPDATE, REPLACE] {
+            assert_eq!(kernel.open(&who, "file", 1, flags, false), Err(Errno::EROFS));
+            assert_eq!(kernel.open(&who, "new", 1, flags, true), Err(Errno::EROFS));
+        }
+        assert_eq!(kernel.truncate(&who, "file", 1), Err(Errno::EROFS));
+        assert_eq!(get(kernel, &program, "file"), b"text");
+    });
+}
+
+#[test]
+fn a_listing_without_attributes_has_the_numbers_that_stat_tells() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        kernel.mkdir(&who, "dir").unwrap();
+        kernel.symlink(&who, "link", "dir").unwrap();
+        put(kernel, &program, "file", b"text");
+        kernel.forget();
+        let listed = kernel.numbers(&who, "").unwrap();
+        assert_eq!(listed.len(), 3);
+        for (name, number) in listed {
+            assert_eq!(kernel.stat(&who, &name).unwrap().ino, number, "{name}");
+        }
+    });
+}
+
+#[test]
+fn what_is_stored_through_a_mapping_goes_where_it_was_stored() {
+    in_both_modes(|kernel| {
+        let (one, other) = (Program::start(), Program::start());
+        let (who, whom) = (one.caller(), other.caller());
+        // By a handle that appends.
+        put(kernel, &one, "log", b"");
+        kernel.open(&who, "log", 1, OpenFlags { append: true, ..UPDATE }, false).unwrap();
+        kernel.write(1, 0, b"0123456789").unwrap();
+        kernel.write_stored(1, 2, b"__").unwrap();
+        kernel.write_stored(1, 8, b"__ and what lies behind the end").unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &one, "log"), b"01__4567__");
+        // By the handle of a guest, which has bytes of its own.
+        kernel.open(&who, "entry", 2, REPLACE, true).unwrap();
+        kernel.open(&whom, "entry", 3, REPLACE, true).unwrap();
+        kernel.write(3, 0, b"of the other").unwrap();
+        kernel.write(2, 0, b"of the first").unwrap();
+        kernel.write_stored(3, 0, b"OF").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &one, "entry"), b"OF the first");
+        kernel.close(&whom, 3).unwrap();
+        assert_eq!(get(kernel, &one, "entry"), b"of the other");
+    });
+}
+
+#[test]
+fn extended_attributes_are_those_of_all_names() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        put(kernel, &program, "first", b"text");
+        kernel.link(&who, "first", "second").unwrap();
+        for (set, read) in [("first", "second"), ("second", "first")] {
+            kernel.set_xattr(&who, set, "user.set", set.as_bytes()).unwrap();
+            assert_eq!(kernel.xattr(&who, read, "user.set"), Ok(set.into()));
+            kernel.forget();
+            assert_eq!(kernel.xattr(&who, read, "user.set"), Ok(set.into()));
+        }
+    });
+}
+
+#[test]
+fn who_writes_on_after_a_close_can_open_the_file_again() {
+    in_both_modes(|kernel| {
+        let (program, reader) = (Program::start(), Program::start());
+        let who = program.caller();
+        kernel.open(&who, "file", 1, UPDATE, true).unwrap();
+        kernel.write(1, 0, b"first").unwrap();
+        kernel.close_duplicate(&who, 1).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"first");
+        kernel.write(1, 5, b" second").unwrap();
+        kernel.open(&who, "file", 2, UPDATE, false).unwrap();
+        assert_eq!(kernel.read(2).unwrap(), b"first second");
+        kernel.write(2, 12, b" third").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"first second third");
+        kernel.close(&who, 1).unwrap();
+        // Nobody has written on now: it begins a version of its own.
+        kernel.open(&reader.caller(), "file", 3, READ, false).unwrap();
+        kernel.open(&who, "file", 4, UPDATE, false).unwrap();
+        kernel.write(4, 0, b"FIRST").unwrap();
+        assert_eq!(kernel.read(3).unwrap(), b"first second third");
+        kernel.close(&who, 4).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"FIRST second third");
+    });
+}
+
+#[test]
+fn a_file_is_written_on_under_the_names_that_are_left() {
+    in_both_modes(|kernel| {
+        let (program, reader) = (Program::start(), Program::start());
+        let who = program.caller();
+        for replaced in [false, true] {
+            put(kernel, &program, "first", b"old");
+            kernel.link(&who, "first", "second").unwrap();
+            kernel.open(&who, "second", 1, UPDATE, false).unwrap();
+            kernel.write(1, 0, b"new").unwrap();
+            if replaced {
+                put(kernel, &reader, "another", b"another");
+                kernel.rename(&who, "another", "first").unwrap();
+            } else {
+                kernel.unlink(&who, "first").unwrap();
+            }
+            kernel.close(&who, 1).unwrap();
+            assert_eq!(get(kernel, &reader, "second"), b"new");
+            if replaced {
+                assert_eq!(get(kernel, &reader, "first"), b"another");
+            }
+            kernel.unlink(&who, "second").unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_writes_by_one_name_does_not_meet_what_takes_the_other() {
+    in_both_modes(|kernel| {
+        let (program, reader) = (Program::start(), Program::start());
+        let who = program.caller();
+        put(kernel, &program, "first", b"text of two names");
+        kernel.link(&who, "first", "second").unwrap();
+        kernel.open(&who, "temporary", 1, UPDATE, true).unwrap();
+        kernel.write(1, 0, b"what comes").unwrap();
+        kernel.rename(&who, "temporary", "first").unwrap();
+        kernel.open(&who, "second", 2, UPDATE, false).unwrap();
+        kernel.write(2, 0, b"TEXT").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &reader, "second"), b"TEXT of two names");
+        kernel.truncate(&who, "second", 4).unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &reader, "first"), b"what comes");
+        assert_eq!(get(kernel, &reader, "second"), b"TEXT");
+    });
+}
+
+#[test]
+fn who_cuts_what_another_writes_does_not_take_part_in_it() {
+    in_both_modes(|kernel| {
+        let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
+        put(kernel, &writer, "file", b"0123456789");
+        kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
+        kernel.write(1, 0, b"first").unwrap();
+        kernel.truncate(&cutter.caller(), "file", 8).unwrap();
+        assert_eq!(get(kernel, &cutter, "file"), b"0123456789");
+        kernel.open(&cutter.caller(), "file", 2, REPLACE, false).unwrap();
+        kernel.write(2, 0, b"second").unwrap();
+        kernel.write(1, 8, b"!").unwrap();
+        kernel.close(&cutter.caller(), 2).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"second");
+        kernel.close(&writer.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &reader, "file"), b"first567!");
+    });
+}
+
+#[test]
+fn who_comes_too_late_to_write_makes_no_file() {
+    in_both_modes(|kernel| {
+        let (program, other) = (Program::start(), Program::start());
+        let who = program.caller();
+        for flags in [UPDATE, REPLACE] {
+            put(kernel, &other, "file", b"text");
+            let remove = |kernel: &mut Kernel<'_>| kernel.unlink(&other.caller(), "file").unwrap();
+            assert_eq!(kernel.open_late(&who, "file", flags, remove), Err(Errno::ESTALE));
+            assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));
+            // What another has put there meanwhile is what it is led to.
+            put(kernel, &other, "file", b"text");
+            let replace = |kernel: &mut Kernel<'_>| {
+                kernel.unlink(&other.caller(), "file").unwrap();
+                put(kernel, &other, "file", b"other");
+            };
+            assert_eq!(kernel.open_late(&who, "file", flags, replace), Err(Errno::ESTALE));
+            let expected = if flags.truncate { 0 } else { 5 };
+            assert_eq!(kernel.stat(&who, "file").unwrap().size, expected, "its own");
+            assert_eq!(kernel.stat(&other.caller(), "file").unwrap().size, 5);
+            kernel.unlink(&who, "file").unwrap();
+        }
+    });
+}

@@ -1,0 +1,139 @@
+//! Several writers of one file: by its name, by another of its names, and while it is being closed.
+
+use std::path::PathBuf;
+
+use rustix::fs::OFlags;
+
+use crate::harness::node::Site;
+use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, sleep_ms};
+
+/// One node without a remote.
+struct Alone {
+    node: Node,
+    _site: Site,
+}
+
+impl Alone {
+    fn new(io: Io) -> Self {
+        let site = Site::new();
+        Self { node: Node::start(&site, "m", None, Options::new(io)), _site: site }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.node.at(name)
+    }
+}
+
+/// A file with several names is written through any of them, and all lead to what was written.
+fn writers_by_any_name_of_a_file(io: Io) {
+    let alone = Alone::new(io);
+    let (mut hand, mut reader) = (Hand::new(), Hand::new());
+    let (first, second) = (alone.at("first"), alone.at("second"));
+    hand.put(&first, b"old text").must("put");
+    hand.link(&first, &second).must("link");
+    let fd = hand.open(&second, OFlags::RDWR | OFlags::CREATE, 0o644).must("open the second name");
+    hand.pwrite(fd, 0, b"new").must("write");
+    for name in [&first, &second] {
+        assert_eq!(hand.get(name).must("read one's own"), b"new text");
+        assert_eq!(reader.get(name).must("read"), b"old text");
+    }
+    hand.close(fd).must("close");
+    for name in [&first, &second] {
+        assert_eq!(reader.get(name).must("read"), b"new text");
+    }
+    hand.put(&second, b"anew").must("replace through the second name");
+    assert_eq!(reader.get(&first).must("read"), b"anew");
+    reader.truncate(&second, 2).must("cut it through the second name");
+    assert_eq!(hand.get(&first).must("read"), b"an");
+    let (one, other) = (hand.stat(&first).must("stat"), hand.stat(&second).must("stat"));
+    assert_eq!((one.ino, one.nlink), (other.ino, 2));
+}
+in_both_modes!(writers_by_any_name_of_a_file);
+
+/// Who cuts a file by its name while another writes it does it to what is written, and publishes nothing
+/// of the other's.
+fn writers_and_who_cuts_what_they_write(io: Io) {
+    let alone = Alone::new(io);
+    let (mut writer, mut cutter, mut reader) = (Hand::new(), Hand::new(), Hand::new());
+    let path = alone.at("file");
+    writer.put(&path, b"0123456789").must("put");
+    let fd = writer.open(&path, OFlags::RDWR, 0).must("open");
+    writer.pwrite(fd, 0, b"not yet").must("write");
+    cutter.truncate(&path, 5).must("cut");
+    assert_eq!(reader.get(&path).must("read"), b"0123456789");
+    writer.pwrite(fd, 0, b"NOW").must("write on");
+    writer.close(fd).must("close");
+    assert_eq!(reader.get(&path).must("read"), b"NOW y");
+}
+in_both_modes!(writers_and_who_cuts_what_they_write);
+
+/// What is cut by its name while the descriptor that published it lives on stays whole for who reads it.
+fn writers_and_readers_of_what_is_cut(io: Io) {
+    let alone = Alone::new(io);
+    let (mut writer, mut cutter, mut reader) = (Hand::new(), Hand::new(), Hand::new());
+    let path = alone.at("file");
+    let fd = writer.open(&path, OFlags::RDWR | OFlags::CREATE, 0o644).must("create");
+    let kept = writer.dup(fd).must("dup");
+    writer.write(fd, b"0123456789").must("write");
+    writer.close(fd).must("close, which publishes");
+    let reading = reader.open(&path, OFlags::RDONLY, 0).must("open");
+    cutter.truncate(&path, 5).must("cut");
+    assert_eq!(reader.read(reading, 0, 100).must("read"), b"0123456789");
+    assert_eq!(reader.get(&path).must("read anew"), b"01234");
+    writer.close(kept).must("close the other descriptor");
+    assert_eq!(reader.get(&path).must("read anew"), b"01234");
+}
+in_both_modes!(writers_and_readers_of_what_is_cut);
+
+/// Who opens a file for writing while another closes it begins from what was closed, and leaves it whole.
+fn writers_who_come_while_a_file_is_published(io: Io) {
+    /// Large enough that digesting it takes a while; it has holes.
+    const BYTES: u64 = 512 << 20;
+    let alone = Alone::new(io);
+    let (mut writer, mut late, mut reader) = (Hand::new(), Hand::new(), Hand::new());
+    let path = alone.at("large");
+    let fd = writer.open(&path, OFlags::RDWR | OFlags::CREATE, 0o644).must("create");
+    writer.pwrite(fd, 0, b"closed").must("write");
+    writer.ftruncate(fd, BYTES).must("grow");
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| writer.close(fd));
+        sleep_ms(60);
+        let fd = late.open(&path, OFlags::RDWR, 0).must("open meanwhile");
+        late.pwrite(fd, 0, b"unclosed").must("write meanwhile");
+        closing.join().must("join").must("close");
+        let reading = reader.open(&path, OFlags::RDONLY, 0).must("open to read");
+        assert_eq!(reader.read(reading, 0, 8).must("read"), b"closed\0\0");
+        late.close(fd).must("close");
+        assert_eq!(reader.read(reading, 0, 8).must("read"), b"closed\0\0");
+    });
+    let fd = reader.open(&path, OFlags::RDONLY, 0).must("open to read");
+    assert_eq!(reader.read(fd, 0, 8).must("read"), b"unclosed");
+    assert_eq!(reader.fstat(fd).must("stat").size, BYTES);
+}
+in_both_modes!(writers_who_come_while_a_file_is_published);
+
+/// What is stored through a mapping of a file that is open to append goes where it was stored.
+fn writers_that_append_and_map(io: Io) {
+    let alone = Alone::new(io);
+    let mut hand = Hand::new();
+    for (name, there) in [("new", false), ("empty", true)] {
+        let path = alone.at(name);
+        if there {
+            hand.put(&path, b"").must("put nothing");
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
+        let fd = hand.open(&path, flags, 0o644).must("open to append");
+        hand.write(fd, &[b'.'; 10_000]).must("append");
+        let map = hand.map(fd, 10_000, true, true).must("map");
+        hand.map_write(map, 5_000, b"stored");
+        hand.msync(map).must("msync");
+        hand.write(fd, b"end").must("append");
+        hand.unmap(map).must("unmap");
+        hand.close(fd).must("close");
+        let mut expected = vec![b'.'; 10_000];
+        expected[5_000..5_006].copy_from_slice(b"stored");
+        expected.extend_from_slice(b"end");
+        assert!(hand.get(&path).must("read") == expected, "{name}");
+    }
+}
+in_both_modes!(writers_that_append_and_map);
