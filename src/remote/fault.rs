@@ -31,6 +31,9 @@ use crate::task;
 /// [`Plan::parse`] reads them, or `@` and the path of a file that holds them and may change.
 pub const FAULTS_VARIABLE: &str = "HEARTHFS_TEST_FAULTS";
 
+/// After how many objects a list breaks off that does.
+const LIST_BREAKS_AFTER: usize = 5;
+
 /// What goes wrong. Percentages are of requests; zero and `None` are no fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -48,6 +51,8 @@ pub struct Plan {
     pub lost_replies_percent: u32,
     /// Percentage of reads that end in the middle.
     pub truncated_percent: u32,
+    /// Percentage of lists that break off with 503 after some objects.
+    pub broken_lists_percent: u32,
     /// Objects that lists do not show for this long after they were written.
     pub stale_list: Duration,
     /// How far the store's clock is ahead of what it would be, in seconds.
@@ -75,6 +80,7 @@ impl Plan {
                 "resets" => plan.resets_percent = value,
                 "lost" => plan.lost_replies_percent = value,
                 "truncated" => plan.truncated_percent = value,
+                "broken_lists" => plan.broken_lists_percent = value,
                 "stale_ms" => plan.stale_list = time,
                 _ => return Err(refuse()),
             }
@@ -175,7 +181,7 @@ impl Faults {
             return Err(reset());
         }
         if Self::hits(plan.errors_percent) {
-            return Err(failure("status code: 503 Service Unavailable: injected".into()));
+            return Err(unavailable());
         }
         Ok(plan)
     }
@@ -200,6 +206,10 @@ impl Faults {
 
 fn failure(source: Box<dyn std::error::Error + Send + Sync>) -> object_store::Error {
     object_store::Error::Generic { store: "fault", source }
+}
+
+fn unavailable() -> object_store::Error {
+    failure("status code: 503 Service Unavailable: injected".into())
 }
 
 fn reset() -> object_store::Error {
@@ -318,12 +328,16 @@ fn listed(
     let gate = faults.clone();
     stream::once(async move { gate.before().await.map(|plan| (plan, inner)) })
         .flat_map(|allowed| match allowed {
-            Ok((plan, all)) => all
-                .map_ok(move |mut meta| {
+            Ok((plan, all)) => {
+                let whole = !Faults::hits(plan.broken_lists_percent);
+                let upto = if whole { usize::MAX } else { LIST_BREAKS_AFTER };
+                let end = stream::iter((!whole).then(unavailable).map(Err));
+                let shown = all.map_ok(move |mut meta| {
                     shift(&mut meta, &plan);
                     meta
-                })
-                .boxed(),
+                });
+                shown.take(upto).chain(end).boxed()
+            }
             Err(error) => stream::once(async { Err(error) }).boxed(),
         })
         .filter(move |meta| {

@@ -27,6 +27,9 @@ use crate::task;
 const PAGE_OBJECTS: usize = 1000;
 /// How long the list of a whole prefix may take, with all that is done about it meanwhile.
 const SURVEY_TIME_MAX: Duration = Duration::from_hours(12);
+/// How often a page of a list is asked for that does not come, and the pause before each time.
+const PAGE_TRIES_MAX: u32 = 5;
+const PAGE_WAIT: Duration = Duration::from_millis(500);
 /// Lists may tell the time of an object in milliseconds, and headers tell it in seconds.
 const SAME_MS: u64 = 1000;
 /// How long one of many deletions may take.
@@ -116,6 +119,8 @@ fn stored_ms(meta: &ObjectMeta) -> u64 {
 struct Listing<'a> {
     remote: &'a Remote,
     page: Vec<Object>,
+    /// What was listed last.
+    last: Option<Path>,
     pages: mpsc::Sender<Vec<Object>>,
     /// Nobody takes the pages any more; it is known there why.
     over: bool,
@@ -123,6 +128,7 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     async fn add(&mut self, meta: ObjectMeta) {
+        self.last = Some(meta.location.clone());
         self.page.push(Object::of(meta, self.remote.inner.keys.prefix()));
         if self.page.len() == PAGE_OBJECTS {
             self.hand_over().await;
@@ -152,6 +158,34 @@ impl Listing<'_> {
             self.add(meta?).await;
         }
         Ok(())
+    }
+
+    /// Adds what lies below a prefix of a bucket, which lists in order of the keys: where a page does not come, it
+    /// goes on behind what it has.
+    async fn add_bucket(
+        &mut self,
+        store: &dyn ObjectStore,
+        below: Option<&Path>,
+    ) -> std::result::Result<(), Failure> {
+        let mut tries = 1;
+        loop {
+            let had = self.last.clone();
+            let rest = match &had {
+                Some(after) => store.list_with_offset(below, after),
+                None => store.list(below),
+            };
+            match self.add_all(rest).await {
+                Err(Failure(trouble))
+                    if tries < PAGE_TRIES_MAX
+                        && matches!(trouble.kind, Kind::Unavailable | Kind::TimedOut) =>
+                {
+                    tracing::debug!(error = %trouble, "a page of the list is asked for again");
+                    tries = if self.last == had { tries + 1 } else { 1 };
+                    clock::sleep(PAGE_WAIT).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Adds what lies beside our places, as far as it can be had; fails with the first trouble.
@@ -198,10 +232,11 @@ impl Remote {
             .caller
             .call(call, |store| async move {
                 let prefix = inner.keys.prefix();
-                let mut listing = Listing { remote: self, page: Vec::new(), pages, over: false };
+                let (page, last) = (Vec::new(), None);
+                let mut listing = Listing { remote: self, page, last, pages, over: false };
                 if !is_dir {
                     let below = (prefix.parts().next().is_some()).then_some(prefix);
-                    listing.add_all(store.list(below)).await?;
+                    listing.add_bucket(&*store, below).await?;
                     listing.hand_over().await;
                     return Ok(None);
                 }

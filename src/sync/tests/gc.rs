@@ -386,3 +386,42 @@ fn a_name_that_is_only_a_directory_needs_no_object() {
         assert!(fresh.entry("d").is_some());
     });
 }
+
+#[test]
+fn a_list_that_breaks_off_goes_on_where_it_was() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node();
+        for n in 0..12_u64 {
+            node.write(&format!("n{n}"), &content(n, 2_000_000));
+            node.push().await;
+        }
+        let remote = node.remote().background();
+        let all = world.store.keys().await.len() as u64;
+        for plan in ["broken_lists=100", "errors=100"] {
+            node.fail(plan);
+            let (pages, mut arriving) = tokio::sync::mpsc::channel(1);
+            let counted = async {
+                let mut seen = Vec::new();
+                while let Some(page) = arriving.recv().await {
+                    seen.extend(page);
+                }
+                seen
+            };
+            let heal = async {
+                crate::clock::sleep(Duration::from_millis(1_700)).await;
+                node.fail("");
+            };
+            let (listed, seen, ()) = futures::join!(remote.survey(pages), counted, heal);
+            assert_eq!(listed.unwrap(), None, "{plan}");
+            let mut objects: Vec<String> = seen.iter().map(|one| format!("{one:?}")).collect();
+            objects.sort();
+            objects.dedup();
+            assert_eq!((objects.len() as u64, seen.len() as u64), (all, all), "{plan}");
+        }
+        // One that never comes is an error in the end.
+        node.fail("errors=100");
+        let (pages, _arriving) = tokio::sync::mpsc::channel(1);
+        assert!(remote.survey(pages).await.is_err());
+    });
+}
