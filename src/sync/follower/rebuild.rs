@@ -52,11 +52,20 @@ impl Follower {
         let need = Need { lost: need.lost || other, ..need };
         let away = ledger.now_ms().saturating_sub(need.listed_ms) > grace_ms / 2;
         let torn = need.partial && self.whole_is_due();
-        if !away && !torn && !need.lost && (self.0.state.lock().caught_up || !need.nothing) {
+        let sure = !away && !need.lost && (self.0.state.lock().caught_up || !need.nothing);
+        if sure && !torn {
             return Ok(());
         }
         let remote = self.reaching(remote);
-        self.look(&remote, need).await?;
+        match self.look(&remote, need).await {
+            Ok(_) => {}
+            // What is missing stays so until the next time. The rest of the log need not wait for it.
+            Err(error) if sure => {
+                tracing::debug!(error = %error.chain(), "no checkpoint was taken for what is missing");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
         self.note_store(&remote, made_ms);
         self.0.state.lock().caught_up = true;
         Ok(())
