@@ -102,6 +102,7 @@ impl Ledger {
             index: parts.index,
             fold: RwLock::new(fold),
             order: Mutex::new(order),
+            landing: tokio::sync::Mutex::default(),
             saving: Mutex::new(generation),
             kept,
             subscribers: RwLock::new(Vec::new()),
