@@ -99,6 +99,11 @@ impl Follower {
         Ok(latest.filter(|latest| compared != Some(*latest)))
     }
 
+    /// Notes that this node has written a checkpoint: it has nothing that is not known, nor what is missing here.
+    pub(in crate::sync) fn note_written(&self, stamp: Stamp) {
+        self.0.state.lock().compared = Some(stamp);
+    }
+
     /// Looks at the latest checkpoint that can be used, and takes it over if it says more than is known.
     /// Returns the latest one.
     async fn look(&self, remote: &Remote, need: Need) -> Result<Option<Stamp>> {

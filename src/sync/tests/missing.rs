@@ -256,3 +256,30 @@ fn p10_freshness_of_a_node_with_missing_commits_where_the_checkpoint_cannot_be_f
         assert!(b.pull().await && b.read("lost").await.is_some(), "it is tried again");
     });
 }
+
+#[test]
+fn a_checkpoint_of_ones_own_fills_no_gap() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for name in ["first", "lost", "last"] {
+            a.write(name, &content(1, 9_000));
+            a.push().await;
+        }
+        let key = log(&world).await.remove(1);
+        world.store.remove(&key).await;
+        assert!(b.pull().await && b.entry("last").is_some());
+        assert!(b.engine.ledger().is_partial(), "and nobody can tell what it was");
+        world.clock.advance(Duration::from_secs(1));
+        checkpoint(&b).await;
+        let gets = b.remote().requests().gets;
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await && b.engine.ledger().is_partial());
+        assert_eq!(b.remote().requests().gets, gets, "it knows what it has written");
+        // Here is one that has it.
+        checkpoint(&a).await;
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await && b.read("lost").await.is_some());
+        assert!(!b.engine.ledger().is_partial());
+    });
+}
