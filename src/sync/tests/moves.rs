@@ -102,3 +102,31 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
         assert!(identity(&a.dir()).is_ok());
     });
 }
+
+#[test]
+fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
+    run(async {
+        let world = World::new();
+        // A node whose clock was wrong has stamped something, and all go on from there.
+        let ahead = World { clock: world.clock.skewed(3_600_000), ..world.clone() };
+        let mut wrong = ahead.node();
+        wrong.write("ahead", b"1");
+        wrong.push().await;
+        let mut node = world.node();
+        assert!(node.pull().await);
+        node.engine.ledger().save().unwrap();
+        node.write("mine", b"1");
+        node.push().await;
+        // It is killed while its commit is on the way.
+        let keys = world.store.keys().await;
+        let key = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let bytes = world.store.read(key).await.unwrap();
+        world.store.remove(key).await;
+        let node = world.node_at(node.crash());
+        assert!(node.pull().await);
+        world.clock.advance(Duration::from_secs(1));
+        world.store.overwrite(key, bytes.to_vec()).await;
+        assert!(node.pull().await && node.entry("mine").is_some());
+        assert!(node.dir().join("node").exists(), "it keeps its identity");
+    });
+}
