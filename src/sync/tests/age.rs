@@ -426,7 +426,7 @@ fn attributes_that_wait_behind_a_change_which_is_late_twice_are_not_lost() {
             faults.set(crate::remote::fault::Plan::parse("errors=100").unwrap());
             crate::clock::sleep(Duration::from_secs(5)).await;
             clock.advance(16 * DAY);
-            crate::clock::sleep(Duration::from_secs(60)).await;
+            crate::clock::sleep(Duration::from_mins(1)).await;
             faults.set(crate::remote::fault::Plan::parse("").unwrap());
         };
         futures::join!(a.commit(), passing);

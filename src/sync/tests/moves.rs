@@ -40,6 +40,28 @@ fn a_store_of_another_birth_makes_the_namespace_anew() {
     });
 }
 
+#[test]
+fn p4_local_durable_of_what_only_another_store_has_stored() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        let bytes = content(1, 9_000);
+        node.write("old", &bytes);
+        node.push().await;
+        assert!(node.pull().await);
+        node.write("again", &bytes);
+        node.engine.ledger().save().unwrap();
+        let other = World { store: MemoryStore::with_clock(world.clock.clone()), ..world.clone() };
+        world.clock.advance(Duration::from_secs(5));
+        let mut node = other.node_skewed(node.crash(), 0).await;
+        let unsaved = |node: &Node| node.engine.ledger().blobs().usage().unsaved_bytes;
+        assert!(unsaved(&node) > 0, "whether this store has it, nobody knows yet");
+        node.push().await;
+        assert!(node.pull().await && node.read("again").await == Some(bytes));
+        assert_eq!(unsaved(&node), 0);
+    });
+}
+
 /// Copies what a cache directory holds, as whoever makes an image does.
 fn copied(from: &std::path::Path) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
