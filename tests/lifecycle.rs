@@ -244,6 +244,14 @@ fn s3_what_a_store_drops_is_noticed_and_undone() {
     bucket.state().xml = None;
     bench.says(&["apply", S3], 1, &["drops the prefix"]);
     assert_eq!(bucket.state().xml, None);
+    // The last try of a write is looked at as well, where no answer comes.
+    bucket.state().xml = Some(FOREIGN.to_owned());
+    for _ in 0..3 {
+        bucket.trouble("PUT /bkt?lifecycle", Trouble::Refused(503, "SlowDown"));
+    }
+    bucket.trouble("PUT /bkt?lifecycle", Trouble::LostReply);
+    bench.says(&["apply", S3], 1, &["drops the prefix", "is there again"]);
+    assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN));
     // What could not be put back is not taken for what was there by the next run.
     bucket.state().xml = Some(FOREIGN.to_owned());
     bucket.trouble("PUT /bkt?lifecycle", Trouble::Meanwhile(|_| {}));

@@ -128,6 +128,8 @@ impl Agreement {
     /// Takes what the store says; returns what there is to warn of, once for each thing that it says.
     pub(super) fn learn(&self, declared: Declared, url: &RemoteUrl) -> Option<String> {
         let before = std::mem::replace(&mut *self.declared.lock(), declared);
+        // Now this run has heard, and be it that nothing is said.
+        self.assume(Declared::Unknown);
         if before == declared { None } else { declared.disagreement(self.own, url) }
     }
 }
@@ -173,6 +175,16 @@ mod tests {
         assert!(agreement.learn(Declared::Age(Some(7 * DAY)), &url).is_some(), "it is still said");
         assert_eq!(agreement.learn(Declared::Age(Some(30 * DAY)), &url), None);
         assert_eq!(agreement.effective(), Some(30 * DAY));
+    }
+
+    #[test]
+    fn a_store_that_declares_nothing_ends_what_an_earlier_run_has_heard() {
+        let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
+        let agreement = Agreement::new(Some(30 * DAY));
+        agreement.assume(Declared::Age(Some(7 * DAY)));
+        assert_eq!(agreement.learn(Declared::Unknown, &url), None);
+        assert_eq!(agreement.known(), Declared::Unknown);
+        assert_eq!((agreement.effective(), agreement.kept()), (Some(30 * DAY), Some(30 * DAY)));
     }
 
     #[test]

@@ -213,6 +213,7 @@ impl Checkpointer {
         drop(staged);
         put.ok_or_else(|| Error::new(Kind::TimedOut, "a checkpoint took too long"))??;
         self.know(stamp.ms);
+        self.0.follower.note_written(stamp);
         let elapsed_ms = ledger.clock().mono().saturating_sub(began).as_millis() as u64;
         let CheckpointCounts { commits, registers, .. } = counts;
         tracing::info!(name, commits, registers, bytes = size, elapsed_ms, "wrote a checkpoint");

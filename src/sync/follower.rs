@@ -72,8 +72,8 @@ struct State {
     watermark_ms: u64,
     /// When the whole log was listed last, by the monotonic clock.
     whole: Option<Duration>,
-    /// When that had been done for the first time, by the store's clock: what this node's identity wrote later and
-    /// this run did not is another node's.
+    /// When that had been done for the first time, by stamps, which may be ahead of the store's clock: what this
+    /// node's identity wrote later and this run did not is another node's.
     alone_ms: Option<u64>,
     unusable: HashMap<Stamp, Unusable>,
     /// Since this run began, it was looked whether a checkpoint says more than what is known.
@@ -212,7 +212,7 @@ impl Follower {
                     state.watermark_ms = state.watermark_ms.max(latest_ms.min(began_ms));
                     if whole {
                         state.whole = Some(began);
-                        state.alone_ms.get_or_insert_with(|| self.0.ledger.now_ms());
+                        state.alone_ms.get_or_insert_with(|| self.0.ledger.next_stamp().ms);
                         let all: HashSet<Stamp> = names.into_iter().collect();
                         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
                         self.0.ledger.forget_unlisted(&all, settled_ms);

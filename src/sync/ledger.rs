@@ -90,6 +90,8 @@ struct Inner {
     index: Index,
     fold: RwLock<Fold>,
     order: Mutex<Order>,
+    /// Held while a commit of this node is noted, and by whoever needs that there is none.
+    landing: tokio::sync::Mutex<()>,
     /// Held by whoever saves.
     saving: Mutex<u64>,
     /// Paths whose tombstones must stay although there is no remote: an earlier one may know them.

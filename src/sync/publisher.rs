@@ -243,6 +243,8 @@ impl Publisher {
                 "published"
             );
         }
+        // Whoever makes the namespace anew reads first what has landed.
+        let _landing = ledger.landing().await;
         ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
         self.0.uploader.landed(landed.into_iter());
     }

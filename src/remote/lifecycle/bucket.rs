@@ -213,7 +213,12 @@ impl Bucket {
 
     async fn reach(&self, goal: Goal, rule: &Rule) -> Result<bool> {
         let (mut trouble, mut unsure) = (None, None);
-        for round in 0..ROUNDS_MAX {
+        for round in 0..=ROUNDS_MAX {
+            // After the last write, too, it is looked at what became of it.
+            let written = round == ROUNDS_MAX;
+            if written && unsure.is_none() {
+                break;
+            }
             if round > 0 {
                 rest(round).await;
             }
@@ -234,6 +239,9 @@ impl Bucket {
             }
             if seen.is(goal, rule) {
                 return Ok(round > 0);
+            }
+            if written {
+                break;
             }
             let ask = self.writing(&seen, goal, rule);
             match self.door.ask(&ask).await {

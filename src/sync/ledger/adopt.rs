@@ -7,6 +7,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
+use tokio::sync::MutexGuard;
+
 use super::{Ledger, Order};
 use crate::name::TreePath;
 use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
@@ -79,6 +81,11 @@ impl Ledger {
         let (order, own) = (self.0.order.lock(), self.node());
         let old = |stamp: &&Stamp| stamp.node == own && stamp.ms < before_ms;
         order.seen.iter().filter(old).copied().collect()
+    }
+
+    /// Lets no commit of this node be noted as remote for as long as this is held.
+    pub(in crate::sync) async fn landing(&self) -> MutexGuard<'_, ()> {
+        self.0.landing.lock().await
     }
 
     /// Replaces the namespace by a draft; what this node has published and is not remote stays. Hands the

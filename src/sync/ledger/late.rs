@@ -22,6 +22,17 @@ pub(super) struct Late {
     anew: HashMap<Stamp, Stamp>,
 }
 
+impl Late {
+    /// Returns the stamp that a content has now: it may have got a new one more than once.
+    fn now_of(&self, mut stamp: Stamp) -> Stamp {
+        // Each is later than the one before, so this ends.
+        while let Some(anew) = self.anew.get(&stamp) {
+            stamp = *anew;
+        }
+        stamp
+    }
+}
+
 impl Ledger {
     /// Reports whether a batch has to be stamped anew before it is sent.
     pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
@@ -94,7 +105,7 @@ impl Ledger {
         let now = Time::from_wall(self.0.clock.wall());
         let lost_to = |stamp: Stamp| stamp > old && stamp.node != own;
         if let Op::Attrs { of, .. } = &mut change.op {
-            *of = late.anew.get(of).copied().unwrap_or(*of);
+            *of = late.now_of(*of);
             let Some(register) = register.filter(|register| register.stamp == *of) else {
                 return false;
             };

@@ -102,6 +102,7 @@ impl Ledger {
             index: parts.index,
             fold: RwLock::new(fold),
             order: Mutex::new(order),
+            landing: tokio::sync::Mutex::default(),
             saving: Mutex::new(generation),
             kept,
             subscribers: RwLock::new(Vec::new()),
@@ -162,6 +163,12 @@ impl Ledger {
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
                     self.note_put(record.seq, &fold, &change.op);
+                    // The remote may be another than the one that is known to have it.
+                    if let Op::Put(entry) = &change.op
+                        && let Some((digest, _)) = entry.content()
+                    {
+                        self.0.blobs.mark_unsaved(&digest);
+                    }
                 }
                 // An earlier change of ours has gone under a new stamp, just before the run ended.
                 let overtaken = fold.register(&change.path).is_some_and(|known| {

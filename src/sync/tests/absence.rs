@@ -306,6 +306,44 @@ fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
     });
 }
 
+#[test]
+fn a_node_that_publishes_all_the_time_takes_over_a_checkpoint_all_the_same() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 10).await;
+        let [a, mut b] = nodes;
+        world.clock.advance(LOG_GRACE);
+        b.write("theirs", b"1");
+        b.push().await;
+        checkpoint(&b).await;
+        remove_log(&world, |_| true).await;
+        a.fail("latency_ms=1000");
+        let over = std::cell::Cell::new(false);
+        let publishing = async {
+            let publisher = a.engine.publisher().unwrap();
+            let mut written = 0;
+            while !over.get() {
+                a.write(&format!("mine{written}"), b"closed");
+                written += 1;
+                let uploaded = publisher.upload_next().await.unwrap();
+                publisher.commit(uploaded).await;
+            }
+            written
+        };
+        let pulling = async {
+            let good = a.pull().await;
+            over.set(true);
+            good
+        };
+        let (written, good) = futures::join!(publishing, pulling);
+        assert!(good && a.entry("theirs").is_some(), "{written} commits meanwhile");
+        for n in 0..written {
+            assert!(a.entry(&format!("mine{n}")).is_some(), "{n}");
+        }
+    });
+}
+
 /// Three nodes that do what they like, with checkpoints, deletions of the log, restarts and sleeps.
 #[test]
 fn p7_one_winner_with_checkpoints_and_deletions_between() {

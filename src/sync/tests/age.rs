@@ -403,3 +403,37 @@ fn late_changes_survive_a_crash_on_their_way() {
         }
     });
 }
+
+#[test]
+fn attributes_that_wait_behind_a_change_which_is_late_twice_are_not_lost() {
+    run(async {
+        let world = World::aging(MONTH);
+        let (mut a, b) = (world.node(), world.node());
+        let put = a.write("p", &content(1, 500));
+        a.upload().await;
+        // A later batch.
+        let attrs = Attrs { mode: 0o640, ..Attrs::default() };
+        a.publish(vec![(path("p"), Op::Attrs { of: put, attrs })]);
+        world.clock.advance(16 * DAY);
+        // Once it has its new stamp there is no store for as long again.
+        a.fail("latency_ms=1000");
+        let (clock, faults, ledger) =
+            (world.clock.clone(), a.faults.clone(), a.engine.ledger().clone());
+        let passing = async move {
+            while ledger.read(|fold| fold.register(&path("p")).unwrap().stamp) == put {
+                crate::clock::sleep(Duration::from_millis(10)).await;
+            }
+            faults.set(crate::remote::fault::Plan::parse("errors=100").unwrap());
+            crate::clock::sleep(Duration::from_secs(5)).await;
+            clock.advance(16 * DAY);
+            crate::clock::sleep(Duration::from_mins(1)).await;
+            faults.set(crate::remote::fault::Plan::parse("").unwrap());
+        };
+        futures::join!(a.commit(), passing);
+        a.push().await;
+        assert!(a.pull().await && b.pull().await);
+        assert_eq!(a.entry("p").unwrap().attrs.mode, 0o640);
+        assert_eq!(b.entry("p").unwrap().attrs.mode, 0o640);
+        assert_eq!(a.registers(), b.registers());
+    });
+}

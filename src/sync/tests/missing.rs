@@ -230,3 +230,56 @@ fn a_node_that_starts_from_a_checkpoint_knows_what_it_could_not_read_behind_it()
         }
     });
 }
+
+#[test]
+fn p10_freshness_of_a_node_with_missing_commits_where_the_checkpoint_cannot_be_fetched() {
+    run(async {
+        let world = World::new();
+        let (mut a, b, ..) = one_is_damaged(&world).await;
+        world.clock.advance(Duration::from_mins(11));
+        a.write("new", b"x");
+        a.push().await;
+        checkpoint(&a).await;
+        // Requests begin a second apart: the list of the checkpoints, the read of one, the list of the log.
+        b.fail("latency_ms=1000");
+        let breaking = async {
+            for (plan, then_ms) in [("errors=100 latency_ms=1000", 1000), ("", 1000)] {
+                crate::clock::sleep(Duration::from_millis(500)).await;
+                b.fail(plan);
+                crate::clock::sleep(Duration::from_millis(then_ms - 500)).await;
+            }
+        };
+        let (good, ()) = futures::join!(b.pull(), breaking);
+        assert!(good && b.entry("new").is_some(), "the log can be read");
+        assert!(b.engine.ledger().is_partial() && b.entry("lost").is_none());
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await && b.read("lost").await.is_some(), "it is tried again");
+    });
+}
+
+#[test]
+fn a_checkpoint_of_ones_own_fills_no_gap() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for name in ["first", "lost", "last"] {
+            a.write(name, &content(1, 9_000));
+            a.push().await;
+        }
+        let key = log(&world).await.remove(1);
+        world.store.remove(&key).await;
+        assert!(b.pull().await && b.entry("last").is_some());
+        assert!(b.engine.ledger().is_partial(), "and nobody can tell what it was");
+        world.clock.advance(Duration::from_secs(1));
+        checkpoint(&b).await;
+        let gets = b.remote().requests().gets;
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await && b.engine.ledger().is_partial());
+        assert_eq!(b.remote().requests().gets, gets, "it knows what it has written");
+        // Here is one that has it.
+        checkpoint(&a).await;
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await && b.read("lost").await.is_some());
+        assert!(!b.engine.ledger().is_partial());
+    });
+}

@@ -40,6 +40,28 @@ fn a_store_of_another_birth_makes_the_namespace_anew() {
     });
 }
 
+#[test]
+fn p4_local_durable_of_what_only_another_store_has_stored() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        let bytes = content(1, 9_000);
+        node.write("old", &bytes);
+        node.push().await;
+        assert!(node.pull().await);
+        node.write("again", &bytes);
+        node.engine.ledger().save().unwrap();
+        let other = World { store: MemoryStore::with_clock(world.clock.clone()), ..world.clone() };
+        world.clock.advance(Duration::from_secs(5));
+        let mut node = other.node_skewed(node.crash(), 0).await;
+        let unsaved = |node: &Node| node.engine.ledger().blobs().usage().unsaved_bytes;
+        assert!(unsaved(&node) > 0, "whether this store has it, nobody knows yet");
+        node.push().await;
+        assert!(node.pull().await && node.read("again").await == Some(bytes));
+        assert_eq!(unsaved(&node), 0);
+    });
+}
+
 /// Copies what a cache directory holds, as whoever makes an image does.
 fn copied(from: &std::path::Path) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
@@ -100,5 +122,33 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
         assert!(a.pull().await);
         assert_eq!(a.read("b").await, Some(b"3".to_vec()), "a backlog goes under the new identity");
         assert!(identity(&a.dir()).is_ok());
+    });
+}
+
+#[test]
+fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
+    run(async {
+        let world = World::new();
+        // A node whose clock was wrong has stamped something, and all go on from there.
+        let ahead = World { clock: world.clock.skewed(3_600_000), ..world.clone() };
+        let mut wrong = ahead.node();
+        wrong.write("ahead", b"1");
+        wrong.push().await;
+        let mut node = world.node();
+        assert!(node.pull().await);
+        node.engine.ledger().save().unwrap();
+        node.write("mine", b"1");
+        node.push().await;
+        // It is killed while its commit is on the way.
+        let keys = world.store.keys().await;
+        let key = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let bytes = world.store.read(key).await.unwrap();
+        world.store.remove(key).await;
+        let node = world.node_at(node.crash());
+        assert!(node.pull().await);
+        world.clock.advance(Duration::from_secs(1));
+        world.store.overwrite(key, bytes.to_vec()).await;
+        assert!(node.pull().await && node.entry("mine").is_some());
+        assert!(node.dir().join("node").exists(), "it keeps its identity");
     });
 }
