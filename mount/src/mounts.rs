@@ -3,12 +3,14 @@
 //! Owns the reading of `/proc/self/mountinfo` and unmounting by path. Must never touch a mount that is
 //! not of type `fuse.hearthfs`.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+
+use crate::helper;
 
 /// The file system type that our mounts show.
 pub const FS_TYPE: &str = "fuse.hearthfs";
@@ -18,6 +20,8 @@ pub const FS_TYPE: &str = "fuse.hearthfs";
 pub struct MountEntry {
     /// Number of the mount; used again after it is gone.
     pub id: u64,
+    /// Number of the mount that it lies on.
+    pub parent: u64,
     /// Device number of the mounted file system, `major:minor`; unique while it lives.
     pub device: (u32, u32),
     /// Where.
@@ -26,6 +30,8 @@ pub struct MountEntry {
     pub fs_type: String,
     /// What; for our mounts the name that was given.
     pub source: OsString,
+    /// The user who mounted it, for FUSE.
+    pub owner: Option<u32>,
 }
 
 impl MountEntry {
@@ -34,26 +40,13 @@ impl MountEntry {
         self.fs_type == FS_TYPE
     }
 
-    /// Tells whether nobody serves this mount any more. Asks the file system, so only ask it of ours;
-    /// one that is alive but hangs makes this hang.
-    pub fn is_stale(&self) -> bool {
-        // Not `stat`: the kernel answers that from what it remembers, even for a daemon that is gone.
-        statfs(&self.mount_point).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    /// Tells whether both are the same mount; what lies under it may have changed.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.id, self.device) == (other.id, other.device)
     }
 }
 
-/// Asks the file system at `path` for its size, and drops the answer.
-fn statfs(path: &Path) -> io::Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: `path` is a NUL-terminated string, `figures` has room for the answer; both outlive the call.
-    if unsafe { libc::statfs(path.as_ptr(), figures.as_mut_ptr()) } == 0 {
-        return Ok(());
-    }
-    Err(io::Error::last_os_error())
-}
-
-/// Returns all mounts, oldest first.
+/// Returns all mounts. Their order says nothing of what lies on what.
 pub fn all() -> io::Result<Vec<MountEntry>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
@@ -66,18 +59,30 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
 
 /// As [`mounted_at`], for a path that is free of links; asks no file system.
 pub(crate) fn top_at(path: &Path) -> io::Result<Option<MountEntry>> {
-    Ok(all()?.into_iter().rfind(|entry| entry.mount_point == path))
+    let here = at(path)?;
+    Ok(here.iter().find(|entry| !here.iter().any(|other| other.parent == entry.id)).cloned())
 }
 
-/// Removes a mount of ours that nobody serves any more. Returns whether there was one.
-pub fn clear_stale(path: &Path) -> io::Result<bool> {
-    match mounted_at(path)? {
-        Some(entry) if entry.is_hearthfs() && entry.is_stale() => {
-            unmount_entry(&entry, true)?;
-            Ok(true)
-        }
-        _ => Ok(false),
-    }
+/// Returns all that is mounted at exactly this path (free of links), in no order.
+pub(crate) fn at(path: &Path) -> io::Result<Vec<MountEntry>> {
+    Ok(all()?.into_iter().filter(|entry| entry.mount_point == path).collect())
+}
+
+/// Returns what lies directly beneath a mount, at the same path. `NotFound`: that mount is gone.
+pub(crate) fn beneath(mount: &MountEntry) -> io::Result<Option<MountEntry>> {
+    let here = at(&mount.mount_point)?;
+    // As the table is now: another may have come between.
+    let Some(now) = here.iter().find(|entry| entry.is_same(mount)) else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "somebody took the mount away"));
+    };
+    Ok(here.iter().find(|entry| entry.id == now.parent).cloned())
+}
+
+/// Returns the number of the mount that a descriptor is of; asks no file system.
+pub(crate) fn id_of(descriptor: &impl AsRawFd) -> io::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::Error::other("no mnt_id in /proc/self/fdinfo"))
 }
 
 /// Unmounts what is mounted at exactly this path, if it is ours. `lazy`: even if it is in use; its users
@@ -117,7 +122,7 @@ pub(crate) fn unmount_entry(entry: &MountEntry, lazy: bool) -> io::Result<()> {
     if error.raw_os_error() != Some(libc::EPERM) {
         return Err(error);
     }
-    unmount_by_helper(&entry.mount_point, lazy)
+    helper::unmount(&entry.mount_point, lazy)
 }
 
 /// Aborts the connection of a mount, whoever waits on it, and unmounts it.
@@ -132,36 +137,20 @@ pub(crate) fn abort_entry(entry: &MountEntry) -> io::Result<()> {
     unmount_entry(entry, true)
 }
 
-/// Users other than root may unmount what they mounted through the helper that mounted it.
-fn unmount_by_helper(path: &Path, lazy: bool) -> io::Result<()> {
-    let output = Command::new(crate::mounting::HELPER)
-        .arg(if lazy { "-uz" } else { "-u" })
-        .arg("--")
-        .arg(path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .output()
-        .map_err(crate::mounting::helper_missing)?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let busy = message.contains("busy");
-    let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::PermissionDenied };
-    Err(io::Error::new(kind, message))
-}
-
 /// Reads one line: `id parent major:minor root mount_point options [tags...] - type source options`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = text(fields.next()?)?.parse().ok()?;
-    let (major, minor) = text(fields.nth(1)?)?.split_once(':')?;
+    let parent = text(fields.next()?)?.parse().ok()?;
+    let (major, minor) = text(fields.next()?)?.split_once(':')?;
     let device = (major.parse().ok()?, minor.parse().ok()?);
     let mount_point = PathBuf::from(unescape(fields.nth(1)?));
     fields.find(|field| *field == b"-")?;
     let fs_type = text(fields.next()?)?.to_owned();
     let source = unescape(fields.next()?);
-    Some(MountEntry { id, device, mount_point, fs_type, source })
+    let mut options = fields.next().unwrap_or_default().split(|byte| *byte == b',');
+    let owner = options.find_map(|option| text(option)?.strip_prefix("user_id=")?.parse().ok());
+    Some(MountEntry { id, parent, device, mount_point, fs_type, source, owner })
 }
 
 fn text(field: &[u8]) -> Option<&str> {
@@ -192,18 +181,6 @@ fn octal(field: &[u8]) -> Option<u8> {
     u8::try_from(value).ok()
 }
 
-/// Writes a value for an option list of the mount helper, where commas and backslashes are special.
-pub(crate) fn escape_option(value: &OsStr) -> OsString {
-    let mut bytes = Vec::with_capacity(value.len());
-    for byte in value.as_bytes() {
-        if matches!(byte, b',' | b'\\') {
-            bytes.push(b'\\');
-        }
-        bytes.push(*byte);
-    }
-    OsString::from_vec(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +190,7 @@ mod tests {
         let line = b"36 35 98:17 /mnt1 /a\\040b\\011c\\012d\\134e rw,noatime master:1 shared:2 - \
             fuse.hearthfs s3://b/p\\040q rw,user_id=0";
         let entry = parse(line).unwrap();
-        assert_eq!(entry.id, 36);
+        assert_eq!((entry.id, entry.parent, entry.owner), (36, 35, Some(0)));
         assert_eq!(entry.device, (98, 17));
         assert_eq!(entry.mount_point, Path::new("/a b\tc\nd\\e"));
         assert_eq!(entry.source, "s3://b/p q");
@@ -240,7 +217,6 @@ mod tests {
         for (escaped, plain) in table {
             assert_eq!(unescape(escaped).as_bytes(), plain);
         }
-        assert_eq!(escape_option(OsStr::new("a,b\\c")), "a\\,b\\\\c");
     }
 
     #[test]
@@ -249,7 +225,7 @@ mod tests {
         let plain = std::env::temp_dir().join(format!("hearthfs-mounts-{}", std::process::id()));
         fs::create_dir(&plain).unwrap();
         assert_eq!(mounted_at(&plain).unwrap(), None);
-        assert!(!clear_stale(&plain).unwrap());
+        assert!(!crate::topmost::clear_stale(&plain).unwrap());
         assert_eq!(unmount(&plain, true).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         fs::remove_dir(&plain).unwrap();
         assert_eq!(mounted_at(&plain).unwrap_err().kind(), io::ErrorKind::NotFound);

@@ -13,10 +13,12 @@ use tokio::sync::watch;
 
 use crate::adapter::{Adapter, Shared};
 use crate::invalidator::Invalidator;
-use crate::mounting::{self, Look};
+use crate::mounting::{self, Attached};
 use crate::mounts::{self, MountEntry};
-use crate::process;
+use crate::shape::Shape;
+use crate::turn::Turn;
 use crate::vfs::{Abilities, Vfs};
+use crate::{device, process};
 
 /// How to mount.
 #[derive(Debug)]
@@ -62,15 +64,14 @@ impl Session {
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
         let mount_point = mounts::resolve(&options.mount_point)?;
-        let look = Look {
+        let shape = Shape {
             source: &options.fs_name,
             read_only: options.read_only,
             allow_other: options.allow_other,
             default_permissions: kernel_checks(&options),
         };
-        let device = mounting::mount(&mount_point, &look)?;
         // Nobody serves the mount before `serve`, so nothing may touch what lies below it.
-        let entry = own_entry(&mount_point)?;
+        let Attached { device, entry } = mounting::mount(&mount_point, &shape)?;
         Self::serve(&vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
             drop(unmount_if_ours(&entry, true));
         })
@@ -213,16 +214,10 @@ fn kernel_checks(options: &MountOptions) -> bool {
     options.allow_other || process::effective_user() != 0
 }
 
-/// Finds the mount that was just made.
-fn own_entry(mount_point: &Path) -> io::Result<MountEntry> {
-    let found = mounts::all()?
-        .into_iter()
-        .rfind(|entry| entry.mount_point == mount_point && entry.is_hearthfs());
-    found.ok_or_else(|| io::Error::other("the mount does not show in /proc/self/mountinfo"))
-}
-
 /// Unmounts if the topmost mount there is still this one.
 fn unmount_if_ours(entry: &MountEntry, lazy: bool) -> io::Result<()> {
+    // Or what somebody else is mounting there might be taken away instead.
+    let _turn = Turn::take(&entry.mount_point);
     match mounts::top_at(&entry.mount_point)? {
         Some(top) if is_same(&top, entry) => mounts::unmount_entry(&top, lazy),
         _ => Ok(()),
@@ -251,7 +246,7 @@ fn abilities<F: fuser::Filesystem>(
         Some(_) if !shared.passthrough_offered.load(Ordering::Acquire) => {
             Some("this kernel has no FUSE passthrough (Linux 6.9 or later has)")
         }
-        Some(file) => mounting::try_backing(session, file).err().map(|error| refusal_of(&error)),
+        Some(file) => device::try_backing(session, file).err().map(|error| refusal_of(&error)),
     };
     Abilities { passthrough: refusal.is_none(), passthrough_refusal: refusal }
 }

@@ -13,6 +13,7 @@ use super::{background, dirs, logging, wait};
 use crate::config::{Flags, Loaded, Settings, Surroundings};
 use crate::control::{self, Phase};
 use crate::daemon;
+use crate::error::{Error, Kind};
 
 /// How much longer than its last drain a daemon may take to end.
 const END_GRACE: Duration = Duration::from_secs(10);
@@ -123,7 +124,7 @@ pub(super) fn check_before_mount(
 
 /// Takes away a stale mount, and looks at what it hid.
 pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
-    point::clear_stale(around, point)?;
+    point::clear_stale(point)?;
     note(&format!("took away the mount that a dead daemon left at {}", point.display()));
     match point::inspect(around, point).await? {
         State::Free => Ok(()),
@@ -154,6 +155,19 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
             Ok(())
         }
         Err(error) if ready.get() => Err(Failure::new(Exit::Failed, error.chain())),
+        Err(error) if error.kind() == Kind::Busy => Err(name_other(around, &point, &error)),
         Err(error) => Err(Failure::at_start(&error)),
+    }
+}
+
+/// Says which daemon was faster, as far as its control socket is to be found.
+fn name_other(around: &Surroundings, point: &Path, error: &Error) -> Failure {
+    let failure = Failure::at_start(error);
+    let found = wait(async { Ok(control::find(around, point, None).await) });
+    match found {
+        Ok(Ok((_, status))) if status.pid != std::process::id() => {
+            failure.hint(format!("the process id of the other daemon is {}", status.pid))
+        }
+        _ => failure,
     }
 }

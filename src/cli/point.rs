@@ -5,12 +5,10 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::fs::Access;
-use rustix::mount::UnmountFlags;
 
 use super::failure::{Failure, Outcome};
 use crate::config::{self, Flags, Loaded, Surroundings, resolve};
@@ -20,8 +18,6 @@ use crate::task;
 
 /// How long a mount may take to answer one stat.
 const STAT_LIMIT: Duration = Duration::from_secs(5);
-/// The most mounts that are taken away from one place: crashes may have piled some up.
-const PILE_MAX: usize = 16;
 
 /// What is at a mount point.
 #[derive(Debug)]
@@ -177,35 +173,15 @@ fn helper(around: &Surroundings) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Takes away what dead daemons left at `point`.
-pub(super) fn clear_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
-    for _ in 0..PILE_MAX {
-        if !Mounts::read()?.at(point).is_some_and(Mounted::is_ours) {
-            return Ok(());
-        }
-        // Something may have been mounted on top just now; only what is dead may go.
-        match stat_within(point, STAT_LIMIT) {
-            Some(Err(error)) if is_dead(&error) => detach(around, point)?,
-            _ => return Ok(()),
-        }
-    }
-    Err(Failure::failed(format!("more than {PILE_MAX} mounts are piled up at {}", point.display())))
-}
-
-fn detach(around: &Surroundings, point: &Path) -> Outcome<()> {
-    let failed = |why: String| {
-        Failure::failed(format!("cannot take away the stale mount at {}: {why}", point.display()))
-    };
-    if around.uid == 0 {
-        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        return rustix::mount::unmount(point, flags).map_err(|error| failed(error.to_string()));
-    }
-    let helper = helper(around).ok_or_else(|| failed("fusermount3 is not in PATH".to_owned()))?;
-    let run = Command::new(helper).args(["-u", "-z", "--"]).arg(point).output();
-    match run {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-        Err(error) => Err(failed(error.to_string())),
+/// Takes away what dead daemons left at `point`. Something may have been mounted there just now; only
+/// what is dead goes.
+pub(super) fn clear_stale(point: &Path) -> Outcome<()> {
+    match hearthfs_mount::clear_stale(point) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::failed(format!(
+            "cannot take away the stale mount at {}: {error}",
+            point.display()
+        ))),
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
             State::Live(found) => shut_down(found.0, &point, limit).await.map(Some),
             State::Free => Err(not_mounted(&point)),
             State::Foreign => Err(foreign(&point)),
-            State::Stale => point::clear_stale(&around, &point).map(|()| None),
+            State::Stale => point::clear_stale(&point).map(|()| None),
         }
     })?;
     let Some(report) = report else {
@@ -96,7 +96,7 @@ fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
         note("the mount stays for the restart");
         return Ok(());
     }
-    point::clear_stale(around, point)
+    point::clear_stale(point)
 }
 
 /// Reads what the service manager says about the end of the daemon in `ExecStopPost=`: after these the

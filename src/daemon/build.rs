@@ -236,7 +236,7 @@ fn root_of(mount_point: &Path) -> Result<Entry> {
     let looked = match stat(mount_point) {
         // Where that cannot be had, the dead mount goes before there is a new one.
         Err(Errno::NOTCONN) => stat_below(mount_point).or_else(|error| {
-            mounts::clear_stale(mount_point).map_err(|_| error)?;
+            hearthfs_mount::clear_stale(mount_point).map_err(|_| error)?;
             stat(mount_point)
         }),
         looked => looked,

@@ -107,10 +107,10 @@ fn mount(
     rooms: &Rooms,
 ) -> Result<Arc<Session>> {
     let refused = |error: std::io::Error| {
-        let kind = if error.kind() == std::io::ErrorKind::PermissionDenied {
-            Kind::Denied
-        } else {
-            Kind::Invalid
+        let kind = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => Kind::Denied,
+            std::io::ErrorKind::ResourceBusy => Kind::Busy,
+            _ => Kind::Invalid,
         };
         Error::with(kind, format!("mount at {}", mount_point.display()), error)
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
-use crate::harness::node::Site;
+use crate::harness::node::{Site, is_mounted, mounts_below};
 use crate::harness::store::Trouble;
 use crate::harness::time::thread;
 use crate::harness::{
@@ -24,6 +25,7 @@ const LEN_MAX: usize = 100_000;
 const RESTART_MS: u64 = 100;
 /// The goal is 2 s; a machine that builds something else meanwhile may take longer to start a process.
 const GAP_MS_MAX: u64 = 15_000;
+const RIVALS_LIMIT: Duration = Duration::from_secs(20);
 
 /// A program that goes on whatever the mount says.
 struct Writer {
@@ -157,4 +159,53 @@ fn service_restart_does_not_wait_for_the_store() {
     say(format_args!("service_restart_does_not_wait_for_the_store: {took:?}"));
     assert!(took < Duration::from_secs(8), "it waited for the store: {took:?}");
     store.heal();
+}
+
+/// Two daemons that know nothing of each other start where a dead mount is: one serves, the other says
+/// who does, and nothing is left of either at the end.
+#[test]
+fn service_restart_of_two_at_one_place() {
+    let site = Site::new();
+    let mut node = Node::start(&site, "a", None, Options::new(Io::best()));
+    for round in 0..4 {
+        node.kill_only();
+        let start = |which: &str| {
+            let mut command = site.hearthfs();
+            command.env("HEARTHFS_RUNTIME_DIR", site.path().join(format!("run-{which}")));
+            command.arg("mount").arg(&node.mount);
+            command.arg("--cache-dir").arg(site.path().join(format!("cache-{which}")));
+            let out = std::fs::File::create(site.path().join(format!("{which}.out")));
+            command.stderr(out.must("make a log")).spawn().must("start a daemon")
+        };
+        let mut rivals = [("x", start("x")), ("y", start("y"))];
+        let begun = now();
+        let loser = loop {
+            let over = |(_, child): &mut (_, Child)| child.try_wait().is_ok_and(|s| s.is_some());
+            if let Some(loser) = rivals.iter_mut().position(over) {
+                break loser;
+            }
+            assert!(begun.elapsed() < RIVALS_LIMIT, "round {round}: neither gives up");
+            sleep_ms(5);
+        };
+        let (name, child) = &mut rivals[loser];
+        assert_ne!(child.wait().must("its status").code(), Some(0), "round {round}");
+        let said = std::fs::read_to_string(site.path().join(format!("{name}.out")));
+        let said = said.must("read what it said");
+        let named = said.contains("another hearthfs daemon of user")
+            || said.contains("the control socket of its daemon is not where it should be");
+        assert!(named, "round {round}: {said}");
+        let winner = &mut rivals[1 - loser].1;
+        while !(is_mounted(&node.mount) && rustix::fs::statvfs(&node.mount).is_ok()) {
+            assert!(begun.elapsed() < RIVALS_LIMIT, "round {round}: the other does not serve");
+            sleep_ms(5);
+        }
+        Hand::new().put(&node.at("f"), b"served").must("put");
+        assert_eq!(mounts_below(&node.mount).len(), 1, "round {round}");
+        let winner_id = rustix::process::Pid::from_child(winner);
+        rustix::process::kill_process(winner_id, rustix::process::Signal::TERM).must("end it");
+        assert!(winner.wait().must("the end of the winner").success());
+        assert!(!is_mounted(&node.mount), "round {round}");
+        node.up();
+    }
+    node.stop();
 }

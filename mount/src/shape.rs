@@ -1,0 +1,30 @@
+//! What a mount looks like from outside.
+//!
+//! Must never know how the mount is made.
+
+/// The type of the root until the first GETATTR: a directory.
+pub(crate) const ROOT_MODE: &str = "40755";
+
+/// The properties of a mount that the kernel shows and acts by.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) read_only: bool,
+    pub(crate) allow_other: bool,
+    /// Whether the kernel compares callers with owners and modes.
+    pub(crate) default_permissions: bool,
+}
+
+impl Shape<'_> {
+    /// The options that both ways of mounting by text spell alike, each with a comma before it.
+    pub(crate) fn common(&self) -> String {
+        let mut options = String::new();
+        if self.default_permissions {
+            options.push_str(",default_permissions");
+        }
+        if self.allow_other {
+            options.push_str(",allow_other");
+        }
+        options
+    }
+}

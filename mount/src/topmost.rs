@@ -1,0 +1,144 @@
+//! A hold on the mount of ours that is on top at a path.
+//!
+//! Owns telling a dead mount from a live one, and taking away exactly the one that is held. Must never
+//! go by the path for that: another daemon may have mounted there meanwhile.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::helper;
+use crate::mounts::{self, MountEntry};
+use crate::turn::Turn;
+
+/// How long a mount may take to answer until it counts as alive.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// The most mounts that are taken away from one place: crashes may have piled some up.
+const PILE_MAX: usize = 16;
+
+/// How often and how long one waits until nothing lies on a mount any more.
+const COVERED_POLLS: u32 = 400;
+const COVERED_POLL: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(crate) struct Topmost {
+    root: File,
+    entry: MountEntry,
+}
+
+impl Topmost {
+    /// Takes hold of the mount at `point` (free of links) if it is one of ours. Asks no file system.
+    fn at(point: &Path) -> io::Result<Option<Self>> {
+        // Nothing else may be touched: an automount would wait for the mount that is to be made.
+        if !mounts::top_at(point)?.is_some_and(|top| top.is_hearthfs()) {
+            return Ok(None);
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = File::from(rustix::fs::open(point, flags, Mode::empty())?);
+        let id = mounts::id_of(&root)?;
+        let held = mounts::at(point)?.into_iter().find(|entry| entry.id == id);
+        Ok(held.filter(MountEntry::is_hearthfs).map(|entry| Self { root, entry }))
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Tells whether nobody serves it any more. The thread that waits for one that hangs is left behind:
+    /// nothing can end it.
+    fn is_dead(&self) -> io::Result<bool> {
+        let root = self.root.try_clone()?;
+        let (tell, told) = mpsc::sync_channel(1);
+        let ask = move || {
+            // Not `stat`: the kernel answers that from what it remembers, even for a daemon that is gone.
+            let answer = rustix::fs::fstatfs(&root).map(drop);
+            // The receiver is gone only if the limit has passed.
+            tell.send(answer).ok();
+        };
+        let thread = std::thread::Builder::new().name("hearthfs-ask".to_owned());
+        #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; may hang for ever")]
+        drop(thread.spawn(ask)?);
+        let answer = told.recv_timeout(ANSWER_LIMIT);
+        Ok(matches!(answer, Ok(Err(Errno::NOTCONN | Errno::CONNABORTED))))
+    }
+
+    /// Takes it away; its users keep what they have open. Success if it is gone already.
+    pub(crate) fn detach(self) -> io::Result<()> {
+        let link = format!("/proc/self/fd/{}", self.root.as_raw_fd());
+        match rustix::mount::unmount(link, UnmountFlags::DETACH) {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            // Goes by the path: no more can be had.
+            Err(Errno::PERM) => helper::unmount(&self.entry.mount_point, true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Takes away all dead mounts at `point` but the lowest, and returns that. A live one is `ResourceBusy`.
+pub(crate) fn lowest_dead(point: &Path) -> io::Result<Option<Topmost>> {
+    for _ in 0..PILE_MAX {
+        let Some(top) = Topmost::at(point)? else { return Ok(None) };
+        if !top.is_dead()? {
+            return Err(taken(&top.entry));
+        }
+        match mounts::beneath(&top.entry) {
+            Ok(Some(below)) if below.is_hearthfs() => top.detach()?,
+            Ok(_) => return Ok(Some(top)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!("more than {PILE_MAX} mounts are piled up")))
+}
+
+/// Takes away exactly this mount, once nothing lies on it any more.
+pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
+    for _ in 0..COVERED_POLLS {
+        match Topmost::at(&mount.mount_point)? {
+            Some(top) if top.entry.is_same(mount) => return top.detach(),
+            _ if !mounts::at(&mount.mount_point)?.iter().any(|here| here.is_same(mount)) => {
+                return Ok(());
+            }
+            _ => {
+                #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; limited")]
+                std::thread::sleep(COVERED_POLL);
+            }
+        }
+    }
+    Err(io::Error::other("another mount lies on the one that was to be taken away"))
+}
+
+/// Takes away what dead daemons left at a mount point. Returns whether there was anything.
+pub fn clear_stale(point: &Path) -> io::Result<bool> {
+    let point = mounts::resolve(point)?;
+    let _turn = Turn::take(&point);
+    for taken in 0..PILE_MAX {
+        match Topmost::at(&point)? {
+            Some(top) if top.is_dead()? => top.detach()?,
+            _ => return Ok(taken > 0),
+        }
+    }
+    Err(io::Error::other(format!("more than {PILE_MAX} mounts are piled up")))
+}
+
+/// Tells whether the mount of ours at exactly this path is one that nobody serves any more.
+pub fn is_stale(point: &Path) -> io::Result<bool> {
+    Topmost::at(&mounts::resolve(point)?)?.map_or(Ok(false), |top| top.is_dead())
+}
+
+/// Says whose the place is.
+pub(crate) fn taken(other: &MountEntry) -> io::Error {
+    let owner = other.owner.map_or_else(String::new, |user| format!(" of user {user}"));
+    let source = other.source.to_string_lossy();
+    io::Error::new(
+        io::ErrorKind::ResourceBusy,
+        format!("another hearthfs daemon{owner} has mounted {source} there"),
+    )
+}
