@@ -189,14 +189,14 @@ async fn declare(settings: &Settings, url: &str, age: &str) -> Outcome<()> {
             {
                 let before = format_age(before);
                 note(&format!(
-                    "warning: nodes that were mounted before still take for alive what is younger than \
-                     {before}, and lose what is deleted after {age}: set expiry.age = \"{age}\" and mount \
-                     them again"
+                    "warning: until nodes that are mounted learn of it, within ten minutes of use, they take \
+                     for alive what is younger than {before}, and miss what is deleted after {age}; to be sure, \
+                     set expiry.age = \"{age}\" and mount them again"
                 ));
             }
             format!(
                 "{url}: hearthfs.json declares an expiry of {age} now, and {} before; nodes that are \
-                 mounted take it at their next mount\n",
+                 mounted take it within ten minutes of use\n",
                 declared(before)
             )
         }

@@ -142,8 +142,8 @@ to stderr; `apply` twice is the same as once; `verify` exits 1 and says what dis
 A directory has no rules: `hearthfs gc` does their work. Azure keeps its rules where the keys of a storage \
 account do not reach: `plan` prints the policy and the commands, `apply` brings hearthfs.json up to date and exits 1, \
 because the policy is still to be set. Without --expiry or expiry.age of the configuration, what the store declares counts. \
-To shorten the expiry, set it on all nodes and mount them again before `apply`: those that are mounted keep theirs, and \
-would miss what the rule deletes.
+To shorten the expiry, set it on all nodes and mount them again before `apply`: those that are mounted learn of it only \
+within ten minutes of use, and miss what the rule has deleted.
 
 Permissions beside those of a mount:
   s3://  s3:GetLifecycleConfiguration, s3:PutLifecycleConfiguration, s3:GetBucketVersioning

@@ -56,6 +56,18 @@ impl Remote {
         Ok(self.inner.made_ms.load(Ordering::Relaxed))
     }
 
+    /// Looks again at what the store says of itself, which may be another by now; makes nothing. Before the first
+    /// check, that is done.
+    pub async fn check_again(&self) -> Result<()> {
+        if !self.inner.checked.load(Ordering::Acquire) {
+            return self.ready_to_read().await;
+        }
+        let asked = self.asking("read the format of");
+        let (key, call) = (self.inner.keys.format(), self.call(Verb::Get, asked));
+        let bytes = self.read_with(call, key, None, format::FORMAT_BYTES_MAX).await?;
+        self.take_format(&bytes)
+    }
+
     /// Waits until the store has been checked with success, by whomever; asks nothing.
     pub async fn checked(&self) {
         let mut done = std::pin::pin!(self.inner.check_done.notified());

@@ -190,6 +190,8 @@ impl Checkpointer {
     /// Writes a checkpoint now; returns its name.
     pub async fn write(&self) -> Result<String> {
         let ledger = &self.0.ledger;
+        // What is known of a store that was emptied meanwhile must not be told to those who start from the next.
+        self.0.remote.check_again().await?;
         let missing = self.missing().await?;
         // It has to have all that an older one had, of which the log may be gone.
         if !self.0.follower.poll().await {

@@ -192,7 +192,13 @@ impl Follower {
     }
 
     async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
-        let made_ms = self.reaching(remote).made_ms().await?;
+        let reaching = self.reaching(remote);
+        if self.0.state.lock().whole.is_some() && self.whole_is_due() {
+            // It may have been emptied under us, or declare another expiry. If that cannot be told, the list says
+            // whether it is there at all.
+            reaching.check_again().await.ok();
+        }
+        let made_ms = reaching.made_ms().await?;
         self.catch_up(remote, made_ms).await?;
         let began = self.0.ledger.clock().mono();
         let began_ms = self.0.ledger.now_ms();

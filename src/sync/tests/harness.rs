@@ -19,6 +19,9 @@ use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
 use crate::sync::{Engine, LedgerParts, Settings};
 
+/// What the store says of itself is shorter, and everything else that is read longer.
+pub(super) const FORMAT_BYTES: u64 = 100;
+
 /// A time at which tests begin; any will do.
 pub(super) const NOW_MS: u64 = 1_760_000_000_000;
 
@@ -160,6 +163,11 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn remote(&self) -> &Remote {
         self.engine.ledger().remote().unwrap()
+    }
+
+    /// Returns the bytes that came from the store.
+    pub(super) fn fetched(&self) -> u64 {
+        self.remote().requests().bytes_down
     }
 
     pub(super) fn dir(&self) -> std::path::PathBuf {

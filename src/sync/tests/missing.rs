@@ -42,12 +42,12 @@ fn p9_self_healing_of_a_commit_by_a_checkpoint_of_who_has_read_it() {
         assert!(b.read("lost").await == Some(content(1, 9_000)));
         assert!(!b.engine.ledger().is_partial());
         assert_eq!(a.registers(), b.registers());
-        let gets = b.remote().requests().gets;
+        let before = b.fetched();
         for _ in 0..3 {
             world.clock.advance(Duration::from_mins(11));
             assert!(b.pull().await);
         }
-        assert_eq!(b.remote().requests().gets, gets, "that was all");
+        assert!(b.fetched() < before + 3 * FORMAT_BYTES, "that was all");
     });
 }
 
@@ -272,10 +272,10 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         assert!(b.engine.ledger().is_partial(), "and nobody can tell what it was");
         world.clock.advance(Duration::from_secs(1));
         checkpoint(&b).await;
-        let gets = b.remote().requests().gets;
+        let before = b.fetched();
         world.clock.advance(Duration::from_mins(11));
         assert!(b.pull().await && b.engine.ledger().is_partial());
-        assert_eq!(b.remote().requests().gets, gets, "it knows what it has written");
+        assert!(b.fetched() < before + FORMAT_BYTES, "it knows what it has written");
         // Here is one that has it.
         checkpoint(&a).await;
         world.clock.advance(Duration::from_mins(11));

@@ -152,3 +152,47 @@ fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
         assert!(node.dir().join("node").exists(), "it keeps its identity");
     });
 }
+
+/// Takes everything out of the store, as an administrator does who wants to begin anew.
+async fn empty(world: &World) {
+    for key in world.store.keys().await {
+        world.store.remove(&key).await;
+    }
+}
+
+#[test]
+fn a_store_that_is_emptied_under_a_node_is_noticed() {
+    run(async {
+        let world = World::new();
+        let fresh = async || world.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        let mut node = fresh().await;
+        for n in 0..5_u64 {
+            node.write(&format!("old{n}"), &content(n, 100_000));
+        }
+        node.push().await;
+        assert!(node.pull().await);
+        empty(&world).await;
+        // As long as nobody has made it anew, nobody is told what was there.
+        world.clock.advance(Duration::from_secs(5));
+        assert!(node.engine.checkpointer().unwrap().write().await.is_err());
+        let mut other = fresh().await;
+        other.write("new", b"1");
+        other.push().await;
+        node.write("mine", b"2");
+        world.clock.advance(Duration::from_mins(10));
+        assert!(node.pull().await);
+        assert!(node.entry("old0").is_none(), "what is gone is gone");
+        assert_eq!(node.read("new").await, Some(b"1".to_vec()));
+        node.write("again", &content(0, 100_000));
+        node.push().await;
+        node.engine.checkpointer().unwrap().write().await.unwrap();
+        let third = fresh().await;
+        assert!(other.pull().await && third.pull().await);
+        for node in [&other, &third] {
+            assert!(node.entry("old1").is_none());
+            assert_eq!(node.read("mine").await, Some(b"2".to_vec()));
+            assert!(node.read("again").await == Some(content(0, 100_000)), "stored once more");
+        }
+        assert_eq!(third.registers(), node.registers());
+    });
+}
