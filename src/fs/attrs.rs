@@ -28,7 +28,7 @@ fn time(spec: Timespec) -> Time {
 }
 
 /// Builds what `stat` tells of an entry.
-fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> Attr {
+pub(super) fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> Attr {
     let size = match &entry.kind {
         Kind::File { size, .. } => *size,
         Kind::Symlink { target } => target.len() as u64,
@@ -81,12 +81,14 @@ impl Filesystem {
                 let changed = changed.unwrap_or(mtime).max(mtime);
                 Ok((attr_from(ino, &entry, changed, nlink), self.ttl().min(TTL_OF_GENERATION)))
             }
-            Node::Gone => Err(Errno::ESTALE),
+            Node::Gone(entry) | Node::Promised(entry) => {
+                Ok((attr_from(ino, entry, entry.attrs.mtime, 0), Duration::ZERO))
+            }
         }
     }
 
     /// Counts the names of a hard-linked entry; `None` for one that has but its own.
-    fn names_of(&self, entry: &Entry) -> Option<u32> {
+    pub(super) fn names_of(&self, entry: &Entry) -> Option<u32> {
         let group = entry.link?;
         Some(self.0.rooms.ledger.read(|fold| fold.links(group).count()) as u32)
     }
@@ -192,8 +194,18 @@ impl Filesystem {
         if self.0.rules.read_only {
             return Err(Errno::EROFS).into();
         }
+        self.with_detour(caller, None, |last| self.set_all(caller, ino, set, last))
+    }
+
+    fn set_all(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttr,
+        last: bool,
+    ) -> Answer<(Attr, Duration)> {
         if let Some(size) = set.size
-            && let Some(answer) = self.set_size(caller, ino, set, size)
+            && let Some(answer) = self.set_size(caller, ino, set, size, last)
         {
             return answer;
         }
@@ -213,6 +225,7 @@ impl Filesystem {
         ino: Ino,
         set: SetAttr,
         size: u64,
+        last: bool,
     ) -> Option<Answer<(Attr, Duration)>> {
         let who = self.0.callers.who(caller);
         {
@@ -240,40 +253,52 @@ impl Filesystem {
                 return None;
             }
         }
-        Some(self.truncate_path(who, ino, size))
+        Some(self.truncate_path(who, ino, size, last))
     }
 
     /// Truncates a published file by its path: a whole new version, published at once, or with the last
     /// close of those who are writing one. The kernel is told `ESTALE`, looks the path up again, and finds
-    /// the version with the size already right.
-    fn truncate_path(&self, who: Who, ino: Ino, size: u64) -> Answer<(Attr, Duration)> {
-        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+    /// the version with the size already right. Who was told so before has done it, perhaps to a file that
+    /// has lost its name since; the inode that he asked for stays what it is, for who reads it.
+    fn truncate_path(&self, who: Who, ino: Ino, size: u64, last: bool) -> Answer<(Attr, Duration)> {
         let this = self.clone();
         Answer::later(async move {
-            let id = this.begin_detached(ino, who, flags).await?;
-            let work = this.clone();
-            crate::task::blocking(move || {
-                let set = {
-                    let mut state = work.0.state.lock();
-                    let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
-                    generation.fresh = true;
-                    generation.set_size(size)
-                };
-                let done = set.map_err(Errno::from).and_then(|()| work.publish(id, false, None));
-                let mut state = work.0.state.lock();
-                // Others may have it open, since before or by now: then it ends with their close.
-                let alone = state.generations.get(&id).is_some_and(|g| g.writers == 0);
-                match done {
-                    Ok(()) if alone => state.end_generation(id),
-                    Err(_) if alone => drop(state.drop_generation(id)),
-                    _ => {}
+            match this.publish_truncated(who, ino, size).await {
+                Ok(()) if !last => Err(Errno::ESTALE),
+                Ok(()) | Err(Errno::ESTALE) if last => {
+                    // The kernel is not told to look, so it must not remember.
+                    this.expire_names();
+                    this.attr_of(&this.0.state.lock(), ino)
                 }
-                close_files(state);
-                done
-            })
-            .await?;
-            Err(Errno::ESTALE)
+                done => Err(done.err().unwrap_or(Errno::ESTALE)),
+            }
         })
+    }
+
+    async fn publish_truncated(&self, who: Who, ino: Ino, size: u64) -> Reply<()> {
+        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+        let id = self.begin_detached(ino, who, flags).await?;
+        let work = self.clone();
+        crate::task::blocking(move || {
+            let set = {
+                let mut state = work.0.state.lock();
+                let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
+                generation.fresh = true;
+                generation.set_size(size)
+            };
+            let done = set.map_err(Errno::from).and_then(|()| work.publish(id, false, None));
+            let mut state = work.0.state.lock();
+            // Others may have it open, since before or by now: then it ends with their close.
+            let alone = state.generations.get(&id).is_some_and(|g| g.writers == 0);
+            match done {
+                Ok(()) if alone => state.end_generation(id),
+                Err(_) if alone => drop(state.drop_generation(id)),
+                _ => {}
+            }
+            close_files(state);
+            done
+        })
+        .await
     }
 
     /// Changes attributes other than the size.
@@ -283,7 +308,6 @@ impl Filesystem {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         let (generation, places) = match inode.node {
             Node::Generation(id) => (Some(id), inode.places.clone()),
-            Node::Gone => return Err(Errno::ESTALE),
             _ => (None, inode.places.clone()),
         };
         let mut private = false;
@@ -306,7 +330,7 @@ impl Filesystem {
         let paths: Vec<TreePath> = places.iter().filter_map(|spot| state.path_of(spot)).collect();
         if paths.is_empty() {
             // An open file without a name: nobody else can ever see it.
-            if let Some(Node::Version { entry, .. }) =
+            if let Some(Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry)) =
                 state.inodes.get_mut(&ino).map(|i| &mut i.node)
             {
                 apply(&mut entry.attrs, set, now);
@@ -368,7 +392,11 @@ impl Filesystem {
                 }
             }
             // An open file without a name: nobody else can ever see it.
-            Node::Version { entry, .. } if spot.is_none() => return edit(&mut entry.attrs),
+            Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry)
+                if spot.is_none() =>
+            {
+                return edit(&mut entry.attrs);
+            }
             _ => {}
         }
         let path = match spot {

@@ -11,10 +11,12 @@ use hearthfs_mount::{Answer, Backing, Caller, Created, Errno, Ino, OpenFlags, Op
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::beginning::{BEGIN_TRIES_MAX, Beginning, Stand};
 use super::filesystem::Filesystem;
 use super::generation::{Generation, Mark, Published, Stage, UNTOUCHED, set_mtime};
 use super::inode::{GenId, Inode, Mode, Node, Source, Spot};
 use super::lookup::{Lead, same_content};
+use super::open::Wish;
 use super::state::State;
 use super::who::Who;
 use super::writing::{Writing, attach_writer};
@@ -27,41 +29,11 @@ use crate::namespace::{Attrs, Entry};
 /// What was found under a name has changed while a generation was prepared. Never reaches a program: the
 /// beginning is tried again.
 pub(super) const MOVED: Errno = Errno::EAGAIN;
-/// How often a beginning is tried again.
-const BEGIN_TRIES_MAX: u32 = 16;
-
-/// A generation that is asked for.
-#[derive(Clone)]
-pub(super) struct Beginning {
-    pub(super) spot: Spot,
-    /// What the name leads to now.
-    pub(super) base: Option<Entry>,
-    pub(super) who: Who,
-    pub(super) flags: OpenFlags,
-    /// The inode that the kernel wants to open; `None` when it takes whichever it is given.
-    pub(super) requested: Option<Ino>,
-    /// Attributes of a new file.
-    pub(super) attrs: Option<Attrs>,
-}
 
 /// A generation that has begun, with an open handle.
 pub(super) struct Begun {
     pub(super) ino: Ino,
     pub(super) opened: Opened,
-}
-
-impl Beginning {
-    /// Returns the content that has to be copied first.
-    fn copy(&self) -> Option<(Digest, u64)> {
-        if self.flags.truncate {
-            return None;
-        }
-        self.base.as_ref()?.content().filter(|(_, size)| *size > 0)
-    }
-
-    pub(super) fn copies(&self) -> bool {
-        self.copy().is_some()
-    }
 }
 
 impl Filesystem {
@@ -103,19 +75,20 @@ impl Filesystem {
             return Err(Errno::EROFS).into();
         }
         let who = self.0.callers.who(caller);
+        self.0.state.lock().detours.end(caller.tid);
         let spot: Spot = (parent, name.into());
         let attrs = match self.attrs_for_new(parent, caller, mode) {
             Ok(attrs) => attrs,
             Err(errno) => return Err(errno).into(),
         };
         if !flags.write {
-            return self.create_to_read(caller, spot, attrs, flags);
+            return self.create_to_read(who, spot, attrs, flags);
         }
         let base = match self.base_of(&spot, flags) {
             Ok(base) => base,
             Err(errno) => return Err(errno).into(),
         };
-        let asked = Beginning { spot, base, who, flags, requested: None, attrs: Some(attrs) };
+        let asked = Beginning { base, attrs: Some(attrs), ..Beginning::of(spot, who, flags, None) };
         if self.has_room() && !asked.copies() {
             match self.created(asked.clone()) {
                 Err(MOVED) => {}
@@ -142,41 +115,65 @@ impl Filesystem {
         Ok(Created { found, opened: begun.opened })
     }
 
-    /// Creates with `O_RDONLY`: nobody will write it, so the empty file is published at once.
+    /// Creates with `O_RDONLY`: nobody will write it, so the empty file is published at once. The kernel does
+    /// not look again for who creates, so that is done here.
     fn create_to_read(
         &self,
-        caller: &Caller,
+        who: Who,
         spot: Spot,
         attrs: Attrs,
         flags: OpenFlags,
     ) -> Answer<Created> {
-        let entry = Entry {
-            kind: crate::namespace::Kind::File { digest: Digest::empty(), size: 0 },
-            attrs,
-            link: None,
+        let first = self.try_create_to_read(who, &spot, attrs.clone(), flags);
+        let mut tried = match first {
+            Answer::Now(reply) if !matches!(reply, Err(Errno::ESTALE)) => return reply.into(),
+            first => first,
         };
-        let made = self.put_new(&spot, entry);
-        let lead = match made {
-            Ok(ino) => Lead::lasting(ino),
-            Err(Errno::EEXIST) if !flags.exclusive => {
-                let mut state = self.0.state.lock();
-                let who = self.0.callers.who(caller);
-                let led = Self::path_to_find(&state, &spot)
-                    .map(|path| self.find(&mut state, &spot, &path, Some(who)));
-                match led {
-                    Ok(Some((lead, _))) => lead,
-                    Ok(None) => return Err(Errno::ENOENT).into(),
-                    Err(errno) => return Err(errno).into(),
+        let this = self.clone();
+        Answer::later(async move {
+            for _ in 0..BEGIN_TRIES_MAX {
+                let reply = match tried {
+                    Answer::Now(reply) => reply,
+                    Answer::Later(work) => work.await,
+                };
+                if !matches!(reply, Err(Errno::ESTALE)) {
+                    return reply;
                 }
+                tried = this.try_create_to_read(who, &spot, attrs.clone(), flags);
             }
+            Err(Errno::ENOENT)
+        })
+    }
+
+    fn try_create_to_read(
+        &self,
+        who: Who,
+        spot: &Spot,
+        attrs: Attrs,
+        flags: OpenFlags,
+    ) -> Answer<Created> {
+        let kind = crate::namespace::Kind::File { digest: Digest::empty(), size: 0 };
+        let lead = {
+            let mut state = self.0.state.lock();
+            match self.put_new(&mut state, spot, Entry { kind, attrs, link: None }) {
+                Ok(ino) => Ok(Lead::lasting(ino)),
+                Err(Errno::EEXIST) if !flags.exclusive => Self::path_to_find(&state, spot)
+                    .map(|path| self.find(&mut state, spot, &path, Some(who)))
+                    .and_then(|led| led.map(|(lead, _)| lead).ok_or(Errno::ESTALE)),
+                Err(errno) => Err(errno),
+            }
+        };
+        let lead = match lead {
+            Ok(lead) => lead,
             Err(errno) => return Err(errno).into(),
         };
-        let opened = self.open_file(caller, lead.ino, OpenFlags { exclusive: false, ..flags });
-        let this = self.clone();
+        let wish = Wish { who, flags: OpenFlags { exclusive: false, ..flags }, last: false };
+        let opened = self.open_to_read(lead.ino, wish, self.0.rules.open_wait);
+        let (this, spot) = (self.clone(), spot.clone());
         let tell = move |opened: Reply<Opened>| {
-            let mut state = this.0.state.lock();
-            let found = this.found(&mut state, lead, Some(&spot))?;
-            Ok(Created { found, opened: opened? })
+            let opened = opened?;
+            let found = this.found(&mut this.0.state.lock(), lead, Some(&spot))?;
+            Ok(Created { found, opened })
         };
         match opened {
             Answer::Now(reply) => tell(reply).into(),
@@ -221,23 +218,22 @@ impl Filesystem {
     /// Waits for room, makes the base local and copies it, then begins.
     pub(super) async fn begin_when_possible(&self, mut asked: Beginning) -> Reply<Begun> {
         self.wait_for_room().await?;
-        for _ in 0..BEGIN_TRIES_MAX {
+        loop {
             self.wait_for_publish(&asked).await?;
             match self.begin_copy(asked.clone()).await {
-                Err(MOVED) => {}
+                Err(MOVED) if asked.tries > 0 => asked.tries -= 1,
                 begun => return begun,
             }
             let path = self.0.state.lock().path_of(&asked.spot).ok_or(Errno::ENOENT)?;
             asked.base = self.seen(&path).map(|seen| seen.entry);
-            if asked.base.as_ref().is_some_and(|entry| entry.content().is_none()) {
-                return Err(Errno::ESTALE);
-            }
         }
-        Err(Errno::ESTALE)
     }
 
     /// Waits until what a beginning would share is published.
     async fn wait_for_publish(&self, asked: &Beginning) -> Reply<()> {
+        if asked.orphan {
+            return Ok(());
+        }
         let plan = {
             let state = self.0.state.lock();
             self.plan_write_at(&state, asked.spot.clone(), asked.who, asked.flags)
@@ -282,23 +278,32 @@ impl Filesystem {
         }
         let clean = Mark::of(&file)?;
         let mut state = self.0.state.lock();
-        let Beginning { spot, base, who, flags, requested, attrs } = asked;
-        if state.path_of(&spot).is_none() {
-            return Err(state.why_no_path(&spot));
+        if asked.orphan {
+            return self.insert(&mut state, asked, file, staged, clean);
         }
-        let base = match self.plan_write_at(&state, spot.clone(), who, flags)? {
+        let (who, flags, requested) = (asked.who, asked.flags, asked.requested);
+        if state.path_of(&asked.spot).is_none() && !asked.last {
+            return Err(state.why_no_path(&asked.spot));
+        }
+        let asked = match self.plan_write_at(&state, asked.spot.clone(), who, flags) {
+            // The kernel does not look again for who creates a file.
+            Err(Errno::ESTALE) if asked.creates() => return Err(Errno::EEXIST),
+            Err(Errno::ESTALE) if asked.last => Beginning { orphan: true, ..asked },
+            Err(errno) => return Err(errno),
             // `begin_when_possible` waits for it.
-            Writing::Wait(_) => return Err(MOVED),
-            Writing::Join(_) if requested.is_none() && flags.exclusive => {
+            Ok(Writing::Wait(_) | Writing::Orphan(_)) => return Err(MOVED),
+            Ok(Writing::Join(_)) if requested.is_none() && flags.exclusive => {
                 return Err(Errno::EEXIST);
             }
-            Writing::Join(id) => {
-                let ino = state.generations.get(&id).ok_or(Errno::ESTALE)?.ino;
-                let opened = self.join(&mut state, requested.unwrap_or(ino), id, who, flags)?;
+            Ok(Writing::Join(id)) => {
+                let home = state.generations.get(&id).ok_or(Errno::ESTALE)?.home();
+                let ino = requested.unwrap_or(home);
+                let opened =
+                    self.join(&mut state, ino, id, Wish { who, flags, last: asked.last })?;
                 return Ok(Begun { ino, opened });
             }
-            Writing::Begin { base: now, .. } => {
-                let moved = match (&base, &now) {
+            Ok(Writing::Begin { base: now, spot }) => {
+                let moved = match (&asked.base, &now) {
                     (Some(one), Some(two)) => !same_content(one, two),
                     (None, None) => false,
                     _ => true,
@@ -306,19 +311,22 @@ impl Filesystem {
                 if moved && now.is_some() && flags.exclusive && requested.is_none() {
                     return Err(Errno::EEXIST);
                 }
-                if moved && !flags.truncate {
+                let gone =
+                    moved && now.is_none() && state.private_generations(&spot).next().is_none();
+                if gone && requested.is_some() {
+                    // Whether to make it again, only the program knows.
+                    if !asked.last {
+                        return Err(Errno::ESTALE);
+                    }
+                    Beginning { orphan: true, ..asked }
+                } else if moved && !flags.truncate && asked.tries > 0 {
                     return Err(MOVED);
+                } else {
+                    Beginning { base: now, ..asked }
                 }
-                now
             }
         };
-        self.insert(
-            &mut state,
-            Beginning { spot, base, who, flags, requested, attrs },
-            file,
-            staged,
-            clean,
-        )
+        self.insert(&mut state, asked, file, staged, clean)
     }
 
     fn insert(
@@ -329,17 +337,21 @@ impl Filesystem {
         staged: StagedPath,
         clean: Mark,
     ) -> Reply<Begun> {
-        let Beginning { spot, base, who, flags, requested, attrs } = asked;
+        if asked.leads_elsewhere(state) {
+            return Err(Errno::ESTALE);
+        }
+        let (stand, creates) = (asked.stand(state), asked.creates());
+        let Beginning { spot, base, who, flags, attrs, orphan, .. } = asked;
         let empty_base = base.as_ref().and_then(Entry::content).is_some_and(|(_, size)| size == 0);
-        let bound = state.slots.get(&spot).and_then(|slot| slot.published);
-        // A lock file is opened for writing by many and written by none: all must get one inode.
-        let in_place = bound.filter(|ino| empty_base && is_empty_version(state, *ino));
-        let guest_on = host(state, &spot, who, flags, requested).filter(|_| in_place.is_none());
         let id = state.fresh_generation();
-        let ino = in_place.unwrap_or_else(|| state.fresh_ino());
+        let (ino, guest_on) = match stand {
+            Stand::Fresh => (state.fresh_ino(), None),
+            Stand::Promised(ino) | Stand::InPlace(ino) => (ino, None),
+            Stand::Guest(on) => (state.fresh_ino(), Some(on)),
+        };
         let mut generation = Generation {
             ino,
-            place: Some(spot.clone()),
+            place: (!orphan).then(|| spot.clone()),
             source: Arc::new(Source { backing: Arc::new(Backing::new(file)), _pin: None }),
             staged: Some(staged),
             stage: Stage::Private,
@@ -348,24 +360,23 @@ impl Filesystem {
             guest_on,
             closed_once: false,
             writers: 0,
-            fresh: base.is_none() || (flags.truncate && !empty_base),
+            fresh: (base.is_none() && creates) || (flags.truncate && !empty_base),
             empties: flags.truncate && base.is_some() && !empty_base,
             clean,
             attrs: base.as_ref().map(|entry| entry.attrs.clone()).or(attrs).unwrap_or_default(),
             attrs_moved: false,
-            link: base.as_ref().and_then(|entry| entry.link),
+            link: base.as_ref().and_then(|entry| entry.link).filter(|_| !orphan),
             synced: false,
             published: None,
             hold: None,
             settling: false,
-            begun: self.0.rooms.clock.mono(),
             publishing: Arc::new(Mutex::new(())),
             moved: watch::Sender::new(Stage::Private),
         };
         if flags.truncate {
             generation.attrs.mtime = self.now();
         }
-        if in_place.is_some() {
+        if let Stand::InPlace(_) = stand {
             let entry = base.expect("an empty base was found above");
             let digest = Digest::empty();
             generation.published = Some(Published { entry, changed_ms: 0, digest, mark: clean });
@@ -376,9 +387,17 @@ impl Filesystem {
                 inode.source = None;
             }
         } else {
-            state.inodes.insert(ino, Inode::new(Node::Generation(id), Some(spot.clone())));
-            state.slots.entry(spot.clone()).or_default().generations.push(id);
+            let inode = state.inodes.entry(ino);
+            let inode = inode.or_insert_with(|| Inode::new(Node::Generation(id), None));
+            inode.node = Node::Generation(id);
+            if orphan {
+                inode.last = Some(spot.clone());
+            } else {
+                inode.places.push(spot.clone());
+                state.slots.entry(spot.clone()).or_default().generations.push(id);
+            }
             if base.is_none()
+                && !orphan
                 && let Some(dir) = state.directory_path(spot.0)
             {
                 self.0.rooms.ledger.touch_directory(&dir);
@@ -390,9 +409,6 @@ impl Filesystem {
         state.generations.insert(id, generation);
         self.0.begun.notify_one();
         let on = guest_on.unwrap_or(ino);
-        if requested.is_some_and(|wanted| wanted != on) {
-            return Err(Errno::ESTALE);
-        }
         Ok(Begun { ino: on, opened: attach_writer(self, state, on, id, who, flags) })
     }
 
@@ -409,7 +425,7 @@ impl Filesystem {
         };
         let path = self.0.state.lock().path_of(&spot).ok_or(Errno::ESTALE)?;
         let base = self.seen(&path).map(|seen| seen.entry).ok_or(Errno::ESTALE)?;
-        let asked = Beginning { spot, base: Some(base), who, flags, requested: None, attrs: None };
+        let asked = Beginning { base: Some(base), ..Beginning::of(spot, who, flags, None) };
         let begun = self.begin_when_possible(asked).await?;
         let mut state = self.0.state.lock();
         let Some(file) = state.files.remove(&begun.opened.handle) else {
@@ -435,60 +451,6 @@ impl Filesystem {
 
 /// How often a writer that waits for room looks again.
 const ROOM_POLL: std::time::Duration = std::time::Duration::from_millis(20);
-
-/// Reports whether an inode is a published file without content that a generation may take over.
-fn is_empty_version(state: &State, ino: Ino) -> bool {
-    state.inodes.get(&ino).is_some_and(|inode| {
-        matches!(&inode.node, Node::Version { entry, .. }
-            if entry.content().is_some_and(|(_, size)| size == 0))
-            && inode.mode != Some(Mode::Passthrough)
-    })
-}
-
-/// Returns the inode on which a new generation's handle shall stand although it is another's: for a caller
-/// of whom nothing is known, the one that it asked for; for one that empties what another has open and has
-/// not written, the inode of that.
-fn host(
-    state: &State,
-    spot: &Spot,
-    who: Who,
-    flags: OpenFlags,
-    requested: Option<Ino>,
-) -> Option<Ino> {
-    if who == Who::Unseen && requested.is_some() {
-        return requested;
-    }
-    let bound = state.slots.get(spot).and_then(|slot| slot.published);
-    let wanted = |ino: &Ino| requested.is_none_or(|wanted| wanted == *ino);
-    // An empty file whose open handles are passed through cannot be taken over, only shared.
-    let passed = bound.filter(|ino| {
-        state.inodes.get(ino).is_some_and(|inode| {
-            matches!(&inode.node, Node::Version { entry, .. }
-                if entry.content().is_some_and(|(_, size)| size == 0))
-                && inode.mode == Some(Mode::Passthrough)
-        })
-    });
-    if passed.is_some() || !flags.truncate {
-        return passed.filter(wanted);
-    }
-    let in_place = bound.and_then(|ino| match state.inodes.get(&ino).map(|inode| &inode.node) {
-        Some(Node::Generation(id)) => Some(*id),
-        _ => None,
-    });
-    let open = state.private_generations(spot).chain(in_place);
-    let ino = open
-        .filter_map(|id| state.generations.get(&id))
-        .filter(|generation| {
-            let empty = generation.published.as_ref().is_none_or(|p| p.mark.size == 0);
-            generation.guest_on.is_none()
-                && (generation.writers > 0 || generation.published.is_some())
-                && empty
-                && !generation.unpublished_bytes()
-        })
-        .map(|generation| generation.ino)
-        .last()?;
-    Some(ino).filter(wanted)
-}
 
 /// Copies the first `size` bytes of one file to another.
 pub(super) fn copy_bytes(from: &File, to: &File, size: u64) -> std::io::Result<()> {

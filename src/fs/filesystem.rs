@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::generation::Stage;
 use super::inode::{GenId, Mode, Node, Spot};
-use super::state::{State, close_files};
+use super::state::State;
 use super::who::Callers;
 use crate::clock::{self, Clock};
 use crate::local::{Blobs, Staging};
@@ -23,10 +23,6 @@ use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
 /// How often what is being written is measured: so long may it go beyond the limit of the cache.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
-/// How often generations that nobody came back to are swept.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// How long a generation may stand that an open asked for and then never came back to.
-const UNCLAIMED_GENERATION: Duration = Duration::from_secs(10);
 
 /// What the file system stands on.
 #[derive(Debug, Clone)]
@@ -204,15 +200,10 @@ impl Filesystem {
 
     /// Does what is due now and then, for ever: a task of the daemon's.
     pub async fn look_after(self) {
-        let mut swept = self.0.rooms.clock.mono();
         loop {
-            clock::within(SWEEP_EVERY, self.writing()).await;
+            self.writing().await;
             clock::sleep(MEASURE_EVERY).await;
             self.measure();
-            if self.0.rooms.clock.mono().saturating_sub(swept) >= SWEEP_EVERY {
-                self.sweep();
-                swept = self.0.rooms.clock.mono();
-            }
         }
     }
 
@@ -235,26 +226,6 @@ impl Filesystem {
         if grown && !self.0.rooms.blobs.make_room(0) {
             tracing::debug!("what is being written is more than the limit of the cache leaves");
         }
-    }
-
-    /// Drops generations that an open asked for and never came back to.
-    fn sweep(&self) {
-        let now = self.0.rooms.clock.mono();
-        let mut state = self.0.state.lock();
-        let unclaimed: Vec<GenId> = state
-            .generations
-            .iter()
-            .filter(|(_, g)| {
-                g.writers == 0
-                    && g.stage == Stage::Private
-                    && now.saturating_sub(g.begun) > UNCLAIMED_GENERATION
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        let names: Vec<Spot> =
-            unclaimed.into_iter().filter_map(|id| state.drop_generation(id)).collect();
-        close_files(state);
-        self.invalidate(names);
     }
 
     /// Counts what the kernel and programs hold: inodes, open files, generations.
@@ -302,7 +273,7 @@ impl State {
                 self.linked.remove(&group);
             }
         }
-        let ino = generation.ino;
+        let (ino, gone) = (generation.ino, generation.as_empty());
         self.let_go(generation.source);
         if let Some(inode) = self.inodes.get_mut(&ino)
             && matches!(inode.node, Node::Generation(of) if of == id)
@@ -314,7 +285,7 @@ impl State {
                     }
                     Node::Version { entry: published.entry, changed_ms: published.changed_ms }
                 }
-                None => Node::Gone,
+                None => Node::Gone(gone),
             };
         }
         if let Some(spot) = generation.place {

@@ -18,7 +18,7 @@ use super::inode::{Source, Spot};
 use super::who::Who;
 use crate::digest::Digest;
 use crate::local::StagedPath;
-use crate::namespace::{Attrs, Entry, Time};
+use crate::namespace::{Attrs, Entry, Kind, Time};
 use crate::stamp::Stamp;
 use crate::sync::HoldToken;
 
@@ -105,8 +105,6 @@ pub(super) struct Generation {
     pub(super) synced: bool,
     pub(super) published: Option<Published>,
     pub(super) hold: Option<HoldToken>,
-    /// When it began, for the sweep of those that nobody ever opened.
-    pub(super) begun: Duration,
     /// It is being published: nobody may begin to share its bytes now.
     pub(super) settling: bool,
     /// Serialises publishing; held while hashing, never together with the state's lock waiting for it.
@@ -193,6 +191,12 @@ impl Generation {
             }
             Stage::Dropped => false,
         }
+    }
+
+    /// Returns the entry that it would be without any bytes.
+    pub(super) fn as_empty(&self) -> Entry {
+        let kind = Kind::File { digest: Digest::empty(), size: 0 };
+        Entry { kind, attrs: self.attrs.clone(), link: self.link }
     }
 
     /// Returns size and mtime as `stat` shall tell them.

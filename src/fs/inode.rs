@@ -49,8 +49,11 @@ pub(super) enum Node {
     },
     /// A file that is being written.
     Generation(GenId),
-    /// A file that was written and will never be an entry; nobody has it open any more.
-    Gone,
+    /// A file that was written and will never be an entry; nobody has it open any more. Only its attributes
+    /// can still be asked for.
+    Gone(Entry),
+    /// What a caller on a detour was told of, and is about to write (see `detour`).
+    Promised(Entry),
 }
 
 /// What the kernel holds on to by number.

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, Reply};
 
+use super::attrs::attr_from;
+use super::beginning::Beginning;
 use super::filesystem::Filesystem;
 use super::inode::{Inode, Node, Spot, number_of};
 use super::state::State;
 use super::who::Who;
+use super::writing::Writing;
 use crate::name::{TreePath, check_name};
 use crate::namespace::{Entry, Fold, Time};
 use crate::stamp::Stamp;
@@ -86,6 +89,7 @@ impl Filesystem {
             let state = self.0.state.lock();
             state.slots.get(spot).is_some_and(|slot| !slot.generations.is_empty())
                 || !state.linked.is_empty()
+                || state.detours.is_on(caller.tid)
         };
         contested.then(|| self.0.callers.who(caller))
     }
@@ -99,29 +103,70 @@ impl Filesystem {
         self.0.rooms.freshness.note_activity();
         let who = self.who_for(caller, &spot);
         if self.0.rooms.freshness.ready()
-            || who.is_some_and(|who| self.0.state.lock().own_generation(&spot, who).is_some())
+            || who.is_some_and(|who| {
+                let state = self.0.state.lock();
+                state.own_generation(&spot, who).is_some() || state.detours.is_on(caller.tid)
+            })
         {
-            return self.look_up_now(&spot, who).into();
+            return self.look_up_now(caller.tid, &spot, who).into();
         }
         let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
             this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
             let who = this.who_for(&caller, &spot);
-            this.look_up_now(&spot, who)
+            this.look_up_now(caller.tid, &spot, who)
         })
     }
 
     /// Answers from what is known now.
-    pub(super) fn look_up_now(&self, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
+    fn look_up_now(&self, tid: u32, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
         let mut state = self.0.state.lock();
         let path = Self::path_to_find(&state, spot)?;
+        if let Some(found) = self.promise(&mut state, tid, spot, &path, who) {
+            return Ok(Lookup::Found(found));
+        }
         match self.find_and_tell(&mut state, spot, &path, who)? {
             Some(found) => Ok(Lookup::Found(found)),
             None => {
+                state.detours.miss(tid, spot);
                 self.0.rooms.metrics.misses.add(1);
                 Ok(Lookup::Missing { ttl: self.ttl() })
             }
         }
+    }
+
+    /// Promises a caller who was sent back, and will begin a version of his own, the inode of that: whatever
+    /// becomes of the name until he opens it, he need not be sent back again.
+    fn promise(
+        &self,
+        state: &mut State,
+        tid: u32,
+        spot: &Spot,
+        path: &TreePath,
+        who: Option<Who>,
+    ) -> Option<Found> {
+        let (flags, promised) = state.detours.wish(tid, spot, self.0.rooms.clock.mono())?;
+        let who = who?;
+        let (Lead { ino: natural, .. }, _) = self.find(state, spot, path, Some(who))?;
+        state.detours.lead(tid, natural);
+        let Ok(Writing::Begin { spot, base }) = self.plan_write_at(state, spot.clone(), who, flags)
+        else {
+            return None;
+        };
+        let entry = base.clone().or_else(|| state.entry_of(natural))?;
+        let asked = Beginning { base, ..Beginning::of(spot, who, flags, Some(natural)) };
+        if asked.stand(state).inode() == Some(natural) {
+            return None;
+        }
+        let kept = promised.filter(|ino| state.is_promised(*ino));
+        let ino = kept.unwrap_or_else(|| state.fresh_ino());
+        let attr = attr_from(ino, &entry, entry.attrs.mtime, self.names_of(&entry).unwrap_or(1));
+        let inode =
+            state.inodes.entry(ino).or_insert_with(|| Inode::new(Node::Gone(entry.clone()), None));
+        (inode.node, inode.last) = (Node::Promised(entry), Some(asked.spot));
+        state.detours.promise(tid, ino);
+        state.count_lookup(ino);
+        Some(Found { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO })
     }
 
     /// Returns the path of a name that is looked for.
@@ -288,6 +333,6 @@ fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
             .get(id)
             .and_then(|generation| generation.published.as_ref())
             .is_some_and(|published| same_content(&published.entry, &seen.entry)),
-        Node::Version { .. } | Node::Gone => false,
+        Node::Version { .. } | Node::Gone(_) | Node::Promised(_) => false,
     }
 }

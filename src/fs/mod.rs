@@ -9,7 +9,9 @@
 //! with no lock held.
 
 mod attrs;
+mod beginning;
 mod create;
+mod detour;
 mod errno;
 mod filesystem;
 mod generation;

@@ -74,10 +74,9 @@ impl Filesystem {
     }
 
     /// Puts an entry under a name that must lead nowhere, and returns its inode.
-    pub(super) fn put_new(&self, spot: &Spot, entry: Entry) -> Reply<Ino> {
-        let mut state = self.0.state.lock();
+    pub(super) fn put_new(&self, state: &mut State, spot: &Spot, entry: Entry) -> Reply<Ino> {
         let path = state.path_of(spot).ok_or_else(|| state.why_no_path(spot))?;
-        if self.is_taken(&state, spot, &path) {
+        if self.is_taken(state, spot, &path) {
             return Err(Errno::EEXIST);
         }
         let mut ops = vec![(path.clone(), Op::Put(entry.clone()))];
@@ -86,12 +85,13 @@ impl Filesystem {
         let stamp = stamps.first().copied();
         let changed_ms = stamp.map_or(0, |stamp| stamp.ms);
         let seen = Seen { entry, stamp, changed_ms, left: Duration::MAX };
-        Ok(version_inode(&mut state, spot, &path, seen))
+        Ok(version_inode(state, spot, &path, seen))
     }
 
     fn make(&self, spot: &Spot, entry: Entry) -> Reply<Found> {
-        let ino = self.put_new(spot, entry)?;
+        // One lock for both: what nobody was told of yet is forgotten when its name goes.
         let mut state = self.0.state.lock();
+        let ino = self.put_new(&mut state, spot, entry)?;
         self.found(&mut state, Lead::lasting(ino), Some(spot))
     }
 
@@ -292,7 +292,7 @@ impl Filesystem {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         let old = match &inode.node {
             Node::Directory => return Err(Errno::EPERM),
-            Node::Gone => return Err(Errno::ENOENT),
+            Node::Gone(_) | Node::Promised(_) => return Err(Errno::ENOENT),
             Node::Version { .. } => inode.place().cloned().ok_or(Errno::ENOENT)?,
             // Its bytes are nobody's yet, so a second name has nothing to lead to.
             Node::Generation(id) => match state.generations.get(id) {

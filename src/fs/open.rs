@@ -2,7 +2,8 @@
 //!
 //! A reader gets the published version; where there is none yet it waits for it, within a limit; writers are
 //! the matter of `writing`. A new version is always another inode than the one the kernel looked up, and
-//! `ESTALE` is how the kernel is led there: it looks the name up once more and opens what it then finds.
+//! `ESTALE` is how the kernel is led there, once: it looks the name up again and opens what it then finds
+//! (see `detour`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,15 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::local::OpenBlob;
 use crate::namespace::Entry;
+
+/// How an inode is to be opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) who: Who,
+    pub(super) flags: OpenFlags,
+    /// Whoever it is was sent back once already, and must not be again.
+    pub(super) last: bool,
+}
 
 /// What an open for reading comes to.
 enum Reading {
@@ -38,15 +48,20 @@ impl Filesystem {
             if self.0.rules.read_only {
                 return Err(Errno::EROFS).into();
             }
-            return self.open_to_write(ino, who, flags, self.0.rules.deadline);
+            let wait = self.0.rules.deadline;
+            let to_write = |last| self.open_to_write(ino, Wish { who, flags, last }, wait);
+            return self.with_detour(caller, Some(flags), to_write);
         }
-        self.open_to_read(ino, who, flags, self.0.rules.open_wait)
+        let wait = self.0.rules.open_wait;
+        let to_read = |last| self.open_to_read(ino, Wish { who, flags, last }, wait);
+        self.with_detour(caller, None, to_read)
     }
 
-    fn open_to_read(&self, ino: Ino, who: Who, flags: OpenFlags, wait: Duration) -> Answer<Opened> {
+    pub(super) fn open_to_read(&self, ino: Ino, wish: Wish, wait: Duration) -> Answer<Opened> {
+        let Wish { who, flags, .. } = wish;
         let reading = {
             let mut state = self.0.state.lock();
-            self.plan_read(&mut state, ino, who, flags)
+            self.plan_read(&mut state, ino, wish)
         };
         match reading {
             Err(errno) => Err(errno).into(),
@@ -56,7 +71,7 @@ impl Filesystem {
                 let this = self.clone();
                 Answer::later(async move {
                     let left = this.wait_for(&mut moved, wait).await.ok_or(Errno::ENOENT)?;
-                    match this.open_to_read(ino, who, flags, left) {
+                    match this.open_to_read(ino, wish, left) {
                         Answer::Now(reply) => reply,
                         Answer::Later(work) => work.await,
                     }
@@ -77,19 +92,27 @@ impl Filesystem {
     }
 
     /// Decides what an open for reading comes to. Counts the open when it is `Done` or `Blob`.
-    fn plan_read(&self, state: &mut State, ino: Ino, who: Who, flags: OpenFlags) -> Reply<Reading> {
+    fn plan_read(&self, state: &mut State, ino: Ino, wish: Wish) -> Reply<Reading> {
+        let Wish { who, flags, last } = wish;
         if let Some(source) = state.guest_source(ino, who) {
             return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Source(source))));
         }
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => Err(Errno::EISDIR),
-            Node::Gone => Err(Errno::ESTALE),
+            Node::Gone(_) | Node::Promised(_) => Err(Errno::ESTALE),
             Node::Version { entry, changed_ms } => {
                 let (digest, size) = entry.content().ok_or(Errno::ENXIO)?;
-                if state.own_linked(entry, who).is_some() {
+                let own = state.own_linked(entry, who).and_then(|id| state.generations.get(&id));
+                if let Some(generation) = own {
                     // It writes the file by another name, and the kernel remembers this one from before.
-                    return Err(Errno::ESTALE);
+                    let source = Arc::clone(&generation.source);
+                    return if last {
+                        let bytes = Bytes::Source(source);
+                        Ok(Reading::Done(Self::attach_bytes(state, ino, who, bytes)))
+                    } else {
+                        Err(Errno::ESTALE)
+                    };
                 }
                 self.use_content(entry, *changed_ms)?;
                 self.0.rooms.metrics.hits.add(1);
@@ -106,7 +129,7 @@ impl Filesystem {
                 let id = *id;
                 let generation = state.generations.get(&id).ok_or(Errno::ESTALE)?;
                 let source = Arc::clone(&generation.source);
-                if generation.members.contains(&who) {
+                if who != Who::Unseen && generation.members.contains(&who) {
                     return Ok(Reading::Done(self.attach(
                         state,
                         ino,
@@ -136,7 +159,7 @@ impl Filesystem {
                         let moved = generation.moved.subscribe();
                         let held = generation.stage == Stage::Held;
                         let path = state.path_of(&spot).ok_or(Errno::ESTALE)?;
-                        if !held && self.seen(&path).is_some() {
+                        if !held && !last && self.seen(&path).is_some() {
                             // There is a published version: the kernel shall look again and find it.
                             return Err(Errno::ESTALE);
                         }
@@ -245,8 +268,11 @@ impl Filesystem {
     ) -> Opened {
         count_open(state, ino);
         let mode = self.settle_mode(state, ino, &source);
-        // Whoever reads what it writes itself sees its own doing.
-        let shaken = mode == Mode::Cached && generation.is_none() && state.is_shaken(ino);
+        // Whoever reads what it writes itself sees its own doing. Who cannot be seen empties the very inode
+        // that others read.
+        let shaken = mode == Mode::Cached
+            && generation.is_none()
+            && (who == Who::Unseen || state.is_shaken(ino));
         let io = if shaken { Io::Direct } else { io_of(mode, &source, flags) };
         let handle = state.fresh_handle();
         let file = OpenFile {
@@ -343,6 +369,9 @@ impl State {
     /// inode what guests write there, and the emptying by an open that it has not finished yet. Who
     /// reads through the page cache could then be given too little, or zeros at the end.
     fn is_shaken(&self, ino: Ino) -> bool {
+        if self.detours.lead_to(ino) {
+            return true;
+        }
         let Some(inode) = self.inodes.get(&ino) else { return false };
         let own = match inode.node {
             Node::Generation(id) => Some(id),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hearthfs_mount::{Errno, Handle, Ino};
 use parking_lot::MutexGuard;
 
+use super::detour::Detours;
 use super::generation::{Generation, Stage};
 use super::handle::{OpenDir, OpenFile};
 use super::inode::{GenId, Inode, Node, Source, Spot};
@@ -30,6 +31,8 @@ pub(super) struct State {
     pub(super) groups: HashMap<Stamp, Ino>,
     /// The generations of each such group, oldest first.
     pub(super) linked: HashMap<Stamp, Vec<GenId>>,
+    /// Who was sent back to look again.
+    pub(super) detours: Detours,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
     next_ino: u64,
@@ -48,6 +51,7 @@ impl State {
             dirs: HashMap::new(),
             groups: HashMap::new(),
             linked: HashMap::new(),
+            detours: Detours::default(),
             let_go: Vec::new(),
             next_ino: FIRST_GENERATION_INO,
             next_handle: 1,
@@ -107,6 +111,26 @@ impl State {
             at = self.slots.get(&(at, part.into()))?.published?;
         }
         Some((at, name.into()))
+    }
+
+    /// Returns what an inode is, or would be, as an entry; `None` for a directory.
+    pub(super) fn entry_of(&self, ino: Ino) -> Option<Entry> {
+        match &self.inodes.get(&ino)?.node {
+            Node::Directory => None,
+            Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry) => {
+                Some(entry.clone())
+            }
+            Node::Generation(id) => {
+                let generation = self.generations.get(id)?;
+                let published = generation.published.as_ref();
+                Some(published.map_or_else(|| generation.as_empty(), |p| p.entry.clone()))
+            }
+        }
+    }
+
+    /// Reports whether an inode stands ready for who was told of it to write.
+    pub(super) fn is_promised(&self, ino: Ino) -> bool {
+        self.inodes.get(&ino).is_some_and(|inode| matches!(inode.node, Node::Promised(_)))
     }
 
     /// Counts one lookup of an inode that the kernel is about to be told of.

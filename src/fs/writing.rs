@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use hearthfs_mount::{Answer, Errno, Handle, Ino, Io, OpenFlags, Opened, Reply};
 
-use super::create::{Beginning, MOVED};
+use super::beginning::Beginning;
+use super::create::MOVED;
 use super::filesystem::Filesystem;
 use super::generation::{Generation, Stage};
 use super::handle::{Bytes, OpenFile};
 use super::inode::{GenId, Mode, Node, Spot};
-use super::open::{beside, count_open, io_of};
+use super::open::{Wish, beside, count_open, io_of};
 use super::state::State;
 use super::who::Who;
 use crate::namespace::Entry;
@@ -27,64 +28,61 @@ pub(super) enum Writing {
     Begin { spot: Spot, base: Option<Entry> },
     /// What it would share is being published just now, and begins from that.
     Wait(tokio::sync::watch::Receiver<Stage>),
+    /// It comes under no name: this one has gone since the caller looked.
+    Orphan(Spot),
 }
 
 impl Filesystem {
-    pub(super) fn open_to_write(
-        &self,
-        ino: Ino,
-        who: Who,
-        flags: OpenFlags,
-        wait: Duration,
-    ) -> Answer<Opened> {
-        let plan = {
+    pub(super) fn open_to_write(&self, ino: Ino, wish: Wish, wait: Duration) -> Answer<Opened> {
+        let planned = {
             let mut state = self.0.state.lock();
-            match self.plan_write(&state, ino, who, flags) {
-                Ok(Writing::Join(id)) => return self.join(&mut state, ino, id, who, flags).into(),
-                plan => plan,
+            match self.plan_write(&state, ino, wish) {
+                Ok(Writing::Join(id)) => return self.join(&mut state, ino, id, wish).into(),
+                Ok(Writing::Wait(moved)) => Err(moved),
+                Ok(Writing::Begin { spot, base }) => {
+                    let asked = Beginning { base, ..beginning(&state, ino, wish, spot) };
+                    if asked.leads_elsewhere(&state) {
+                        return Err(Errno::ESTALE).into();
+                    }
+                    Ok(asked)
+                }
+                Ok(Writing::Orphan(spot)) => {
+                    let base = state.entry_of(ino).filter(|entry| entry.content().is_some());
+                    Ok(Beginning { base, orphan: true, ..beginning(&state, ino, wish, spot) })
+                }
+                Err(errno) => return Err(errno).into(),
             }
         };
-        let (spot, base) = match plan {
-            Ok(Writing::Begin { spot, base }) => (spot, base),
-            Ok(Writing::Wait(mut moved)) => {
-                let this = self.clone();
+        let this = self.clone();
+        let asked = match planned {
+            Ok(asked) => asked,
+            Err(mut moved) => {
                 return Answer::later(async move {
                     let left = this.wait_for(&mut moved, wait).await.ok_or(Errno::ETIMEDOUT)?;
-                    match this.open_to_write(ino, who, flags, left) {
+                    match this.open_to_write(ino, wish, left) {
                         Answer::Now(reply) => reply,
                         Answer::Later(work) => work.await,
                     }
                 });
             }
-            // A generation to join was joined above.
-            Ok(Writing::Join(_)) => return Err(Errno::ESTALE).into(),
-            Err(errno) => return Err(errno).into(),
         };
-        let asked = Beginning { spot, base, who, flags, requested: Some(ino), attrs: None };
         if self.has_room() && !asked.copies() {
             match self.begin_now(asked.clone()) {
                 Err(MOVED) => {}
                 begun => return begun.map(|begun| begun.opened).into(),
             }
         }
-        let this = self.clone();
         Answer::later(
             async move { this.begin_when_possible(asked).await.map(|begun| begun.opened) },
         )
     }
 
     /// Decides what an open for writing of an inode comes to.
-    pub(super) fn plan_write(
-        &self,
-        state: &State,
-        ino: Ino,
-        who: Who,
-        flags: OpenFlags,
-    ) -> Reply<Writing> {
+    fn plan_write(&self, state: &State, ino: Ino, wish: Wish) -> Reply<Writing> {
+        let Wish { who, flags, last } = wish;
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => return Err(Errno::EISDIR),
-            Node::Gone => {}
             Node::Version { entry, .. } if entry.content().is_none() => return Err(Errno::ENXIO),
             Node::Generation(id) => {
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
@@ -92,16 +90,20 @@ impl Filesystem {
                     return Ok(sharing(*id, generation));
                 }
             }
-            Node::Version { entry, changed_ms } => self.use_content(entry, *changed_ms)?,
+            Node::Version { entry, changed_ms } if !last => self.use_content(entry, *changed_ms)?,
+            Node::Version { .. } | Node::Gone(_) | Node::Promised(_) => {}
         }
-        // The kernel asks again only once. Where another version has taken the place of this one since
-        // the kernel looked it up, the way to what is there now begins here.
+        // Another version may have taken the place of this one since the kernel looked it up.
         let spot = state.place_to_write(ino).or(inode.last.clone()).ok_or(Errno::ESTALE)?;
-        let plan = self.plan_write_at(state, spot.clone(), who, flags)?;
-        let nowhere = matches!(&plan, Writing::Begin { base: None, .. })
-            && state.private_generations(&spot).next().is_none();
-        // The name is gone since: whether to make it again, only the program knows.
-        if nowhere { Err(Errno::ESTALE) } else { Ok(plan) }
+        match self.plan_write_at(state, spot.clone(), who, flags) {
+            Ok(Writing::Begin { base: None, .. })
+                if state.private_generations(&spot).next().is_none() => {}
+            Err(Errno::ESTALE) => {}
+            plan => return plan,
+        }
+        // The name is gone since: whether to make it again, only the program knows. Who has been asked that
+        // already has the file as it was when he looked.
+        if last { Ok(Writing::Orphan(spot)) } else { Err(Errno::ESTALE) }
     }
 
     /// Decides what an open for writing of a name comes to.
@@ -147,11 +149,11 @@ impl Filesystem {
         state: &mut State,
         requested: Ino,
         id: GenId,
-        who: Who,
-        flags: OpenFlags,
+        wish: Wish,
     ) -> Reply<Opened> {
+        let Wish { who, flags, last } = wish;
         let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
-        if generation.home() != requested {
+        if generation.home() != requested && generation.ino != requested && !last {
             generation.invited.insert(who);
             return Err(Errno::ESTALE);
         }
@@ -161,6 +163,13 @@ impl Filesystem {
         }
         Ok(attach_writer(self, state, requested, id, who, flags))
     }
+}
+
+/// Begins to write an inode, with the attributes that it has.
+fn beginning(state: &State, ino: Ino, wish: Wish, spot: Spot) -> Beginning {
+    let Wish { who, flags, last } = wish;
+    let attrs = state.entry_of(ino).map(|entry| entry.attrs);
+    Beginning { attrs, last, ..Beginning::of(spot, who, flags, Some(ino)) }
 }
 
 /// Shares a generation, once nobody is reading it to publish it: whoever wrote to it then would change what

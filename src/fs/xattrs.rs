@@ -74,7 +74,9 @@ impl Filesystem {
                     return Ok(generation.attrs.xattrs.clone());
                 }
             }
-            Node::Version { entry, .. } if inode.place().is_none() => {
+            Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry)
+                if inode.place().is_none() =>
+            {
                 return Ok(entry.attrs.xattrs.clone());
             }
             _ => {}

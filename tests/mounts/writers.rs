@@ -1,11 +1,21 @@
 //! Several writers of one file: by its name, by another of its names, and while it is being closed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
+use crate::harness::body::{self, Dice, Id};
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, sleep_ms};
+use crate::harness::time::thread;
+use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, now, sleep_ms};
+
+/// How many processes storm the names of a directory.
+const STORMERS: u32 = 6;
+const STORMED: [&str; 4] = ["first", "second", "third", "fourth"];
+const STORM_MS: u64 = 4_000;
+const STORMED_LEN_MAX: usize = 20_000;
 
 /// One node without a remote.
 struct Alone {
@@ -15,8 +25,12 @@ struct Alone {
 
 impl Alone {
     fn new(io: Io) -> Self {
+        Self::with(Options::new(io))
+    }
+
+    fn with(options: Options) -> Self {
         let site = Site::new();
-        Self { node: Node::start(&site, "m", None, Options::new(io)), _site: site }
+        Self { node: Node::start(&site, "m", None, options), _site: site }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -137,3 +151,86 @@ fn writers_that_append_and_map(io: Io) {
     }
 }
 in_both_modes!(writers_that_append_and_map);
+
+/// Many processes replace, rename over, remove, cut and read the same few names: each open finds some version
+/// whole or no file, and who makes files is never refused.
+fn writers_who_storm_a_few_names(io: Io) {
+    storm(&Alone::new(io));
+}
+in_both_modes!(writers_who_storm_a_few_names);
+
+/// The same by processes that the daemon cannot see. Then nothing is passed through.
+#[test]
+fn writers_unseen_who_storm_a_few_names() {
+    let test = "writers_unseen_who_storm_a_few_names";
+    if !crate::harness::is_root() {
+        crate::harness::skipped(test, "unshare --pid needs root");
+        return;
+    }
+    if crate::harness::command::need(test, "unshare") {
+        let words = ["unshare", "--pid", "--fork", "--kill-child"];
+        storm(&Alone::with(Options::new(Io::Ordinary).wrapped(&words)));
+    }
+}
+
+fn storm(alone: &Alone) {
+    let stormers: Vec<_> = (1..=STORMERS)
+        .map(|number| {
+            let mount = alone.node.mount.clone();
+            thread(move || rage(&mut Hand::new(), &mount, number))
+        })
+        .collect();
+    let (mut reads, mut faults) = (0, Vec::new());
+    for stormer in stormers {
+        let (read, found) = stormer.join().must("a stormer");
+        reads += read;
+        faults.extend(found);
+    }
+    let some = &faults[..faults.len().min(8)];
+    assert!(faults.is_empty(), "{} faults, such as {some:#?}", faults.len());
+    assert!(reads > 50, "too little was done: {reads} files read");
+}
+
+/// Does one thing after another to the names; returns how often a file was read, and what went wrong.
+fn rage(hand: &mut Hand, mount: &Path, number: u32) -> (u32, Vec<String>) {
+    let (mut dice, mut reads, mut faults) = (Dice::new(u64::from(number)), 0, Vec::new());
+    let mine = mount.join(format!("temporary {number}"));
+    let (start, mut seq) = (now(), 0);
+    while start.elapsed() < Duration::from_millis(STORM_MS) {
+        let pick = |dice: &mut Dice| mount.join(STORMED[dice.below(STORMED.len() as u64) as usize]);
+        let path = pick(&mut dice);
+        seq += 1;
+        let bytes = body::make(Id { writer: number, seq }, dice.len(STORMED_LEN_MAX));
+        // Who has opened what another writes takes part in it, and sees its bytes: so nobody does both.
+        let updates = number.is_multiple_of(3);
+        let (what, may_miss, done) = match dice.below(12) {
+            0..3 if !updates => ("write in place", false, hand.put(&path, &bytes)),
+            3 | 4 => {
+                let made = hand.put(&mine, &bytes);
+                ("rename over", false, made.and_then(|()| hand.rename(&mine, &path)))
+            }
+            5 => ("unlink", true, hand.unlink(&path)),
+            6 => ("rename", true, hand.rename(&path, &pick(&mut dice))),
+            7 => ("stat", true, hand.stat(&path).map(drop)),
+            0..3 | 8.. if updates => {
+                let opened = hand.open(&path, OFlags::RDWR, 0);
+                ("open to update", true, opened.and_then(|fd| hand.close(fd)))
+            }
+            _ => {
+                let read = hand.get(&path);
+                let checked = read.map(|bytes| body::check(&bytes));
+                reads += u32::from(checked.is_ok());
+                if let Ok(Err(fault)) = &checked {
+                    faults.push(format!("read: {fault}"));
+                }
+                ("read", true, checked.map(drop))
+            }
+        };
+        match done {
+            Err(Errno::NOENT) if may_miss => {}
+            Err(errno) => faults.push(format!("{what}: {errno:?}")),
+            Ok(()) => {}
+        }
+    }
+    (reads, faults)
+}

@@ -243,6 +243,32 @@ impl<'a> Kernel<'a> {
         self.answer(|vfs| vfs.open(who, found.ino, flags)).map(drop)
     }
 
+    /// Opens a file, or cuts it to a size; something happens before each look and each act.
+    pub(super) fn race(
+        &mut self,
+        who: &Caller,
+        path: &str,
+        act: Result<(Fd, OpenFlags), u64>,
+        mut meanwhile: impl FnMut(&mut Self),
+    ) -> Reply<()> {
+        self.twice(|kernel| {
+            meanwhile(kernel);
+            let ino = kernel.find(who, path)?.ino;
+            meanwhile(kernel);
+            match act {
+                Ok((fd, flags)) => {
+                    let opened = kernel.answer(|vfs| vfs.open(who, ino, flags))?;
+                    kernel.open.insert(fd, Open { ino, opened });
+                }
+                Err(size) => {
+                    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                    kernel.answer(|vfs| vfs.setattr(who, ino, set))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Closes a duplicate of a descriptor.
     pub(super) fn close_duplicate(&self, who: &Caller, fd: Fd) -> Reply<()> {
         let (ino, handle, _) = self.of(fd);

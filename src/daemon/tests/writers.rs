@@ -1,6 +1,6 @@
 //! Several writers, several names: what programs rarely do, and random ones hardly ever meet.
 
-use hearthfs_mount::{Errno, OpenFlags};
+use hearthfs_mount::{Caller, Errno, OpenFlags};
 
 use super::kernel::Kernel;
 use super::node::{node, runtime};
@@ -291,24 +291,105 @@ fn who_cuts_what_another_writes_does_not_take_part_in_it() {
 #[test]
 fn who_comes_too_late_to_write_makes_no_file() {
     in_both_modes(|kernel| {
-        let (program, other) = (Program::start(), Program::start());
-        let who = program.caller();
+        let other = Program::start();
         for flags in [UPDATE, REPLACE] {
+            let (program, late) = (Program::start(), Program::start());
+            let who = late.caller();
             put(kernel, &other, "file", b"text");
             let remove = |kernel: &mut Kernel<'_>| kernel.unlink(&other.caller(), "file").unwrap();
             assert_eq!(kernel.open_late(&who, "file", flags, remove), Err(Errno::ESTALE));
             assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));
             // What another has put there meanwhile is what it is led to.
+            let who = program.caller();
             put(kernel, &other, "file", b"text");
             let replace = |kernel: &mut Kernel<'_>| {
                 kernel.unlink(&other.caller(), "file").unwrap();
                 put(kernel, &other, "file", b"other");
             };
             assert_eq!(kernel.open_late(&who, "file", flags, replace), Err(Errno::ESTALE));
-            let expected = if flags.truncate { 0 } else { 5 };
-            assert_eq!(kernel.stat(&who, "file").unwrap().size, expected, "its own");
+            let own = kernel.stat(&who, "file").unwrap();
+            assert_ne!(own.ino, kernel.stat(&other.caller(), "file").unwrap().ino, "its own");
             assert_eq!(kernel.stat(&other.caller(), "file").unwrap().size, 5);
             kernel.unlink(&who, "file").unwrap();
         }
+    });
+}
+
+#[test]
+fn nobody_is_sent_back_twice() {
+    in_both_modes(|kernel| {
+        let (other, reader) = (Program::start(), Program::start());
+        let unseen = Caller { uid: 0, gid: 0, tid: 0 };
+        for (flags, removed, seen) in [
+            (UPDATE, false, true),
+            (UPDATE, true, true),
+            (UPDATE, false, false),
+            (UPDATE, true, false),
+            (REPLACE, false, true),
+            (REPLACE, true, true),
+            (REPLACE, false, false),
+            (REPLACE, true, false),
+        ] {
+            let program = Program::start();
+            let who = if seen { program.caller() } else { unseen };
+            put(kernel, &other, "file", b"text");
+            let mut moves = 0;
+            let opened = kernel.race(&who, "file", Ok((1, flags)), |kernel| {
+                moves += 1;
+                kernel.unlink(&other.caller(), "file").unwrap();
+                if moves < 4 || !removed {
+                    put(kernel, &other, "file", b"other");
+                }
+            });
+            let case = format!("{flags:?}, removed: {removed}, seen: {seen}");
+            assert_eq!(opened, Ok(()), "{case}");
+            kernel.write(1, 0, b"OWN").unwrap();
+            kernel.close(&who, 1).unwrap();
+            // What is written to a file that has gone is lost with it.
+            let found = kernel.stat(&reader.caller(), "file");
+            if removed && moves == 4 {
+                assert_eq!(found.err(), Some(Errno::ENOENT), "{case}");
+                continue;
+            }
+            let expected: &[u8] = if flags.truncate { b"OWN" } else { b"OWNer" };
+            assert_eq!(get(kernel, &reader, "file"), expected, "{case}");
+            kernel.unlink(&other.caller(), "file").unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_cuts_a_file_is_not_sent_back_twice() {
+    in_both_modes(|kernel| {
+        let (other, cutter) = (Program::start(), Program::start());
+        for size in [0, 2] {
+            put(kernel, &other, "file", b"text");
+            let mut moves = 0;
+            let done = kernel.race(&cutter.caller(), "file", Err(size), |kernel| {
+                moves += 1;
+                put(kernel, &other, "file", b"other");
+            });
+            assert_eq!((done, moves), (Ok(()), 4));
+            kernel.truncate(&cutter.caller(), "file", size).unwrap();
+            assert_eq!(kernel.stat(&other.caller(), "file").unwrap().size, size);
+        }
+    });
+}
+
+#[test]
+fn who_opens_what_another_makes_makes_no_file_himself() {
+    in_both_modes(|kernel| {
+        let (one, guest, late) = (Program::start(), Program::start(), Program::start());
+        kernel.open(&one.caller(), "file", 1, REPLACE, true).unwrap();
+        kernel.open(&guest.caller(), "file", 2, REPLACE, true).unwrap();
+        kernel.write(1, 0, b"first").unwrap();
+        kernel.open(&Caller { uid: 0, gid: 0, tid: 0 }, "file", 3, UPDATE, false).unwrap();
+        kernel.close(&late.caller(), 3).unwrap();
+        assert_eq!(kernel.list(&late.caller(), "").unwrap(), ["file"]);
+        kernel.close(&one.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &late, "file"), b"first", "not the empty one");
+        kernel.write(2, 0, b"second").unwrap();
+        kernel.close(&guest.caller(), 2).unwrap();
+        assert_eq!(get(kernel, &late, "file"), b"second");
     });
 }
