@@ -6,8 +6,10 @@ use hearthfs_mount::{
     Answer, Attr, Caller, Errno, FileType, Handle, Ino, OpenFlags, Reply, SetAttr, SetTime,
     Timespec,
 };
+use tokio::sync::watch;
 
 use super::filesystem::Filesystem;
+use super::generation::Stage;
 use super::handle::type_of;
 use super::inode::{Node, Spot};
 use super::lookup::{Seen, TTL_OF_GENERATION, same_content, seen_in};
@@ -235,15 +237,22 @@ impl Filesystem {
                 Some(Node::Generation(id)) => Some(*id),
                 _ => None,
             });
+            let open = id.is_some_and(|id| state.is_open_for_writing(id));
             match id.and_then(|id| state.generations.get_mut(&id)) {
                 // What is published is in the hands of readers; only those who write it go on with it.
                 Some(generation)
                     if set.handle.is_some()
-                        || (generation.writers > 0
+                        || (open
                             && (generation.can_join() || generation.members.contains(&who))) =>
                 {
                     generation.invited.remove(&who);
                     return generation.set_size(size).err().map(|error| Err(error.into()).into());
+                }
+                // Its writers have closed it, and it is being published: what is cut is what they have closed.
+                Some(generation) if generation.settling || generation.stage == Stage::Private => {
+                    let moved = generation.moved.subscribe();
+                    drop(state);
+                    return Some(self.truncate_published(who, ino, size, last, moved));
                 }
                 _ => {}
             }
@@ -254,6 +263,26 @@ impl Filesystem {
             }
         }
         Some(self.truncate_path(who, ino, size, last))
+    }
+
+    /// Truncates a file by its path once it is published.
+    fn truncate_published(
+        &self,
+        who: Who,
+        ino: Ino,
+        size: u64,
+        last: bool,
+        mut moved: watch::Receiver<Stage>,
+    ) -> Answer<(Attr, Duration)> {
+        let this = self.clone();
+        Answer::later(async move {
+            let came = this.wait_for(&mut moved, this.0.rules.deadline).await;
+            came.ok_or(Errno::ETIMEDOUT)?;
+            match this.truncate_path(who, ino, size, last) {
+                Answer::Now(reply) => reply,
+                Answer::Later(work) => work.await,
+            }
+        })
     }
 
     /// Truncates a published file by its path: a whole new version, published at once, or with the last

@@ -171,6 +171,11 @@ impl Generation {
             || (member && goes_on() && self.unpublished_bytes())
     }
 
+    /// Reports whether an open for writing has to wait for what it is about to publish, and begins from that.
+    pub(super) fn is_awaited(&self, flags: OpenFlags) -> bool {
+        self.settling && !flags.truncate
+    }
+
     /// Returns the inode to which the kernel is led for it.
     pub(super) fn home(&self) -> Ino {
         self.guest_on.unwrap_or(self.ino)

@@ -335,6 +335,8 @@ impl Filesystem {
                 && generation.stage != Stage::Dropped
                 && generation.unpublished_as(seen)
                 && (file.flushed || file.closed);
+            // Who opens it for writing now begins from what that publish is about to make of it.
+            generation.settling |= late;
             // Written, and torn down without any close that we could see: not a close.
             let torn = !generation.leaves_no_trace()
                 && generation.published.is_none()
@@ -368,8 +370,10 @@ impl Filesystem {
             }
         }
         let mut state = self.0.state.lock();
-        if state.generations.get(&id).is_some_and(|generation| generation.writers == 0) {
-            state.end_generation(id);
+        match state.generations.get_mut(&id) {
+            Some(generation) if generation.writers > 0 => generation.settled(),
+            Some(_) => state.end_generation(id),
+            None => {}
         }
         close_files(state);
         done
@@ -430,7 +434,7 @@ struct Stored {
 
 impl State {
     /// Reports whether somebody has a generation open for writing and has not closed it.
-    fn is_open_for_writing(&self, id: GenId) -> bool {
+    pub(super) fn is_open_for_writing(&self, id: GenId) -> bool {
         self.files.values().any(|file| file.generation == Some(id) && file.write && !file.closed)
     }
 }

@@ -86,7 +86,7 @@ impl Filesystem {
             Node::Version { entry, .. } if entry.content().is_none() => return Err(Errno::ENXIO),
             Node::Generation(id) => {
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
-                if generation.admits(who, flags) {
+                if generation.admits(who, flags) || generation.is_awaited(flags) {
                     return Ok(sharing(*id, generation));
                 }
             }
@@ -132,7 +132,8 @@ impl Filesystem {
         let bound = state.slots.get(&spot).and_then(|slot| slot.published);
         if let Some(Node::Generation(id)) =
             bound.and_then(|ino| state.inodes.get(&ino)).map(|inode| &inode.node)
-            && let Some(generation) = state.generations.get(id).filter(|g| g.admits(who, flags))
+            && let Some(generation) =
+                state.generations.get(id).filter(|g| g.admits(who, flags) || g.is_awaited(flags))
         {
             return Ok(sharing(*id, generation));
         }

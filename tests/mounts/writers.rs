@@ -16,6 +16,8 @@ const STORMERS: u32 = 6;
 const STORMED: [&str; 4] = ["first", "second", "third", "fourth"];
 const STORM_MS: u64 = 4_000;
 const STORMED_LEN_MAX: usize = 20_000;
+/// How often a writer alone goes through its calls.
+const SEQUENCES: usize = 600;
 
 /// One node without a remote.
 struct Alone {
@@ -151,6 +153,42 @@ fn writers_that_append_and_map(io: Io) {
     }
 }
 in_both_modes!(writers_that_append_and_map);
+
+/// One after the other, each on files of its own: what a call has done is there for the next, although the kernel tells
+/// us of the end of a descriptor only later. All write the same bytes, which are kept once.
+fn writers_who_do_one_thing_after_another(io: Io) {
+    let alone = Alone::new(io);
+    let workers: Vec<_> = (0..3)
+        .map(|number| {
+            let dir = alone.at(&format!("w{number}"));
+            thread(move || {
+                let mut hand = Hand::new();
+                hand.mkdir(&dir).must("mkdir");
+                for round in 0..SEQUENCES {
+                    let at = dir.join(format!("f{}", round % 9));
+                    let body = vec![b'q'; if round % 2 == 0 { 1 } else { 5_000 }];
+                    hand.put(&at, &body).must("put");
+                    hand.truncate(&at, 3).must("cut it");
+                    let mut wanted = [&body[..body.len().min(3)], b"\0\0\0"].concat();
+                    wanted.truncate(3);
+                    assert_eq!(hand.get(&at).must("read"), wanted, "round {round}, cut");
+                    let fd = hand.open(&at, OFlags::WRONLY | OFlags::APPEND, 0).must("open");
+                    hand.write(fd, b"A").must("append");
+                    hand.close(fd).must("close");
+                    wanted.push(b'A');
+                    assert_eq!(hand.get(&at).must("read"), wanted, "round {round}, appended");
+                    hand.truncate(&at, 2).must("cut it again");
+                    assert_eq!(hand.get(&at).must("read"), wanted[..2], "round {round}, cut again");
+                    hand.unlink(&at).must("unlink");
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().must("a worker");
+    }
+}
+in_both_modes!(writers_who_do_one_thing_after_another);
 
 /// Many processes replace, rename over, remove, cut and read the same few names: each open finds some version
 /// whole or no file, and who makes files is never refused.

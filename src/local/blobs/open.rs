@@ -16,6 +16,8 @@ use crate::local::seal::{Seal, hash_file};
 
 /// Warnings about damaged blobs in one minute; the rest is counted and told at DEBUG.
 const DAMAGE_WARNINGS_PER_MINUTE: u32 = 10;
+/// How often a blob is looked for that should be there and cannot be opened.
+const OPEN_TRIES_MAX: u32 = 4;
 
 impl Blobs {
     /// Opens a blob of `size` bytes; `None` when it is not there, or was not what its name says.
@@ -26,6 +28,20 @@ impl Blobs {
         if digest.is_empty_content() {
             return if size == 0 { self.open_empty().map(Some) } else { Ok(None) };
         }
+        for _ in 1..OPEN_TRIES_MAX {
+            if let Some(open) = self.try_to_open(digest, size)? {
+                return Ok(Some(open));
+            }
+            // Writers of the same bytes may be moving their files in and out just now.
+            drop(self.stripe(digest));
+            if !self.contains(digest) {
+                return Ok(None);
+            }
+        }
+        self.try_to_open(digest, size)
+    }
+
+    fn try_to_open(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         let Some(pin) = self.pin(digest) else { return Ok(None) };
         let Some((file, seal)) = self.open_file(digest)? else { return Ok(None) };
         let Some(held) = self.0.table.lock().tier.get(digest) else { return Ok(None) };

@@ -457,3 +457,21 @@ fn threads_never_read_wrong_bytes() {
         assert_eq!(there, run.path(&Digest::of(&content)).exists());
     }
 }
+
+#[test]
+fn p3_stable_open_of_a_blob_whose_writers_come_and_go() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let (_stays, ..) = run.put_unsealed(b"same");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for _ in 0..2000 {
+                let (file, digest, _) = run.put_unsealed(b"same");
+                drop(run.blobs.withdraw(&digest, &file).unwrap());
+            }
+        });
+        while !writer.is_finished() {
+            assert_eq!(run.read(b"same").as_deref(), Some(&b"same"[..]));
+        }
+    });
+}
