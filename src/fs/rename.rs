@@ -119,7 +119,8 @@ impl Filesystem {
         for id in &ids {
             let Some(generation) = state.generations.get_mut(id) else { continue };
             generation.place = Some(to.spot.clone());
-            generation.fresh = true;
+            // Who began from nothing and has written nothing still makes no file.
+            generation.fresh |= generation.clean.size > 0;
             let ino = generation.ino;
             if let Some(inode) = state.inodes.get_mut(&ino) {
                 inode.places.retain(|place| *place != from.spot);

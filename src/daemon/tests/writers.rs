@@ -379,17 +379,33 @@ fn who_cuts_a_file_is_not_sent_back_twice() {
 #[test]
 fn who_opens_what_another_makes_makes_no_file_himself() {
     in_both_modes(|kernel| {
-        let (one, guest, late) = (Program::start(), Program::start(), Program::start());
-        kernel.open(&one.caller(), "file", 1, REPLACE, true).unwrap();
-        kernel.open(&guest.caller(), "file", 2, REPLACE, true).unwrap();
-        kernel.write(1, 0, b"first").unwrap();
-        kernel.open(&Caller { uid: 0, gid: 0, tid: 0 }, "file", 3, UPDATE, false).unwrap();
-        kernel.close(&late.caller(), 3).unwrap();
-        assert_eq!(kernel.list(&late.caller(), "").unwrap(), ["file"]);
-        kernel.close(&one.caller(), 1).unwrap();
-        assert_eq!(get(kernel, &late, "file"), b"first", "not the empty one");
-        kernel.write(2, 0, b"second").unwrap();
-        kernel.close(&guest.caller(), 2).unwrap();
-        assert_eq!(get(kernel, &late, "file"), b"second");
+        for name in ["file", "moved"] {
+            let (mut one, guest, late) = (Program::start(), Program::start(), Program::start());
+            put(kernel, &guest, "file", b"text");
+            let mut moves = 0;
+            let opened = kernel.race(&late.caller(), "file", Ok((3, UPDATE)), |kernel| {
+                moves += 1;
+                if moves < 4 {
+                    return;
+                }
+                kernel.unlink(&guest.caller(), "file").unwrap();
+                kernel.open(&one.caller(), "file", 1, REPLACE, true).unwrap();
+                kernel.open(&guest.caller(), "file", 2, REPLACE, true).unwrap();
+                kernel.write(2, 0, b"second").unwrap();
+                one.kill();
+                kernel.write(1, 0, b"first").unwrap();
+                kernel.close(&one.caller(), 1).unwrap();
+            });
+            assert_eq!((opened, moves), (Ok(()), 4));
+            if name != "file" {
+                kernel.rename(&guest.caller(), "file", name).unwrap();
+            }
+            kernel.close(&late.caller(), 3).unwrap();
+            let found = kernel.stat(&Program::start().caller(), name);
+            assert_eq!(found.err(), Some(Errno::ENOENT), "nobody has closed what he made");
+            kernel.close(&guest.caller(), 2).unwrap();
+            assert_eq!(get(kernel, &late, name), b"second");
+            kernel.unlink(&late.caller(), name).unwrap();
+        }
     });
 }
