@@ -293,7 +293,7 @@ impl Filesystem {
                 return Err(Errno::EEXIST);
             }
             Writing::Join(id) => {
-                let ino = state.generations.get(&id).ok_or(Errno::ESTALE)?.ino;
+                let ino = state.generations.get(&id).ok_or(Errno::ESTALE)?.home();
                 let opened = self.join(&mut state, requested.unwrap_or(ino), id, who, flags)?;
                 return Ok(Begun { ino, opened });
             }
@@ -346,6 +346,7 @@ impl Filesystem {
             members: HashSet::from([who]),
             invited: HashSet::new(),
             guest_on,
+            guest: guest_on.is_some(),
             closed_once: false,
             writers: 0,
             fresh: base.is_none() || (flags.truncate && !empty_base),
@@ -405,7 +406,7 @@ impl Filesystem {
     ) -> Reply<GenId> {
         let spot = {
             let state = self.0.state.lock();
-            state.place_to_write(ino).ok_or(Errno::ESTALE)?
+            state.place_to_write(state.owner(ino)).ok_or(Errno::ESTALE)?
         };
         let path = self.0.state.lock().path_of(&spot).ok_or(Errno::ESTALE)?;
         let base = self.seen(&path).map(|seen| seen.entry).ok_or(Errno::ESTALE)?;
@@ -480,12 +481,12 @@ fn host(
         .filter_map(|id| state.generations.get(&id))
         .filter(|generation| {
             let empty = generation.published.as_ref().is_none_or(|p| p.mark.size == 0);
-            generation.guest_on.is_none()
+            !generation.guest
                 && (generation.writers > 0 || generation.published.is_some())
                 && empty
                 && !generation.unpublished_bytes()
         })
-        .map(|generation| generation.ino)
+        .map(Generation::home)
         .last()?;
     Some(ino).filter(wanted)
 }

@@ -49,8 +49,9 @@ pub(super) enum Node {
     },
     /// A file that is being written.
     Generation(GenId),
-    /// A file that was written and will never be an entry; nobody has it open any more.
-    Gone,
+    /// A file that was written and will never be an entry, as it was when nobody wrote it any more. Guests may
+    /// still stand here, and readers.
+    Gone(Entry),
 }
 
 /// What the kernel holds on to by number.

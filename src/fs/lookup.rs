@@ -173,10 +173,10 @@ impl Filesystem {
         }
         let newest = state
             .private_generations(spot)
-            .filter(|id| state.generations.get(id).is_some_and(|g| g.guest_on.is_none()))
+            .filter(|id| state.generations.get(id).is_some_and(|g| !g.guest))
             .last();
         let newest = newest.and_then(|id| state.generations.get(&id));
-        newest.map(|generation| (Lead::lasting(generation.ino), None))
+        newest.map(|generation| (Lead::lasting(generation.home()), None))
     }
 
     /// Tells the kernel of an inode, and counts that it was told. It must not remember the name for longer
@@ -288,6 +288,6 @@ fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
             .get(id)
             .and_then(|generation| generation.published.as_ref())
             .is_some_and(|published| same_content(&published.entry, &seen.entry)),
-        Node::Version { .. } | Node::Gone => false,
+        Node::Version { .. } | Node::Gone(_) => false,
     }
 }

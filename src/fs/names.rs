@@ -278,6 +278,7 @@ impl Filesystem {
     pub(super) fn link_name(&self, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {
         let done = self.spot(parent, name).and_then(|spot| {
             let mut state = self.0.state.lock();
+            let ino = state.owner(ino);
             self.link_into(&mut state, ino, &spot)?;
             self.found(&mut state, Lead::lasting(ino), Some(&spot))
         });
@@ -292,7 +293,7 @@ impl Filesystem {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         let old = match &inode.node {
             Node::Directory => return Err(Errno::EPERM),
-            Node::Gone => return Err(Errno::ENOENT),
+            Node::Gone(_) => return Err(Errno::ENOENT),
             Node::Version { .. } => inode.place().cloned().ok_or(Errno::ENOENT)?,
             // Its bytes are nobody's yet, so a second name has nothing to lead to.
             Node::Generation(id) => match state.generations.get(id) {

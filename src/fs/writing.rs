@@ -84,7 +84,7 @@ impl Filesystem {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => return Err(Errno::EISDIR),
-            Node::Gone => {}
+            Node::Gone(_) => {}
             Node::Version { entry, .. } if entry.content().is_none() => return Err(Errno::ENXIO),
             Node::Generation(id) => {
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
@@ -96,7 +96,8 @@ impl Filesystem {
         }
         // The kernel asks again only once. Where another version has taken the place of this one since
         // the kernel looked it up, the way to what is there now begins here.
-        let spot = state.place_to_write(ino).or(inode.last.clone()).ok_or(Errno::ESTALE)?;
+        let spot =
+            state.place_to_write(state.owner(ino)).or(inode.last.clone()).ok_or(Errno::ESTALE)?;
         let plan = self.plan_write_at(state, spot.clone(), who, flags)?;
         let nowhere = matches!(&plan, Writing::Begin { base: None, .. })
             && state.private_generations(&spot).next().is_none();
@@ -121,7 +122,7 @@ impl Filesystem {
         let open = linked.into_iter().chain(state.private_generations(&spot));
         let joinable = open.filter_map(|id| {
             let generation = state.generations.get(&id)?;
-            let welcome = generation.guest_on.is_none() || generation.members.contains(&who);
+            let welcome = !generation.guest || generation.members.contains(&who);
             (welcome && generation.admits(who, flags)).then_some((id, generation))
         });
         if let Some((id, generation)) = joinable.last() {

@@ -66,8 +66,10 @@ impl Filesystem {
 
     fn xattrs_of(&self, ino: Ino) -> Reply<Xattrs> {
         let state = self.0.state.lock();
+        let ino = state.owner(ino);
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
+            Node::Gone(entry) => return Ok(entry.attrs.xattrs.clone()),
             Node::Generation(id) => {
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
                 if generation.published.is_none() || inode.place().is_none() {
