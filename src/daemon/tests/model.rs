@@ -17,7 +17,8 @@ use super::kernel::Fd;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Thing {
     Dir,
-    Link(String),
+    /// The target, and the group of hard links it belongs to.
+    Link(String, Option<u64>),
     /// The content, and the group of hard links it belongs to.
     File(Vec<u8>, Option<u64>),
 }
@@ -266,7 +267,8 @@ impl Model {
                 if let Some(thing) = self.published(at) {
                     let thing = match thing {
                         Thing::File(bytes, _) => Thing::File(bytes, None),
-                        other => other,
+                        Thing::Link(target, _) => Thing::Link(target, None),
+                        Thing::Dir => Thing::Dir,
                     };
                     tree.insert(at.to_owned(), thing);
                 }

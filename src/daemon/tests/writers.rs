@@ -312,3 +312,15 @@ fn who_comes_too_late_to_write_makes_no_file() {
         }
     });
 }
+
+#[test]
+fn a_symbolic_link_that_is_renamed_to_a_further_name_of_itself_stays() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        kernel.symlink(&who, "first", "target").unwrap();
+        kernel.link(&who, "first", "second").unwrap();
+        kernel.rename(&who, "second", "first").unwrap();
+        assert_eq!(kernel.list(&who, "").unwrap(), ["first", "second"]);
+    });
+}

@@ -23,7 +23,7 @@ impl Model {
             _ if !taken && !wish.create => return Err(Errno::ENOENT),
             _ if taken && wish.create && wish.exclusive => return Err(Errno::EEXIST),
             Some(Thing::Dir) => return Err(Errno::EISDIR),
-            Some(Thing::Link(_)) => return Err(Errno::ENXIO),
+            Some(Thing::Link(..)) => return Err(Errno::ENXIO),
             _ => {}
         }
         let admits = |draft: &Draft| !wish.truncate || draft.members.contains(&program);
@@ -87,7 +87,7 @@ impl Model {
             (Some((id, _)), _) => Bytes::Draft(id),
             (None, Some(Thing::File(bytes, _))) => Bytes::Version(bytes),
             (None, Some(Thing::Dir)) => return Err(Errno::EISDIR),
-            (None, Some(Thing::Link(_))) => return Err(Errno::ENXIO),
+            (None, Some(Thing::Link(..))) => return Err(Errno::ENXIO),
             (None, None) => return Err(Errno::ENOENT),
         };
         self.handles.insert(fd, Handle { program, write: false, bytes });
@@ -237,7 +237,7 @@ impl Model {
                 Ok(())
             }
             Some(Thing::Dir) => Err(Errno::EISDIR),
-            Some(Thing::Link(_)) => Err(Errno::EINVAL),
+            Some(Thing::Link(..)) => Err(Errno::EINVAL),
             None => Err(Errno::ENOENT),
         }
     }
