@@ -2,6 +2,7 @@
 //! through a kernel.
 
 mod given;
+mod guests;
 mod kernel;
 mod model;
 mod node;

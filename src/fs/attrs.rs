@@ -58,6 +58,13 @@ pub(super) fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> A
 impl Filesystem {
     /// Returns attributes, and for how long the kernel may take them for granted.
     pub(super) fn attr_of(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
+        let asked = ino;
+        let ino = state.owner(asked);
+        let (attr, ttl) = self.own_attr(state, ino)?;
+        Ok((Attr { ino: asked, ..attr }, ttl))
+    }
+
+    fn own_attr(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => Ok((self.directory_attr(state, ino), self.ttl())),
@@ -68,16 +75,7 @@ impl Filesystem {
             Node::Generation(id) => {
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
                 let (size, mtime) = generation.size_and_mtime()?;
-                let mut attrs = generation.attrs.clone();
-                attrs.mtime = mtime;
-                if attrs.atime == Time::default() {
-                    attrs.atime = mtime;
-                }
-                let entry = Entry {
-                    kind: Kind::File { digest: crate::digest::Digest::empty(), size },
-                    attrs,
-                    link: generation.link,
-                };
+                let entry = generation.as_entry((size, mtime));
                 let nlink = self.names_of(&entry).unwrap_or(u32::from(!inode.places.is_empty()));
                 let changed = generation.published.as_ref().map(|p| Time::from_ms(p.changed_ms));
                 let changed = changed.unwrap_or(mtime).max(mtime);
@@ -233,6 +231,7 @@ impl Filesystem {
         {
             let mut state = self.0.state.lock();
             let by_handle = set.handle.and_then(|handle| state.files.get(&handle)?.generation);
+            let ino = state.owner(ino);
             let id = by_handle.or(match state.inodes.get(&ino).map(|inode| &inode.node) {
                 Some(Node::Generation(id)) => Some(*id),
                 _ => None,
@@ -334,6 +333,7 @@ impl Filesystem {
     pub(super) fn set_attrs(&self, ino: Ino, set: SetAttr) -> Reply<()> {
         let now = self.now();
         let mut state = self.0.state.lock();
+        let ino = state.owner(ino);
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         let (generation, places) = match inode.node {
             Node::Generation(id) => (Some(id), inode.places.clone()),
@@ -408,6 +408,7 @@ impl Filesystem {
         }
         let mut state = self.0.state.lock();
         let state = &mut *state;
+        let ino = state.owner(ino);
         let inode = state.inodes.get_mut(&ino).ok_or(Errno::ESTALE)?;
         let spot: Option<Spot> = inode.place().cloned();
         match &mut inode.node {
@@ -421,11 +422,8 @@ impl Filesystem {
                 }
             }
             // An open file without a name: nobody else can ever see it.
-            Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry)
-                if spot.is_none() =>
-            {
-                return edit(&mut entry.attrs);
-            }
+            Node::Version { entry, .. } if spot.is_none() => return edit(&mut entry.attrs),
+            Node::Gone(entry) | Node::Promised(entry) => return edit(&mut entry.attrs),
             _ => {}
         }
         let path = match spot {

@@ -2,6 +2,7 @@
 
 use hearthfs_mount::{Ino, OpenFlags};
 
+use super::generation::Generation;
 use super::inode::{Mode, Node, Spot};
 use super::state::State;
 use super::who::Who;
@@ -151,12 +152,12 @@ fn host(
         .filter_map(|id| state.generations.get(&id))
         .filter(|generation| {
             let empty = generation.published.as_ref().is_none_or(|p| p.mark.size == 0);
-            generation.guest_on.is_none()
+            !generation.guest
                 && (generation.writers > 0 || generation.published.is_some())
                 && empty
                 && !generation.unpublished_bytes()
         })
-        .map(|generation| generation.ino)
+        .map(Generation::home)
         .last()?;
     Some(ino).filter(wanted)
 }

@@ -358,6 +358,7 @@ impl Filesystem {
             members: HashSet::from([who]),
             invited: HashSet::new(),
             guest_on,
+            guest: guest_on.is_some(),
             closed_once: false,
             writers: 0,
             fresh: (base.is_none() && creates) || (flags.truncate && !empty_base),
@@ -421,7 +422,7 @@ impl Filesystem {
     ) -> Reply<GenId> {
         let spot = {
             let state = self.0.state.lock();
-            state.place_to_write(ino).ok_or(Errno::ESTALE)?
+            state.place_to_write(state.owner(ino)).ok_or(Errno::ESTALE)?
         };
         let path = self.0.state.lock().path_of(&spot).ok_or(Errno::ESTALE)?;
         let base = self.seen(&path).map(|seen| seen.entry).ok_or(Errno::ESTALE)?;

@@ -255,6 +255,7 @@ impl State {
             }
             self.sweep_slot(&spot);
         }
+        self.find_heir(id);
         if idle {
             self.end_generation(id);
         }
@@ -264,6 +265,9 @@ impl State {
     /// Forgets a generation that no handle writes any more. Its inode becomes what was published of it,
     /// or nothing.
     pub(super) fn end_generation(&mut self, id: GenId) {
+        if self.generations.get(&id).is_some_and(|generation| !generation.is_lost()) {
+            self.find_heir(id);
+        }
         let Some(generation) = self.generations.remove(&id) else { return };
         if let Some(group) = generation.link
             && let Some(ids) = self.linked.get_mut(&group)
@@ -273,7 +277,9 @@ impl State {
                 self.linked.remove(&group);
             }
         }
-        let (ino, gone) = (generation.ino, generation.as_empty());
+        let ino = generation.ino;
+        let seen = generation.size_and_mtime().unwrap_or((0, generation.attrs.mtime));
+        let gone = generation.as_entry(seen);
         self.let_go(generation.source);
         if let Some(inode) = self.inodes.get_mut(&ino)
             && matches!(inode.node, Node::Generation(of) if of == id)

@@ -85,6 +85,9 @@ pub(super) struct Generation {
     /// A lock file must be one inode to all who open it, even to those who empty it; yet two who write in
     /// place must not share bytes. So whoever empties what another has open gets bytes of its own there.
     pub(super) guest_on: Option<Ino>,
+    /// It stands there beside the file of another, of which it is only a later emptying. Where that one will
+    /// never be an entry, one of its guests is the file.
+    pub(super) guest: bool,
     /// Somebody has closed it in an orderly way.
     pub(super) closed_once: bool,
     /// Open handles that can write.
@@ -183,7 +186,7 @@ impl Generation {
 
     /// Reports whether it stands as a guest and nothing was written: it leaves without a trace.
     pub(super) fn leaves_no_trace(&self) -> bool {
-        self.guest_on.is_some() && !self.wrote() && self.published.is_none() && !self.empties
+        self.guest && !self.wrote() && self.published.is_none() && !self.empties
     }
 
     /// Reports whether a further writer may share its bytes: nothing of it is published that a reader
@@ -208,6 +211,31 @@ impl Generation {
     pub(super) fn size_and_mtime(&self) -> io::Result<(u64, Time)> {
         let now = Mark::of(self.file())?;
         Ok((now.size, if now == self.clean { self.attrs.mtime } else { now.mtime() }))
+    }
+
+    /// Returns it as an entry of this size and mtime, which says nothing of its content.
+    pub(super) fn as_entry(&self, (size, mtime): (u64, Time)) -> Entry {
+        let mut attrs = self.attrs.clone();
+        attrs.mtime = mtime;
+        if attrs.atime == Time::default() {
+            attrs.atime = mtime;
+        }
+        Entry { kind: Kind::File { digest: Digest::empty(), size }, attrs, link: self.link }
+    }
+
+    /// Makes a published version that is empty, and that another has just replaced, what it would be had it
+    /// begun there: the copy of an empty file.
+    pub(super) fn become_private(&mut self) {
+        if let Some(published) = self.published.take_if(|published| published.mark.size == 0) {
+            (self.clean, self.fresh, self.empties, self.hold) =
+                (published.mark, false, false, None);
+            self.set_stage(Stage::Private);
+        }
+    }
+
+    /// Reports whether nothing of it was published and nothing ever will be.
+    pub(super) fn is_lost(&self) -> bool {
+        self.stage == Stage::Dropped && self.published.is_none()
     }
 
     /// Truncates or extends.

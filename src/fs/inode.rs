@@ -49,8 +49,8 @@ pub(super) enum Node {
     },
     /// A file that is being written.
     Generation(GenId),
-    /// A file that was written and will never be an entry; nobody has it open any more. Only its attributes
-    /// can still be asked for.
+    /// A file that was written and will never be an entry, as it was when nobody wrote it any more. Guests may
+    /// still stand here, and readers.
     Gone(Entry),
     /// What a caller on a detour was told of, and is about to write (see `detour`).
     Promised(Entry),

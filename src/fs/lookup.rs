@@ -218,10 +218,10 @@ impl Filesystem {
         }
         let newest = state
             .private_generations(spot)
-            .filter(|id| state.generations.get(id).is_some_and(|g| g.guest_on.is_none()))
+            .filter(|id| state.generations.get(id).is_some_and(|g| !g.guest))
             .last();
         let newest = newest.and_then(|id| state.generations.get(&id));
-        newest.map(|generation| (Lead::lasting(generation.ino), None))
+        newest.map(|generation| (Lead::lasting(generation.home()), None))
     }
 
     /// Tells the kernel of an inode, and counts that it was told. It must not remember the name for longer

@@ -278,6 +278,7 @@ impl Filesystem {
     pub(super) fn link_name(&self, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {
         let done = self.spot(parent, name).and_then(|spot| {
             let mut state = self.0.state.lock();
+            let ino = state.owner(ino);
             self.link_into(&mut state, ino, &spot)?;
             self.found(&mut state, Lead::lasting(ino), Some(&spot))
         });

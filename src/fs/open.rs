@@ -97,6 +97,9 @@ impl Filesystem {
         if let Some(source) = state.guest_source(ino, who) {
             return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Source(source))));
         }
+        if state.is_lost(ino) {
+            return self.plan_read_of_heir(state, ino, who);
+        }
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => Err(Errno::EISDIR),
@@ -168,6 +171,21 @@ impl Filesystem {
                 }
             }
         }
+    }
+
+    /// Decides the same for the inode of a file that will never be an entry, where guests may stand.
+    fn plan_read_of_heir(&self, state: &mut State, ino: Ino, who: Who) -> Reply<Reading> {
+        let heir = state.heir(ino).and_then(|id| state.generations.get(&id));
+        let heir = heir.filter(|heir| heir.stage == Stage::Private).ok_or(Errno::ESTALE)?;
+        if heir.members.contains(&who) {
+            let source = Arc::clone(&heir.source);
+            return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Source(source))));
+        }
+        let path = heir.place.as_ref().and_then(|spot| state.path_of(spot));
+        if self.seen(&path.ok_or(Errno::ESTALE)?).is_some() {
+            return Err(Errno::ESTALE);
+        }
+        Ok(Reading::Wait(heir.moved.subscribe()))
     }
 
     /// Notes that a version is used. Makes the kernel look again for one that is past its age: it will find
@@ -356,7 +374,7 @@ pub(super) fn io_of(mode: Mode, source: &Arc<Source>, flags: OpenFlags) -> Io {
 impl State {
     /// Returns the bytes that a process has written as a guest on an inode.
     fn guest_source(&self, ino: Ino, who: Who) -> Option<Arc<Source>> {
-        let spot = self.inodes.get(&ino)?.place()?;
+        let spot = self.inodes.get(&self.owner(ino))?.place()?;
         self.private_generations(spot)
             .filter_map(|id| self.generations.get(&id))
             .filter(|g| g.guest_on == Some(ino) && g.members.contains(&who) && who != Who::Unseen)

@@ -476,9 +476,11 @@ fn settle_names(
     if let Some(slot) = state.slots.get_mut(spot) {
         slot.generations.retain(|other| *other != id);
     }
+    state.displace(spot, ino);
     state.bind(spot, ino);
     let mut moved = Vec::new();
     for other in names.iter().skip(1).filter_map(|name| state.spot_of(name)).collect::<Vec<_>>() {
+        state.displace(&other, ino);
         state.bind(&other, ino);
         moved.push(other);
     }

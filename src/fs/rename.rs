@@ -111,7 +111,8 @@ impl Filesystem {
 
     /// Moves generations that have no published version under their old name.
     fn move_private(&self, state: &mut State, from: &Side, to: &Side) {
-        state.detach_generations(&to.spot);
+        self.keep_linked(state, &to.spot);
+        state.retire(&to.spot);
         let ids = state
             .slots
             .get_mut(&from.spot)

@@ -154,6 +154,25 @@ impl State {
         }
     }
 
+    /// Lets who writes what a name has led to go on in private, since another version takes its place: it
+    /// still goes where the name goes. Who has an empty file open has written nothing yet.
+    pub(super) fn displace(&mut self, spot: &Spot, by: Ino) {
+        let bound = self.slots.get(spot).and_then(|slot| slot.published).filter(|ino| *ino != by);
+        let Some(Node::Generation(id)) = bound.and_then(|i| self.inodes.get(&i)).map(|i| &i.node)
+        else {
+            return;
+        };
+        let id = *id;
+        let Some(generation) = self.generations.get_mut(&id) else { return };
+        if generation.place.as_ref() != Some(spot) {
+            return;
+        }
+        generation.become_private();
+        if let Some(slot) = self.slots.get_mut(spot) {
+            slot.generations.push(id);
+        }
+    }
+
     /// Makes a name lead nowhere; what it led to keeps its content for who has it open.
     pub(super) fn unbind(&mut self, spot: &Spot) {
         if let Some(slot) = self.slots.get_mut(spot)
@@ -220,11 +239,12 @@ impl State {
             if let Some(generation) = self.generations.get_mut(id) {
                 generation.place = Some(to.clone());
                 let ino = generation.ino;
-                if let Some(inode) = self.inodes.get_mut(&ino) {
-                    inode.places.retain(|place| place != from);
-                    if !inode.places.contains(to) {
-                        inode.places.push(to.clone());
-                    }
+                // A published version that another has displaced has no place.
+                if let Some(inode) = self.inodes.get_mut(&ino)
+                    && inode.places.contains(from)
+                {
+                    inode.places.retain(|place| place != from && place != to);
+                    inode.places.push(to.clone());
                 }
             }
         }
@@ -310,6 +330,48 @@ impl State {
             slot.generations.retain(|other| *other != id);
         }
         self.slots.entry(to.clone()).or_default().generations.push(id);
+    }
+
+    /// Reports whether the file of an inode will never be an entry.
+    pub(super) fn is_lost(&self, ino: Ino) -> bool {
+        match self.inodes.get(&ino).map(|inode| &inode.node) {
+            Some(Node::Gone(_)) => true,
+            Some(Node::Generation(id)) => self.generations.get(id).is_none_or(Generation::is_lost),
+            _ => false,
+        }
+    }
+
+    /// Returns what stands for the lost file of an inode: the guest there that became the file, or else the
+    /// newest.
+    pub(super) fn heir(&self, ino: Ino) -> Option<GenId> {
+        let guests = self.guests(ino);
+        guests.max_by_key(|(id, generation)| (!generation.guest, *id)).map(|(id, _)| id)
+    }
+
+    /// Returns the inode whose file is meant by an inode: it itself, unless its file is lost and there are
+    /// guests.
+    pub(super) fn owner(&self, ino: Ino) -> Ino {
+        let heir = if self.is_lost(ino) { self.heir(ino) } else { None };
+        heir.and_then(|id| self.generations.get(&id)).map_or(ino, |generation| generation.ino)
+    }
+
+    fn guests(&self, ino: Ino) -> impl Iterator<Item = (GenId, &Generation)> {
+        let all = self.generations.iter().map(|(id, generation)| (*id, generation));
+        all.filter(move |(_, g)| g.guest_on == Some(ino) && !g.is_lost())
+    }
+
+    /// Makes the oldest guest of a file that was just made, and that will never be an entry, the file: it is
+    /// there for whoever has it open and for who comes now, on the same inode.
+    pub(super) fn find_heir(&mut self, lost: GenId) {
+        let Some(generation) = self.generations.get(&lost) else { return };
+        if !generation.fresh || generation.guest || generation.published.is_some() {
+            return;
+        }
+        let heir = self.guests(generation.home()).filter(|(id, _)| *id != lost);
+        let heir = heir.min_by_key(|(id, _)| *id).map(|(id, _)| id);
+        if let Some(heir) = heir.and_then(|id| self.generations.get_mut(&id)) {
+            heir.guest = false;
+        }
     }
 
     fn is_private(&self, id: GenId) -> bool {

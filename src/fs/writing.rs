@@ -94,7 +94,8 @@ impl Filesystem {
             Node::Version { .. } | Node::Gone(_) | Node::Promised(_) => {}
         }
         // Another version may have taken the place of this one since the kernel looked it up.
-        let spot = state.place_to_write(ino).or(inode.last.clone()).ok_or(Errno::ESTALE)?;
+        let spot =
+            state.place_to_write(state.owner(ino)).or(inode.last.clone()).ok_or(Errno::ESTALE)?;
         match self.plan_write_at(state, spot.clone(), who, flags) {
             Ok(Writing::Begin { base: None, .. })
                 if state.private_generations(&spot).next().is_none() => {}
@@ -123,7 +124,7 @@ impl Filesystem {
         let open = linked.into_iter().chain(state.private_generations(&spot));
         let joinable = open.filter_map(|id| {
             let generation = state.generations.get(&id)?;
-            let welcome = generation.guest_on.is_none() || generation.members.contains(&who);
+            let welcome = !generation.guest || generation.members.contains(&who);
             (welcome && generation.admits(who, flags)).then_some((id, generation))
         });
         if let Some((id, generation)) = joinable.last() {

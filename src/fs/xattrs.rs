@@ -66,17 +66,17 @@ impl Filesystem {
 
     fn xattrs_of(&self, ino: Ino) -> Reply<Xattrs> {
         let state = self.0.state.lock();
+        let ino = state.owner(ino);
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
+            Node::Gone(entry) | Node::Promised(entry) => return Ok(entry.attrs.xattrs.clone()),
             Node::Generation(id) => {
                 let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
                 if generation.published.is_none() || inode.place().is_none() {
                     return Ok(generation.attrs.xattrs.clone());
                 }
             }
-            Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry)
-                if inode.place().is_none() =>
-            {
+            Node::Version { entry, .. } if inode.place().is_none() => {
                 return Ok(entry.attrs.xattrs.clone());
             }
             _ => {}

@@ -16,11 +16,14 @@ use super::dir::CacheDir;
 use crate::error::{Error, Result};
 use crate::task;
 
+/// Number of the next name. All shelves of a process count on: one that ends late, when the folder has been
+/// opened again, must not take away a file of the other's.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 /// Where staging files are named and counted; shared with the blobs, which take files back.
 #[derive(Debug)]
 pub(super) struct Shelf {
     path: PathBuf,
-    next: AtomicU64,
     bytes: AtomicU64,
     opened: AtomicBool,
 }
@@ -28,7 +31,7 @@ pub(super) struct Shelf {
 impl Shelf {
     pub(super) fn new(path: PathBuf) -> Self {
         let opened = AtomicBool::new(false);
-        Self { path, next: AtomicU64::new(0), bytes: AtomicU64::new(0), opened }
+        Self { path, bytes: AtomicU64::new(0), opened }
     }
 
     /// Returns the bytes that staging files take, as far as they were noted.
@@ -38,7 +41,7 @@ impl Shelf {
 
     /// Reserves a name for a file that the caller puts there.
     pub(super) fn name(self: &Arc<Self>) -> StagedPath {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(format!("{number:016x}"));
         StagedPath { path, shelf: Arc::clone(self), bytes: AtomicU64::new(0), consumed: false }
     }
@@ -242,6 +245,18 @@ mod tests {
         second.consume();
         assert!(kept.exists());
         assert_eq!(staging.bytes(), 0);
+    }
+
+    #[test]
+    fn a_shelf_that_ends_late_takes_nothing_from_the_one_that_came_after_it() {
+        let root = tempfile::tempdir().unwrap();
+        let made = || {
+            let dir = CacheDir::open(root.path()).unwrap();
+            Staging::open(&dir).unwrap().create().unwrap()
+        };
+        let (late, early) = (made(), made());
+        drop(late);
+        assert!(early.1.path().exists());
     }
 
     #[test]

@@ -211,6 +211,17 @@ impl<'a> Kernel<'a> {
         self.answer(|vfs| vfs.read(ino, handle, 0, READ_MAX))
     }
 
+    /// Asks for the attributes of an open file, as kernels do, which may name the handle or not.
+    pub(super) fn stat_of(&self, who: &Caller, fd: Fd, by_handle: bool) -> Reply<Attr> {
+        let (ino, handle, _) = self.of(fd);
+        self.answer(|vfs| vfs.getattr(who, ino, by_handle.then_some(handle))).map(|(attr, _)| attr)
+    }
+
+    pub(super) fn set_mode(&self, who: &Caller, fd: Fd, mode: u32) -> Reply<()> {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.answer(|vfs| vfs.setattr(who, self.of(fd).0, set)).map(drop)
+    }
+
     pub(super) fn set_size(&self, who: &Caller, fd: Fd, size: u64) -> Reply<()> {
         let (ino, handle, _) = self.of(fd);
         let set = SetAttr { size: Some(size), handle: Some(handle), ..SetAttr::default() };

@@ -17,7 +17,8 @@ use super::kernel::Fd;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Thing {
     Dir,
-    Link(String),
+    /// The target, and the group of hard links it belongs to.
+    Link(String, Option<u64>),
     /// The content, and the group of hard links it belongs to.
     File(Vec<u8>, Option<u64>),
 }
@@ -37,8 +38,9 @@ struct Draft {
     closed_once: bool,
     /// It took over an empty published file.
     in_place: bool,
-    /// It emptied what another had open and had not written: it leaves no trace unless it is written.
-    guest: bool,
+    /// It emptied this one, which another had open and had not written: it leaves no trace unless it is
+    /// written, or the other is lost.
+    guest: Option<usize>,
     group: Option<u64>,
 }
 
@@ -179,9 +181,17 @@ impl Model {
         live.filter(move |(path, _)| is_below(path, dir))
     }
 
+    /// Returns the drafts of a name, and of the further names of a file with hard links.
     fn drafts_at<'a>(&'a self, path: &'a str) -> impl Iterator<Item = (usize, &'a Draft)> {
+        let group = match self.published(path) {
+            Some(Thing::File(_, group)) => group,
+            _ => None,
+        };
         let all = self.drafts.iter().map(|(id, draft)| (*id, draft));
-        all.filter(move |(_, draft)| draft.name.as_deref() == Some(path))
+        all.filter(move |(_, draft)| {
+            let linked = group.is_some() && draft.group == group && draft.name.is_some();
+            linked || draft.name.as_deref() == Some(path)
+        })
     }
 
     /// Returns the drafts that the name is there for, whether or not anything is published.
@@ -257,7 +267,8 @@ impl Model {
                 if let Some(thing) = self.published(at) {
                     let thing = match thing {
                         Thing::File(bytes, _) => Thing::File(bytes, None),
-                        other => other,
+                        Thing::Link(target, _) => Thing::Link(target, None),
+                        Thing::Dir => Thing::Dir,
                     };
                     tree.insert(at.to_owned(), thing);
                 }

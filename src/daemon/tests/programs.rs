@@ -9,9 +9,8 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Starts all programs of this run. If each were started from here, the moment between fork and exec would
-/// hold the lock of every cache directory that some other test has open just then. It buries the dead only
-/// when it starts the next one, so each test has one of its own: a killed program can still be seen to have
-/// been killed.
+/// hold the lock of every cache directory that some other test has open just then. Each
+/// test has one of its own.
 static NURSERIES: Mutex<BTreeMap<String, Nursery>> = Mutex::new(BTreeMap::new());
 
 /// A shell that starts programs until its input ends, which it does with this process.
@@ -23,7 +22,10 @@ struct Nursery {
 
 impl Nursery {
     fn start() -> Self {
-        let script = "while read -r line; do sleep 3600 >/dev/null & echo $!; done";
+        // The parent of a program never buries it: that it was killed can be seen for as long as it takes.
+        let script = "while read -r line; do
+            sh -c 'sleep 3600 >/dev/null & echo $! $$; exec sleep 3600 >/dev/null' &
+        done";
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut shell = command.spawn().unwrap();
@@ -32,9 +34,9 @@ impl Nursery {
     }
 }
 
-/// A process that waits to be killed.
+/// A process that waits to be killed, and its parent, which waits too.
 #[derive(Debug)]
-pub(super) struct Program(Pid);
+pub(super) struct Program(Pid, Pid);
 
 impl Program {
     pub(super) fn start() -> Self {
@@ -44,7 +46,15 @@ impl Program {
         let nursery = nurseries.entry(test).or_insert_with(Nursery::start);
         nursery.ask.write_all(b"one more\n").unwrap();
         nursery.told.read_line(&mut line).unwrap();
-        Self(Pid::from_raw(line.trim().parse().unwrap()).unwrap())
+        let mut pids =
+            line.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
+        let program = Self(pids.next().unwrap(), pids.next().unwrap());
+        // Up to then its parent is a shell, which buries the dead.
+        let parent = format!("/proc/{}/comm", program.1.as_raw_nonzero());
+        while std::fs::read_to_string(&parent).unwrap() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        program
     }
 
     /// Returns it as the kernel names who calls.
@@ -56,8 +66,7 @@ impl Program {
     pub(super) fn kill(&mut self) {
         kill_process(self.0, Signal::KILL).unwrap();
         let statm = format!("/proc/{}/statm", self.0.as_raw_nonzero());
-        // Gone altogether when the nursery has noticed already.
-        while std::fs::read_to_string(&statm).is_ok_and(|sizes| !sizes.starts_with("0 ")) {
+        while !std::fs::read_to_string(&statm).unwrap().starts_with("0 ") {
             std::thread::yield_now();
         }
     }
@@ -65,7 +74,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A zombie takes it too.
-        kill_process(self.0, Signal::KILL).ok();
+        // A zombie takes it too; with the parent it goes.
+        for pid in [self.0, self.1] {
+            kill_process(pid, Signal::KILL).ok();
+        }
     }
 }

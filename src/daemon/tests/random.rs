@@ -269,7 +269,7 @@ impl<'a> World<'a> {
             Act::Symlink { path } => {
                 let target = format!("to {path}");
                 let done = kernel.symlink(&who, PATHS[path], &target);
-                (done, model.make(counter, PATHS[path], Thing::Link(target)))
+                (done, model.make(counter, PATHS[path], Thing::Link(target, None)))
             }
             Act::Link { from, .. } if model.drafts_of(PATHS[from]) > 0 => return,
             Act::Link { from, to } => {
@@ -394,7 +394,7 @@ impl<'a> World<'a> {
                     }
                     hearthfs_mount::FileType::Symlink => {
                         let target = self.kernel.read_link(&who, &path).unwrap();
-                        Thing::Link(String::from_utf8(target).unwrap())
+                        Thing::Link(String::from_utf8(target).unwrap(), None)
                     }
                     _ => {
                         let fd = self.next_fd;

@@ -401,11 +401,24 @@ fn who_opens_what_another_makes_makes_no_file_himself() {
                 kernel.rename(&guest.caller(), "file", name).unwrap();
             }
             kernel.close(&late.caller(), 3).unwrap();
-            let found = kernel.stat(&Program::start().caller(), name);
+            let reader = Program::start();
+            let found = kernel.open(&reader.caller(), name, 4, READ, false);
             assert_eq!(found.err(), Some(Errno::ENOENT), "nobody has closed what he made");
             kernel.close(&guest.caller(), 2).unwrap();
             assert_eq!(get(kernel, &late, name), b"second");
             kernel.unlink(&late.caller(), name).unwrap();
         }
+    });
+}
+
+#[test]
+fn a_symbolic_link_that_is_renamed_to_a_further_name_of_itself_stays() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        kernel.symlink(&who, "first", "target").unwrap();
+        kernel.link(&who, "first", "second").unwrap();
+        kernel.rename(&who, "second", "first").unwrap();
+        assert_eq!(kernel.list(&who, "").unwrap(), ["first", "second"]);
     });
 }

@@ -23,7 +23,7 @@ impl Model {
             _ if !taken && !wish.create => return Err(Errno::ENOENT),
             _ if taken && wish.create && wish.exclusive => return Err(Errno::EEXIST),
             Some(Thing::Dir) => return Err(Errno::EISDIR),
-            Some(Thing::Link(_)) => return Err(Errno::ENXIO),
+            Some(Thing::Link(..)) => return Err(Errno::ENXIO),
             _ => {}
         }
         let admits = |draft: &Draft| !wish.truncate || draft.members.contains(&program);
@@ -45,16 +45,17 @@ impl Model {
     }
 
     pub(super) fn begin(&mut self, path: &str, published: Option<Thing>, wish: Wish) -> usize {
-        let unwritten = |draft: &Draft| !draft.guest && !draft.wrote;
-        let guest = wish.truncate
-            && self
-                .drafts_at(path)
-                .any(|(_, draft)| unwritten(draft) && (draft.in_place || published.is_none()));
+        let was_empty = matches!(&published, Some(Thing::File(bytes, _)) if bytes.is_empty());
+        let hosts = |draft: &Draft| {
+            let shown = published.is_none() || (was_empty && draft.in_place);
+            shown && draft.guest.is_none() && !draft.wrote
+        };
+        let host = self.drafts_at(path).find(|(_, draft)| hosts(draft)).map(|(id, _)| id);
+        let guest = host.filter(|_| wish.truncate);
         let (base, group) = match published {
             Some(Thing::File(bytes, group)) => (Some(bytes), group),
             _ => (None, None),
         };
-        let was_empty = base.as_ref().is_some_and(Vec::is_empty);
         let in_place = was_empty && !self.drafts_at(path).any(|(_, draft)| draft.in_place);
         let draft = Draft {
             name: Some(path.to_owned()),
@@ -86,7 +87,7 @@ impl Model {
             (Some((id, _)), _) => Bytes::Draft(id),
             (None, Some(Thing::File(bytes, _))) => Bytes::Version(bytes),
             (None, Some(Thing::Dir)) => return Err(Errno::EISDIR),
-            (None, Some(Thing::Link(_))) => return Err(Errno::ENXIO),
+            (None, Some(Thing::Link(..))) => return Err(Errno::ENXIO),
             (None, None) => return Err(Errno::ENOENT),
         };
         self.handles.insert(fd, Handle { program, write: false, bytes });
@@ -140,7 +141,7 @@ impl Model {
     pub(super) fn publish(&mut self, counter: &mut Counter, id: usize) {
         let draft = self.drafts[&id].clone();
         if let Some(name) = &draft.name
-            && (draft.wrote || (draft.fresh && !draft.in_place && !draft.guest))
+            && (draft.wrote || (draft.fresh && !draft.in_place && draft.guest.is_none()))
         {
             let same =
                 |thing: &Thing| matches!(thing, Thing::File(_, group) if *group == draft.group);
@@ -189,12 +190,20 @@ impl Model {
             let draft = &self.drafts[&id];
             // What somebody closed before stands, as long as nothing was written.
             if draft.wrote || !draft.closed_once {
+                let lost = draft.fresh && !draft.in_place;
                 self.end(id);
+                for guest in self.drafts.values_mut().filter(|d| lost && d.guest == Some(id)) {
+                    guest.guest = None;
+                }
             } else {
                 self.publish(counter, id);
             }
         }
         self.handles.retain(|_, handle| handle.program != program);
+        // Who comes next under its number is another process.
+        for draft in self.drafts.values_mut() {
+            draft.members.remove(&program);
+        }
     }
 
     pub(in crate::daemon::tests) fn truncate(
@@ -219,7 +228,7 @@ impl Model {
                     wrote: true,
                     closed_once: true,
                     in_place: false,
-                    guest: false,
+                    guest: None,
                     group,
                 };
                 self.next_draft += 1;
@@ -228,7 +237,7 @@ impl Model {
                 Ok(())
             }
             Some(Thing::Dir) => Err(Errno::EISDIR),
-            Some(Thing::Link(_)) => Err(Errno::EINVAL),
+            Some(Thing::Link(..)) => Err(Errno::EINVAL),
             None => Err(Errno::ENOENT),
         }
     }

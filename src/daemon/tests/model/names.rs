@@ -45,8 +45,13 @@ impl Model {
                 self.put(counter, to, Thing::File(bytes, Some(group)));
                 Ok(())
             }
-            Some(Thing::Link(target)) => {
-                self.put(counter, to, Thing::Link(target));
+            Some(Thing::Link(target, group)) => {
+                let group = group.unwrap_or_else(|| {
+                    let group = counter.next();
+                    self.put(counter, from, Thing::Link(target.clone(), Some(group)));
+                    group
+                });
+                self.put(counter, to, Thing::Link(target, Some(group)));
                 Ok(())
             }
             Some(Thing::Dir) | None => Err(Errno::EPERM),
@@ -105,7 +110,7 @@ impl Model {
             return Err(Errno::EINVAL);
         }
         let group = |thing: &Option<Thing>| match thing {
-            Some(Thing::File(_, group)) => *group,
+            Some(Thing::File(_, group) | Thing::Link(_, group)) => *group,
             _ => None,
         };
         if from == to || (group(&source).is_some() && group(&source) == group(&target)) {
@@ -182,7 +187,7 @@ impl Model {
         match self.published(path) {
             Some(Thing::Dir) => Ok((true, None)),
             Some(Thing::File(bytes, _)) => Ok((false, (!in_place).then_some(bytes.len() as u64))),
-            Some(Thing::Link(_)) => Ok((false, None)),
+            Some(Thing::Link(..)) => Ok((false, None)),
             None if self.is_taken(path) => Ok((false, None)),
             None => Err(Errno::ENOENT),
         }

@@ -1,0 +1,168 @@
+//! Guests: whoever empties what another has open and has not written gets bytes of its own on the same inode.
+
+use hearthfs_mount::{Errno, OpenFlags};
+
+use super::kernel::Kernel;
+use super::node::{node, runtime};
+use super::programs::Program;
+
+const READ: OpenFlags = OpenFlags {
+    read: true,
+    write: false,
+    truncate: false,
+    append: false,
+    exclusive: false,
+    direct: false,
+};
+const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
+const REPLACE: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
+
+fn put(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
+    kernel.open(&program.caller(), path, 90, REPLACE, true).unwrap();
+    if !bytes.is_empty() {
+        kernel.write(90, 0, bytes).unwrap();
+    }
+    kernel.close(&program.caller(), 90).unwrap();
+}
+
+fn get(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> Vec<u8> {
+    kernel.open(&program.caller(), path, 91, READ, false).unwrap();
+    let bytes = kernel.read(91).unwrap();
+    kernel.close(&program.caller(), 91).unwrap();
+    bytes
+}
+
+/// Runs a test with and without passthrough.
+fn in_both_modes(test: impl Fn(&mut Kernel<'_>)) {
+    for passthrough in [false, true] {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        test(&mut Kernel::start(&runtime, node(&dir), passthrough));
+    }
+}
+
+/// Does all that is done to an open file, and expects it to have this size.
+fn use_open_file(kernel: &mut Kernel<'_>, program: &Program, fd: u32, size: u64) {
+    let who = program.caller();
+    for by_handle in [false, true] {
+        assert_eq!(kernel.stat_of(&who, fd, by_handle).unwrap().size, size);
+    }
+    kernel.set_mode(&who, fd, 0o640).unwrap();
+    assert_eq!(kernel.stat_of(&who, fd, false).unwrap().perm, 0o640);
+    kernel.set_xattr_of(&who, fd, "user.of", b"it").unwrap();
+    assert_eq!(kernel.xattr_of(&who, fd, "user.of"), Ok(b"it".to_vec()));
+}
+
+#[test]
+fn the_guest_of_a_killed_writer_is_the_file() {
+    in_both_modes(|kernel| {
+        for text in [&b""[..], b"text"] {
+            let (mut host, guest, third) = (Program::start(), Program::start(), Program::start());
+            let (who, whom) = (guest.caller(), third.caller());
+            kernel.open(&host.caller(), "first", 1, REPLACE, true).unwrap();
+            kernel.rename(&host.caller(), "first", "file").unwrap();
+            kernel.open(&who, "file", 2, REPLACE, true).unwrap();
+            let number = kernel.stat_of(&who, 2, true).unwrap().ino;
+            host.kill();
+            kernel.close(&host.caller(), 1).unwrap();
+            kernel.set_size(&who, 2, 0).unwrap();
+            use_open_file(kernel, &guest, 2, 0);
+            // Who comes now meets it on the inode on which locks are held.
+            assert_eq!(kernel.stat(&whom, "file").unwrap().ino, number);
+            kernel.open(&whom, "file", 3, REPLACE, true).unwrap();
+            assert_eq!(kernel.stat_of(&whom, 3, true).unwrap().ino, number);
+            kernel.close(&whom, 3).unwrap();
+            kernel.write(2, 0, text).unwrap();
+            assert_eq!(get(kernel, &guest, "file"), text, "its own bytes");
+            assert_eq!(kernel.open(&whom, "file", 4, READ, false), Err(Errno::ENOENT));
+            kernel.open(&whom, "file", 4, UPDATE, false).unwrap();
+            assert_eq!(kernel.read(4).unwrap(), text, "shared");
+            kernel.close(&whom, 4).unwrap();
+            kernel.close(&who, 2).unwrap();
+            assert_eq!(get(kernel, &third, "file"), text);
+            assert_eq!(kernel.stat(&whom, "file").unwrap().perm, 0o640);
+            kernel.unlink(&whom, "file").unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_open_file_without_a_name_can_be_asked_for_when_its_writer_is_done() {
+    in_both_modes(|kernel| {
+        let (host, guest) = (Program::start(), Program::start());
+        let (who, whom) = (host.caller(), guest.caller());
+        kernel.open(&who, "file", 1, REPLACE, true).unwrap();
+        kernel.open(&whom, "file", 2, REPLACE, true).unwrap();
+        kernel.write(2, 0, b"of the guest").unwrap();
+        kernel.open(&who, "file", 3, READ, false).unwrap();
+        kernel.write(1, 0, b"text").unwrap();
+        kernel.unlink(&who, "file").unwrap();
+        kernel.close(&who, 1).unwrap();
+        use_open_file(kernel, &guest, 2, 12);
+        kernel.close(&whom, 2).unwrap();
+        use_open_file(kernel, &host, 3, 4);
+        assert_eq!(kernel.read(3).unwrap(), b"text");
+        kernel.close(&who, 3).unwrap();
+        assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));
+    });
+}
+
+#[test]
+fn who_empties_what_was_published_beside_an_open_file_leaves_it_empty() {
+    in_both_modes(|kernel| {
+        let (first, second) = (Program::start(), Program::start());
+        put(kernel, &first, "file", b"");
+        kernel.open(&first.caller(), "file", 1, UPDATE, false).unwrap();
+        put(kernel, &second, "file", b"text");
+        assert_eq!(get(kernel, &second, "file"), b"text");
+        put(kernel, &second, "file", b"");
+        assert_eq!(get(kernel, &second, "file"), b"");
+        kernel.close(&first.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &second, "file"), b"");
+    });
+}
+
+#[test]
+fn who_writes_an_empty_file_goes_with_its_name_when_another_has_published_there() {
+    in_both_modes(|kernel| {
+        let (first, second) = (Program::start(), Program::start());
+        let who = first.caller();
+        for removed in [false, true] {
+            put(kernel, &first, "file", b"");
+            kernel.open(&who, "file", 1, UPDATE, false).unwrap();
+            put(kernel, &second, "file", b"text");
+            kernel.write(1, 0, b"late").unwrap();
+            assert_eq!(get(kernel, &first, "file"), b"late", "its own bytes");
+            assert_eq!(get(kernel, &second, "file"), b"text");
+            if removed {
+                kernel.unlink(&who, "file").unwrap();
+            } else {
+                kernel.rename(&who, "file", "other").unwrap();
+            }
+            kernel.close(&who, 1).unwrap();
+            let expected: &[&str] = if removed { &[] } else { &["other"] };
+            assert_eq!(kernel.list(&who, "").unwrap(), expected);
+            if !removed {
+                assert_eq!(get(kernel, &second, "other"), b"late");
+                kernel.unlink(&who, "other").unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_written_to_an_empty_file_goes_with_it_when_a_new_one_takes_its_name() {
+    in_both_modes(|kernel| {
+        let (first, second) = (Program::start(), Program::start());
+        let (who, whom) = (first.caller(), second.caller());
+        put(kernel, &first, "file", b"");
+        kernel.open(&who, "file", 1, UPDATE, false).unwrap();
+        kernel.write(1, 0, b"of the old").unwrap();
+        kernel.open(&whom, "new", 2, REPLACE, true).unwrap();
+        kernel.write(2, 0, b"of the new").unwrap();
+        kernel.rename(&whom, "new", "file").unwrap();
+        assert_eq!(get(kernel, &first, "file"), b"", "until the new one is closed");
+        kernel.close(&whom, 2).unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &first, "file"), b"of the new");
+    });
+}
