@@ -16,8 +16,6 @@ use crate::local::seal::{Seal, hash_file};
 
 /// Warnings about damaged blobs in one minute; the rest is counted and told at DEBUG.
 const DAMAGE_WARNINGS_PER_MINUTE: u32 = 10;
-/// How often a blob is looked for that should be there and cannot be opened.
-const OPEN_TRIES_MAX: u32 = 4;
 
 impl Blobs {
     /// Opens a blob of `size` bytes; `None` when it is not there, or was not what its name says.
@@ -28,17 +26,37 @@ impl Blobs {
         if digest.is_empty_content() {
             return if size == 0 { self.open_empty().map(Some) } else { Ok(None) };
         }
-        for _ in 1..OPEN_TRIES_MAX {
-            if let Some(open) = self.try_to_open(digest, size)? {
-                return Ok(Some(open));
-            }
-            // Writers of the same bytes may be moving their files in and out just now.
-            drop(self.stripe(digest));
-            if !self.contains(digest) {
+        match self.try_to_open(digest, size)? {
+            Some(open) => Ok(Some(open)),
+            // Writers of the same bytes may have been moving their files in and out just then.
+            None => self.open_at_rest(digest, size),
+        }
+    }
+
+    /// Opens a blob while nobody moves its file, if its seal is unbroken then.
+    fn open_at_rest(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
+        let (pin, open) = {
+            let _stripe = self.stripe(digest);
+            if !self.count_pin(digest) {
                 return Ok(None);
             }
-        }
-        self.try_to_open(digest, size)
+            (Pin::counted(self.clone(), *digest), self.whole_file(digest, size))
+        };
+        Ok(open?.map(|(file, sealed)| OpenBlob { file, pin, sealed }))
+    }
+
+    /// Returns the file of a blob, and whether it is sealed, if it is as it was when its digest was known to be
+    /// right. The caller holds the stripe.
+    fn whole_file(&self, digest: &Digest, size: u64) -> Result<Option<(File, bool)>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(self.path_of(digest), flags, Mode::empty()) else {
+            return Ok(None);
+        };
+        let file = File::from(file);
+        let seal = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
+        let Some(held) = self.0.table.lock().tier.get(digest) else { return Ok(None) };
+        let whole = held.blob.verified && held.blob.seal == seal && seal.size == size;
+        Ok(whole.then_some((file, !held.unsealed)))
     }
 
     fn try_to_open(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
