@@ -59,6 +59,8 @@ impl Topmost {
         let ask = move || {
             // Not `stat`: the kernel answers that from what it remembers, even for a daemon that is gone.
             let answer = rustix::fs::fstatfs(&root).map(drop);
+            // Or it would keep the mount busy for a moment after the answer.
+            drop(root);
             // The receiver is gone only if the limit has passed.
             tell.send(answer).ok();
         };
