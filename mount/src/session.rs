@@ -192,7 +192,11 @@ fn start_server(
     ending: watch::Sender<bool>,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let work = move || {
-        let result = session.run();
+        // The kernel tells the end of the last use by either error, as two of its threads meet.
+        let result = session.run().or_else(|error| match error.raw_os_error() {
+            Some(libc::ECONNABORTED) => Ok(()),
+            _ => Err(error),
+        });
         if let Err(error) = &result {
             // Nobody reads requests any more, but the device stays open as long as names can be
             // invalidated: without this, callers would wait for ever.
