@@ -72,6 +72,15 @@ impl Tasks {
         Some(process)
     }
 
+    /// Returns the supplementary groups of a calling thread; none where they cannot be seen.
+    pub fn groups_of(&self, thread: u32) -> Vec<u32> {
+        if thread == 0 || self.refusal.is_some() {
+            return Vec::new();
+        }
+        let groups = status_line(thread, "Groups:").unwrap_or_default();
+        groups.split_ascii_whitespace().filter_map(|group| group.parse().ok()).collect()
+    }
+
     /// Tells whether a calling task is being killed by a signal. `false` for one that exits by itself,
     /// however many threads it has, and for one that cannot be seen.
     pub fn is_dying(&self, thread: u32) -> bool {
@@ -114,12 +123,17 @@ fn may_inspect(thread: u32) -> bool {
 }
 
 fn thread_group(thread: u32) -> Option<u32> {
+    status_line(thread, "Tgid:")?.parse().ok()
+}
+
+/// Returns the value of a line of `/proc/<tid>/status`.
+fn status_line(thread: u32, name: &str) -> Option<String> {
     let status = fs::read(format!("/proc/{thread}/status")).ok()?;
     status
         .split(|byte| *byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"Tgid:"))
+        .find_map(|line| line.strip_prefix(name.as_bytes()))
         .and_then(|value| std::str::from_utf8(value).ok())
-        .and_then(|value| value.trim().parse().ok())
+        .map(|value| value.trim().to_owned())
 }
 
 /// The fields of `/proc/<tid>/stat` that matter here.

@@ -1,8 +1,8 @@
 //! A whole node without a mount: programs against the reference model, and what cannot be made to happen
 //! through a kernel.
 
+mod beside;
 mod given;
-mod guests;
 mod kernel;
 mod model;
 mod node;

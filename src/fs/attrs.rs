@@ -1,20 +1,16 @@
-//! Attributes: what `stat` tells, and `chmod`, `chown`, `utimens`, `truncate`.
+//! Attributes: what `stat` tells.
 
 use std::time::Duration;
 
 use hearthfs_mount::{
-    Answer, Attr, Caller, Errno, FileType, Handle, Ino, OpenFlags, Reply, SetAttr, SetTime,
-    Timespec,
+    Answer, Attr, Errno, FileType, Handle, Ino, Reply, SetAttr, SetTime, Timespec,
 };
-use tokio::sync::watch;
 
 use super::filesystem::Filesystem;
-use super::generation::Stage;
-use super::handle::type_of;
-use super::inode::{Node, Spot};
-use super::lookup::{Seen, TTL_OF_GENERATION, same_content, seen_in};
-use super::state::{State, close_files};
-use super::who::Who;
+use super::handles::type_of;
+use super::inode::{Node, Published};
+use super::lookup::{Seen, TTL_OF_LIVE, seen_in};
+use super::state::State;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Time};
 
@@ -58,32 +54,27 @@ pub(super) fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> A
 impl Filesystem {
     /// Returns attributes, and for how long the kernel may take them for granted.
     pub(super) fn attr_of(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
-        let asked = ino;
-        let ino = state.owner(asked);
-        let (attr, ttl) = self.own_attr(state, ino)?;
-        Ok((Attr { ino: asked, ..attr }, ttl))
-    }
-
-    fn own_attr(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
-        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             Node::Directory => Ok((self.directory_attr(state, ino), self.ttl())),
-            Node::Version { entry, changed_ms } => {
-                let (attr, now) = self.version_attr(state, ino, entry, *changed_ms);
+            Node::Entry(published) => {
+                let (attr, now) = self.entry_attr(state, ino, published);
                 Ok((attr, if now { self.ttl() } else { Duration::ZERO }))
             }
-            Node::Generation(id) => {
-                let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
-                let (size, mtime) = generation.size_and_mtime()?;
-                let entry = generation.as_entry((size, mtime));
+            Node::Live(id) => {
+                let live = state.lives.get(*id).ok_or(Errno::ESTALE)?;
+                let (size, mtime) = live.size_and_mtime()?;
+                let entry = live.as_entry((size, mtime));
                 let nlink = self.names_of(&entry).unwrap_or(u32::from(!inode.places.is_empty()));
-                let changed = generation.published.as_ref().map(|p| Time::from_ms(p.changed_ms));
+                let changed = live.version().map(|v| Time::from_ms(v.published.changed_ms));
                 let changed = changed.unwrap_or(mtime).max(mtime);
-                Ok((attr_from(ino, &entry, changed, nlink), self.ttl().min(TTL_OF_GENERATION)))
+                Ok((attr_from(ino, &entry, changed, nlink), self.ttl().min(TTL_OF_LIVE)))
             }
-            Node::Gone(entry) | Node::Promised(entry) => {
-                Ok((attr_from(ino, entry, entry.attrs.mtime, 0), Duration::ZERO))
+            Node::Reserved(Published { entry, changed_ms, .. }) => {
+                let nlink = self.names_of(entry).unwrap_or(1);
+                Ok((attr_from(ino, entry, Time::from_ms(*changed_ms), nlink), Duration::ZERO))
             }
+            Node::Gone(entry) => Ok((attr_from(ino, entry, entry.attrs.mtime, 0), Duration::ZERO)),
         }
     }
 
@@ -94,22 +85,17 @@ impl Filesystem {
     }
 
     /// Returns the attributes of a version, and whether they are those of a visible path.
-    fn version_attr(
-        &self,
-        state: &State,
-        ino: Ino,
-        entry: &Entry,
-        changed_ms: u64,
-    ) -> (Attr, bool) {
-        let place = state.inodes.get(&ino).and_then(|inode| inode.place().cloned());
+    fn entry_attr(&self, state: &State, ino: Ino, published: &Published) -> (Attr, bool) {
+        let place = state.names.inode(ino).and_then(|inode| inode.place().cloned());
         let current = place
-            .and_then(|spot| state.path_of(&spot))
+            .and_then(|spot| state.names.path_of(&spot))
             .and_then(|path| self.0.rooms.ledger.read(|fold| seen_in(fold, &path)));
-        match current.filter(|seen| same_content(&seen.entry, entry)) {
+        match current.filter(|seen| published.is(&seen.entry, seen.stamp)) {
             Some(seen) => (self.seen_attr(ino, &seen), true),
             None => {
-                let nlink = self.names_of(entry).unwrap_or(0);
-                (attr_from(ino, entry, Time::from_ms(changed_ms), nlink), false)
+                let nlink = self.names_of(&published.entry).unwrap_or(0);
+                let changed = Time::from_ms(published.changed_ms);
+                (attr_from(ino, &published.entry, changed, nlink), false)
             }
         }
     }
@@ -122,7 +108,7 @@ impl Filesystem {
 
     /// Returns the attributes of a directory; its times move with its content on every node.
     fn directory_attr(&self, state: &State, ino: Ino) -> Attr {
-        let Some(path) = state.directory_path(ino) else {
+        let Some(path) = state.names.directory_path(ino) else {
             let gone = super::lookup::implied_directory().entry;
             return attr_from(ino, &gone, Time::default(), 0);
         };
@@ -149,10 +135,10 @@ impl Filesystem {
     pub(super) fn get_attr(&self, ino: Ino, handle: Option<Handle>) -> Answer<(Attr, Duration)> {
         let is_directory = {
             let state = self.0.state.lock();
-            if let Some(private) = self.private_attr(&state, ino, handle) {
+            if let Some(private) = self.aside_attr(&state, ino, handle) {
                 return private.into();
             }
-            matches!(state.inodes.get(&ino).map(|inode| &inode.node), Some(Node::Directory))
+            matches!(state.names.inode(ino).map(|inode| &inode.node), Some(Node::Directory))
         };
         // The root is asked for by whoever looks whether the mount works; that must not wait for the store.
         if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {
@@ -168,303 +154,31 @@ impl Filesystem {
         })
     }
 
-    /// Returns the attributes of a handle that has bytes of its own on somebody else's inode.
-    fn private_attr(
+    /// Returns the attributes of a handle that has bytes of its own on an inode that is not its own.
+    fn aside_attr(
         &self,
         state: &State,
         ino: Ino,
         handle: Option<Handle>,
     ) -> Option<Reply<(Attr, Duration)>> {
-        let id = state.files.get(&handle?)?.generation?;
-        let generation = state.generations.get(&id).filter(|g| g.ino != ino)?;
-        Some(generation.size_and_mtime().map_err(Errno::from).and_then(|(size, mtime)| {
-            let (mut attr, _) = self.attr_of(state, ino)?;
-            (attr.size, attr.mtime) = (size, timespec(mtime));
-            attr.blocks = size.div_ceil(512);
-            Ok((attr, Duration::ZERO))
-        }))
-    }
-
-    pub(super) fn set_attr(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        set: SetAttr,
-    ) -> Answer<(Attr, Duration)> {
-        if self.0.rules.read_only {
-            return Err(Errno::EROFS).into();
-        }
-        self.with_detour(caller, None, |last| self.set_all(caller, ino, set, last))
-    }
-
-    fn set_all(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        set: SetAttr,
-        last: bool,
-    ) -> Answer<(Attr, Duration)> {
-        if let Some(size) = set.size
-            && let Some(answer) = self.set_size(caller, ino, set, size, last)
-        {
-            return answer;
-        }
-        let rest = SetAttr { size: None, handle: None, ..set };
-        if rest != SetAttr::default()
-            && let Err(errno) = self.set_attrs(ino, set)
-        {
-            return Err(errno).into();
-        }
-        self.get_attr(ino, set.handle)
-    }
-
-    /// Truncates; `None` when that is done and the other attributes remain.
-    fn set_size(
-        &self,
-        caller: &Caller,
-        ino: Ino,
-        set: SetAttr,
-        size: u64,
-        last: bool,
-    ) -> Option<Answer<(Attr, Duration)>> {
-        let who = self.0.callers.who(caller);
-        {
-            let mut state = self.0.state.lock();
-            let by_handle = set.handle.and_then(|handle| state.files.get(&handle)?.generation);
-            let ino = state.owner(ino);
-            let id = by_handle.or(match state.inodes.get(&ino).map(|inode| &inode.node) {
-                Some(Node::Generation(id)) => Some(*id),
-                _ => None,
-            });
-            let open = id.is_some_and(|id| state.is_open_for_writing(id));
-            match id.and_then(|id| state.generations.get_mut(&id)) {
-                // What is published is in the hands of readers; only those who write it go on with it.
-                Some(generation)
-                    if set.handle.is_some()
-                        || (open
-                            && (generation.can_join() || generation.members.contains(&who))) =>
-                {
-                    generation.invited.remove(&who);
-                    return generation.set_size(size).err().map(|error| Err(error.into()).into());
-                }
-                // Its writers have closed it, and it is being published: what is cut is what they have closed.
-                Some(generation) if generation.settling || generation.stage == Stage::Private => {
-                    let moved = generation.moved.subscribe();
-                    drop(state);
-                    return Some(self.truncate_published(who, ino, size, last, moved));
-                }
-                _ => {}
-            }
-            if let Some(Node::Version { entry, .. }) = state.inodes.get(&ino).map(|i| &i.node)
-                && entry.content().is_some_and(|(_, now)| now == size)
-            {
-                return None;
-            }
-        }
-        Some(self.truncate_path(who, ino, size, last))
-    }
-
-    /// Truncates a file by its path once it is published.
-    fn truncate_published(
-        &self,
-        who: Who,
-        ino: Ino,
-        size: u64,
-        last: bool,
-        mut moved: watch::Receiver<Stage>,
-    ) -> Answer<(Attr, Duration)> {
-        let this = self.clone();
-        Answer::later(async move {
-            let came = this.wait_for(&mut moved, this.0.rules.deadline).await;
-            came.ok_or(Errno::ETIMEDOUT)?;
-            match this.truncate_path(who, ino, size, last) {
-                Answer::Now(reply) => reply,
-                Answer::Later(work) => work.await,
-            }
-        })
-    }
-
-    /// Truncates a published file by its path: a whole new version, published at once, or with the last
-    /// close of those who are writing one. The kernel is told `ESTALE`, looks the path up again, and finds
-    /// the version with the size already right. Who was told so before has done it, perhaps to a file that
-    /// has lost its name since; the inode that he asked for stays what it is, for who reads it.
-    fn truncate_path(&self, who: Who, ino: Ino, size: u64, last: bool) -> Answer<(Attr, Duration)> {
-        let this = self.clone();
-        Answer::later(async move {
-            match this.publish_truncated(who, ino, size).await {
-                Ok(()) if !last => Err(Errno::ESTALE),
-                Ok(()) | Err(Errno::ESTALE) if last => {
-                    // The kernel is not told to look, so it must not remember.
-                    this.expire_names();
-                    this.attr_of(&this.0.state.lock(), ino)
-                }
-                done => Err(done.err().unwrap_or(Errno::ESTALE)),
-            }
-        })
-    }
-
-    async fn publish_truncated(&self, who: Who, ino: Ino, size: u64) -> Reply<()> {
-        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
-        let id = self.begin_detached(ino, who, flags).await?;
-        let work = self.clone();
-        crate::task::blocking(move || {
-            let set = {
-                let mut state = work.0.state.lock();
-                let generation = state.generations.get_mut(&id).ok_or(Errno::ESTALE)?;
-                generation.fresh = true;
-                generation.set_size(size)
-            };
-            let done = set.map_err(Errno::from).and_then(|()| work.publish(id, false, None));
-            let mut state = work.0.state.lock();
-            // Others may have it open, since before or by now: then it ends with their close.
-            let alone = state.generations.get(&id).is_some_and(|g| g.writers == 0);
-            match done {
-                Ok(()) if alone => state.end_generation(id),
-                Err(_) if alone => drop(state.drop_generation(id)),
-                _ => {}
-            }
-            close_files(state);
-            done
-        })
-        .await
-    }
-
-    /// Changes attributes other than the size.
-    pub(super) fn set_attrs(&self, ino: Ino, set: SetAttr) -> Reply<()> {
-        let now = self.now();
-        let mut state = self.0.state.lock();
-        let ino = state.owner(ino);
-        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
-        let (generation, places) = match inode.node {
-            Node::Generation(id) => (Some(id), inode.places.clone()),
-            _ => (None, inode.places.clone()),
-        };
-        let mut private = false;
-        if let Some(generation) = generation.and_then(|id| state.generations.get_mut(&id)) {
-            let mtime = generation.attrs.mtime;
-            apply(&mut generation.attrs, set, now);
-            if generation.attrs.mtime != mtime {
-                let wanted = generation.attrs.mtime;
-                generation.set_mtime(wanted)?;
-            }
-            generation.attrs_moved = true;
-            private = generation.published.is_none();
-        }
-        if private {
-            return Ok(());
-        }
-        if ino == Ino::ROOT {
-            return self.publish_attrs(&mut state, &[TreePath::root()], set, now);
-        }
-        let paths: Vec<TreePath> = places.iter().filter_map(|spot| state.path_of(spot)).collect();
-        if paths.is_empty() {
-            // An open file without a name: nobody else can ever see it.
-            if let Some(Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry)) =
-                state.inodes.get_mut(&ino).map(|i| &mut i.node)
-            {
-                apply(&mut entry.attrs, set, now);
-            }
-            return Ok(());
-        }
-        self.publish_attrs(&mut state, &paths, set, now)
-    }
-
-    /// Publishes new attributes of paths, and of every further name of the files there.
-    fn publish_attrs(
-        &self,
-        _state: &mut State,
-        paths: &[TreePath],
-        set: SetAttr,
-        now: Time,
-    ) -> Reply<()> {
-        let root = &self.0.rules.root;
-        let ops = self.0.rooms.ledger.read(|fold| {
-            let mut all: Vec<TreePath> = paths.to_vec();
-            for path in paths {
-                if let Some(group) = fold.entry(path).and_then(|entry| entry.link) {
-                    all.extend(fold.links(group).cloned());
-                }
-            }
-            all.sort();
-            all.dedup();
-            all.into_iter()
-                .filter_map(|path| {
-                    let op = attrs_op(fold, &path, root, set, now)?;
-                    Some((path, op))
-                })
-                .collect::<Vec<_>>()
+        let id = state.handles.file(handle?)?.live?;
+        let live = state.lives.get(id).filter(|live| live.ino != ino)?;
+        let own = live.size_and_mtime().map_err(Errno::from).and_then(|looks| {
+            let entry = live.as_entry(looks);
+            let nlink = u32::from(live.place().is_some());
+            Ok((attr_from(ino, &entry, looks.1, nlink), Duration::ZERO))
         });
-        if ops.is_empty() {
-            return Err(Errno::ENOENT);
-        }
-        self.0.rooms.ledger.publish(ops).map_err(|error| super::errno::promised(&error))?;
-        Ok(())
-    }
-
-    /// Changes the extended attributes of whatever an inode is; `edit` gets the attributes as they are.
-    pub(super) fn edit_attrs(&self, ino: Ino, edit: impl Fn(&mut Attrs) -> Reply<()>) -> Reply<()> {
-        if self.0.rules.read_only {
-            return Err(Errno::EROFS);
-        }
-        let mut state = self.0.state.lock();
-        let state = &mut *state;
-        let ino = state.owner(ino);
-        let inode = state.inodes.get_mut(&ino).ok_or(Errno::ESTALE)?;
-        let spot: Option<Spot> = inode.place().cloned();
-        match &mut inode.node {
-            Node::Generation(id) => {
-                let generation = state.generations.get_mut(id).ok_or(Errno::ESTALE)?;
-                edit(&mut generation.attrs)?;
-                // What is written comes with these, whatever is published now.
-                generation.attrs_moved = true;
-                if generation.published.is_none() || spot.is_none() {
-                    return Ok(());
-                }
-            }
-            // An open file without a name: nobody else can ever see it.
-            Node::Version { entry, .. } if spot.is_none() => return edit(&mut entry.attrs),
-            Node::Gone(entry) | Node::Promised(entry) => return edit(&mut entry.attrs),
-            _ => {}
-        }
-        let path = match spot {
-            Some(spot) => state.path_of(&spot).ok_or(Errno::ENOENT)?,
-            None if ino == Ino::ROOT => TreePath::root(),
-            None => return Err(Errno::ENOENT),
-        };
-        let found = self.0.rooms.ledger.read(|fold| seen_in(fold, &path));
-        let (mut attrs, stamp, entry) = match found {
-            Some(seen) => (seen.entry.attrs.clone(), seen.stamp, seen.entry),
-            None => (self.0.rules.root.attrs.clone(), None, self.0.rules.root.clone()),
-        };
-        edit(&mut attrs)?;
-        let mut ops = Vec::new();
-        for name in self.names_with(&path, &entry) {
-            // Each name has a put of its own.
-            let of = match stamp {
-                Some(_) if name != path => {
-                    self.0.rooms.ledger.read(|fold| fold.register(&name).map(|r| r.stamp))
-                }
-                stamp => stamp,
-            };
-            let op = match of {
-                Some(of) => Op::Attrs { of, attrs: attrs.clone() },
-                None => Op::Put(Entry { attrs: attrs.clone(), ..entry.clone() }),
-            };
-            ops.push((name, op));
-        }
-        self.0.rooms.ledger.publish(ops).map_err(|error| super::errno::promised(&error))?;
-        Ok(())
+        Some(own)
     }
 }
 
 /// Returns the change that gives a path new attributes; `None` if the path leads nowhere.
-fn attrs_op(
+pub(super) fn attrs_op(
     fold: &crate::namespace::Fold,
     path: &TreePath,
     root: &Entry,
-    set: SetAttr,
-    now: Time,
-) -> Option<Op> {
+    edit: &impl Fn(&mut Attrs) -> Reply<()>,
+) -> Option<Reply<Op>> {
     let seen = seen_in(fold, path);
     if seen.is_none() && !path.is_root() {
         return None;
@@ -477,14 +191,16 @@ fn attrs_op(
     if let Some(moved) = moved.filter(|moved| entry.is_directory() && *moved > entry.attrs.mtime) {
         entry.attrs.mtime = moved;
     }
-    apply(&mut entry.attrs, set, now);
-    Some(match stamp {
+    if let Err(errno) = edit(&mut entry.attrs) {
+        return Some(Err(errno));
+    }
+    Some(Ok(match stamp {
         Some(of) => Op::Attrs { of, attrs: entry.attrs },
         None => Op::Put(entry),
-    })
+    }))
 }
 
-fn apply(attrs: &mut Attrs, set: SetAttr, now: Time) {
+pub(super) fn apply(attrs: &mut Attrs, set: SetAttr, now: Time) {
     let chosen = |set: SetTime| match set {
         SetTime::Now => now,
         SetTime::At(at) => time(at),
@@ -498,7 +214,7 @@ fn apply(attrs: &mut Attrs, set: SetAttr, now: Time) {
 
 /// Returns the file type bits that `mknod` was given, as a type; `None` for one that cannot be made.
 pub(super) fn special_type(format: u32) -> Option<FileType> {
-    use super::handle::{FORMAT_BLOCK, FORMAT_CHAR, FORMAT_FIFO, FORMAT_SOCKET};
+    use super::handles::{FORMAT_BLOCK, FORMAT_CHAR, FORMAT_FIFO, FORMAT_SOCKET};
     match format {
         FORMAT_FIFO => Some(FileType::Fifo),
         FORMAT_SOCKET => Some(FileType::Socket),

@@ -6,23 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hearthfs_mount::{Abilities, Ino, Invalidator, Tasks};
+use hearthfs_mount::{Abilities, Caller, Errno, Invalidator, Reply, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::generation::Stage;
-use super::inode::{GenId, Mode, Node, Spot};
-use super::state::State;
+use super::inode::{LiveId, Spot};
+use super::retry::RETRY_TIME;
+use super::state::{State, close_files};
 use super::who::Callers;
 use crate::clock::{self, Clock};
 use crate::local::{Blobs, Staging};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
-use crate::namespace::{Entry, Time};
+use crate::namespace::{Attrs, Entry, Time};
 use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
 /// How often what is being written is measured: so long may it go beyond the limit of the cache.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
+/// How long a published file may stay open before its published bytes are kept elsewhere. Its release follows
+/// the close within microseconds, unless a descriptor was duplicated or inherited.
+pub(super) const LINGER_MAX: Duration = Duration::from_millis(5);
 
 /// What the file system stands on.
 #[derive(Debug, Clone)]
@@ -77,7 +80,7 @@ pub(super) struct Inner {
     told: Mutex<u64>,
     /// The kernel cannot be told at once, so it must not remember names.
     forgetful: AtomicBool,
-    /// Told whenever a generation begins.
+    /// Told whenever there is something to look after.
     pub(super) begun: Notify,
     /// Set when the daemon stops: no new writers.
     pub(super) closing: AtomicBool,
@@ -134,9 +137,9 @@ impl Filesystem {
         self.0.closing.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the mode of a first open.
-    pub(super) fn default_mode(&self) -> Mode {
-        if self.0.passthrough.load(Ordering::Relaxed) { Mode::Passthrough } else { Mode::Cached }
+    /// Reports whether the kernel may read and write files without us.
+    pub(super) fn passes_through(&self) -> bool {
+        self.0.passthrough.load(Ordering::Relaxed)
     }
 
     pub(super) fn now(&self) -> Time {
@@ -158,8 +161,8 @@ impl Filesystem {
             let state = self.0.state.lock();
             moved
                 .into_iter()
-                .filter_map(|path| state.spot_of(path))
-                .filter(|(parent, _)| state.inodes.contains_key(parent))
+                .filter_map(|path| state.names.spot_of(path))
+                .filter(|(parent, _)| state.names.inode(*parent).is_some())
                 .collect()
         };
         self.invalidate(spots);
@@ -170,10 +173,17 @@ impl Filesystem {
         self.0.forgetful.load(Ordering::Relaxed)
     }
 
-    /// Makes the kernel look every name up again, at once.
-    pub(super) fn expire_names(&self) {
-        if let Some(invalidator) = self.0.invalidator.lock().as_ref() {
-            invalidator.expire_all();
+    /// Makes the kernel look every name up again, at once; returns whether it can.
+    pub(super) fn expire_names(&self) -> bool {
+        self.0.invalidator.lock().as_ref().is_none_or(Invalidator::expire_all)
+    }
+
+    /// Makes the kernel doubt these names before the caller is answered; on a kernel that cannot, soon after.
+    /// Call it with no lock held.
+    pub(super) fn doubt(&self, spots: impl IntoIterator<Item = Spot>) {
+        let mut spots = spots.into_iter().peekable();
+        if spots.peek().is_some() && !self.expire_names() {
+            self.invalidate(spots);
         }
     }
 
@@ -189,7 +199,7 @@ impl Filesystem {
     }
 
     /// Makes the kernel ask again for names. Call it with no lock held.
-    pub(super) fn invalidate(&self, spots: impl IntoIterator<Item = (Ino, Box<[u8]>)>) {
+    pub(super) fn invalidate(&self, spots: impl IntoIterator<Item = Spot>) {
         let guard = self.0.invalidator.lock();
         if let Some(invalidator) = guard.as_ref() {
             for (parent, name) in spots {
@@ -198,19 +208,78 @@ impl Filesystem {
         }
     }
 
+    /// Reports whether the permission bits let a caller do what `want` says (4 read, 2 write, 1 search), as the
+    /// kernel decides it. It is asked where the kernel has checked another version than the one that is there.
+    pub(super) fn permits(&self, caller: &Caller, attrs: &Attrs, want: u32) -> Reply<()> {
+        let bits = if caller.uid == 0 {
+            0o7
+        } else if caller.uid == attrs.uid {
+            attrs.mode >> 6
+        } else if caller.gid == attrs.gid || self.0.callers.is_in_group(caller, attrs.gid) {
+            attrs.mode >> 3
+        } else {
+            attrs.mode
+        };
+        if bits & want == want { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
     /// Does what is due now and then, for ever: a task of the daemon's.
     pub async fn look_after(self) {
+        let mut measured = Duration::ZERO;
         loop {
-            self.writing().await;
-            clock::sleep(MEASURE_EVERY).await;
-            self.measure();
+            let lingers = self.busy().await;
+            clock::sleep(if lingers { LINGER_MAX } else { MEASURE_EVERY }).await;
+            let now = self.0.rooms.clock.mono();
+            if now.saturating_sub(measured) >= MEASURE_EVERY {
+                measured = now;
+                self.measure();
+            }
+            self.keep_lingering(now).await;
+            self.give_up_retries(now);
         }
     }
 
-    /// Returns when a file is being written.
-    async fn writing(&self) {
-        while self.0.state.lock().generations.is_empty() {
+    /// Returns when there is something to look after; true if a published file has not been released.
+    async fn busy(&self) -> bool {
+        loop {
+            {
+                let state = self.0.state.lock();
+                if state.lives.len() > 0 || !state.retries.is_empty() {
+                    return state.lives.iter().any(|(_, live)| live.version().is_some());
+                }
+            }
             self.0.begun.notified().await;
+        }
+    }
+
+    /// Keeps the published bytes of files that stay open although they were closed: their writers may change
+    /// them at any moment.
+    async fn keep_lingering(&self, now: Duration) {
+        let lingering: Vec<LiveId> = {
+            let state = self.0.state.lock();
+            let old = |since: Duration| now.saturating_sub(since) >= LINGER_MAX;
+            let all = state.lives.iter().filter(|(_, live)| {
+                let held = live.is_held() || live.settling;
+                !held && live.version().is_some_and(|version| old(version.since))
+            });
+            all.map(|(id, _)| id).collect()
+        };
+        for id in lingering {
+            let this = self.clone();
+            crate::task::blocking(move || this.preserve(id)).await;
+        }
+    }
+
+    /// Gives up what is kept for threads that were told to look again and never came.
+    fn give_up_retries(&self, now: Duration) {
+        debug_assert!(RETRY_TIME > LINGER_MAX);
+        let mut state = self.0.state.lock();
+        let expired = state.retries.take_expired(now);
+        let idle: Vec<LiveId> =
+            expired.into_iter().filter_map(|retry| state.give_up(Some(retry))).collect();
+        close_files(state);
+        for id in idle {
+            self.finish_soon(id);
         }
     }
 
@@ -219,87 +288,18 @@ impl Filesystem {
     fn measure(&self) {
         let grown = {
             let state = self.0.state.lock();
-            let open = state.generations.values().filter(|generation| generation.writers > 0);
+            let open = state.lives.iter().filter(|(_, live)| live.writers > 0);
             // All of them: each notes what it takes.
-            open.filter(|generation| generation.measure()).count() > 0
+            open.filter(|(_, live)| live.measure()).count() > 0
         };
         if grown && !self.0.rooms.blobs.make_room(0) {
             tracing::debug!("what is being written is more than the limit of the cache leaves");
         }
     }
 
-    /// Counts what the kernel and programs hold: inodes, open files, generations.
+    /// Counts what the kernel and programs hold: inodes, open files, live files.
     pub fn held(&self) -> (usize, usize, usize) {
         let state = self.0.state.lock();
-        (state.inodes.len(), state.files.len(), state.generations.len())
-    }
-}
-
-impl State {
-    /// Makes a generation one that will never be an entry, and wakes who waits for it.
-    /// Returns the name that the kernel may still believe in.
-    #[must_use]
-    pub(super) fn drop_generation(&mut self, id: GenId) -> Option<Spot> {
-        let generation = self.generations.get_mut(&id)?;
-        generation.set_stage(Stage::Dropped);
-        generation.hold = None;
-        let (ino, place, idle) = (generation.ino, generation.place.take(), generation.writers == 0);
-        if let Some(spot) = place.clone() {
-            if let Some(slot) = self.slots.get_mut(&spot) {
-                slot.generations.retain(|other| *other != id);
-            }
-            let bound = self.slots.get(&spot).is_some_and(|slot| slot.published == Some(ino));
-            if !bound && let Some(inode) = self.inodes.get_mut(&ino) {
-                inode.places.retain(|other| *other != spot);
-                inode.last = Some(spot.clone());
-            }
-            self.sweep_slot(&spot);
-        }
-        self.find_heir(id);
-        if idle {
-            self.end_generation(id);
-        }
-        place
-    }
-
-    /// Forgets a generation that no handle writes any more. Its inode becomes what was published of it,
-    /// or nothing.
-    pub(super) fn end_generation(&mut self, id: GenId) {
-        if self.generations.get(&id).is_some_and(|generation| !generation.is_lost()) {
-            self.find_heir(id);
-        }
-        let Some(generation) = self.generations.remove(&id) else { return };
-        if let Some(group) = generation.link
-            && let Some(ids) = self.linked.get_mut(&group)
-        {
-            ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                self.linked.remove(&group);
-            }
-        }
-        let ino = generation.ino;
-        let seen = generation.size_and_mtime().unwrap_or((0, generation.attrs.mtime));
-        let gone = generation.as_entry(seen);
-        self.let_go(generation.source);
-        if let Some(inode) = self.inodes.get_mut(&ino)
-            && matches!(inode.node, Node::Generation(of) if of == id)
-        {
-            inode.node = match generation.published {
-                Some(published) => {
-                    if let Some(group) = published.entry.link {
-                        self.groups.insert(group, ino);
-                    }
-                    Node::Version { entry: published.entry, changed_ms: published.changed_ms }
-                }
-                None => Node::Gone(gone),
-            };
-        }
-        if let Some(spot) = generation.place {
-            if let Some(slot) = self.slots.get_mut(&spot) {
-                slot.generations.retain(|other| *other != id);
-            }
-            self.sweep_slot(&spot);
-        }
-        self.sweep_inode(ino);
+        (state.names.len(), state.handles.files(), state.lives.len())
     }
 }

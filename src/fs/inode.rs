@@ -7,13 +7,14 @@ use hearthfs_mount::{Backing, Ino};
 use crate::digest::Digest;
 use crate::local::Pin;
 use crate::namespace::Entry;
+use crate::stamp::Stamp;
 
 /// Where a name stands: its directory's inode and the name.
 pub(super) type Spot = (Ino, Box<[u8]>);
 
-/// Number of an open generation.
+/// Number of a live file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct GenId(pub(super) u64);
+pub(super) struct LiveId(pub(super) u64);
 
 /// How the open handles of an inode do their I/O. The kernel refuses a mixture with `EIO`, so the first
 /// open decides for all that come while any is open.
@@ -35,25 +36,42 @@ pub(super) struct Source {
     pub(super) _pin: Option<Pin>,
 }
 
+/// One version of a path as the namespace has it.
+#[derive(Clone, Debug)]
+pub(super) struct Published {
+    /// What was published; attributes as last seen.
+    pub(super) entry: Entry,
+    /// The change that put it; `None` for a directory that nobody made.
+    pub(super) stamp: Option<Stamp>,
+    /// Time of the last change, in milliseconds since the Unix epoch.
+    pub(super) changed_ms: u64,
+}
+
+impl Published {
+    /// Reports whether this is still what a path has: the same put, or for a file with hard links, whose
+    /// names have a put each, the same content of the same file.
+    pub(super) fn is(&self, entry: &Entry, stamp: Option<Stamp>) -> bool {
+        match (self.entry.link, entry.link) {
+            (Some(one), Some(two)) => one == two && self.entry.kind == entry.kind,
+            (None, None) => self.stamp == stamp,
+            _ => false,
+        }
+    }
+}
+
 /// What an inode is.
 #[derive(Debug)]
 pub(super) enum Node {
     /// A directory; its attributes are in the namespace as long as it has a place.
     Directory,
     /// One published version of something that is not a directory. Its content never changes.
-    Version {
-        /// What was published; attributes as last seen.
-        entry: Entry,
-        /// Time of the last change, in milliseconds since the Unix epoch.
-        changed_ms: u64,
-    },
-    /// A file that is being written.
-    Generation(GenId),
-    /// A file that was written and will never be an entry, as it was when nobody wrote it any more. Guests may
-    /// still stand here, and readers.
+    Entry(Published),
+    /// A file that can still be written.
+    Live(LiveId),
+    /// What a thread that was told to look again has found, and is about to begin from this.
+    Reserved(Published),
+    /// A file that was written and is no entry, as it was when its last writer left.
     Gone(Entry),
-    /// What a caller on a detour was told of, and is about to write (see `detour`).
-    Promised(Entry),
 }
 
 /// What the kernel holds on to by number.
@@ -75,26 +93,19 @@ pub(super) struct Inode {
 }
 
 impl Inode {
-    pub(super) fn new(node: Node, place: Option<Spot>) -> Self {
-        Self {
-            node,
-            lookups: 0,
-            opens: 0,
-            mode: None,
-            source: None,
-            places: place.into_iter().collect(),
-            last: None,
-        }
-    }
-
-    /// Reports whether it is one published version.
-    pub(super) fn is_version(&self) -> bool {
-        matches!(self.node, Node::Version { .. })
+    pub(super) fn new(node: Node) -> Self {
+        let (mode, source, last) = (None, None, None);
+        Self { node, lookups: 0, opens: 0, mode, source, places: Vec::new(), last }
     }
 
     /// Returns the one place of a directory, or some place of a file.
     pub(super) fn place(&self) -> Option<&Spot> {
         self.places.first()
+    }
+
+    /// Returns the live file that it is.
+    pub(super) fn live(&self) -> Option<LiveId> {
+        if let Node::Live(id) = self.node { Some(id) } else { None }
     }
 }
 
@@ -107,6 +118,6 @@ pub(super) fn number_of(path: &[u8], version: &[u8]) -> Ino {
     bytes.extend_from_slice(version);
     let digest = Digest::of(&bytes);
     let first = digest.as_bytes().first_chunk::<8>().expect("a digest has 32 bytes");
-    // The upper half of the numbers is for generations; 0 and 1 are taken.
+    // The upper half of the numbers is for live files; 0 and 1 are taken.
     Ino((u64::from_le_bytes(*first) >> 1).max(2))
 }

@@ -7,29 +7,38 @@ use hearthfs_mount::{Answer, Errno, Handle, Ino, Reply, StatFs};
 use rustix::fs::{FallocateFlags, SeekFrom};
 
 use super::filesystem::Filesystem;
-use super::handle::Bytes;
+use super::handles::Bytes;
 use super::inode::{Node, Source};
 use crate::namespace::Kind;
 
 impl Filesystem {
     fn bytes_of(&self, handle: Handle) -> Reply<Bytes> {
         let state = self.0.state.lock();
-        state.files.get(&handle).map(|file| file.bytes.clone()).ok_or(Errno::EBADF)
+        state.handles.file(handle).map(|file| file.bytes.clone()).ok_or(Errno::EBADF)
     }
 
     /// Returns the file of a writing handle, and whether writes go to its end. It is about to grow to
-    /// `size` bytes if it is smaller, which counts from now on.
+    /// `size` bytes if it is smaller, which counts from now on. What it has published is kept elsewhere first.
     fn writable(&self, handle: Handle, size: u64) -> Reply<(Arc<Source>, bool)> {
-        let state = self.0.state.lock();
-        let file = state.files.get(&handle).ok_or(Errno::EBADF)?;
-        let generation = file.generation.and_then(|id| state.generations.get(&id));
-        if let Some(staged) = generation.and_then(|generation| generation.staged.as_ref()) {
-            staged.note_growth(size);
+        let (id, found) = {
+            let mut state = self.0.state.lock();
+            let file = state.handles.file_mut(handle).ok_or(Errno::EBADF)?;
+            let id = file.live.filter(|_| file.write).ok_or(Errno::EBADF)?;
+            file.wrote = true;
+            let found = match &file.bytes {
+                Bytes::Source(source) => (Arc::clone(source), file.to_the_end),
+                Bytes::Empty => return Err(Errno::EBADF),
+            };
+            let live = state.lives.get(id).ok_or(Errno::EBADF)?;
+            if let Some(staged) = &live.staged {
+                staged.note_growth(size);
+            }
+            (live.version().is_some().then_some(id), found)
+        };
+        if let Some(id) = id {
+            self.preserve(id);
         }
-        match &file.bytes {
-            Bytes::Source(source) if file.write => Ok((Arc::clone(source), file.to_the_end)),
-            _ => Err(Errno::EBADF),
-        }
+        Ok(found)
     }
 
     pub(super) fn read_file(&self, handle: Handle, offset: u64, size: u32) -> Reply<Vec<u8>> {
@@ -59,8 +68,8 @@ impl Filesystem {
     }
 
     /// Writes what was stored through a mapping. That is of the inode's own bytes, whichever handle the kernel
-    /// has guessed: it may be one that appends, or a guest's. It ends where the file does: beyond that the
-    /// kernel has only its idea of the size, which a guest may have moved.
+    /// has guessed: it may be one that appends, or that has bytes of its own. It ends where the file does: beyond
+    /// that the kernel has only its idea of the size.
     pub(super) fn write_stored(
         &self,
         ino: Ino,
@@ -70,13 +79,17 @@ impl Filesystem {
     ) -> Reply<u32> {
         let own = {
             let state = self.0.state.lock();
-            match state.inodes.get(&ino).map(|inode| &inode.node) {
-                Some(Node::Generation(id)) => state.generations.get(id).map(|g| g.source.clone()),
-                _ => None,
-            }
+            let id = state.names.inode(ino).and_then(|inode| inode.live());
+            id.and_then(|id| Some((id, state.lives.get(id)?)))
+                .map(|(id, live)| (id, Arc::clone(&live.source), live.version().is_some()))
         };
         let source = match own {
-            Some(own) => own,
+            Some((id, source, published)) => {
+                if published {
+                    self.preserve(id);
+                }
+                source
+            }
             None => self.writable(handle, 0)?.0,
         };
         let file = source.backing.file();
@@ -89,26 +102,27 @@ impl Filesystem {
     pub(super) fn sync_file(&self, ino: Ino, handle: Handle) -> Answer<()> {
         let (source, content) = {
             let mut state = self.0.state.lock();
-            let Some(file) = state.files.get(&handle) else { return Err(Errno::EBADF).into() };
+            let Some(file) = state.handles.file(handle) else { return Err(Errno::EBADF).into() };
             let source = match &file.bytes {
                 Bytes::Source(source) => Some(Arc::clone(source)),
                 Bytes::Empty => None,
             };
-            let id = file.generation;
-            let published = match id.and_then(|id| state.generations.get_mut(&id)) {
-                Some(generation) => {
-                    generation.synced = true;
-                    generation.published.as_ref().map(|published| published.digest)
+            let id = file.live;
+            let content = match id.and_then(|id| state.lives.get_mut(id)) {
+                Some(live) => {
+                    // Its bytes are in the file itself until they are a blob.
+                    live.synced = true;
+                    None
                 }
-                None => match state.inodes.get(&ino).map(|inode| &inode.node) {
-                    Some(Node::Version { entry, .. }) => match entry.kind {
+                None => match state.names.inode(ino).map(|inode| &inode.node) {
+                    Some(Node::Entry(published)) => match published.entry.kind {
                         Kind::File { digest, .. } => Some(digest),
                         _ => None,
                     },
                     _ => None,
                 },
             };
-            (source, published)
+            (source, content)
         };
         let this = self.clone();
         Answer::later(crate::task::blocking(move || {

@@ -7,16 +7,21 @@ use std::sync::Arc;
 use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle, Ino, Reply};
 
 use super::filesystem::Filesystem;
-use super::handle::{Listed, OpenDir, type_of};
+use super::handles::{Listed, OpenDir, type_of};
 use super::inode::{Node, Spot, number_of};
 use super::lookup::{implied_directory, version_of};
 use super::state::State;
 use super::who::Who;
 use crate::name::TreePath;
-use crate::namespace::Child;
+use crate::namespace::{Child, Fold};
+use crate::sync::Ledger;
 
 /// Entries `.` and `..` come first.
 const DOTS: u64 = 2;
+/// Names that are read from the namespace at a time.
+const READ_AT_ONCE: usize = 1024;
+/// Names that are told at a time, with their attributes: a lookup waits no longer than that.
+const TOLD_AT_ONCE: usize = 64;
 
 impl Filesystem {
     pub(super) fn open_directory(&self, caller: &Caller, ino: Ino) -> Answer<Handle> {
@@ -34,23 +39,18 @@ impl Filesystem {
 
     fn attach_directory(&self, ino: Ino, who: Who) -> Reply<Handle> {
         let mut state = self.0.state.lock();
-        let inode = state.inodes.get_mut(&ino).ok_or(Errno::ESTALE)?;
+        let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         if !matches!(inode.node, Node::Directory) {
             return Err(Errno::ENOTDIR);
         }
-        inode.opens += 1;
-        let handle = state.fresh_handle();
-        state.dirs.insert(handle, OpenDir { ino, who, names: None });
-        Ok(handle)
+        state.count_open(ino);
+        Ok(state.handles.add_dir(OpenDir { ino, who, names: None }))
     }
 
     pub(super) fn release_directory(&self, handle: Handle) {
         let mut state = self.0.state.lock();
-        if let Some(dir) = state.dirs.remove(&handle) {
-            if let Some(inode) = state.inodes.get_mut(&dir.ino) {
-                inode.opens -= 1;
-            }
-            state.settle_inode(dir.ino);
+        if let Some(dir) = state.handles.remove_dir(handle) {
+            state.uncount_open(dir.ino);
         }
     }
 
@@ -63,14 +63,11 @@ impl Filesystem {
         sink: DirSink<'_>,
     ) -> Reply<()> {
         let (names, who) = self.names_for(ino, handle, offset)?;
-        // Held to the end, so that the path is made once; the sink only fills a buffer.
-        let mut state = self.0.state.lock();
-        let parent = state
-            .inodes
-            .get(&ino)
-            .and_then(|inode| inode.place())
-            .map_or(Ino::ROOT, |(dir, _)| *dir);
-        let path = state.directory_path(ino);
+        let parent = {
+            let state = self.0.state.lock();
+            let place = state.names.inode(ino).and_then(|inode| inode.place());
+            place.map_or(Ino::ROOT, |(dir, _)| *dir)
+        };
         for (at, name, dot) in [(0, ".", ino), (1, "..", parent)] {
             let entry = DirEntry {
                 name: OsStr::new(name),
@@ -84,18 +81,41 @@ impl Filesystem {
             }
         }
         let first = usize::try_from(offset.saturating_sub(DOTS)).unwrap_or(usize::MAX);
-        for (index, listed) in names.iter().enumerate().skip(first) {
+        let mut index = first;
+        while index < names.len() {
+            let part = &names[index..names.len().min(index + TOLD_AT_ONCE)];
+            if self.tell_part(ino, part, index, plus.then_some(who), sink) {
+                break;
+            }
+            index += part.len();
+        }
+        Ok(())
+    }
+
+    /// Tells some names of a listing; returns whether the sink is full.
+    fn tell_part(
+        &self,
+        ino: Ino,
+        part: &[Listed],
+        first: usize,
+        plus: Option<Who>,
+        sink: DirSink<'_>,
+    ) -> bool {
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        let dir = state.names.directory_path(ino);
+        for (index, listed) in part.iter().enumerate() {
             let mut entry = DirEntry {
                 name: OsStr::from_bytes(&listed.name),
                 ino: listed.ino,
                 file_type: listed.file_type,
-                next: index as u64 + DOTS + 1,
+                next: (first + index) as u64 + DOTS + 1,
                 found: None,
             };
-            if plus {
+            if let Some(who) = plus {
                 let spot: Spot = (ino, listed.name.clone());
-                let path = path.as_ref().and_then(|dir| dir.join(&listed.name).ok());
-                let told = path.map(|path| self.find_and_tell(&mut state, &spot, &path, Some(who)));
+                let path = dir.as_ref().and_then(|dir| dir.join(&listed.name).ok());
+                let told = path.map(|path| self.find_and_tell(state, &spot, &path, Some(who)));
                 let Some(Ok(Some(found))) = told else {
                     // Gone since the listing began.
                     continue;
@@ -105,89 +125,95 @@ impl Filesystem {
             }
             if sink(&entry) {
                 if entry.found.is_some() {
-                    state.forget(entry.ino, 1);
+                    state.names.forget(entry.ino, 1);
                 }
-                return Ok(());
+                return true;
             }
         }
-        Ok(())
+        false
     }
 
     /// Returns the names of a listing: those of its beginning, taken anew when it is rewound.
     fn names_for(&self, ino: Ino, handle: Handle, offset: u64) -> Reply<(Arc<Vec<Listed>>, Who)> {
-        let mut state = self.0.state.lock();
-        let dir = state.dirs.get(&handle).ok_or(Errno::EBADF)?;
-        let who = dir.who;
-        if offset > 0
-            && let Some(names) = &dir.names
-        {
-            return Ok((Arc::clone(names), who));
-        }
-        let names = match state.directory_path(ino) {
-            Some(path) => Arc::new(self.names_in(&state, ino, &path)),
-            None => Arc::new(Vec::new()),
+        let (path, who) = {
+            let state = self.0.state.lock();
+            let dir = state.handles.dir(handle).ok_or(Errno::EBADF)?;
+            if offset > 0
+                && let Some(names) = &dir.names
+            {
+                return Ok((Arc::clone(names), dir.who));
+            }
+            (state.names.directory_path(ino), dir.who)
         };
-        if let Some(dir) = state.dirs.get_mut(&handle) {
+        let names = Arc::new(path.map_or(Vec::new(), |path| self.names_in(ino, &path)));
+        if let Some(dir) = self.0.state.lock().handles.dir_mut(handle) {
             dir.names = Some(Arc::clone(&names));
         }
         Ok((names, who))
     }
 
-    fn names_in(&self, state: &State, ino: Ino, path: &TreePath) -> Vec<Listed> {
-        type Found = (Box<[u8]>, FileType, Vec<u8>);
+    /// Collects the names of a directory, in parts: nobody waits for a large one behind a lock.
+    fn names_in(&self, ino: Ino, path: &TreePath) -> Vec<Listed> {
         let ledger = &self.0.rooms.ledger;
-        let found: Vec<Found> = ledger.read(|fold| {
-            let shown = |child: Child| -> Option<Found> {
-                let below = path.join(&child.name).ok()?;
-                let Some(register) = child.register else {
-                    ledger.shown(fold, &below, &implied_directory().entry, None)?;
-                    return Some((child.name, FileType::Directory, Vec::new()));
-                };
-                let changed_ms = register.changed_ms();
-                let entry = register.entry?;
-                ledger.shown(fold, &below, &entry, Some(changed_ms))?;
-                Some((child.name, type_of(&entry.kind), version_of(&entry, register.stamp)))
-            };
-            fold.children(path).into_iter().filter_map(shown).collect()
-        });
-        self.keep_order();
-        let mut names: Vec<Listed> = Vec::with_capacity(found.len());
-        for (name, file_type, version) in found {
-            let spot: Spot = (ino, name);
-            let known = state.slots.get(&spot).and_then(|slot| slot.published);
-            let number = known.unwrap_or_else(|| {
-                path.join(&spot.1)
-                    .map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))
+        let mut names: Vec<Listed> = Vec::new();
+        let mut last: Option<Box<[u8]>> = None;
+        loop {
+            let (found, more) = ledger.read(|fold| {
+                let part = fold.children_after(path, last.as_deref(), READ_AT_ONCE);
+                let more = part.len() == READ_AT_ONCE;
+                last = part.last().map(|child| child.name.clone());
+                let shown = part.into_iter().filter_map(|child| shown(ledger, fold, path, child));
+                (shown.collect::<Vec<_>>(), more)
             });
-            names.push(Listed { name: spot.1, file_type, ino: number });
-        }
-        let private = state.generations.values().filter(|generation| {
-            generation.published.is_none()
-                && generation.stage == super::generation::Stage::Private
-                && generation.place.as_ref().is_some_and(|(dir, _)| *dir == ino)
-        });
-        for generation in private {
-            let Some((_, name)) = &generation.place else { continue };
-            if let Err(at) = names.binary_search_by(|listed| (*listed.name).cmp(&**name)) {
-                let listed =
-                    Listed { name: name.clone(), file_type: FileType::File, ino: generation.ino };
-                names.insert(at, listed);
+            self.keep_order();
+            let state = self.0.state.lock();
+            for (name, file_type, version) in found {
+                let spot: Spot = (ino, name);
+                let number = state.names.bound(&spot).unwrap_or_else(|| {
+                    path.join(&spot.1)
+                        .map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))
+                });
+                names.push(Listed { name: spot.1, file_type, ino: number });
+            }
+            if !more {
+                add_private(&state, ino, &mut names);
+                return names;
             }
         }
-        names
     }
 
     /// Takes back lookups that the kernel forgot.
     pub(super) fn forget_inode(&self, ino: Ino, count: u64) {
-        self.0.state.lock().forget(ino, count);
+        self.0.state.lock().names.forget(ino, count);
     }
 }
 
-impl State {
-    fn forget(&mut self, ino: Ino, count: u64) {
-        if let Some(inode) = self.inodes.get_mut(&ino) {
-            inode.lookups = inode.lookups.saturating_sub(count);
+/// Returns what a listing tells of a name, if it is visible: the name, its type, and what its inode number is
+/// made of.
+fn shown(
+    ledger: &Ledger,
+    fold: &Fold,
+    dir: &TreePath,
+    child: Child,
+) -> Option<(Box<[u8]>, FileType, Vec<u8>)> {
+    let below = dir.join(&child.name).ok()?;
+    let Some(register) = child.register else {
+        ledger.shown(fold, &below, &implied_directory().entry, None)?;
+        return Some((child.name, FileType::Directory, Vec::new()));
+    };
+    let changed_ms = register.changed_ms();
+    let entry = register.entry?;
+    ledger.shown(fold, &below, &entry, Some(changed_ms))?;
+    Some((child.name, type_of(&entry.kind), version_of(&entry, register.stamp)))
+}
+
+/// Adds the names of files that are being written and not published.
+fn add_private(state: &State, dir: Ino, names: &mut Vec<Listed>) {
+    for live in state.lives.in_directory(dir).filter(|live| live.is_private()) {
+        let Some((_, name)) = live.place() else { continue };
+        if let Err(at) = names.binary_search_by(|listed| (*listed.name).cmp(&**name)) {
+            let listed = Listed { name: name.clone(), file_type: FileType::File, ino: live.ino };
+            names.insert(at, listed);
         }
-        self.sweep_inode(ino);
     }
 }

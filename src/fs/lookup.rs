@@ -1,21 +1,19 @@
 //! Lookup: which inode a name leads to, for whom, and for how long.
 //!
-//! The rules, in order: a process finds the generation that it writes itself; everybody else finds what
-//! is published; where nothing is published yet, the newest generation, whose open will wait.
+//! The rules, in order: a thread that was told to look again finds what its open can use; a process finds the
+//! live file that it writes itself; everybody else finds what is published; where nothing is published yet, the
+//! newest live file, whose open will wait.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, Reply};
+use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, OpenFlags, Reply};
 
-use super::attrs::attr_from;
-use super::beginning::Beginning;
 use super::filesystem::Filesystem;
-use super::inode::{Inode, Node, Spot, number_of};
+use super::inode::{LiveId, Node, Published, Spot, number_of};
 use super::state::State;
 use super::who::Who;
-use super::writing::Writing;
 use crate::name::{TreePath, check_name};
 use crate::namespace::{Entry, Fold, Time};
 use crate::stamp::Stamp;
@@ -24,7 +22,7 @@ use crate::sync::Ledger;
 /// The longest that the kernel may take an answer for granted where nothing can change it but itself.
 pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
 /// The longest that the kernel may take the size of a file for granted while it is being written.
-pub(super) const TTL_OF_GENERATION: Duration = Duration::from_millis(200);
+pub(super) const TTL_OF_LIVE: Duration = Duration::from_millis(200);
 
 /// What the namespace has under a path.
 #[derive(Debug, Clone)]
@@ -37,12 +35,25 @@ pub(super) struct Seen {
     pub(super) left: Duration,
 }
 
+impl Seen {
+    pub(super) fn published(self) -> Published {
+        Published { entry: self.entry, stamp: self.stamp, changed_ms: self.changed_ms }
+    }
+}
+
 /// Where a name leads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lead {
     pub(super) ino: Ino,
     /// For how much longer.
     pub(super) left: Duration,
+}
+
+impl Lead {
+    /// Makes one that does not age: what is being written, or was published a moment ago.
+    pub(super) fn lasting(ino: Ino) -> Self {
+        Self { ino, left: Duration::MAX }
+    }
 }
 
 /// Reads what the namespace has under a path, before anything is hidden or has expired.
@@ -68,11 +79,6 @@ pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Option<
     Some(Seen { left, ..seen })
 }
 
-/// Reports whether two entries are the same file, attributes aside.
-pub(super) fn same_content(one: &Entry, two: &Entry) -> bool {
-    one.kind == two.kind && one.link == two.link
-}
-
 impl Filesystem {
     /// Reads what is visible under a path: in the namespace, its bytes can be had, and not past its age.
     pub(super) fn seen(&self, path: &TreePath) -> Option<Seen> {
@@ -84,14 +90,14 @@ impl Filesystem {
 
     /// Returns who asks, if that can make a difference for this name: finding out costs a look into
     /// `/proc`.
-    pub(super) fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
-        let contested = {
+    fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
+        let matters = {
             let state = self.0.state.lock();
-            state.slots.get(spot).is_some_and(|slot| !slot.generations.is_empty())
-                || !state.linked.is_empty()
-                || state.detours.is_on(caller.tid)
+            !state.names.lives(spot).is_empty()
+                || state.lives.has_groups()
+                || state.retries.has(caller.tid)
         };
-        contested.then(|| self.0.callers.who(caller))
+        matters.then(|| self.0.callers.who(caller))
     }
 
     pub(super) fn look_up(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<Lookup> {
@@ -102,42 +108,73 @@ impl Filesystem {
         let spot: Spot = (parent, name.into());
         self.0.rooms.freshness.note_activity();
         let who = self.who_for(caller, &spot);
-        if self.0.rooms.freshness.ready()
-            || who.is_some_and(|who| {
-                let state = self.0.state.lock();
-                state.own_generation(&spot, who).is_some() || state.detours.is_on(caller.tid)
-            })
-        {
+        let retries = self.0.state.lock().retries.has(caller.tid);
+        let own = |who| self.0.state.lock().own_live(&spot, None, who).is_some();
+        let fresh = self.0.rooms.freshness.ready() || retries || who.is_some_and(own);
+        let lingers = self.lingers_for(caller, &spot, who);
+        if fresh && lingers.is_none() {
             return self.look_up_now(caller.tid, &spot, who).into();
         }
         let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
-            this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
+            if !fresh {
+                this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
+            }
+            if let Some((id, mut moved)) = lingers {
+                this.settle_or_keep(id, &mut moved).await;
+            }
             let who = this.who_for(&caller, &spot);
             this.look_up_now(caller.tid, &spot, who)
         })
     }
 
+    /// Returns the live file that a thread which looks again would find here and could not use: it was closed, and
+    /// is about to be released.
+    fn lingers_for(
+        &self,
+        caller: &Caller,
+        spot: &Spot,
+        who: Option<Who>,
+    ) -> Option<(LiveId, tokio::sync::watch::Receiver<()>)> {
+        let now = self.0.rooms.clock.mono();
+        let mut state = self.0.state.lock();
+        let wish = state.retries.at(caller.tid, spot, now)?.wish;
+        let id = state.names.inode(state.names.bound(spot)?)?.live()?;
+        let live = state.lives.get(id)?;
+        let waits = match wish {
+            None => !live.has_member(who?),
+            Some(flags) => !flags.truncate,
+        };
+        let lingers = waits && live.version().is_some() && !live.is_held();
+        lingers.then(|| (id, live.moved.subscribe()))
+    }
+
     /// Answers from what is known now.
     fn look_up_now(&self, tid: u32, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
-        let mut state = self.0.state.lock();
-        let path = Self::path_to_find(&state, spot)?;
-        if let Some(found) = self.promise(&mut state, tid, spot, &path, who) {
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        let path = Self::path_to_find(state, spot)?;
+        if let Some(found) = self.lead(state, tid, spot, &path, who) {
             return Ok(Lookup::Found(found));
         }
-        match self.find_and_tell(&mut state, spot, &path, who)? {
-            Some(found) => Ok(Lookup::Found(found)),
+        match self.find_and_tell(state, spot, &path, who)? {
+            Some(found) => {
+                let now = self.0.rooms.clock.mono();
+                if let Some(retry) = state.retries.at(tid, spot, now) {
+                    retry.found(found.attr.ino);
+                }
+                Ok(Lookup::Found(found))
+            }
             None => {
-                state.detours.miss(tid, spot);
                 self.0.rooms.metrics.misses.add(1);
                 Ok(Lookup::Missing { ttl: self.ttl() })
             }
         }
     }
 
-    /// Promises a caller who was sent back, and will begin a version of his own, the inode of that: whatever
-    /// becomes of the name until he opens it, he need not be sent back again.
-    fn promise(
+    /// Leads a thread that looks again in order to write to what it can write: the live file that it joins, or an
+    /// inode that is reserved for what it begins.
+    fn lead(
         &self,
         state: &mut State,
         tid: u32,
@@ -145,37 +182,88 @@ impl Filesystem {
         path: &TreePath,
         who: Option<Who>,
     ) -> Option<Found> {
-        let (flags, promised) = state.detours.wish(tid, spot, self.0.rooms.clock.mono())?;
-        let who = who?;
-        let (Lead { ino: natural, .. }, _) = self.find(state, spot, path, Some(who))?;
-        state.detours.lead(tid, natural);
-        let Ok(Writing::Begin { spot, base }) = self.plan_write_at(state, spot.clone(), who, flags)
-        else {
-            return None;
+        let now = self.0.rooms.clock.mono();
+        let retry = state.retries.at(tid, spot, now)?;
+        let (flags, reserved, seat) = (retry.wish?, retry.reserved, retry.seat);
+        let (ino, live) = self.lead_writer(state, spot, path, who?, flags, reserved)?;
+        let attr = match self.attr_of(state, ino) {
+            Ok((attr, _)) => attr,
+            Err(_) => return None,
         };
-        let entry = base.clone().or_else(|| state.entry_of(natural))?;
-        let asked = Beginning { base, ..Beginning::of(spot, who, flags, Some(natural)) };
-        if asked.stand(state).inode() == Some(natural) {
+        if live != seat {
+            for (id, step) in [(seat, -1), (live, 1)] {
+                if let Some(live) = id.and_then(|id| state.lives.get_mut(id)) {
+                    live.seats = live.seats.saturating_add_signed(step);
+                }
+            }
+        }
+        let retry = state.retries.at(tid, spot, now)?;
+        retry.found(ino);
+        retry.seat = live;
+        if live.is_none() && flags.truncate {
+            retry.reserved = Some(ino);
+        }
+        state.names.count_lookup(ino);
+        Some(Found { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO })
+    }
+
+    /// Returns the inode that an open for writing of a name needs, and the live file that it is; `None` where there
+    /// is nothing to write.
+    pub(super) fn lead_writer(
+        &self,
+        state: &mut State,
+        spot: &Spot,
+        path: &TreePath,
+        who: Who,
+        flags: OpenFlags,
+        reserved: Option<Ino>,
+    ) -> Option<(Ino, Option<LiveId>)> {
+        let seen = self.seen(path);
+        if seen.as_ref().is_some_and(|seen| seen.entry.content().is_none()) {
             return None;
         }
-        let kept = promised.filter(|ino| state.is_promised(*ino));
-        let ino = kept.unwrap_or_else(|| state.fresh_ino());
-        let attr = attr_from(ino, &entry, entry.attrs.mtime, self.names_of(&entry).unwrap_or(1));
-        let inode =
-            state.inodes.entry(ino).or_insert_with(|| Inode::new(Node::Gone(entry.clone()), None));
-        (inode.node, inode.last) = (Node::Promised(entry), Some(asked.spot));
-        state.detours.promise(tid, ino);
-        state.count_lookup(ino);
-        Some(Found { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO })
+        let group = seen.as_ref().and_then(|seen| seen.entry.link);
+        if let Some(id) = state.joinable(spot, group, who, flags) {
+            return state.lives.get(id).map(|live| (live.ino, Some(id)));
+        }
+        let told = match seen {
+            Some(seen) => seen.published(),
+            None => {
+                let newest = self.newest_private(state, spot)?;
+                let entry = state.lives.get(newest)?.entry_now();
+                Published { entry, stamp: None, changed_ms: 0 }
+            }
+        };
+        let node = Node::Reserved(told);
+        if !flags.truncate {
+            return Some((state.names.reserve(spot, || node), None));
+        }
+        let is_reserved = |ino: &Ino| {
+            state.names.inode(*ino).is_some_and(|inode| matches!(inode.node, Node::Reserved(_)))
+        };
+        match reserved.filter(is_reserved) {
+            Some(ino) => {
+                if let Some(inode) = state.names.inode_mut(ino) {
+                    inode.node = node;
+                }
+                Some((ino, None))
+            }
+            None => Some((state.names.reserve_alone(spot, node), None)),
+        }
+    }
+
+    fn newest_private(&self, state: &State, spot: &Spot) -> Option<LiveId> {
+        let lives = state.names.lives(spot).iter().copied();
+        lives.filter(|id| state.is_unpublished(*id, spot)).last()
     }
 
     /// Returns the path of a name that is looked for.
     pub(super) fn path_to_find(state: &State, spot: &Spot) -> Reply<TreePath> {
-        let parent = state.inodes.get(&spot.0).ok_or(Errno::ESTALE)?;
+        let parent = state.names.inode(spot.0).ok_or(Errno::ESTALE)?;
         if !matches!(parent.node, Node::Directory) {
             return Err(Errno::ENOTDIR);
         }
-        state.path_of(spot).ok_or_else(|| state.why_no_path(spot))
+        state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))
     }
 
     /// Finds where a name leads for `who`, and tells the kernel of it.
@@ -188,8 +276,7 @@ impl Filesystem {
     ) -> Reply<Option<Found>> {
         let Some((lead, seen)) = self.find(state, spot, path, who) else { return Ok(None) };
         // What was just read need not be read again for its attributes.
-        let version = state.inodes.get(&lead.ino).is_some_and(Inode::is_version);
-        if let Some(seen) = seen.filter(|_| version) {
+        if let Some(seen) = seen.filter(|_| state.is_entry(lead.ino)) {
             let attr = self.seen_attr(lead.ino, &seen);
             return Ok(Some(self.tell(state, Some(spot), attr, self.ttl(), lead.left)));
         }
@@ -204,24 +291,18 @@ impl Filesystem {
         path: &TreePath,
         who: Option<Who>,
     ) -> Option<(Lead, Option<Seen>)> {
-        if let Some(id) = who.and_then(|who| state.own_generation(spot, who)) {
-            return state.generations.get(&id).map(|g| (Lead::lasting(g.home()), None));
+        let seen = self.seen(path);
+        let group = seen.as_ref().and_then(|seen| seen.entry.link);
+        if let Some(id) = who.and_then(|who| state.own_live(spot, group, who)) {
+            return state.lives.get(id).map(|live| (Lead::lasting(live.ino), None));
         }
-        if let Some(seen) = self.seen(path) {
-            let own = who.and_then(|who| state.own_linked(&seen.entry, who));
-            if let Some(generation) = own.and_then(|id| state.generations.get(&id)) {
-                return Some((Lead::lasting(generation.home()), None));
-            }
+        if let Some(seen) = seen {
             let left = seen.left;
-            let ino = version_inode(state, spot, path, seen.clone());
+            let ino = entry_inode(state, spot, path, seen.clone());
             return Some((Lead { ino, left }, Some(seen)));
         }
-        let newest = state
-            .private_generations(spot)
-            .filter(|id| state.generations.get(id).is_some_and(|g| !g.guest))
-            .last();
-        let newest = newest.and_then(|id| state.generations.get(&id));
-        newest.map(|generation| (Lead::lasting(generation.home()), None))
+        let newest = self.newest_private(state, spot)?;
+        state.lives.get(newest).map(|live| (Lead::lasting(live.ino), None))
     }
 
     /// Tells the kernel of an inode, and counts that it was told. It must not remember the name for longer
@@ -240,7 +321,7 @@ impl Filesystem {
         attr_ttl: Duration,
         left: Duration,
     ) -> Found {
-        state.count_lookup(attr.ino);
+        state.names.count_lookup(attr.ino);
         let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
             Duration::ZERO
         } else {
@@ -252,10 +333,11 @@ impl Filesystem {
     /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
     /// each time.
     fn is_contested(&self, state: &State, spot: &Spot) -> bool {
-        let seen = || state.path_of(spot).and_then(|path| self.seen(&path));
-        match state.private_generations(spot).count() {
-            0 if state.linked.is_empty() => false,
-            0 => seen().is_some_and(|seen| state.linked(&seen.entry).next().is_some()),
+        let seen = || state.names.path_of(spot).and_then(|path| self.seen(&path));
+        let private = state.names.lives(spot).iter();
+        match private.filter(|id| state.is_unpublished(**id, spot)).count() {
+            0 if !state.lives.has_groups() => false,
+            0 => seen().is_some_and(|seen| !state.lives.of_group(seen.entry.link).is_empty()),
             1 => seen().is_some(),
             _ => true,
         }
@@ -270,13 +352,6 @@ impl Filesystem {
     }
 }
 
-impl Lead {
-    /// Makes one that does not age: what is being written, or was published a moment ago.
-    pub(super) fn lasting(ino: Ino) -> Self {
-        Self { ino, left: Duration::MAX }
-    }
-}
-
 /// Returns what goes into the number of a published entry beside its path.
 pub(super) fn version_of(entry: &Entry, stamp: Stamp) -> Vec<u8> {
     // A directory is the same whoever made it last: what is open below it is found by its number, also by
@@ -285,54 +360,48 @@ pub(super) fn version_of(entry: &Entry, stamp: Stamp) -> Vec<u8> {
 }
 
 /// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
-pub(super) fn version_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
-    if let Some(ino) = state.slots.get(spot).and_then(|slot| slot.published) {
+pub(super) fn entry_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
+    if let Some(ino) = state.names.bound(spot) {
         if still_holds(state, ino, &seen) {
             return ino;
         }
-        state.unbind(spot);
+        state.names.unbind(spot);
     }
-    if let Some(group) = seen.entry.link
-        && let Some(ino) = state.groups.get(&group).copied()
+    if let Some(ino) = seen.entry.link.and_then(|group| state.names.group(group))
         && still_holds(state, ino, &seen)
     {
-        state.bind(spot, ino);
+        state.names.bind(spot, ino);
         return ino;
     }
     let version = seen.stamp.map_or(Vec::new(), |stamp| version_of(&seen.entry, stamp));
     let mut ino = number_of(path.as_bytes(), &version);
-    while state.inodes.contains_key(&ino) {
+    while state.names.inode(ino).is_some() {
         ino = Ino((ino.0 + 1).max(2));
     }
     let link = seen.entry.link;
-    let node = if seen.entry.is_directory() {
-        Node::Directory
-    } else {
-        Node::Version { entry: seen.entry, changed_ms: seen.changed_ms }
-    };
-    state.inodes.insert(ino, Inode::new(node, None));
-    state.bind(spot, ino);
-    if let Some(group) = link {
-        state.groups.insert(group, ino);
-    }
+    let node =
+        if seen.entry.is_directory() { Node::Directory } else { Node::Entry(seen.published()) };
+    state.names.add(ino, node);
+    state.names.bind(spot, ino);
+    state.names.set_group(link, ino);
     ino
 }
 
 /// Reports whether an inode is still what the namespace has, and refreshes its attributes.
 fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
-    let Some(inode) = state.inodes.get_mut(&ino) else { return false };
+    let Some(inode) = state.names.inode_mut(ino) else { return false };
     match &mut inode.node {
         Node::Directory => seen.entry.is_directory(),
-        Node::Version { entry, changed_ms } if same_content(entry, &seen.entry) => {
-            entry.attrs = seen.entry.attrs.clone();
-            *changed_ms = seen.changed_ms;
+        Node::Entry(published) if published.is(&seen.entry, seen.stamp) => {
+            published.entry.attrs = seen.entry.attrs.clone();
+            published.changed_ms = seen.changed_ms;
             true
         }
-        Node::Generation(id) => state
-            .generations
-            .get(id)
-            .and_then(|generation| generation.published.as_ref())
-            .is_some_and(|published| same_content(&published.entry, &seen.entry)),
-        Node::Version { .. } | Node::Gone(_) | Node::Promised(_) => false,
+        Node::Live(id) => state
+            .lives
+            .get(*id)
+            .and_then(|live| live.version())
+            .is_some_and(|version| version.published.is(&seen.entry, seen.stamp)),
+        _ => false,
     }
 }

@@ -1,34 +1,36 @@
-//! What a path means on this node: inodes, handles, generations and the rules of visibility.
+//! What a path means on this node: names, live files, handles and the rules of visibility.
 //!
 //! Owns everything between the kernel's requests and the namespace: which inode a name leads to for
 //! which process, when a written file becomes an entry, and how long the kernel may remember an answer.
-//! Must never wait for the network on a FUSE thread, and must never hold its lock while it hashes, copies
-//! or opens files.
+//! Must never wait for the network on a FUSE thread, and must never hold its lock while it uses the disk.
 //!
-//! Lock order: the state of this room, then the ledger, then the blobs. Calls from the ledger arrive
-//! with no lock held.
+//! Lock order: a live file's publishing lock, the turn of the ledger, the state of this room, the namespace,
+//! the blobs. Calls from the ledger arrive with no lock held.
 
 mod attrs;
-mod beginning;
+mod begin;
 mod create;
-mod detour;
+mod decide;
 mod errno;
 mod filesystem;
-mod generation;
-mod handle;
+mod handles;
 mod inode;
 mod io;
 mod listing;
+mod live;
 mod lookup;
+mod make;
 mod names;
 mod open;
 mod publish;
+mod release;
+mod remove;
 mod rename;
-mod slot;
+mod retry;
+mod setattr;
 mod state;
 mod vfs;
 mod who;
-mod writing;
 mod xattrs;
 
 pub use filesystem::{Filesystem, Rooms, Rules};

@@ -1,19 +1,22 @@
-//! Open: which bytes a handle reads and writes.
+//! Open: carrying out what was decided.
 //!
-//! A reader gets the published version; where there is none yet it waits for it, within a limit; writers are
-//! the matter of `writing`. A new version is always another inode than the one the kernel looked up, and
-//! `ESTALE` is how the kernel is led there, once: it looks the name up again and opens what it then finds
-//! (see `detour`).
+//! A reader gets the published version; where there is none yet it waits for it, within a limit. A writer shares
+//! the live file of a name or begins one. A new version is always another inode than the one the kernel looked
+//! up, and `ESTALE` leads the kernel there, once (see `retry`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hearthfs_mount::{Answer, Backing, Caller, Errno, Ino, Io, OpenFlags, Opened, Reply};
+use tokio::sync::watch;
 
-use super::filesystem::Filesystem;
-use super::generation::Stage;
-use super::handle::{Bytes, OpenFile};
-use super::inode::{GenId, Mode, Node, Source};
+use super::begin::Base;
+use super::decide::{Asked, Is, LiveIs, NameHas, Plan, StageIs, decide_open};
+use super::filesystem::{Filesystem, LINGER_MAX};
+use super::handles::{Bytes, OpenFile};
+use super::inode::{LiveId, Mode, Node, Published, Source, Spot};
+use super::live::Live;
+use super::retry::Retry;
 use super::state::{State, close_files};
 use super::who::Who;
 use crate::clock;
@@ -21,69 +24,176 @@ use crate::digest::Digest;
 use crate::local::OpenBlob;
 use crate::namespace::Entry;
 
+/// How often an open is decided anew because something moved meanwhile.
+pub(super) const DECIDE_TRIES_MAX: u32 = 64;
+
 /// How an inode is to be opened.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wish {
+    pub(super) caller: Caller,
     pub(super) who: Who,
     pub(super) flags: OpenFlags,
-    /// Whoever it is was sent back once already, and must not be again.
+    /// The thread was told to look again just before, and must not be told so twice.
     pub(super) last: bool,
 }
 
-/// What an open for reading comes to.
-enum Reading {
-    /// It is open.
-    Done(Opened),
-    /// The blob has to be opened first.
+impl Wish {
+    fn asked(&self) -> Asked {
+        Asked {
+            write: self.flags.write || self.flags.truncate,
+            truncate: self.flags.truncate,
+            last: self.last,
+            unseen: self.who == Who::Unseen,
+        }
+    }
+}
+
+/// What an open comes to next.
+pub(super) enum Step {
+    /// It is answered.
+    Done(Reply<Opened>),
+    /// The blob has to be opened first. The open is counted.
     Blob(Digest, u64),
-    /// Nothing is published yet.
-    Wait(tokio::sync::watch::Receiver<Stage>),
+    /// A live file has to be begun.
+    Begin(Base),
+    /// It is decided again when this moves.
+    Wait(watch::Receiver<()>),
+    /// It is decided again when this moves, or when the published bytes of the live file are kept elsewhere.
+    Settle(LiveId, watch::Receiver<()>),
 }
 
 impl Filesystem {
     pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
         self.0.rooms.freshness.note_activity();
-        let who = self.0.callers.who(caller);
-        if flags.write || flags.truncate {
-            if self.0.rules.read_only {
-                return Err(Errno::EROFS).into();
-            }
-            let wait = self.0.rules.deadline;
-            let to_write = |last| self.open_to_write(ino, Wish { who, flags, last }, wait);
-            return self.with_detour(caller, Some(flags), to_write);
+        if (flags.write || flags.truncate) && self.0.rules.read_only {
+            return Err(Errno::EROFS).into();
         }
-        let wait = self.0.rules.open_wait;
-        let to_read = |last| self.open_to_read(ino, Wish { who, flags, last }, wait);
-        self.with_detour(caller, None, to_read)
-    }
-
-    pub(super) fn open_to_read(&self, ino: Ino, wish: Wish, wait: Duration) -> Answer<Opened> {
-        let Wish { who, flags, .. } = wish;
-        let reading = {
-            let mut state = self.0.state.lock();
-            self.plan_read(&mut state, ino, wish)
+        let who = self.0.callers.who(caller);
+        let (last, retry) = {
+            let now = self.0.rooms.clock.mono();
+            self.0.state.lock().retries.end(caller.tid, ino, now)
         };
-        match reading {
-            Err(errno) => Err(errno).into(),
-            Ok(Reading::Done(opened)) => Ok(opened).into(),
-            Ok(Reading::Blob(digest, size)) => self.open_blob(ino, who, flags, digest, size),
-            Ok(Reading::Wait(mut moved)) => {
+        let wish = Wish { caller: *caller, who, flags, last };
+        let kept = Kept { fs: self.clone(), retry };
+        match self.open_file_as(ino, &wish) {
+            Answer::Now(reply) => self.told(ino, &wish, reply).into(),
+            Answer::Later(work) => {
                 let this = self.clone();
                 Answer::later(async move {
-                    let left = this.wait_for(&mut moved, wait).await.ok_or(Errno::ENOENT)?;
-                    match this.open_to_read(ino, wish, left) {
-                        Answer::Now(reply) => reply,
-                        Answer::Later(work) => work.await,
-                    }
+                    let reply = work.await;
+                    drop(kept);
+                    this.told(ino, &wish, reply)
                 })
             }
         }
     }
 
-    /// Waits until a generation moves on; returns how much of `wait` is left then, if it did in time.
+    pub(super) fn open_file_as(&self, ino: Ino, wish: &Wish) -> Answer<Opened> {
+        match self.open_at_once(ino, wish) {
+            Step::Done(reply) => reply.into(),
+            first => {
+                let (this, wish) = (self.clone(), *wish);
+                Answer::later(async move { this.open_in_time(ino, &wish, first).await })
+            }
+        }
+    }
+
+    /// Gives up what was kept for a thread that does something else now.
+    pub(super) fn give_up_seat(&self, retry: Option<Retry>) {
+        drop(Kept { fs: self.clone(), retry });
+    }
+
+    /// Records a retry if the answer asks for one.
+    fn told(&self, ino: Ino, wish: &Wish, reply: Reply<Opened>) -> Reply<Opened> {
+        if matches!(reply, Err(Errno::ESTALE)) {
+            let flags = (wish.flags.write || wish.flags.truncate).then_some(wish.flags);
+            self.look_again(&wish.caller, ino, flags);
+        }
+        reply
+    }
+
+    /// Records that a thread is told to look again at what it has found as `ino`.
+    pub(super) fn look_again(&self, caller: &Caller, ino: Ino, wish: Option<OpenFlags>) {
+        let now = self.0.rooms.clock.mono();
+        let mut state = self.0.state.lock();
+        let spots = state
+            .names
+            .inode(ino)
+            .map_or(Vec::new(), |inode| inode.places.iter().chain(&inode.last).cloned().collect());
+        state.retries.begin(caller.tid, spots, Some(ino), wish, now);
+        drop(state);
+        self.0.begun.notify_one();
+    }
+
+    /// Does all that needs no wait.
+    fn open_at_once(&self, ino: Ino, wish: &Wish) -> Step {
+        match self.step(ino, wish) {
+            Step::Blob(digest, size) => match self.0.rooms.blobs.open_blob(&digest, size) {
+                Ok(Some(blob)) => Step::Done(Ok(self.opened_blob(ino, wish, blob))),
+                Ok(None) => Step::Blob(digest, size),
+                Err(error) => {
+                    tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
+                    self.uncount_open(ino);
+                    Step::Done(Err(super::errno::of_open(error.kind())))
+                }
+            },
+            Step::Begin(base) if base.copy.is_none() && self.has_room() => {
+                match self.begin_open(ino, wish, base.clone()) {
+                    Ok(Some(opened)) => Step::Done(Ok(opened)),
+                    Ok(None) => Step::Begin(base),
+                    Err(errno) => Step::Done(Err(errno)),
+                }
+            }
+            step => step,
+        }
+    }
+
+    async fn open_in_time(&self, ino: Ino, wish: &Wish, first: Step) -> Reply<Opened> {
+        let writes = wish.flags.write || wish.flags.truncate;
+        let mut left = if writes { self.0.rules.deadline } else { self.0.rules.open_wait };
+        let mut step = first;
+        for _ in 0..DECIDE_TRIES_MAX {
+            match step {
+                Step::Done(reply) => return reply,
+                Step::Blob(digest, size) => {
+                    return match self.obtain(digest, size).await {
+                        Ok(blob) => Ok(self.opened_blob(ino, wish, blob)),
+                        Err(errno) => {
+                            self.uncount_open(ino);
+                            Err(self.miss(ino, wish, errno))
+                        }
+                    };
+                }
+                Step::Begin(base) => match self.begin_in_time(ino, wish, base).await {
+                    Ok(Some(opened)) => return Ok(opened),
+                    Ok(None) => {}
+                    Err(errno) => return Err(errno),
+                },
+                Step::Wait(mut moved) => {
+                    let late = if writes { Errno::ETIMEDOUT } else { Errno::ENOENT };
+                    left = self.wait_for(&mut moved, left).await.ok_or(late)?;
+                }
+                Step::Settle(id, mut moved) => self.settle_or_keep(id, &mut moved).await,
+            }
+            step = self.step(ino, wish);
+        }
+        Err(Errno::EBUSY)
+    }
+
+    /// Waits for the release of a published file, for a moment; then keeps its published bytes elsewhere.
+    pub(super) async fn settle_or_keep(&self, id: LiveId, moved: &mut watch::Receiver<()>) {
+        let open = self.0.state.lock().lives.get(id).is_some_and(|live| live.open > 0);
+        if !open && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
+            return;
+        }
+        let this = self.clone();
+        crate::task::blocking(move || this.preserve(id)).await;
+    }
+
+    /// Waits until something moves; returns how much of `wait` is left then, if it did in time.
     pub(super) async fn wait_for(
         &self,
-        moved: &mut tokio::sync::watch::Receiver<Stage>,
+        moved: &mut watch::Receiver<()>,
         wait: Duration,
     ) -> Option<Duration> {
         let begun = self.0.rooms.clock.mono();
@@ -91,141 +201,144 @@ impl Filesystem {
         Some(wait.saturating_sub(self.0.rooms.clock.mono().saturating_sub(begun)))
     }
 
-    /// Decides what an open for reading comes to. Counts the open when it is `Done` or `Blob`.
-    fn plan_read(&self, state: &mut State, ino: Ino, wish: Wish) -> Reply<Reading> {
-        let Wish { who, flags, last } = wish;
-        if let Some(source) = state.guest_source(ino, who) {
-            return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Source(source))));
-        }
-        if state.is_lost(ino) {
-            return self.plan_read_of_heir(state, ino, who);
-        }
-        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
-        match &inode.node {
-            Node::Directory => Err(Errno::EISDIR),
-            Node::Gone(_) | Node::Promised(_) => Err(Errno::ESTALE),
-            Node::Version { entry, changed_ms } => {
-                let (digest, size) = entry.content().ok_or(Errno::ENXIO)?;
-                let own = state.own_linked(entry, who).and_then(|id| state.generations.get(&id));
-                if let Some(generation) = own {
-                    // It writes the file by another name, and the kernel remembers this one from before.
-                    let source = Arc::clone(&generation.source);
-                    return if last {
-                        let bytes = Bytes::Source(source);
-                        Ok(Reading::Done(Self::attach_bytes(state, ino, who, bytes)))
-                    } else {
-                        Err(Errno::ESTALE)
-                    };
+    /// Decides what the open comes to, and does what needs neither disk nor wait.
+    fn step(&self, ino: Ino, wish: &Wish) -> Step {
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        let (plan, name) = self.decide(state, ino, wish);
+        let live = state.names.inode(ino).and_then(|inode| inode.live());
+        match plan {
+            Plan::Fail(errno) => Step::Done(Err(errno)),
+            Plan::LookAgain => Step::Done(Err(Errno::ESTALE)),
+            Plan::Read => self.read_version(state, ino, wish),
+            Plan::ReadLive => match live.and_then(|id| state.lives.get(id)) {
+                Some(live) => {
+                    let source = Arc::clone(&live.source);
+                    Step::Done(Ok(self.attach_reader(state, ino, wish, source)))
                 }
-                self.use_content(entry, *changed_ms)?;
-                self.0.rooms.metrics.hits.add(1);
-                if let Some(source) = inode.source.clone() {
-                    return Ok(Reading::Done(self.attach(state, ino, who, flags, source, None)));
-                }
-                if size == 0 {
-                    return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Empty)));
-                }
-                count_open(state, ino);
-                Ok(Reading::Blob(digest, size))
-            }
-            Node::Generation(id) => {
-                let id = *id;
-                let generation = state.generations.get(&id).ok_or(Errno::ESTALE)?;
-                let source = Arc::clone(&generation.source);
-                if who != Who::Unseen && generation.members.contains(&who) {
-                    return Ok(Reading::Done(self.attach(
-                        state,
-                        ino,
-                        who,
-                        flags,
-                        source,
-                        Some(id),
-                    )));
-                }
-                match generation.stage {
-                    Stage::Dropped => Err(Errno::ESTALE),
-                    Stage::Published
-                        if generation.published.as_ref().is_some_and(|p| p.mark.size == 0) =>
-                    {
-                        // Empty for whoever did not write it, even while a writer fills it again.
-                        Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Empty)))
-                    }
-                    Stage::Published => {
-                        if let Some(published) = &generation.published {
-                            self.use_content(&published.entry, published.changed_ms)?;
-                        }
-                        self.0.rooms.metrics.hits.add(1);
-                        Ok(Reading::Done(self.attach(state, ino, who, flags, source, None)))
-                    }
-                    Stage::Private | Stage::Held => {
-                        let spot = generation.place.clone().ok_or(Errno::ESTALE)?;
-                        let moved = generation.moved.subscribe();
-                        let held = generation.stage == Stage::Held;
-                        let path = state.path_of(&spot).ok_or(Errno::ESTALE)?;
-                        if !held && !last && self.seen(&path).is_some() {
-                            // There is a published version: the kernel shall look again and find it.
-                            return Err(Errno::ESTALE);
-                        }
-                        Ok(Reading::Wait(moved))
-                    }
-                }
+                None => Step::Done(Err(Errno::ESTALE)),
+            },
+            Plan::Join => match live {
+                Some(id) => Step::Done(self.join(state, ino, id, wish)),
+                None => Step::Done(Err(Errno::ESTALE)),
+            },
+            Plan::JoinAside => match name.and_then(|name| name.joinable) {
+                Some(id) => Step::Done(self.join_aside(state, ino, id, wish)),
+                None => Step::Done(Err(Errno::ESTALE)),
+            },
+            Plan::Begin | Plan::Aside { .. } => match self.base_of(state, ino, wish, plan) {
+                Ok(base) => base_at_rest(state, base),
+                Err(errno) => Step::Done(Err(errno)),
+            },
+            Plan::Wait | Plan::Settle => {
+                let Some((id, file)) = live.and_then(|id| Some((id, state.lives.get(id)?))) else {
+                    return Step::Done(Err(Errno::ESTALE));
+                };
+                let moved = file.moved.subscribe();
+                if plan == Plan::Wait { Step::Wait(moved) } else { Step::Settle(id, moved) }
             }
         }
     }
 
-    /// Decides the same for the inode of a file that will never be an entry, where guests may stand.
-    fn plan_read_of_heir(&self, state: &mut State, ino: Ino, who: Who) -> Reply<Reading> {
-        let heir = state.heir(ino).and_then(|id| state.generations.get(&id));
-        let heir = heir.filter(|heir| heir.stage == Stage::Private).ok_or(Errno::ESTALE)?;
-        if heir.members.contains(&who) {
-            let source = Arc::clone(&heir.source);
-            return Ok(Reading::Done(Self::attach_bytes(state, ino, who, Bytes::Source(source))));
-        }
-        let path = heir.place.as_ref().and_then(|spot| state.path_of(spot));
-        if self.seen(&path.ok_or(Errno::ESTALE)?).is_some() {
-            return Err(Errno::ESTALE);
-        }
-        Ok(Reading::Wait(heir.moved.subscribe()))
+    /// Decides what an open comes to, by all that is known of the inode and its name.
+    pub(super) fn decide(&self, state: &State, ino: Ino, wish: &Wish) -> (Plan, Option<NameFound>) {
+        let Some(inode) = state.names.inode(ino) else { return (Plan::LookAgain, None) };
+        let spot = inode.place().or(inode.last.as_ref());
+        let name = spot.map(|spot| self.name_found(state, ino, spot, wish));
+        let is = match &inode.node {
+            Node::Directory => Is::Directory,
+            Node::Reserved(_) => Is::Reserved,
+            Node::Gone(_) => Is::Gone { open: inode.source.is_some() },
+            Node::Entry(published) if published.entry.content().is_none() => Is::Other,
+            Node::Entry(published) => Is::Entry {
+                bound: name.as_ref().is_some_and(|name| name.bound),
+                readable: self.is_readable(&published.entry, published.changed_ms),
+            },
+            Node::Live(id) => match state.lives.get(*id) {
+                Some(live) => Is::Live(live_is(live, wish.who)),
+                None => return (Plan::LookAgain, name),
+            },
+        };
+        let has = name.as_ref().map_or(NameHas::default(), |name| NameHas {
+            own: name.own,
+            joinable: name.joinable.is_some(),
+            entry: name.entry,
+        });
+        (decide_open(wish.asked(), is, has), name)
     }
 
-    /// Notes that a version is used. Makes the kernel look again for one that is past its age: it will find
-    /// nothing, and what shall be made there can be made.
-    pub(super) fn use_content(&self, entry: &Entry, changed_ms: u64) -> Reply<()> {
-        self.0.rooms.ledger.content_left(entry, changed_ms).ok_or(Errno::ESTALE)?;
-        if let Some((digest, size)) = entry.content() {
+    /// Finds what else the name of an inode has for the caller.
+    fn name_found(&self, state: &State, ino: Ino, spot: &Spot, wish: &Wish) -> NameFound {
+        let seen = state.names.path_of(spot).and_then(|path| self.seen(&path));
+        let inode = state.names.inode(ino);
+        let bound = match (inode.map(|inode| &inode.node), &seen) {
+            (Some(Node::Entry(published)), Some(seen)) => {
+                published.is(&seen.entry, seen.stamp)
+                    && inode.is_some_and(|inode| inode.places.contains(spot))
+            }
+            _ => false,
+        };
+        // A version that is hidden or past its age is still what its name leads to.
+        let hidden = seen.is_none() && state.names.bound(spot) == Some(ino);
+        let group = seen.as_ref().and_then(|seen| seen.entry.link);
+        let is_it = |id: &LiveId| state.lives.get(*id).is_some_and(|live| live.ino == ino);
+        NameFound {
+            bound: bound || hidden,
+            own: state.own_live(spot, group, wish.who).is_some_and(|id| !is_it(&id)),
+            joinable: state.joinable(spot, group, wish.who, wish.flags).filter(|id| !is_it(id)),
+            entry: seen.is_some_and(|seen| {
+                let live = inode.and_then(|inode| inode.live());
+                let version = live.and_then(|id| state.lives.get(id)?.version());
+                version.is_none_or(|version| !version.published.is(&seen.entry, seen.stamp))
+            }),
+        }
+    }
+
+    /// Reads the version of an inode, or what is left of it.
+    fn read_version(&self, state: &mut State, ino: Ino, wish: &Wish) -> Step {
+        let Some(inode) = state.names.inode(ino) else { return Step::Done(Err(Errno::ESTALE)) };
+        let content = match &inode.node {
+            Node::Entry(published) => published.entry.content(),
+            _ => None,
+        };
+        if let Some((digest, size)) = content {
             self.0.rooms.renewer.note_use(&digest, size);
+            self.0.rooms.metrics.hits.add(1);
         }
-        Ok(())
+        let source = inode.source.clone();
+        match (source, content) {
+            (Some(source), _) => Step::Done(Ok(self.attach_reader(state, ino, wish, source))),
+            (None, Some((_, 0))) => {
+                Step::Done(Ok(Self::attach_bytes(state, ino, wish.who, Bytes::Empty)))
+            }
+            (None, Some((digest, size))) => {
+                state.count_open(ino);
+                Step::Blob(digest, size)
+            }
+            (None, None) => Step::Done(Err(Errno::ESTALE)),
+        }
     }
 
-    /// Opens a version whose blob has to be found first. The open is counted already.
-    fn open_blob(
-        &self,
-        ino: Ino,
-        who: Who,
-        flags: OpenFlags,
-        digest: Digest,
-        size: u64,
-    ) -> Answer<Opened> {
-        match self.0.rooms.blobs.open_blob(&digest, size) {
-            Ok(Some(blob)) => return Ok(self.opened_blob(ino, who, flags, blob)).into(),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
-                self.uncount_open(ino);
-                return Err(super::errno::of_open(error.kind())).into();
-            }
+    /// Reports whether a version can be served: it is not past its age, and its bytes are not lost.
+    fn is_readable(&self, entry: &Entry, changed_ms: u64) -> bool {
+        let ledger = &self.0.rooms.ledger;
+        ledger.content_left(entry, changed_ms).is_some() && !ledger.hidden(entry)
+    }
+
+    /// Returns the error of an open whose bytes cannot be had. Where that makes the entry one that does not exist,
+    /// the kernel looks again and finds nothing, so that no program sees a name that it cannot open.
+    fn miss(&self, ino: Ino, wish: &Wish, errno: Errno) -> Errno {
+        if wish.last || errno != Errno::ENOENT {
+            return errno;
         }
-        let this = self.clone();
-        Answer::later(async move {
-            match this.obtain(digest, size).await {
-                Ok(blob) => Ok(this.opened_blob(ino, who, flags, blob)),
-                Err(errno) => {
-                    this.uncount_open(ino);
-                    Err(errno)
-                }
+        let state = self.0.state.lock();
+        let lost = state.names.inode(ino).is_some_and(|inode| match &inode.node {
+            Node::Entry(Published { entry, changed_ms, .. }) => {
+                !self.is_readable(entry, *changed_ms)
             }
-        })
+            _ => false,
+        });
+        if lost { Errno::ESTALE } else { errno }
     }
 
     /// Makes a blob local, within the deadline, and opens it. Whatever goes wrong is a miss.
@@ -258,10 +371,10 @@ impl Filesystem {
 
     /// Gives a counted open its blob; another open may have brought one meanwhile, and the kernel wants
     /// all of an inode's handles on one file.
-    fn opened_blob(&self, ino: Ino, who: Who, flags: OpenFlags, blob: OpenBlob) -> Opened {
+    fn opened_blob(&self, ino: Ino, wish: &Wish, blob: OpenBlob) -> Opened {
         let mut state = self.0.state.lock();
-        let OpenBlob { file, pin, .. } = blob;
-        let source = match state.inodes.get_mut(&ino) {
+        let OpenBlob { file, pin } = blob;
+        let source = match state.names.inode_mut(ino) {
             Some(inode) => {
                 inode.opens -= 1;
                 inode.source.clone()
@@ -271,144 +384,207 @@ impl Filesystem {
         let source = source.unwrap_or_else(|| {
             Arc::new(Source { backing: Arc::new(Backing::new(file)), _pin: Some(pin) })
         });
-        self.attach(&mut state, ino, who, flags, source, None)
+        self.attach_reader(&mut state, ino, wish, source)
+    }
+
+    fn uncount_open(&self, ino: Ino) {
+        let mut state = self.0.state.lock();
+        state.uncount_open(ino);
+        close_files(state);
     }
 
     /// Makes a handle that cannot write, on the file of its inode.
-    fn attach(
+    fn attach_reader(
         &self,
         state: &mut State,
         ino: Ino,
-        who: Who,
-        flags: OpenFlags,
+        wish: &Wish,
         source: Arc<Source>,
-        generation: Option<GenId>,
     ) -> Opened {
-        count_open(state, ino);
-        let mode = self.settle_mode(state, ino, &source);
-        // Whoever reads what it writes itself sees its own doing. Who cannot be seen empties the very inode
-        // that others read.
-        let shaken = mode == Mode::Cached
-            && generation.is_none()
-            && (who == Who::Unseen || state.is_shaken(ino));
-        let io = if shaken { Io::Direct } else { io_of(mode, &source, flags) };
-        let handle = state.fresh_handle();
-        let file = OpenFile {
-            ino,
-            who,
-            write: false,
-            to_the_end: false,
-            bytes: Bytes::Source(source),
-            generation,
-            closed: false,
-            flushed: false,
+        state.count_open(ino);
+        let default = if self.passes_through() { Mode::Passthrough } else { Mode::Cached };
+        let io = match settle_mode(state, ino, &source, default) {
+            Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
+            Mode::Cached if wish.flags.direct => Io::Direct,
+            Mode::Cached => Io::Cached { keep: true },
+            Mode::Direct => Io::Direct,
         };
-        state.files.insert(handle, file);
+        let handle = state.handles.add_file(reader(ino, wish.who, Bytes::Source(source)));
         Opened { handle, io, no_flush: true }
     }
 
     /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
     fn attach_bytes(state: &mut State, ino: Ino, who: Who, bytes: Bytes) -> Opened {
         let io = beside(state, ino);
-        let handle = state.fresh_handle();
-        let file = OpenFile {
-            ino,
-            who,
-            write: false,
-            to_the_end: false,
-            bytes,
-            generation: None,
-            closed: false,
-            flushed: false,
-        };
-        state.files.insert(handle, file);
+        let handle = state.handles.add_file(reader(ino, who, bytes));
         Opened { handle, io, no_flush: true }
     }
 
-    /// Decides how the handles of an inode do their I/O, if no open one has.
-    pub(super) fn settle_mode(&self, state: &mut State, ino: Ino, source: &Arc<Source>) -> Mode {
-        let default = self.default_mode();
-        let Some(inode) = state.inodes.get_mut(&ino) else { return Mode::Direct };
-        let mode = *inode.mode.get_or_insert(default);
-        inode.source.get_or_insert_with(|| Arc::clone(source));
-        mode
+    /// Makes a writing handle on the live file of the inode.
+    pub(super) fn join(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        id: LiveId,
+        wish: &Wish,
+    ) -> Reply<Opened> {
+        let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
+        if wish.flags.truncate && live.file().metadata()?.len() > 0 {
+            live.set_size(0)?;
+            live.fresh = true;
+        }
+        Ok(self.attach_writer(state, ino, id, wish))
     }
 
-    fn uncount_open(&self, ino: Ino) {
-        let mut state = self.0.state.lock();
-        if let Some(inode) = state.inodes.get_mut(&ino) {
-            inode.opens -= 1;
+    /// Makes a handle on an inode that writes another live file of its name.
+    fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Reply<Opened> {
+        may_stand_aside(state, ino, wish.flags)?;
+        self.join(state, ino, id, wish)
+    }
+
+    /// Makes a writing handle on a live file; the caller has checked that it may.
+    pub(super) fn attach_writer(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        id: LiveId,
+        wish: &Wish,
+    ) -> Opened {
+        let Wish { who, flags, .. } = *wish;
+        let live = state.lives.get_mut(id).expect("the caller found it under the same lock");
+        live.writers += 1;
+        live.open += 1;
+        live.members.insert(who);
+        let source = Arc::clone(&live.source);
+        let own_inode = live.ino == ino;
+        // What may be mapped for writing goes through the daemon: a mapping of the file itself would outlive
+        // the handle unseen.
+        let passes = self.passes_through() && !flags.read;
+        let io = if own_inode {
+            state.count_open(ino);
+            let default = if passes { Mode::Passthrough } else { Mode::Cached };
+            match settle_mode(state, ino, &source, default) {
+                Mode::Passthrough if flags.read => Io::Beside(Arc::clone(&source.backing)),
+                Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
+                Mode::Cached if flags.direct || flags.append => Io::Direct,
+                Mode::Cached => Io::Cached { keep: true },
+                Mode::Direct => Io::Direct,
+            }
+        } else {
+            beside(state, ino)
+        };
+        if own_inode
+            && matches!(io, Io::Beside(_))
+            && let Some(live) = state.lives.get_mut(id)
+        {
+            live.mapped = true;
         }
-        state.settle_inode(ino);
-        close_files(state);
+        let handle = state.handles.add_file(OpenFile {
+            ino,
+            who,
+            write: true,
+            to_the_end: flags.append && !matches!(io, Io::Passthrough(_)),
+            bytes: Bytes::Source(source),
+            live: Some(id),
+            passed: matches!(io, Io::Passthrough(_)),
+            wrote: false,
+            closed: false,
+            flushed: false,
+        });
+        Opened { handle, io, no_flush: false }
     }
 }
 
-/// Counts an open of an inode.
-pub(super) fn count_open(state: &mut State, ino: Ino) {
-    if let Some(inode) = state.inodes.get_mut(&ino) {
-        inode.opens += 1;
+/// Begins, once the bytes that are copied first are a blob.
+fn base_at_rest(state: &State, base: Base) -> Step {
+    let bound = base.spot.as_ref().and_then(|spot| state.names.bound(spot));
+    let live = bound.and_then(|ino| state.names.inode(ino)?.live());
+    match live.and_then(|id| Some((id, state.lives.get(id)?))) {
+        Some((id, live)) if live.version().is_some() && base.copy.is_some() => {
+            Step::Settle(id, live.moved.subscribe())
+        }
+        _ => Step::Begin(base),
     }
+}
+
+/// What a name has beside an inode.
+#[derive(Debug)]
+pub(super) struct NameFound {
+    bound: bool,
+    own: bool,
+    joinable: Option<LiveId>,
+    entry: bool,
+}
+
+/// What an open keeps until it is answered: the seat of a thread that looked again.
+struct Kept {
+    fs: Filesystem,
+    retry: Option<Retry>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Some(retry) = self.retry.take() else { return };
+        let idle = self.fs.0.state.lock().give_up(Some(retry));
+        if let Some(id) = idle {
+            self.fs.finish_soon(id);
+        }
+    }
+}
+
+fn live_is(live: &Live, who: Who) -> LiveIs {
+    let stage = match live.version() {
+        _ if live.is_dropped() => StageIs::Dropped,
+        Some(version) if version.hold.is_some() => StageIs::Held,
+        Some(_) => StageIs::Published,
+        None => StageIs::Writing,
+    };
+    LiveIs {
+        stage,
+        member: live.has_member(who),
+        named: live.place().is_some(),
+        open: live.open > 0,
+        writers: live.writers > 0,
+        settling: live.settling,
+    }
+}
+
+fn reader(ino: Ino, who: Who, bytes: Bytes) -> OpenFile {
+    OpenFile {
+        ino,
+        who,
+        write: false,
+        to_the_end: false,
+        bytes,
+        live: None,
+        passed: false,
+        wrote: false,
+        closed: false,
+        flushed: false,
+    }
+}
+
+/// Decides how the handles of an inode do their I/O, if no open one has.
+fn settle_mode(state: &mut State, ino: Ino, source: &Arc<Source>, default: Mode) -> Mode {
+    let Some(inode) = state.names.inode_mut(ino) else { return Mode::Direct };
+    let mode = *inode.mode.get_or_insert(default);
+    inode.source.get_or_insert_with(|| Arc::clone(source));
+    mode
 }
 
 /// Counts an open whose calls all come to us, whatever the other handles of the inode do.
 pub(super) fn beside(state: &mut State, ino: Ino) -> Io {
-    count_open(state, ino);
-    let Some(inode) = state.inodes.get_mut(&ino) else { return Io::Direct };
+    state.count_open(ino);
+    let Some(inode) = state.names.inode_mut(ino) else { return Io::Direct };
     match (*inode.mode.get_or_insert(Mode::Direct), &inode.source) {
         (Mode::Passthrough, Some(source)) => Io::Beside(Arc::clone(&source.backing)),
         _ => Io::Direct,
     }
 }
 
-/// Returns how the I/O of one handle travels.
-pub(super) fn io_of(mode: Mode, source: &Arc<Source>, flags: OpenFlags) -> Io {
-    match mode {
-        Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
-        Mode::Cached if flags.direct => Io::Direct,
-        Mode::Cached => Io::Cached { keep: true },
-        Mode::Direct => Io::Direct,
-    }
-}
-
-impl State {
-    /// Returns the bytes that a process has written as a guest on an inode.
-    fn guest_source(&self, ino: Ino, who: Who) -> Option<Arc<Source>> {
-        let spot = self.inodes.get(&self.owner(ino))?.place()?;
-        self.private_generations(spot)
-            .filter_map(|id| self.generations.get(&id))
-            .filter(|g| g.guest_on == Some(ino) && g.members.contains(&who) && who != Who::Unseen)
-            .filter(|g| g.wrote())
-            .last()
-            .map(|generation| Arc::clone(&generation.source))
-    }
-
-    /// Reports whether the kernel's idea of an inode's size may be wrong for a while: it counts by the
-    /// inode what guests write there, and the emptying by an open that it has not finished yet. Who
-    /// reads through the page cache could then be given too little, or zeros at the end.
-    fn is_shaken(&self, ino: Ino) -> bool {
-        if self.detours.lead_to(ino) {
-            return true;
-        }
-        let Some(inode) = self.inodes.get(&ino) else { return false };
-        let own = match inode.node {
-            Node::Generation(id) => Some(id),
-            _ => None,
-        };
-        let strange = |file: &OpenFile| file.generation != own || !file.flushed;
-        inode.opens > 1 && self.files.values().any(|f| f.ino == ino && f.write && strange(f))
-    }
-
-    /// Lets go of an inode's file when nothing has it open, and of the inode when nothing needs it.
-    pub(super) fn settle_inode(&mut self, ino: Ino) {
-        if let Some(inode) = self.inodes.get_mut(&ino)
-            && inode.opens == 0
-        {
-            inode.mode = None;
-            if let Some(source) = inode.source.take() {
-                self.let_go(source);
-            }
-        }
-        self.sweep_inode(ino);
-    }
+/// Refuses a handle whose mapping would write into the file of an inode that is not its own: the kernel maps
+/// what the other handles of the inode are passed through to.
+pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
+    let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
+    if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }
 }

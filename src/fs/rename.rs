@@ -1,17 +1,19 @@
 //! Rename: one atomic group of changes, whatever moves.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 
-use hearthfs_mount::{Errno, Ino, RenameMode, Reply};
+use hearthfs_mount::{Caller, Errno, Ino, RenameMode, Reply};
 
 use super::filesystem::Filesystem;
-use super::inode::Spot;
+use super::inode::{Published, Spot};
 use super::lookup::{Seen, seen_in};
-use super::state::State;
-use crate::error::Kind;
+use super::state::{State, close_files};
+use crate::error::{Error, Kind};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
-use crate::sync::RECORD_CHANGES_MAX;
+use crate::stamp::Stamp;
+use crate::sync::{RECORD_CHANGES_MAX, Turn};
 
 /// The most entries that one rename moves: each is a removal and a put of one record.
 const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
@@ -36,17 +38,57 @@ impl Side {
     }
 }
 
+/// How the names move once the changes are in the journal.
+enum Move {
+    /// Nothing does.
+    Nothing,
+    /// Only what is being written moves: nothing is published under the old name.
+    Private,
+    /// One name takes the place of the other.
+    Replace,
+    /// Each takes the place of the other.
+    Exchange,
+}
+
 impl Filesystem {
     pub(super) fn rename_name(
         &self,
+        caller: &Caller,
         from: (Ino, &OsStr),
         to: (Ino, &OsStr),
         mode: RenameMode,
     ) -> Reply<()> {
         let (from, to) = (self.spot(from.0, from.1)?, self.spot(to.0, to.1)?);
-        let mut guard = self.0.state.lock();
-        let state = &mut *guard;
-        let (from, to) = (self.side(state, from)?, self.side(state, to)?);
+        let turn = self.0.rooms.ledger.begin();
+        let (from, to, how, ops) = {
+            let state = self.0.state.lock();
+            let (from, to) = (self.side(&state, from)?, self.side(&state, to)?);
+            let (how, ops) = self.plan_rename(&state, caller, &from, &to, mode)?;
+            (from, to, how, ops)
+        };
+        // Other processes go on finding the version that stays until the file is closed.
+        let divided = (from.seen.is_none() && to.seen.is_some()).then(|| to.spot.clone());
+        self.carry_out(turn, &from, &to, &how, ops)?;
+        self.doubt(divided);
+        Ok(())
+    }
+
+    fn side(&self, state: &State, spot: Spot) -> Reply<Side> {
+        let path = state.names.path_of(&spot).ok_or_else(|| state.names.why_no_path(&spot))?;
+        let seen = self.seen(&path);
+        let private = state.has_private(&spot);
+        Ok(Side { spot, path, seen, private })
+    }
+
+    /// Checks a rename, and returns what it comes to.
+    fn plan_rename(
+        &self,
+        state: &State,
+        caller: &Caller,
+        from: &Side,
+        to: &Side,
+        mode: RenameMode,
+    ) -> Reply<(Move, Vec<(TreePath, Op)>)> {
         if !from.is_there() {
             return Err(Errno::ENOENT);
         }
@@ -55,28 +97,30 @@ impl Filesystem {
         {
             return Err(Errno::EINVAL);
         }
-        // Other processes go on finding the version that stays until the file is closed.
-        let divided = (from.seen.is_none() && to.seen.is_some()).then(|| to.spot.clone());
-        let done = match mode {
+        for side in [from, to] {
+            if let Some(seen) = &side.seen {
+                self.may_remove(state, caller, &side.spot, seen)?;
+            }
+        }
+        match mode {
             RenameMode::NoReplace if to.is_there() => Err(Errno::EEXIST),
             RenameMode::Exchange if !to.is_there() => Err(Errno::ENOENT),
-            RenameMode::Exchange => self.exchange(state, &from, &to),
-            _ if from.path == to.path || is_same_file(state, &from, &to) => Ok(()),
-            _ => self.replace(state, &from, &to),
-        };
-        drop(guard);
-        self.invalidate(divided.filter(|_| done.is_ok()));
-        done
+            // There is no version to put on the other side yet.
+            RenameMode::Exchange if from.seen.is_none() || to.seen.is_none() => Err(Errno::EBUSY),
+            RenameMode::Exchange => Ok((Move::Exchange, self.ops_to_exchange(from, to)?)),
+            _ if from.path == to.path || is_same_file(state, from, to) => {
+                Ok((Move::Nothing, Vec::new()))
+            }
+            _ => self.plan_replace(state, from, to),
+        }
     }
 
-    fn side(&self, state: &State, spot: Spot) -> Reply<Side> {
-        let path = state.path_of(&spot).ok_or_else(|| state.why_no_path(&spot))?;
-        let seen = self.seen(&path);
-        let private = state.private_generations(&spot).next().is_some();
-        Ok(Side { spot, path, seen, private })
-    }
-
-    fn replace(&self, state: &mut State, from: &Side, to: &Side) -> Reply<()> {
+    fn plan_replace(
+        &self,
+        state: &State,
+        from: &Side,
+        to: &Side,
+    ) -> Reply<(Move, Vec<(TreePath, Op)>)> {
         let mut ops = Vec::new();
         if to.is_there() {
             match (from.is_directory(), to.is_directory()) {
@@ -90,77 +134,84 @@ impl Filesystem {
         } else {
             ops = self.ops_to_clear(&to.path);
         }
-        let moving = self.ops_to_move(&from.path, &to.path)?;
         // A file that is still being written takes its name along, but what is published under the new
         // name stays until there is something to take its place.
-        let waits = from.seen.is_none();
-        if waits {
-            self.move_private(state, from, to);
-            return Ok(());
+        if from.seen.is_none() {
+            return Ok((Move::Private, Vec::new()));
         }
         if let Some(lost) = &to.seen {
             ops.extend(self.ops_on_further_names(&to.path, &lost.entry));
         }
-        ops.extend(moving);
-        self.commit_move(ops)?;
-        self.keep_linked(state, &to.spot);
-        state.retire(&to.spot);
-        state.move_slot(&from.spot, &to.spot);
-        Ok(())
+        ops.extend(self.ops_to_move(&from.path, &to.path)?);
+        Ok((Move::Replace, ops))
     }
 
-    /// Moves generations that have no published version under their old name.
-    fn move_private(&self, state: &mut State, from: &Side, to: &Side) {
-        self.keep_linked(state, &to.spot);
-        state.retire(&to.spot);
-        let ids = state
-            .slots
-            .get_mut(&from.spot)
-            .map_or(Vec::new(), |slot| std::mem::take(&mut slot.generations));
-        for id in &ids {
-            let Some(generation) = state.generations.get_mut(id) else { continue };
-            generation.place = Some(to.spot.clone());
-            // Who began from nothing and has written nothing still makes no file.
-            generation.fresh |= generation.clean.size > 0;
-            let ino = generation.ino;
-            if let Some(inode) = state.inodes.get_mut(&ino) {
-                inode.places.retain(|place| *place != from.spot);
-                inode.places.push(to.spot.clone());
-            }
-        }
-        state.slots.entry(to.spot.clone()).or_default().generations.extend(ids);
-        state.sweep_slot(&from.spot);
-        for dir in [from.path.parent(), to.path.parent()].into_iter().flatten() {
-            self.0.rooms.ledger.touch_directory(&dir);
-        }
-    }
-
-    fn exchange(&self, state: &mut State, from: &Side, to: &Side) -> Reply<()> {
-        if from.seen.is_none() || to.seen.is_none() {
-            // There is no version to put on the other side yet.
-            return Err(Errno::EBUSY);
-        }
+    fn ops_to_exchange(&self, from: &Side, to: &Side) -> Reply<Vec<(TreePath, Op)>> {
         let mut ops = self.ops_to_move(&from.path, &to.path)?;
         ops.extend(self.ops_to_move(&to.path, &from.path)?);
         // A path that both sides touch ends as the put says.
-        let puts: std::collections::HashSet<TreePath> =
+        let puts: HashSet<TreePath> =
             ops.iter().filter(|(_, op)| matches!(op, Op::Put(_))).map(|(p, _)| p.clone()).collect();
         ops.retain(|(path, op)| matches!(op, Op::Put(_)) || !puts.contains(path));
-        self.commit_move(ops)?;
-        let aside: Spot = (from.spot.0, Box::from(&b"\0exchange"[..]));
-        state.move_slot(&from.spot, &aside);
-        state.move_slot(&to.spot, &from.spot);
-        state.move_slot(&aside, &to.spot);
+        Ok(ops)
+    }
+
+    fn carry_out(
+        &self,
+        turn: Turn<'_>,
+        from: &Side,
+        to: &Side,
+        how: &Move,
+        ops: Vec<(TreePath, Op)>,
+    ) -> Reply<()> {
+        let moved: Vec<TreePath> = ops.iter().map(|(path, _)| path.clone()).collect();
+        let puts: Vec<Option<Entry>> = ops
+            .iter()
+            .map(|(_, op)| if let Op::Put(entry) = op { Some(entry.clone()) } else { None })
+            .collect();
+        let written = self.write_keeping(turn, ops).map_err(|error| too_large(&error))?;
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        let stamps = written.apply();
+        match how {
+            Move::Nothing => {}
+            Move::Private => self.move_private(state, from, to),
+            Move::Replace => {
+                self.keep_linked(state, &to.spot);
+                state.retire(&to.spot);
+                state.move_slot(&from.spot, &to.spot);
+            }
+            Move::Exchange => {
+                let aside: Spot = (from.spot.0, Box::from(&b"\0exchange"[..]));
+                state.move_slot(&from.spot, &aside);
+                state.move_slot(&to.spot, &from.spot);
+                state.move_slot(&aside, &to.spot);
+            }
+        }
+        renew_moved(state, moved, puts, &stamps);
+        close_files(guard);
         Ok(())
     }
 
-    /// Publishes a move. What is too large for one record cannot move in one step: `EXDEV` makes programs
-    /// such as `mv` copy it and remove the original, as between two file systems.
-    fn commit_move(&self, ops: Vec<(TreePath, Op)>) -> Reply<()> {
-        match self.publish_keeping(ops) {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == Kind::Invalid => Err(Errno::EXDEV),
-            Err(error) => Err(super::errno::promised(&error)),
+    /// Moves live files that have no published version under their old name.
+    fn move_private(&self, state: &mut State, from: &Side, to: &Side) {
+        self.keep_linked(state, &to.spot);
+        // What is published under the new name stays bound there.
+        for id in state.names.lives(&to.spot).to_vec() {
+            if state.is_unpublished(id, &to.spot) {
+                state.unplace_live(id);
+            }
+        }
+        for id in state.names.lives(&from.spot).to_vec() {
+            state.move_live(id, &to.spot);
+            if let Some(live) = state.lives.get_mut(id) {
+                // Who began from nothing and has written nothing still makes no file.
+                live.fresh |= live.clean.size > 0;
+                live.base = to.seen.as_ref().and_then(|seen| seen.stamp);
+            }
+        }
+        for dir in [from.path.parent(), to.path.parent()].into_iter().flatten() {
+            self.0.rooms.ledger.touch_directory(&dir);
         }
     }
 
@@ -193,10 +244,42 @@ impl Filesystem {
     }
 }
 
+/// Lets the inodes that moved be the versions that were put under their new paths.
+fn renew_moved(
+    state: &mut State,
+    paths: Vec<TreePath>,
+    puts: Vec<Option<Entry>>,
+    stamps: &[Stamp],
+) {
+    let mut put: HashMap<TreePath, Published> = HashMap::new();
+    for ((path, entry), stamp) in paths.into_iter().zip(puts).zip(stamps) {
+        if let Some(entry) = entry {
+            put.insert(path, Published { entry, stamp: Some(*stamp), changed_ms: stamp.ms });
+        }
+    }
+    for (path, published) in put {
+        let Some(spot) = state.names.spot_of(&path) else { continue };
+        for id in state.names.lives(&spot).to_vec() {
+            if let Some(live) = state.lives.get_mut(id) {
+                live.base = published.stamp;
+            }
+        }
+        if let Some(ino) = state.names.bound(&spot) {
+            state.renew(ino, published);
+        }
+    }
+}
+
+/// Returns the error of a move that was not written. What is too large for one record cannot move in one step:
+/// `EXDEV` makes programs such as `mv` copy it and remove the original, as between two file systems.
+fn too_large(error: &Error) -> Errno {
+    if error.kind() == Kind::Invalid { Errno::EXDEV } else { super::errno::promised(error) }
+}
+
 /// Reports whether two names are of one file: POSIX wants nothing done then.
 fn is_same_file(state: &State, from: &Side, to: &Side) -> bool {
-    let ino = |side: &Side| state.slots.get(&side.spot).and_then(|slot| slot.published);
     let link = |side: &Side| side.seen.as_ref().and_then(|seen| seen.entry.link);
+    let bound = |side: &Side| state.names.bound(&side.spot);
     (link(from).is_some() && link(from) == link(to))
-        || (ino(from).is_some() && ino(from) == ino(to))
+        || (bound(from).is_some() && bound(from) == bound(to))
 }

@@ -1,398 +1,280 @@
-//! The state under the room's one lock: inodes, slots, generations, handles.
+//! The state under the room's one lock: names, live files, handles, retries.
+//!
+//! Owns the steps in which these move together. Must never be held while the disk is used, but for a look at
+//! the size and time of an open file.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use hearthfs_mount::{Errno, Handle, Ino};
+use hearthfs_mount::{Ino, OpenFlags};
 use parking_lot::MutexGuard;
 
-use super::detour::Detours;
-use super::generation::{Generation, Stage};
-use super::handle::{OpenDir, OpenFile};
-use super::inode::{GenId, Inode, Node, Source, Spot};
-use super::slot::Slot;
+use super::handles::{Handles, OpenFile};
+use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
+use super::live::{Lives, Stage};
+use super::names::Names;
+use super::retry::{Retries, Retry};
 use super::who::Who;
-use crate::name::TreePath;
 use crate::namespace::Entry;
 use crate::stamp::Stamp;
-
-/// Numbers from here up are for files that were born on this node while the kernel watched.
-const FIRST_GENERATION_INO: u64 = 1 << 63;
 
 /// Everything the kernel holds on to.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) inodes: HashMap<Ino, Inode>,
-    pub(super) slots: HashMap<Spot, Slot>,
-    pub(super) generations: HashMap<GenId, Generation>,
-    pub(super) files: HashMap<Handle, OpenFile>,
-    pub(super) dirs: HashMap<Handle, OpenDir>,
-    /// The inode of each group of hard links that the kernel knows.
-    pub(super) groups: HashMap<Stamp, Ino>,
-    /// The generations of each such group, oldest first.
-    pub(super) linked: HashMap<Stamp, Vec<GenId>>,
-    /// Who was sent back to look again.
-    pub(super) detours: Detours,
+    pub(super) names: Names,
+    pub(super) lives: Lives,
+    pub(super) handles: Handles,
+    pub(super) retries: Retries,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
-    next_ino: u64,
-    next_handle: u64,
 }
 
 impl State {
     pub(super) fn new() -> Self {
-        let mut inodes = HashMap::new();
-        inodes.insert(Ino::ROOT, Inode { lookups: 1, ..Inode::new(Node::Directory, None) });
         Self {
-            inodes,
-            slots: HashMap::new(),
-            generations: HashMap::new(),
-            files: HashMap::new(),
-            dirs: HashMap::new(),
-            groups: HashMap::new(),
-            linked: HashMap::new(),
-            detours: Detours::default(),
+            names: Names::new(),
+            lives: Lives::default(),
+            handles: Handles::default(),
+            retries: Retries::default(),
             let_go: Vec::new(),
-            next_ino: FIRST_GENERATION_INO,
-            next_handle: 1,
         }
-    }
-
-    /// Lets go of a file, to be closed by the next [`close_files`].
-    pub(super) fn let_go(&mut self, source: Arc<Source>) {
-        self.let_go.push(source);
-    }
-
-    pub(super) fn fresh_ino(&mut self) -> Ino {
-        self.next_ino += 1;
-        Ino(self.next_ino)
-    }
-
-    pub(super) fn fresh_handle(&mut self) -> Handle {
-        self.next_handle += 1;
-        Handle(self.next_handle)
-    }
-
-    pub(super) fn fresh_generation(&mut self) -> GenId {
-        self.next_handle += 1;
-        GenId(self.next_handle)
-    }
-
-    /// Returns the path of a directory's inode; `None` when it, or a directory above it, was removed.
-    pub(super) fn directory_path(&self, ino: Ino) -> Option<TreePath> {
-        let mut names = Vec::new();
-        let mut at = ino;
-        while at != Ino::ROOT {
-            let (parent, name) = self.inodes.get(&at)?.place()?;
-            names.push(name);
-            at = *parent;
-        }
-        names.iter().rev().try_fold(TreePath::root(), |dir, name| dir.join(name).ok())
-    }
-
-    /// Returns the path of a name.
-    pub(super) fn path_of(&self, spot: &Spot) -> Option<TreePath> {
-        self.directory_path(spot.0)?.join(&spot.1).ok()
-    }
-
-    /// Says why a name has no path.
-    pub(super) fn why_no_path(&self, spot: &Spot) -> Errno {
-        match self.directory_path(spot.0) {
-            None => Errno::ENOENT,
-            Some(dir) => dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path),
-        }
-    }
-
-    /// Returns the name under which the kernel knows a path, if it knows every directory on the way.
-    pub(super) fn spot_of(&self, path: &TreePath) -> Option<Spot> {
-        let (dir, name) = path.split()?;
-        let mut at = Ino::ROOT;
-        for part in dir.components() {
-            at = self.slots.get(&(at, part.into()))?.published?;
-        }
-        Some((at, name.into()))
     }
 
     /// Returns what an inode is, or would be, as an entry; `None` for a directory.
     pub(super) fn entry_of(&self, ino: Ino) -> Option<Entry> {
-        match &self.inodes.get(&ino)?.node {
+        match &self.names.inode(ino)?.node {
             Node::Directory => None,
-            Node::Version { entry, .. } | Node::Gone(entry) | Node::Promised(entry) => {
-                Some(entry.clone())
+            Node::Entry(published) | Node::Reserved(published) => Some(published.entry.clone()),
+            Node::Gone(entry) => Some(entry.clone()),
+            Node::Live(id) => {
+                let live = self.lives.get(*id)?;
+                let version = live.version().map(|version| version.published.entry.clone());
+                Some(version.unwrap_or_else(|| live.entry_now()))
             }
-            Node::Generation(id) => {
-                let generation = self.generations.get(id)?;
-                let published = generation.published.as_ref();
-                Some(published.map_or_else(|| generation.as_empty(), |p| p.entry.clone()))
-            }
         }
     }
 
-    /// Reports whether an inode stands ready for who was told of it to write.
-    pub(super) fn is_promised(&self, ino: Ino) -> bool {
-        self.inodes.get(&ino).is_some_and(|inode| matches!(inode.node, Node::Promised(_)))
+    /// Yields the live files of a name and of its group of hard links, oldest first.
+    pub(super) fn lives_of(
+        &self,
+        spot: &Spot,
+        group: Option<Stamp>,
+    ) -> impl Iterator<Item = LiveId> {
+        let linked = self.lives.of_group(group).iter();
+        let here = self.names.lives(spot).iter();
+        linked
+            .chain(here.filter(move |id| {
+                group.is_none() || self.lives.get(**id).is_none_or(|live| live.link != group)
+            }))
+            .copied()
     }
 
-    /// Counts one lookup of an inode that the kernel is about to be told of.
-    pub(super) fn count_lookup(&mut self, ino: Ino) {
-        if let Some(inode) = self.inodes.get_mut(&ino) {
-            inode.lookups += 1;
-        }
-    }
-
-    /// Makes a name lead to an inode, and the inode know the name.
-    pub(super) fn bind(&mut self, spot: &Spot, ino: Ino) {
-        let slot = self.slots.entry(spot.clone()).or_default();
-        let old = slot.published.replace(ino);
-        if let Some(old) = old.filter(|old| *old != ino) {
-            self.unplace(old, spot);
-        }
-        if let Some(inode) = self.inodes.get_mut(&ino)
-            && !inode.places.contains(spot)
-        {
-            inode.places.push(spot.clone());
-        }
-    }
-
-    /// Lets who writes what a name has led to go on in private, since another version takes its place: it
-    /// still goes where the name goes. Who has an empty file open has written nothing yet.
-    pub(super) fn displace(&mut self, spot: &Spot, by: Ino) {
-        let bound = self.slots.get(spot).and_then(|slot| slot.published).filter(|ino| *ino != by);
-        let Some(Node::Generation(id)) = bound.and_then(|i| self.inodes.get(&i)).map(|i| &i.node)
-        else {
-            return;
+    /// Returns the newest live file of a name that `who` takes part in.
+    pub(super) fn own_live(&self, spot: &Spot, group: Option<Stamp>, who: Who) -> Option<LiveId> {
+        let own = |id: &LiveId| {
+            self.lives.get(*id).is_some_and(|live| live.has_member(who) && !live.is_dropped())
         };
-        let id = *id;
-        let Some(generation) = self.generations.get_mut(&id) else { return };
-        if generation.place.as_ref() != Some(spot) {
-            return;
-        }
-        generation.become_private();
-        if let Some(slot) = self.slots.get_mut(spot) {
-            slot.generations.push(id);
-        }
+        self.lives_of(spot, group).filter(own).last()
     }
 
-    /// Makes a name lead nowhere; what it led to keeps its content for who has it open.
-    pub(super) fn unbind(&mut self, spot: &Spot) {
-        if let Some(slot) = self.slots.get_mut(spot)
-            && let Some(old) = slot.published.take()
-        {
-            self.unplace(old, spot);
-        }
-        self.sweep_slot(spot);
-    }
-
-    fn unplace(&mut self, ino: Ino, spot: &Spot) {
-        if let Some(inode) = self.inodes.get_mut(&ino) {
-            // A generation that is still private under this name stays in its place.
-            let stays = matches!(inode.node, Node::Generation(id)
-                if self.generations.get(&id).is_some_and(|g| g.place.as_ref() == Some(spot)
-                    && g.published.is_none()));
-            if !stays {
-                inode.places.retain(|place| place != spot);
-                inode.last = Some(spot.clone());
-            }
-        }
-        self.sweep_inode(ino);
-    }
-
-    /// Takes every generation off a name: what they hold will never be published.
-    pub(super) fn detach_generations(&mut self, spot: &Spot) {
-        let ids = match self.slots.get_mut(spot) {
-            Some(slot) => std::mem::take(&mut slot.generations),
-            None => return,
+    /// Returns the newest live file of a name that a writer joins.
+    pub(super) fn joinable(
+        &self,
+        spot: &Spot,
+        group: Option<Stamp>,
+        who: Who,
+        flags: OpenFlags,
+    ) -> Option<LiveId> {
+        let joins = |id: &LiveId| {
+            self.lives.get(*id).is_some_and(|live| {
+                let closed = live.open == 0 && live.version().is_some();
+                !live.is_dropped()
+                    && live.place().is_some()
+                    && !closed
+                    && (who != Who::Unseen || live.writers == 0)
+                    && (!flags.truncate || live.has_member(who))
+            })
         };
-        for id in ids {
-            if let Some(generation) = self.generations.get_mut(&id) {
-                generation.place = None;
-                generation.hold = None;
-                // Whoever waits for it looks again and finds the name gone.
-                generation.moved.send_modify(|_| {});
-                let ino = generation.ino;
-                if let Some(inode) = self.inodes.get_mut(&ino) {
-                    inode.places.retain(|place| place != spot);
-                    inode.last = Some(spot.clone());
+        self.lives_of(spot, group).filter(joins).last()
+    }
+
+    /// Reports whether a live file stands under a name that is no entry there.
+    pub(super) fn has_private(&self, spot: &Spot) -> bool {
+        self.names.lives(spot).iter().any(|id| self.is_unpublished(*id, spot))
+    }
+
+    /// Reports whether a live file is not what its name leads everybody to.
+    pub(super) fn is_unpublished(&self, id: LiveId, spot: &Spot) -> bool {
+        self.lives
+            .get(id)
+            .is_some_and(|live| !live.is_dropped() && self.names.bound(spot) != Some(live.ino))
+    }
+
+    /// Reports whether something unpublished stands in a directory.
+    pub(super) fn has_private_in(&self, dir: Ino) -> bool {
+        self.lives.in_directory(dir).any(|live| {
+            let unbound = live.place().is_some_and(|spot| self.names.bound(spot) != Some(live.ino));
+            !live.is_dropped() && unbound
+        })
+    }
+
+    /// Notes that what an inode is was put anew: moved, or linked.
+    pub(super) fn renew(&mut self, ino: Ino, published: Published) {
+        let Some(inode) = self.names.inode_mut(ino) else { return };
+        let same = |old: &Published| old.entry.kind == published.entry.kind;
+        match &mut inode.node {
+            Node::Entry(old) if same(old) => *old = published,
+            Node::Live(id) => {
+                let id = *id;
+                if let Some(live) = self.lives.get_mut(id) {
+                    live.base = published.stamp;
+                    let link = published.entry.link;
+                    if let Some(version) = live.version_mut().filter(|v| same(&v.published)) {
+                        version.published = published;
+                    }
+                    self.lives.set_link(id, link);
                 }
             }
+            _ => {}
         }
-        self.sweep_slot(spot);
+    }
+
+    /// Gives a live file a name.
+    pub(super) fn place_live(&mut self, id: LiveId, spot: &Spot) {
+        let Some(ino) = self.lives.get(id).map(|live| live.ino) else { return };
+        self.lives.set_place(id, Some(spot.clone()));
+        self.names.add_live(spot, id, ino);
+    }
+
+    /// Takes a live file off its name.
+    pub(super) fn unplace_live(&mut self, id: LiveId) {
+        let Some(live) = self.lives.get(id) else { return };
+        let (ino, Some(spot)) = (live.ino, live.place().cloned()) else { return };
+        self.lives.set_place(id, None);
+        self.names.remove_live(&spot, id, ino);
+    }
+
+    /// Moves a live file from its name to another.
+    pub(super) fn move_live(&mut self, id: LiveId, to: &Spot) {
+        self.unplace_live(id);
+        self.place_live(id, to);
     }
 
     /// Moves everything known of a name to another, which must lead nowhere.
     pub(super) fn move_slot(&mut self, from: &Spot, to: &Spot) {
-        let Some(slot) = self.slots.remove(from) else { return };
-        if let Some(ino) = slot.published
-            && let Some(inode) = self.inodes.get_mut(&ino)
-        {
-            inode.places.retain(|place| place != from);
-            inode.places.push(to.clone());
-            // A published file that is open for writing goes along: what is written comes under its new name.
-            if let Node::Generation(id) = inode.node
-                && let Some(generation) = self.generations.get_mut(&id)
-                && generation.place.as_ref() == Some(from)
-            {
-                generation.place = Some(to.clone());
+        for id in self.names.move_slot(from, to) {
+            let ino = self.lives.get(id).map(|live| live.ino);
+            self.lives.set_place(id, Some(to.clone()));
+            if let Some(ino) = ino {
+                self.names.replace_place(ino, from, to);
             }
         }
-        for id in &slot.generations {
-            if let Some(generation) = self.generations.get_mut(id) {
-                generation.place = Some(to.clone());
-                let ino = generation.ino;
-                // A published version that another has displaced has no place.
-                if let Some(inode) = self.inodes.get_mut(&ino)
-                    && inode.places.contains(from)
-                {
-                    inode.places.retain(|place| place != from && place != to);
-                    inode.places.push(to.clone());
+    }
+
+    /// Takes a name away from everything that it led to. What is open stays as it is for whoever has it open,
+    /// and is never published.
+    pub(super) fn retire(&mut self, spot: &Spot) {
+        self.names.unbind(spot);
+        for id in self.names.lives(spot).to_vec() {
+            self.unplace_live(id);
+            if let Some(live) = self.lives.get_mut(id) {
+                if let Some(version) = live.version_mut() {
+                    version.hold = None;
                 }
+                // Whoever waits for it looks again and finds the name gone.
+                live.moved.send_modify(|()| {});
             }
         }
-        self.slots.insert(to.clone(), slot);
     }
 
-    /// Forgets a slot that says nothing.
-    pub(super) fn sweep_slot(&mut self, spot: &Spot) {
-        if self.slots.get(spot).is_some_and(Slot::is_empty) {
-            self.slots.remove(spot);
+    /// Makes a live file one that will never be an entry, and wakes whoever waits for it. Returns the name that
+    /// the kernel may still believe in.
+    #[must_use]
+    pub(super) fn drop_live(&mut self, id: LiveId) -> Option<Spot> {
+        let live = self.lives.get_mut(id)?;
+        live.set_stage(Stage::Dropped);
+        let idle = live.writers == 0 && live.seats == 0;
+        let place = live.place().cloned();
+        self.unplace_live(id);
+        if idle {
+            self.end_live(id);
         }
+        place
     }
 
-    /// Forgets an inode that neither the kernel nor a handle nor a generation needs.
-    pub(super) fn sweep_inode(&mut self, ino: Ino) {
-        let Some(inode) = self.inodes.get(&ino) else { return };
-        let in_use = inode.lookups > 0
-            || inode.opens > 0
-            || ino == Ino::ROOT
-            || matches!(inode.node, Node::Generation(_));
-        if in_use {
-            return;
-        }
-        let Some(inode) = self.inodes.remove(&ino) else { return };
-        if let Node::Version { entry, .. } = &inode.node
-            && let Some(group) = entry.link
-            && self.groups.get(&group) == Some(&ino)
-        {
-            self.groups.remove(&group);
-        }
-        for spot in inode.places {
-            if let Some(slot) = self.slots.get_mut(&spot)
-                && slot.published == Some(ino)
-            {
-                slot.published = None;
-            }
-            self.sweep_slot(&spot);
-        }
-    }
-
-    /// Returns the generations of a name that may still become its entry, oldest first.
-    pub(super) fn private_generations(&self, spot: &Spot) -> impl Iterator<Item = GenId> {
-        let ids = self.slots.get(spot).map_or(&[][..], |slot| &slot.generations);
-        ids.iter().copied().filter(|id| self.is_private(*id))
-    }
-
-    /// Returns the private generations of a file with hard links, oldest first: it is written under one of
-    /// its names, whichever it was opened by.
-    pub(super) fn linked(&self, entry: &Entry) -> impl Iterator<Item = GenId> {
-        let ids = entry.link.and_then(|group| self.linked.get(&group));
-        ids.into_iter().flatten().copied().filter(|id| self.is_private(*id))
-    }
-
-    /// Returns the newest of these that `who` takes part in.
-    pub(super) fn own_linked(&self, entry: &Entry, who: Who) -> Option<GenId> {
-        self.linked(entry).filter(|id| self.takes_part(*id, who)).last()
-    }
-
-    /// Returns the name under which a version of an inode is written: of several, one that no other file is
-    /// about to take.
-    pub(super) fn place_to_write(&self, ino: Ino) -> Option<Spot> {
-        let inode = self.inodes.get(&ino)?;
-        let link = match &inode.node {
-            Node::Version { entry, .. } => entry.link,
+    /// Forgets a live file that no handle writes any more. Its inode becomes the entry that it is bound to be, or
+    /// nothing.
+    pub(super) fn end_live(&mut self, id: LiveId) {
+        self.unplace_live(id);
+        let Some(mut live) = self.lives.remove(id) else { return };
+        let gone = live.entry_now();
+        let ino = live.ino;
+        let bound = self.names.is_bound(ino);
+        let published = match std::mem::replace(&mut live.stage, Stage::Dropped) {
+            Stage::Published(version) if bound => Some(version.published),
             _ => None,
         };
-        let is_free = |spot: &&Spot| {
-            self.private_generations(spot)
-                .all(|id| self.generations.get(&id).is_some_and(|g| g.link == link))
-        };
-        inode.places.iter().find(is_free).or(inode.place()).cloned()
-    }
-
-    /// Moves a private generation from one name of its file to another.
-    pub(super) fn move_generation(&mut self, id: GenId, from: &Spot, to: &Spot) {
-        let Some(generation) = self.generations.get_mut(&id) else { return };
-        generation.place = Some(to.clone());
-        if let Some(inode) = self.inodes.get_mut(&generation.ino) {
-            inode.places.retain(|place| place != from && place != to);
-            inode.places.push(to.clone());
+        live.settled();
+        if let Some(inode) = self.names.inode_mut(ino)
+            && matches!(inode.node, Node::Live(of) if of == id)
+        {
+            inode.node = match published {
+                Some(published) => Node::Entry(published),
+                None => Node::Gone(gone),
+            };
         }
-        if let Some(slot) = self.slots.get_mut(from) {
-            slot.generations.retain(|other| *other != id);
+        self.let_go.push(live.source);
+        self.names.sweep_inode(ino);
+    }
+
+    /// Lets go of an inode's file when nothing has it open, and of the inode when nothing needs it.
+    pub(super) fn settle_inode(&mut self, ino: Ino) {
+        if let Some(inode) = self.names.inode_mut(ino)
+            && inode.opens == 0
+        {
+            inode.mode = None;
+            if let Some(source) = inode.source.take() {
+                self.let_go.push(source);
+            }
         }
-        self.slots.entry(to.clone()).or_default().generations.push(id);
+        self.names.sweep_inode(ino);
     }
 
-    /// Reports whether the file of an inode will never be an entry.
-    pub(super) fn is_lost(&self, ino: Ino) -> bool {
-        match self.inodes.get(&ino).map(|inode| &inode.node) {
-            Some(Node::Gone(_)) => true,
-            Some(Node::Generation(id)) => self.generations.get(id).is_none_or(Generation::is_lost),
-            _ => false,
-        }
-    }
-
-    /// Returns what stands for the lost file of an inode: the guest there that became the file, or else the
-    /// newest.
-    pub(super) fn heir(&self, ino: Ino) -> Option<GenId> {
-        let guests = self.guests(ino);
-        guests.max_by_key(|(id, generation)| (!generation.guest, *id)).map(|(id, _)| id)
-    }
-
-    /// Returns the inode whose file is meant by an inode: it itself, unless its file is lost and there are
-    /// guests.
-    pub(super) fn owner(&self, ino: Ino) -> Ino {
-        let heir = if self.is_lost(ino) { self.heir(ino) } else { None };
-        heir.and_then(|id| self.generations.get(&id)).map_or(ino, |generation| generation.ino)
-    }
-
-    fn guests(&self, ino: Ino) -> impl Iterator<Item = (GenId, &Generation)> {
-        let all = self.generations.iter().map(|(id, generation)| (*id, generation));
-        all.filter(move |(_, g)| g.guest_on == Some(ino) && !g.is_lost())
-    }
-
-    /// Makes the oldest guest of a file that was just made, and that will never be an entry, the file: it is
-    /// there for whoever has it open and for who comes now, on the same inode.
-    pub(super) fn find_heir(&mut self, lost: GenId) {
-        let Some(generation) = self.generations.get(&lost) else { return };
-        if !generation.fresh || generation.guest || generation.published.is_some() {
-            return;
-        }
-        let heir = self.guests(generation.home()).filter(|(id, _)| *id != lost);
-        let heir = heir.min_by_key(|(id, _)| *id).map(|(id, _)| id);
-        if let Some(heir) = heir.and_then(|id| self.generations.get_mut(&id)) {
-            heir.guest = false;
+    /// Counts an open of an inode, or an open under way.
+    pub(super) fn count_open(&mut self, ino: Ino) {
+        if let Some(inode) = self.names.inode_mut(ino) {
+            inode.opens += 1;
         }
     }
 
-    fn is_private(&self, id: GenId) -> bool {
-        let generation = self.generations.get(&id);
-        generation.is_some_and(|g| g.stage == Stage::Private && g.place.is_some())
+    pub(super) fn uncount_open(&mut self, ino: Ino) {
+        if let Some(inode) = self.names.inode_mut(ino) {
+            inode.opens -= 1;
+        }
+        self.settle_inode(ino);
     }
 
-    /// Returns the newest private generation of a name that `who` takes part in.
-    pub(super) fn own_generation(&self, spot: &Spot, who: Who) -> Option<GenId> {
-        self.private_generations(spot).filter(|id| self.takes_part(*id, who)).last()
+    /// Gives up what was kept for a thread that looked again. Returns the live file that nobody writes now.
+    #[must_use]
+    pub(super) fn give_up(&mut self, retry: Option<Retry>) -> Option<LiveId> {
+        let id = retry?.seat?;
+        let live = self.lives.get_mut(id)?;
+        live.seats -= 1;
+        (live.seats == 0 && live.writers == 0).then_some(id)
     }
 
-    fn takes_part(&self, id: GenId, who: Who) -> bool {
-        let generation = self.generations.get(&id).filter(|_| who != Who::Unseen);
-        generation.is_some_and(|g| g.members.contains(&who) || g.invited.contains(&who))
+    /// Returns the live file that a handle writes.
+    pub(super) fn live_of(&self, file: &OpenFile) -> Option<LiveId> {
+        file.live.filter(|_| file.write)
+    }
+
+    /// Reports whether an inode is one published version.
+    pub(super) fn is_entry(&self, ino: Ino) -> bool {
+        self.names.inode(ino).is_some_and(|inode: &Inode| matches!(inode.node, Node::Entry(_)))
     }
 }
 
 /// Ends the use of the state and closes the files that were let go. Closing tells the kernel that a backing
-/// file is done with, which takes as long as all else that a release does: nobody shall wait for the lock
-/// meanwhile.
+/// file is done with, which takes as long as all else that a release does: nobody waits for the lock meanwhile.
 pub(super) fn close_files(mut state: MutexGuard<'_, State>) {
     let gone = std::mem::take(&mut state.let_go);
     drop(state);

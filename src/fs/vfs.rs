@@ -65,14 +65,14 @@ impl Vfs for Filesystem {
         self.make_directory(caller, parent, name, mode).into()
     }
 
-    fn unlink(&self, _: &Caller, parent: Ino, name: &OsStr) -> Answer<()> {
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<()> {
         self.count(Operation::Unlink);
-        self.unlink_name(parent, name).into()
+        self.unlink_name(caller, parent, name).into()
     }
 
-    fn rmdir(&self, _: &Caller, parent: Ino, name: &OsStr) -> Answer<()> {
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<()> {
         self.count(Operation::RmDir);
-        self.remove_directory(parent, name).into()
+        self.remove_directory(caller, parent, name).into()
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &OsStr, target: &Path) -> Answer<Found> {
@@ -82,13 +82,13 @@ impl Vfs for Filesystem {
 
     fn rename(
         &self,
-        _: &Caller,
+        caller: &Caller,
         from: (Ino, &OsStr),
         to: (Ino, &OsStr),
         mode: RenameMode,
     ) -> Answer<()> {
         self.count(Operation::Rename);
-        self.rename_name(from, to, mode).into()
+        self.rename_name(caller, from, to, mode).into()
     }
 
     fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {

@@ -31,6 +31,11 @@ impl Callers {
         self.0.process_of(caller.tid).map_or(Who::Unseen, Who::Process)
     }
 
+    /// Reports whether a group is among the supplementary groups of the caller.
+    pub(super) fn is_in_group(&self, caller: &Caller, gid: u32) -> bool {
+        caller.tid != 0 && self.0.groups_of(caller.tid).contains(&gid)
+    }
+
     /// Reports whether the caller is on its way out because of a signal, so that its `close` is the
     /// kernel's and not the program's.
     pub(super) fn is_dying(&self, caller: &Caller) -> bool {

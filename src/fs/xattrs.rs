@@ -66,27 +66,33 @@ impl Filesystem {
 
     fn xattrs_of(&self, ino: Ino) -> Reply<Xattrs> {
         let state = self.0.state.lock();
-        let ino = state.owner(ino);
-        let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
+        let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
-            Node::Gone(entry) | Node::Promised(entry) => return Ok(entry.attrs.xattrs.clone()),
-            Node::Generation(id) => {
-                let generation = state.generations.get(id).ok_or(Errno::ESTALE)?;
-                if generation.published.is_none() || inode.place().is_none() {
-                    return Ok(generation.attrs.xattrs.clone());
-                }
+            Node::Directory => {}
+            // Kept in step with the namespace by every change that is made here, and by lookups.
+            Node::Entry(published) if !state.names.is_bound(ino) => {
+                return Ok(published.entry.attrs.xattrs.clone());
             }
-            Node::Version { entry, .. } if inode.place().is_none() => {
-                return Ok(entry.attrs.xattrs.clone());
+            Node::Entry(_) => {}
+            Node::Reserved(published) => return Ok(published.entry.attrs.xattrs.clone()),
+            Node::Gone(entry) => return Ok(entry.attrs.xattrs.clone()),
+            Node::Live(id) => {
+                let live = state.lives.get(*id).ok_or(Errno::ESTALE)?;
+                return Ok(live.attrs.xattrs.clone());
             }
-            _ => {}
         }
         let path = match inode.place() {
-            Some(spot) => state.path_of(spot).ok_or(Errno::ENOENT)?,
+            Some(spot) => state.names.path_of(spot).ok_or(Errno::ENOENT)?,
             None if ino == Ino::ROOT => TreePath::root(),
             None => return Ok(None),
         };
         let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, &path));
-        Ok(seen.and_then(|seen| seen.entry.attrs.xattrs))
+        match (&inode.node, seen) {
+            // Its name leads to another version by now.
+            (Node::Entry(published), Some(seen)) if !published.is(&seen.entry, seen.stamp) => {
+                Ok(published.entry.attrs.xattrs.clone())
+            }
+            (_, seen) => Ok(seen.and_then(|seen| seen.entry.attrs.xattrs)),
+        }
     }
 }

@@ -11,6 +11,8 @@ mod evict;
 mod list;
 mod open;
 
+pub use adopt::Lodged;
+
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
@@ -26,7 +28,7 @@ use super::index::Used;
 use super::lru::{Blob, Tier};
 use super::pin::Pin;
 use super::seal::Seal;
-use super::staging::{Shelf, StagedPath};
+use super::staging::Shelf;
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -82,15 +84,6 @@ pub enum Adopted {
     Known,
 }
 
-/// Whether a blob could be sealed after its writer let go of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sealed {
-    /// Its bytes are those of the digest and can change no more.
-    Kept,
-    /// Its writer has changed it; take it back with [`Blobs::withdraw`].
-    Changed,
-}
-
 /// A blob that is open for reading.
 #[derive(Debug)]
 pub struct OpenBlob {
@@ -98,8 +91,6 @@ pub struct OpenBlob {
     pub file: File,
     /// Keeps it from eviction.
     pub pin: Pin,
-    /// Whether its bytes can change no more; false while its writer still holds it.
-    pub sealed: bool,
 }
 
 /// What the index has not been told yet.
@@ -164,8 +155,8 @@ struct Table {
     tier: Tier,
     /// What to tell the index: a seal, or that the blob is gone.
     news: HashMap<Digest, Option<Used>>,
-    /// Files of writers whose digest is served from another file, by inode number.
-    displaced: HashMap<u64, (Digest, StagedPath)>,
+    /// Digests whose bytes are still in staging, and how often each is.
+    lodged: HashMap<Digest, u32>,
     /// Between the moment the high mark was passed and the moment the low one is reached.
     evicting: bool,
 }
@@ -199,18 +190,18 @@ impl Blobs {
         let mut tier = Tier::new();
         for (digest, seal) in known {
             let verified = !dir.doubt();
-            tier.put(digest, Blob { seal, verified, used: 0 }, false, false);
+            tier.put(digest, Blob { seal, verified, used: 0 }, false);
         }
         let empty = dir.path().join("empty");
         make_empty(&empty).map_err(|e| Error::io(format!("make {}", empty.display()), e))?;
-        let (news, displaced) = (HashMap::new(), HashMap::new());
+        let (news, lodged) = (HashMap::new(), HashMap::new());
         let blobs = Self(Arc::new(Inner {
             path: dir.path().join("blobs"),
             empty,
             shelf: Arc::clone(dir.shelf()),
             limits,
             options,
-            table: Mutex::new(Table { tier, news, displaced, evicting: false }),
+            table: Mutex::new(Table { tier, news, lodged, evicting: false }),
             stripes: (0..256).map(|_| Mutex::new(())).collect(),
             listed: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
@@ -225,9 +216,11 @@ impl Blobs {
 
     /// Reports whether a blob is there, as far as is known without opening it.
     pub fn contains(&self, digest: &Digest) -> bool {
-        digest.is_empty_content()
-            || self.0.table.lock().tier.get(digest).is_some()
-            || self.look_up(digest)
+        let known = || {
+            let table = self.0.table.lock();
+            table.tier.get(digest).is_some() || table.lodged.contains_key(digest)
+        };
+        digest.is_empty_content() || known() || self.look_up(digest)
     }
 
     /// Keeps a blob from eviction; `None` when it is not there.
@@ -254,7 +247,7 @@ impl Blobs {
     /// Notes that a blob was read and is not what its name says, or cannot be read: it is hashed
     /// when it is opened next, whatever its seal says, and removed if it is wrong.
     pub fn suspect(&self, digest: &Digest) {
-        self.0.table.lock().tier.change(digest, |held| held.blob.verified &= held.unsealed);
+        self.0.table.lock().tier.change(digest, |held| held.blob.verified = false);
     }
 
     /// Makes a blob durable: it survives a power loss once this has returned.
@@ -338,7 +331,6 @@ impl Blobs {
         if let Some(held) = held
             && note
             && held.blob.verified
-            && !held.unsealed
         {
             table.tell(*digest, Some(Used { seal: held.blob.seal, used: now }));
         }
@@ -354,7 +346,7 @@ impl Blobs {
         let Some(seal) = seal_at(&self.path_of(digest)).ok().flatten() else { return false };
         let mut table = self.0.table.lock();
         if table.tier.get(digest).is_none() {
-            table.tier.put(*digest, Blob { seal, verified: false, used: 0 }, false, false);
+            table.tier.put(*digest, Blob { seal, verified: false, used: 0 }, false);
         }
         true
     }

@@ -35,18 +35,16 @@ pub(super) struct Held {
     pub(super) pins: u32,
     /// The remote does not have it yet.
     pub(super) unsaved: bool,
-    /// Its writer may still write to it.
-    pub(super) unsealed: bool,
 }
 
 impl Held {
     /// Starts from a blob that nothing holds.
     fn free(blob: Blob) -> Self {
-        Self { blob, present: true, pins: 0, unsaved: false, unsealed: false }
+        Self { blob, present: true, pins: 0, unsaved: false }
     }
 
     fn evictable(&self) -> bool {
-        self.present && self.pins == 0 && !self.unsaved && !self.unsealed
+        self.present && self.pins == 0 && !self.unsaved
     }
 }
 
@@ -101,10 +99,10 @@ impl Tier {
     }
 
     /// Puts a blob in place of whatever was known of its digest; pins stay.
-    pub(super) fn put(&mut self, digest: Digest, blob: Blob, unsaved: bool, unsealed: bool) {
+    pub(super) fn put(&mut self, digest: Digest, blob: Blob, unsaved: bool) {
         let pins = self.held.get(&digest).map_or(0, |held| held.pins);
         self.take(&digest);
-        self.place(digest, Held { blob, present: true, pins, unsaved, unsealed });
+        self.place(digest, Held { blob, present: true, pins, unsaved });
     }
 
     /// Puts a blob that was found on disk behind all others; does nothing if the digest is known.
@@ -138,8 +136,7 @@ impl Tier {
     /// Forgets the file of a blob; pins stay. Returns what was known if it was there.
     pub(super) fn remove(&mut self, digest: &Digest) -> Option<Held> {
         let held = self.take(digest)?;
-        let (unsaved, unsealed) = (false, false);
-        self.place(*digest, Held { present: false, unsaved, unsealed, ..held });
+        self.place(*digest, Held { present: false, unsaved: false, ..held });
         held.present.then_some(held)
     }
 
@@ -158,7 +155,7 @@ impl Tier {
 
     /// Yields the blobs whose seals stand for their digests, in no order.
     pub(super) fn sealed(&self) -> impl Iterator<Item = (&Digest, &Blob)> {
-        let held = self.held.iter().filter(|(_, held)| held.present && !held.unsealed);
+        let held = self.held.iter().filter(|(_, held)| held.present);
         let held = held.map(|(digest, held)| (digest, &held.blob));
         self.free.iter().chain(held).filter(|(_, blob)| blob.verified)
     }
@@ -214,7 +211,7 @@ mod tests {
     fn the_least_recently_used_goes_first_and_held_ones_stay() {
         let mut tier = Tier::new();
         for n in 0..5 {
-            tier.put(digest(n), blob(1), false, false);
+            tier.put(digest(n), blob(1), false);
         }
         tier.change(&digest(0), |_| {});
         tier.change(&digest(1), |held| held.pins += 1);
@@ -231,11 +228,11 @@ mod tests {
     #[test]
     fn a_pin_outlives_its_file() {
         let mut tier = Tier::new();
-        tier.put(digest(1), blob(1), false, false);
+        tier.put(digest(1), blob(1), false);
         tier.change(&digest(1), |held| held.pins += 1);
         tier.remove(&digest(1));
         assert!(tier.get(&digest(1)).is_none());
-        tier.put(digest(1), blob(2), false, false);
+        tier.put(digest(1), blob(2), false);
         assert_eq!(tier.pop_oldest(), None, "the old pin holds the new file of the same bytes");
         tier.unpin(&digest(1));
         assert!(tier.pop_oldest().is_some());
@@ -251,7 +248,7 @@ mod tests {
             for (what, n, size) in steps {
                 let d = digest(n);
                 match what {
-                    0 => tier.put(d, blob(size), size % 2 == 0, size % 3 == 0),
+                    0 => tier.put(d, blob(size), size % 2 == 0),
                     1 => drop(tier.put_oldest(d, blob(size))),
                     2 => {
                         if tier.change(&d, |held| held.pins += 1).is_some() {
@@ -265,7 +262,6 @@ mod tests {
                         }
                     }
                     4 => drop(tier.change(&d, |held| held.unsaved = size % 2 == 0)),
-                    5 => drop(tier.change(&d, |held| held.unsealed = false)),
                     6 => drop(tier.remove(&d)),
                     _ => if let Some((gone, _)) = tier.pop_oldest() {
                         let n = (0..6).find(|n| digest(*n) == gone).unwrap();

@@ -7,15 +7,17 @@ mod blobs;
 mod dir;
 mod index;
 mod journal;
+mod leftovers;
 mod lru;
 mod pin;
 mod seal;
 mod staging;
 
-pub use blobs::{Adopted, Blobs, Limits, News, OpenBlob, Options, Sealed, State, Usage};
+pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, State, Usage};
 pub use dir::CacheDir;
 pub use index::{Batch, Index, Loaded, Used};
 pub use journal::{Journal, Record, Seq};
+pub use leftovers::Leftover;
 pub use pin::Pin;
 pub use seal::{Seal, hash_file};
 pub use staging::{StagedPath, Staging};

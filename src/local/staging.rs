@@ -1,6 +1,7 @@
 //! Staging: files that are being written or fetched and have no digest yet.
 //!
-//! Owns their names and a rough count of their bytes. Must never hold anything that a restart needs.
+//! Owns their names and a rough count of their bytes. What an earlier run left is put aside, because the
+//! journal may name it (see `leftovers`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,6 +14,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use parking_lot::Mutex;
 
 use super::dir::CacheDir;
+use super::leftovers::{Leftover, put_aside};
 use crate::error::{Error, Result};
 use crate::task;
 
@@ -68,6 +70,7 @@ const READY_FILES_MAX: usize = 16;
 pub struct Staging {
     shelf: Arc<Shelf>,
     ready: Option<Ready>,
+    left: Arc<Mutex<Vec<Leftover>>>,
 }
 
 /// Files that were made before anybody asked for them, by a thread of their own, which ends with the last
@@ -111,17 +114,21 @@ impl Ready {
 }
 
 impl Staging {
-    /// Opens the folder and removes what an earlier run left in it.
+    /// Opens the folder and puts aside what an earlier run left in it.
     pub fn open(dir: &CacheDir) -> Result<Self> {
         let shelf = dir.shelf();
+        let mut left = Vec::new();
         if !shelf.opened.swap(true, Ordering::Relaxed) {
-            let emptied = empty(&shelf.path)
-                .map_err(|e| Error::io(format!("empty {}", shelf.path.display()), e))?;
-            if emptied > 0 {
-                tracing::info!(files = emptied, "dropped what an earlier run had not published");
-            }
+            left = put_aside(&shelf.path)
+                .map_err(|e| Error::io(format!("tidy up {}", shelf.path.display()), e))?;
         }
-        Ok(Self { shelf: Arc::clone(shelf), ready: None })
+        let left = Arc::new(Mutex::new(left));
+        Ok(Self { shelf: Arc::clone(shelf), ready: None, left })
+    }
+
+    /// Returns the files of an earlier run, once. They go when they are dropped.
+    pub fn take_leftovers(&self) -> Vec<Leftover> {
+        std::mem::take(&mut self.left.lock())
     }
 
     /// Keeps some empty files ready from now on.
@@ -145,25 +152,6 @@ impl Staging {
     pub fn bytes(&self) -> u64 {
         self.shelf.bytes()
     }
-}
-
-fn empty(path: &Path) -> io::Result<usize> {
-    let mut emptied = 0;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        let removed = if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())
-        } else {
-            fs::remove_file(entry.path())
-        };
-        match removed {
-            Ok(()) => emptied += 1,
-            // A run that is just ending took it away itself.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(emptied)
 }
 
 /// A name in staging; dropping it removes the file.
@@ -282,14 +270,32 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_of_an_earlier_run_go_at_the_first_open_only() {
+    fn leftovers_of_an_earlier_run_are_put_aside_at_the_first_open_only() {
         let root = tempfile::tempdir().unwrap();
+        let folder = {
+            let dir = CacheDir::open(root.path()).unwrap();
+            let folder = dir.path().join("staging");
+            fs::write(folder.join("0000000000000000"), b"x").unwrap();
+            fs::write(folder.join("0000000000000001"), b"").unwrap();
+            // This run stops before it has looked at them.
+            let left = Staging::open(&dir).unwrap().take_leftovers();
+            assert_eq!(left.iter().map(Leftover::size).collect::<Vec<_>>(), [1]);
+            left.into_iter().for_each(std::mem::forget);
+            fs::write(folder.join("0000000000000000"), b"later").unwrap();
+            folder
+        };
         let dir = CacheDir::open(root.path()).unwrap();
-        fs::write(dir.path().join("staging/left"), b"x").unwrap();
         let staging = Staging::open(&dir).unwrap();
-        assert!(!dir.path().join("staging/left").exists());
-        let (_file, staged) = staging.create().unwrap();
-        Staging::open(&dir).unwrap();
+        let (copy, staged) = staging.create().unwrap();
+        let left = staging.take_leftovers();
+        let mut sizes: Vec<_> = left.iter().map(Leftover::size).collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [1, 5]);
+        let small = left.iter().find(|left| left.size() == 1).unwrap();
+        assert_eq!(small.copy_to(&copy).unwrap(), crate::digest::Digest::of(b"x"));
+        drop(left);
+        assert_eq!(fs::read_dir(folder.join("left")).unwrap().count(), 0);
+        assert!(Staging::open(&dir).unwrap().take_leftovers().is_empty());
         assert!(staged.path().exists());
     }
 }

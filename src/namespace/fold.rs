@@ -315,9 +315,27 @@ impl Fold {
 
     /// Returns the names in a directory, in byte order, without looking at what lies deeper.
     pub fn children(&self, dir: &TreePath) -> Vec<Child> {
+        self.children_after(dir, None, usize::MAX)
+    }
+
+    /// Returns the same from behind a name on, at most `limit`, so that a large directory can be read in parts.
+    pub fn children_after(&self, dir: &TreePath, name: Option<&[u8]>, limit: usize) -> Vec<Child> {
         let mut found: Vec<Child> = Vec::new();
-        let mut rest = self.records_after(dir.as_bytes());
-        while let Some(record) = rest.next() {
+        let first = name.and_then(|name| dir.join(name).ok()).map(|path| {
+            // Behind the name and all that is below it.
+            let mut beyond = path.as_bytes().to_vec();
+            beyond.push(1);
+            beyond
+        });
+        let mut rest = match &first {
+            Some(beyond) => self
+                .registers
+                .range::<[u8], _>((Bound::Included(beyond.as_slice()), Bound::Unbounded)),
+            None => self.records_after(dir.as_bytes()),
+        };
+        while found.len() < limit
+            && let Some(record) = rest.next()
+        {
             let path = record.path();
             let Some(below) = dir.rest_of(path) else { break };
             let length = below.iter().position(|byte| *byte == 0).unwrap_or(below.len());

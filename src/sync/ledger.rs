@@ -20,6 +20,7 @@ mod save;
 mod shown;
 mod snapshot;
 mod times;
+mod turn;
 mod twin;
 
 use std::collections::HashSet;
@@ -38,20 +39,21 @@ pub use self::hold::{HOLD_MAX, HoldToken};
 use self::late::Late;
 pub use self::open::LedgerParts;
 pub(in crate::sync) use self::purge::PurgeMark;
-use self::queue::{Hold, Queue, Weight};
+use self::queue::Queue;
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::save::Dirty;
 use self::shown::Unsent;
 use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
 use self::times::Times;
+pub use self::turn::{Turn, Written};
 use super::batch::Batch;
 use super::chains::Chains;
 use super::missing::Missing;
 use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
@@ -194,10 +196,7 @@ impl Ledger {
     /// for the network. On an error nothing was published: `NoSpace` when the disk is full, `Invalid`
     /// when there are more than [`RECORD_CHANGES_MAX`] changes.
     pub fn publish(&self, ops: Vec<(TreePath, Op)>) -> Result<Vec<Stamp>> {
-        self.publish_with::<Error>(|_, stamper| {
-            let stamped = |(path, op)| Change { path, stamp: stamper.next(), op };
-            Ok(ops.into_iter().map(stamped).collect())
-        })
+        Ok(self.begin().write(ops)?.apply())
     }
 
     /// As [`Ledger::publish`], with changes that `make` derives from the namespace: nothing moves
@@ -207,10 +206,10 @@ impl Ledger {
         &self,
         make: impl FnOnce(&Fold, &mut Stamper<'_>) -> std::result::Result<Vec<Change>, E>,
     ) -> std::result::Result<Vec<Stamp>, E> {
-        let mut order = self.0.order.lock();
+        let turn = self.begin();
         let mut stamper = Stamper { stamps: &self.0.stamps, now_ms: self.now_ms() };
         let changes = make(&self.0.fold.read(), &mut stamper)?;
-        Ok(self.enter(&mut order, changes, None)?)
+        Ok(turn.write_stamped(changes)?.apply())
     }
 
     /// Makes a stamp for [`Ledger::publish_stamped`].
@@ -221,60 +220,15 @@ impl Ledger {
     /// As [`Ledger::publish`], with stamps that the caller got from [`Ledger::next_stamp`]. A change
     /// of the same path that was published since then has a greater stamp and wins.
     pub fn publish_stamped(&self, changes: Vec<Change>) -> Result<Vec<Stamp>> {
-        let mut order = self.0.order.lock();
-        self.enter(&mut order, changes, None)
+        Ok(self.begin().write_stamped(changes)?.apply())
     }
 
     /// As [`Ledger::publish`], but keeps the record, and all that follows it, from the remote until
     /// the token is released or dropped, for at most [`HOLD_MAX`].
     pub fn publish_held(&self, ops: Vec<(TreePath, Op)>) -> Result<(Vec<Stamp>, HoldToken)> {
-        let hold = Hold::new();
-        let token = HoldToken::new(self.clone(), hold.clone());
-        let mut order = self.0.order.lock();
-        let now_ms = self.now_ms();
-        let stamped = |(path, op)| Change { path, stamp: self.0.stamps.next(now_ms), op };
-        let changes = ops.into_iter().map(stamped).collect();
-        let stamps = self.enter(&mut order, changes, Some(hold))?;
-        Ok((stamps, token))
-    }
-
-    /// Brings changes of this node in: journal, then namespace, then queue.
-    fn enter(
-        &self,
-        order: &mut Order,
-        changes: Vec<Change>,
-        hold: Option<Hold>,
-    ) -> Result<Vec<Stamp>> {
-        if changes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let meta = Weight::of(&changes).meta;
-        if changes.len() > RECORD_CHANGES_MAX || meta > RECORD_META_BYTES_MAX {
-            let op = format!("publish {} changes of {meta} bytes at once", changes.len());
-            return Err(Error::new(Kind::Invalid, op));
-        }
-        let seq = self.0.journal.append(&changes)?;
-        let stamps = changes.iter().map(|change| change.stamp).collect();
-        let now = Time::from_wall(self.0.clock.wall());
-        {
-            let mut fold = self.0.fold.write();
-            for change in &changes {
-                if self.0.remote.is_some() {
-                    order.queue.track(change, &fold);
-                    self.note_put(seq, &fold, &change.op);
-                }
-                fold.apply(change, now);
-                if self.0.remote.is_none() {
-                    self.forget_alone(&mut fold, change);
-                }
-            }
-        }
-        if self.0.remote.is_some() {
-            order.queue.push(seq, changes, self.0.clock.mono(), hold);
-            self.note_totals(order);
-            self.0.queued.notify_waiters();
-        }
-        Ok(stamps)
+        let mut written = self.begin().write(ops)?;
+        let token = written.hold();
+        Ok((written.apply(), token))
     }
 
     /// Reports whether a later change of the path is known.

@@ -36,11 +36,6 @@ struct Draft {
     fresh: bool,
     wrote: bool,
     closed_once: bool,
-    /// It took over an empty published file.
-    in_place: bool,
-    /// It emptied this one, which another had open and had not written: it leaves no trace unless it is
-    /// written, or the other is lost.
-    guest: Option<usize>,
     group: Option<u64>,
 }
 
@@ -194,19 +189,9 @@ impl Model {
         })
     }
 
-    /// Returns the drafts that the name is there for, whether or not anything is published.
-    fn private_at<'a>(&'a self, path: &'a str) -> impl Iterator<Item = (usize, &'a Draft)> {
-        self.drafts_at(path).filter(|(_, draft)| !draft.in_place)
-    }
-
     /// Counts the drafts of a name.
     pub(super) fn drafts_of(&self, path: &str) -> usize {
         self.drafts_at(path).count()
-    }
-
-    /// Reports whether a program takes part in a draft of a name and has written nothing to it.
-    pub(super) fn is_empty_handed(&self, program: usize, path: &str) -> bool {
-        self.drafts_at(path).any(|(_, draft)| draft.members.contains(&program) && !draft.wrote)
     }
 
     /// Reports whether a file with several names is being written under a path or below it.
@@ -226,7 +211,7 @@ impl Model {
     }
 
     fn is_taken(&self, path: &str) -> bool {
-        self.published(path).is_some() || self.private_at(path).next().is_some()
+        self.published(path).is_some() || self.drafts_at(path).next().is_some()
     }
 
     /// Walks to the directory of a path, as every call does.
@@ -237,7 +222,7 @@ impl Model {
             match self.published(&at) {
                 Some(Thing::Dir) => {}
                 Some(_) => return Err(Errno::ENOTDIR),
-                None if self.private_at(&at).next().is_some() => return Err(Errno::ENOTDIR),
+                None if self.drafts_at(&at).next().is_some() => return Err(Errno::ENOTDIR),
                 None => return Err(Errno::ENOENT),
             }
         }

@@ -186,16 +186,11 @@ impl<'a> World<'a> {
         if self.model.drafts_of(path) >= 2 || self.model.handles().len() >= HANDLES_MAX {
             return None;
         }
-        // Nor whether two share a file that was published empty: that hangs on how it is held open.
-        let empty =
-            matches!(self.model.published(path), Some(Thing::File(bytes, _)) if bytes.is_empty());
-        if empty && !wish.truncate && self.model.drafts_of(path) > 0 {
-            return None;
-        }
         let (who, fd) = (self.caller(program), self.next_fd);
         self.next_fd += 1;
         let flags = OpenFlags {
-            read: true,
+            // What may be mapped goes another way than what may not.
+            read: program != 1,
             write: true,
             truncate: wish.truncate,
             exclusive: wish.create && wish.exclusive,
@@ -207,9 +202,7 @@ impl<'a> World<'a> {
     }
 
     fn open_to_read(&mut self, program: usize, path: &str) -> Option<Fd> {
-        // A guest on another's inode that has written nothing has nothing to read.
-        let guest = self.model.drafts_of(path) > 1 && self.model.is_empty_handed(program, path);
-        if guest || self.model.handles().len() >= HANDLES_MAX {
+        if self.model.handles().len() >= HANDLES_MAX {
             return None;
         }
         let (who, fd) = (self.caller(program), self.next_fd);

@@ -28,7 +28,7 @@ impl Blobs {
         }
         match self.try_to_open(digest, size)? {
             Some(open) => Ok(Some(open)),
-            // Writers of the same bytes may have been moving their files in and out just then.
+            // A writer of the same bytes may just have put its file in place.
             None => self.open_at_rest(digest, size),
         }
     }
@@ -42,12 +42,12 @@ impl Blobs {
             }
             (Pin::counted(self.clone(), *digest), self.whole_file(digest, size))
         };
-        Ok(open?.map(|(file, sealed)| OpenBlob { file, pin, sealed }))
+        Ok(open?.map(|file| OpenBlob { file, pin }))
     }
 
-    /// Returns the file of a blob, and whether it is sealed, if it is as it was when its digest was known to be
-    /// right. The caller holds the stripe.
-    fn whole_file(&self, digest: &Digest, size: u64) -> Result<Option<(File, bool)>> {
+    /// Returns the file of a blob if it is as it was when its digest was known to be right. The caller holds
+    /// the stripe.
+    fn whole_file(&self, digest: &Digest, size: u64) -> Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::open(self.path_of(digest), flags, Mode::empty()) else {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Blobs {
         let seal = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
         let Some(held) = self.0.table.lock().tier.get(digest) else { return Ok(None) };
         let whole = held.blob.verified && held.blob.seal == seal && seal.size == size;
-        Ok(whole.then_some((file, !held.unsealed)))
+        Ok(whole.then_some(file))
     }
 
     fn try_to_open(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
@@ -64,11 +64,6 @@ impl Blobs {
         let Some((file, seal)) = self.open_file(digest)? else { return Ok(None) };
         let Some(held) = self.0.table.lock().tier.get(digest) else { return Ok(None) };
         let unbroken = held.blob.verified && held.blob.seal == seal;
-        if held.unsealed {
-            // Its writer may have changed it; that is no damage, and the file is still his.
-            let same = unbroken && seal.size == size;
-            return Ok(same.then_some(OpenBlob { file, pin, sealed: false }));
-        }
         if !unbroken && !self.verify(digest, &file, seal)? {
             return Ok(None);
         }
@@ -76,7 +71,7 @@ impl Blobs {
             tracing::debug!(%digest, size, found = seal.size, "an entry is wrong about the size");
             return Ok(None);
         }
-        Ok(Some(OpenBlob { file, pin, sealed: true }))
+        Ok(Some(OpenBlob { file, pin }))
     }
 
     fn open_empty(&self) -> Result<OpenBlob> {
@@ -85,7 +80,7 @@ impl Blobs {
             File::open(&self.0.empty)
         };
         let file = open().map_err(|e| failed("open", &Digest::empty(), e))?;
-        Ok(OpenBlob { file, pin: Pin::empty(), sealed: true })
+        Ok(OpenBlob { file, pin: Pin::empty() })
     }
 
     /// Opens the file of a blob, whatever its content, and tells how it looks; `None` when there is no such
@@ -130,7 +125,7 @@ impl Blobs {
         let mut news = None;
         table.tier.change(digest, |held| {
             // A file that was adopted while we read has a better seal than ours.
-            if !held.unsealed && (!held.blob.verified || held.blob.seal.ino == after.ino) {
+            if !held.blob.verified || held.blob.seal.ino == after.ino {
                 held.blob.seal = after;
                 held.blob.verified = true;
                 held.blob.used = now;
@@ -159,11 +154,6 @@ impl Blobs {
         let path = self.path_of(digest);
         {
             let _stripe = self.stripe(digest);
-            let mut table = self.0.table.lock();
-            if table.tier.get(digest).is_some_and(|held| held.unsealed) {
-                return;
-            }
-            drop(table);
             let here = super::seal_at(&path).ok().flatten().map(|seal| seal.ino);
             if here != ino {
                 return;
@@ -178,8 +168,7 @@ impl Blobs {
                 // It stays known and unverified, so that it is never served.
                 tracing::debug!(%digest, error = %e, "a damaged blob cannot be removed");
             } else {
-                table = self.0.table.lock();
-                table.forget(digest);
+                self.0.table.lock().forget(digest);
             }
         }
         let total = self.0.damaged.fetch_add(1, Ordering::Relaxed) + 1;

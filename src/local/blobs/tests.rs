@@ -3,7 +3,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::local::staging::Staging;
+use crate::local::staging::{StagedPath, Staging};
 use crate::task;
 
 struct Fixture {
@@ -49,13 +49,6 @@ impl Run {
         let digest = Digest::of(content);
         self.blobs.adopt(staged, &file, digest, content.len() as u64, state).unwrap();
         digest
-    }
-
-    fn put_unsealed(&self, content: &[u8]) -> (File, Digest, Adopted) {
-        let (file, staged) = self.stage(content);
-        let (digest, size) = (Digest::of(content), content.len() as u64);
-        let adopted = self.blobs.adopt_unsealed(staged, &file, digest, size, State::Saved).unwrap();
-        (file, digest, adopted)
     }
 
     fn read(&self, content: &[u8]) -> Option<Vec<u8>> {
@@ -314,94 +307,30 @@ fn p13_bounded_unsaved_blobs_leave_no_room_for_new_data() {
 }
 
 #[test]
-fn an_unsealed_blob_is_sealed_when_its_writer_has_not_changed_it() {
+fn a_lodged_digest_counts_as_present_and_is_not_served() {
     let fixture = Fixture::new(1 << 30);
     let run = fixture.open();
-    let (file, digest, adopted) = run.put_unsealed(b"draft");
-    assert_eq!(adopted, Adopted::New);
-    assert!(!run.blobs.open_blob(&digest, 5).unwrap().unwrap().sealed);
-    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Kept);
-    assert!(run.blobs.open_blob(&digest, 5).unwrap().unwrap().sealed);
-    assert_eq!(run.blobs.withdraw(&digest, &file).unwrap().map(drop), None, "sealed for good");
-    assert_eq!(run.read(b"draft").as_deref(), Some(&b"draft"[..]));
-}
-
-#[test]
-fn p1_whole_or_nothing_an_unsealed_blob_that_changed_is_withdrawn() {
-    let fixture = Fixture::new(1 << 30);
-    let run = fixture.open();
-    let (file, digest, _) = run.put_unsealed(b"draft");
-    file.write_all_at(b"D", 0).unwrap();
-    assert_eq!(run.read(b"draft"), None, "not these bytes any more");
-    assert_eq!(run.blobs.usage().damaged, 0, "and no damage either");
-    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Changed);
-    let staged = run.blobs.withdraw(&digest, &file).unwrap().unwrap();
+    run.listed();
+    let digest = Digest::of(b"staged");
+    let (one, two) = (run.blobs.lodge(digest), run.blobs.lodge(digest));
+    drop(one);
+    assert!(run.blobs.contains(&digest));
+    assert!(run.blobs.open_blob(&digest, 6).unwrap().is_none());
+    drop(two);
     assert!(!run.blobs.contains(&digest));
-    assert_eq!(fs::read(staged.path()).unwrap(), b"Draft");
-    let new = Digest::of(b"Draft");
-    run.blobs.adopt(staged, &file, new, 5, State::Saved).unwrap();
-    assert_eq!(run.read(b"Draft").as_deref(), Some(&b"Draft"[..]));
 }
 
-/// Writes through a mapping may leave the times of the file alone; so does this.
 #[test]
-fn p1_whole_or_nothing_sealing_reads_the_bytes() {
+fn p1_whole_or_nothing_a_staging_file_that_was_exchanged_is_no_blob() {
     let fixture = Fixture::new(1 << 30);
     let run = fixture.open();
-    let (file, digest, _) = run.put_unsealed(b"draft");
-    let seal = run.blobs.0.table.lock().tier.get(&digest).unwrap().blob.seal;
-    file.write_all_at(b"D", 0).unwrap();
-    let now = Seal::of(&file.metadata().unwrap());
-    run.blobs.0.table.lock().tier.change(&digest, |held| held.blob.seal = now);
-    assert_ne!(now, seal);
-    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Changed);
-    assert_eq!(run.read(b"draft"), None);
-}
-
-#[test]
-fn p1_whole_or_nothing_two_unsealed_writers_of_one_digest_do_not_meet() {
-    let fixture = Fixture::new(1 << 30);
-    for first_changes in [true, false] {
-        let run = fixture.open();
-        let (a, digest, _) = run.put_unsealed(b"same");
-        let (b, _, adopted) = run.put_unsealed(b"same");
-        assert_eq!(adopted, Adopted::New);
-        let (changes, stays) = if first_changes { (&a, &b) } else { (&b, &a) };
-        changes.write_all_at(b"S", 0).unwrap();
-        assert_eq!(run.blobs.seal(&digest, changes).unwrap(), Sealed::Changed);
-        let staged = run.blobs.withdraw(&digest, changes).unwrap().unwrap();
-        assert_eq!(fs::read(staged.path()).unwrap(), b"Same");
-        assert_eq!(run.read(b"same").as_deref(), Some(&b"same"[..]), "the other one serves it");
-        assert_eq!(run.blobs.seal(&digest, stays).unwrap(), Sealed::Kept);
-        drop(staged);
-        assert_eq!(run.read(b"same").as_deref(), Some(&b"same"[..]));
-        assert!(run.blobs.0.table.lock().displaced.is_empty());
-        assert_eq!(fs::read_dir(run.dir.path().join("staging")).unwrap().count(), 0);
-        fs::remove_file(run.path(&digest)).unwrap();
-    }
-}
-
-#[test]
-fn an_unsealed_writer_of_known_bytes_keeps_a_file_of_his_own() {
-    let fixture = Fixture::new(1 << 30);
-    let run = fixture.open();
-    run.put(b"same", State::Saved);
-    let (file, digest, adopted) = run.put_unsealed(b"same");
-    assert_eq!(adopted, Adopted::Known);
-    file.write_all_at(b"S", 0).unwrap();
-    assert_eq!(run.read(b"same").as_deref(), Some(&b"same"[..]));
-    let staged = run.blobs.withdraw(&digest, &file).unwrap().unwrap();
-    assert_eq!(fs::read(staged.path()).unwrap(), b"Same");
-    let (file, _, _) = run.put_unsealed(b"same");
-    assert_eq!(run.blobs.seal(&digest, &file).unwrap(), Sealed::Kept);
-    // A sealed writer takes the place of an unsealed one.
-    let (draft, digest, _) = run.put_unsealed(b"draft");
-    run.put(b"draft", State::Saved);
-    draft.write_all_at(b"D", 0).unwrap();
-    assert_eq!(run.read(b"draft").as_deref(), Some(&b"draft"[..]));
-    assert_eq!(run.blobs.seal(&digest, &draft).unwrap(), Sealed::Changed);
-    assert!(run.blobs.withdraw(&digest, &draft).unwrap().is_some());
-    assert_eq!(run.read(b"draft").as_deref(), Some(&b"draft"[..]));
+    run.listed();
+    let (file, staged) = run.stage(b"right");
+    fs::remove_file(staged.path()).unwrap();
+    fs::write(staged.path(), b"wrong").unwrap();
+    let digest = Digest::of(b"right");
+    assert!(run.blobs.adopt(staged, &file, digest, 5, State::Saved).is_err());
+    assert_eq!(run.read(b"right"), None);
 }
 
 /// P3, P9, P13 under threads: whatever is read is right, and the accounts fit the disk at the end.
@@ -417,20 +346,11 @@ fn threads_never_read_wrong_bytes() {
             match task::random_u64() % 8 {
                 0..3 => drop(run.put(&content, State::Saved)),
                 3 => drop(fs::remove_file(run.path(&Digest::of(&content)))),
-                4 => {
-                    let (file, digest, _) = run.put_unsealed(&content);
-                    if n.is_multiple_of(2) {
-                        file.write_all_at(b"C", 0).unwrap();
-                    }
-                    if run.blobs.seal(&digest, &file).unwrap() == Sealed::Changed {
-                        drop(run.blobs.withdraw(&digest, &file).unwrap());
-                    }
-                }
+                4 => drop(run.blobs.lodge(Digest::of(&content))),
                 5 => drop(run.blobs.make_room(4096 * 10)),
                 _ => {
                     if let Some(open) =
                         run.blobs.open_blob(&Digest::of(&content), content.len() as u64).unwrap()
-                        && open.sealed
                     {
                         assert_eq!(read_all(&open.file), content);
                         hits.fetch_add(1, Ordering::Relaxed);
@@ -462,12 +382,11 @@ fn threads_never_read_wrong_bytes() {
 fn p3_stable_open_of_a_blob_whose_writers_come_and_go() {
     let fixture = Fixture::new(1 << 30);
     let run = fixture.open();
-    let (_stays, ..) = run.put_unsealed(b"same");
+    run.put(b"same", State::Saved);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for _ in 0..2000 {
-                let (file, digest, _) = run.put_unsealed(b"same");
-                drop(run.blobs.withdraw(&digest, &file).unwrap());
+                run.put(b"same", State::Saved);
             }
         });
         while !writer.is_finished() {

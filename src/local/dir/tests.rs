@@ -1,3 +1,5 @@
+use std::os::unix::fs::MetadataExt as _;
+
 use super::*;
 
 fn refusal(root: &Path) -> Error {

@@ -1,6 +1,6 @@
 //! Starting: from what the index and the journal have kept to the namespace.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,8 +15,11 @@ use super::shown::Unsent;
 use super::times::{DECLARED, TIMES, Times, decode_declared};
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
-use crate::error::Result;
-use crate::local::{Blobs, CacheDir, Index, Journal, Loaded, Record, Seq, Staging};
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::local::{
+    Blobs, CacheDir, Index, Journal, Leftover, Loaded, Record, Seq, Staging, State,
+};
 use crate::namespace::{Age, Fold, Op, Time};
 use crate::remote::{Declared, Remote, keys};
 use crate::stamp::{Stamp, StampClock};
@@ -123,7 +126,59 @@ impl Ledger {
         }));
         ledger.observe_all();
         ledger.replay(records);
+        ledger.adopt_leftovers();
         Ok(ledger)
+    }
+
+    /// Makes blobs of the contents that are in the namespace and whose bytes an earlier run left in staging: it
+    /// stopped between the close of a file and the end of its last descriptor.
+    fn adopt_leftovers(&self) {
+        let left = self.0.staging.take_leftovers();
+        if left.is_empty() {
+            return;
+        }
+        let sizes: HashSet<u64> = left.iter().map(Leftover::size).collect();
+        // Reading a leftover is worth it only where its size is that of a content that is missing.
+        let mut missing: HashMap<Digest, u64> = HashMap::new();
+        self.read(|fold| {
+            let contents = fold.registers().filter_map(|(_, register)| register.entry?.content());
+            missing.extend(contents.filter(|(_, size)| sizes.contains(size)));
+        });
+        missing.retain(|digest, _| !self.0.blobs.contains(digest));
+        let mut adopted = 0_usize;
+        for file in &left {
+            if !missing.values().any(|size| *size == file.size()) {
+                continue;
+            }
+            match self.adopt_leftover(file, &missing) {
+                Ok(Some(digest)) => {
+                    missing.remove(&digest);
+                    adopted += 1;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(error = error.chain(), "a file of an earlier run is lost");
+                }
+            }
+        }
+        tracing::info!(
+            files = left.len(),
+            adopted,
+            "looked at what an earlier run left in staging"
+        );
+    }
+
+    fn adopt_leftover(
+        &self,
+        file: &Leftover,
+        missing: &HashMap<Digest, u64>,
+    ) -> Result<Option<Digest>> {
+        let (copy, staged) = self.0.staging.create()?;
+        let digest = file.copy_to(&copy).map_err(|e| Error::io("copy a leftover", e))?;
+        let Some(size) = missing.get(&digest) else { return Ok(None) };
+        let keep = if self.0.remote.is_some() { State::Unsaved } else { State::Saved };
+        self.0.blobs.adopt(staged, &copy, digest, *size, keep)?;
+        Ok(Some(digest))
     }
 
     /// Makes sure that what we stamp from now on comes after everything that is known.

@@ -46,17 +46,10 @@ impl Model {
 
     pub(super) fn begin(&mut self, path: &str, published: Option<Thing>, wish: Wish) -> usize {
         let was_empty = matches!(&published, Some(Thing::File(bytes, _)) if bytes.is_empty());
-        let hosts = |draft: &Draft| {
-            let shown = published.is_none() || (was_empty && draft.in_place);
-            shown && draft.guest.is_none() && !draft.wrote
-        };
-        let host = self.drafts_at(path).find(|(_, draft)| hosts(draft)).map(|(id, _)| id);
-        let guest = host.filter(|_| wish.truncate);
         let (base, group) = match published {
             Some(Thing::File(bytes, group)) => (Some(bytes), group),
             _ => (None, None),
         };
-        let in_place = was_empty && !self.drafts_at(path).any(|(_, draft)| draft.in_place);
         let draft = Draft {
             name: Some(path.to_owned()),
             fresh: base.is_none() || (wish.truncate && !was_empty),
@@ -65,8 +58,6 @@ impl Model {
             writers: 0,
             wrote: false,
             closed_once: false,
-            in_place,
-            guest,
             group,
         };
         self.next_draft += 1;
@@ -141,7 +132,9 @@ impl Model {
     pub(super) fn publish(&mut self, counter: &mut Counter, id: usize) {
         let draft = self.drafts[&id].clone();
         if let Some(name) = &draft.name
-            && (draft.wrote || (draft.fresh && !draft.in_place && draft.guest.is_none()))
+            && (draft.wrote || draft.fresh)
+            // The same bytes again are no change.
+            && self.published(name) != Some(Thing::File(draft.bytes.clone(), draft.group))
         {
             let same =
                 |thing: &Thing| matches!(thing, Thing::File(_, group) if *group == draft.group);
@@ -190,11 +183,7 @@ impl Model {
             let draft = &self.drafts[&id];
             // What somebody closed before stands, as long as nothing was written.
             if draft.wrote || !draft.closed_once {
-                let lost = draft.fresh && !draft.in_place;
                 self.end(id);
-                for guest in self.drafts.values_mut().filter(|d| lost && d.guest == Some(id)) {
-                    guest.guest = None;
-                }
             } else {
                 self.publish(counter, id);
             }
@@ -227,8 +216,6 @@ impl Model {
                     fresh: true,
                     wrote: true,
                     closed_once: true,
-                    in_place: false,
-                    guest: None,
                     group,
                 };
                 self.next_draft += 1;

@@ -160,7 +160,7 @@ impl Model {
                 _ => return Err(Errno::ENOTDIR),
             }
         }
-        let private = self.drafts.values().filter(|d| !d.in_place).filter_map(|d| d.name.as_ref());
+        let private = self.drafts.values().filter_map(|d| d.name.as_ref());
         let all = self.live_below(path).map(|(path, _)| path).chain(private);
         let rests = all.filter(|name| is_below(name, path)).map(|name| {
             let rest = if path.is_empty() { name } else { &name[path.len() + 1..] };
@@ -177,16 +177,13 @@ impl Model {
         path: &str,
     ) -> Result<(bool, Option<u64>), Errno> {
         self.walk(path)?;
-        let own = self.private_at(path).filter(|(_, d)| d.members.contains(&program)).last();
-        // Two who write one name may stand on one inode, which has one size.
-        let divided = self.drafts_at(path).count() > 1;
+        let own = self.drafts_at(path).filter(|(_, d)| d.members.contains(&program)).last();
         if let Some((_, draft)) = own {
-            return Ok((false, (!divided).then_some(draft.bytes.len() as u64)));
+            return Ok((false, Some(draft.bytes.len() as u64)));
         }
-        let in_place = self.drafts_at(path).any(|(_, draft)| draft.in_place);
         match self.published(path) {
             Some(Thing::Dir) => Ok((true, None)),
-            Some(Thing::File(bytes, _)) => Ok((false, (!in_place).then_some(bytes.len() as u64))),
+            Some(Thing::File(bytes, _)) => Ok((false, Some(bytes.len() as u64))),
             Some(Thing::Link(..)) => Ok((false, None)),
             None if self.is_taken(path) => Ok((false, None)),
             None => Err(Errno::ENOENT),

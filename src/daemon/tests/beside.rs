@@ -1,4 +1,4 @@
-//! Guests: whoever empties what another has open and has not written gets bytes of its own on the same inode.
+//! Writing beside others: by descriptors whose names have moved on.
 
 use hearthfs_mount::{Errno, OpenFlags};
 
@@ -53,53 +53,20 @@ fn use_open_file(kernel: &mut Kernel<'_>, program: &Program, fd: u32, size: u64)
 }
 
 #[test]
-fn the_guest_of_a_killed_writer_is_the_file() {
-    in_both_modes(|kernel| {
-        for text in [&b""[..], b"text"] {
-            let (mut host, guest, third) = (Program::start(), Program::start(), Program::start());
-            let (who, whom) = (guest.caller(), third.caller());
-            kernel.open(&host.caller(), "first", 1, REPLACE, true).unwrap();
-            kernel.rename(&host.caller(), "first", "file").unwrap();
-            kernel.open(&who, "file", 2, REPLACE, true).unwrap();
-            let number = kernel.stat_of(&who, 2, true).unwrap().ino;
-            host.kill();
-            kernel.close(&host.caller(), 1).unwrap();
-            kernel.set_size(&who, 2, 0).unwrap();
-            use_open_file(kernel, &guest, 2, 0);
-            // Who comes now meets it on the inode on which locks are held.
-            assert_eq!(kernel.stat(&whom, "file").unwrap().ino, number);
-            kernel.open(&whom, "file", 3, REPLACE, true).unwrap();
-            assert_eq!(kernel.stat_of(&whom, 3, true).unwrap().ino, number);
-            kernel.close(&whom, 3).unwrap();
-            kernel.write(2, 0, text).unwrap();
-            assert_eq!(get(kernel, &guest, "file"), text, "its own bytes");
-            assert_eq!(kernel.open(&whom, "file", 4, READ, false), Err(Errno::ENOENT));
-            kernel.open(&whom, "file", 4, UPDATE, false).unwrap();
-            assert_eq!(kernel.read(4).unwrap(), text, "shared");
-            kernel.close(&whom, 4).unwrap();
-            kernel.close(&who, 2).unwrap();
-            assert_eq!(get(kernel, &third, "file"), text);
-            assert_eq!(kernel.stat(&whom, "file").unwrap().perm, 0o640);
-            kernel.unlink(&whom, "file").unwrap();
-        }
-    });
-}
-
-#[test]
 fn an_open_file_without_a_name_can_be_asked_for_when_its_writer_is_done() {
     in_both_modes(|kernel| {
-        let (host, guest) = (Program::start(), Program::start());
-        let (who, whom) = (host.caller(), guest.caller());
+        let (one, other) = (Program::start(), Program::start());
+        let (who, whom) = (one.caller(), other.caller());
         kernel.open(&who, "file", 1, REPLACE, true).unwrap();
         kernel.open(&whom, "file", 2, REPLACE, true).unwrap();
-        kernel.write(2, 0, b"of the guest").unwrap();
+        kernel.write(2, 0, b"of the other").unwrap();
         kernel.open(&who, "file", 3, READ, false).unwrap();
         kernel.write(1, 0, b"text").unwrap();
         kernel.unlink(&who, "file").unwrap();
         kernel.close(&who, 1).unwrap();
-        use_open_file(kernel, &guest, 2, 12);
+        use_open_file(kernel, &other, 2, 12);
         kernel.close(&whom, 2).unwrap();
-        use_open_file(kernel, &host, 3, 4);
+        use_open_file(kernel, &one, 3, 4);
         assert_eq!(kernel.read(3).unwrap(), b"text");
         kernel.close(&who, 3).unwrap();
         assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));

@@ -1,11 +1,14 @@
 //! Handles: open files and open directories.
+//!
+//! Owns the tables of both. Must never decide what an open stands on.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use hearthfs_mount::Ino;
+use hearthfs_mount::{Handle, Ino};
 
-use super::inode::{GenId, Source};
+use super::inode::{LiveId, Source};
 use super::who::Who;
 use crate::namespace::Kind;
 
@@ -14,7 +17,7 @@ use crate::namespace::Kind;
 pub(super) enum Bytes {
     /// No bytes, and there never will be any.
     Empty,
-    /// The file of its inode or of its generation.
+    /// The file of its inode or of its live file.
     Source(Arc<Source>),
 }
 
@@ -35,12 +38,15 @@ pub(super) struct OpenFile {
     /// Who opened it.
     pub(super) who: Who,
     pub(super) write: bool,
-    /// Writes go to the end, wherever the kernel believes that to be: it counts by the inode, on which
-    /// others may stand who have bytes of their own.
+    /// Writes go to the end of the file, wherever the kernel believes that to be.
     pub(super) to_the_end: bool,
     pub(super) bytes: Bytes,
-    /// The generation that it writes, or reads before it is published.
-    pub(super) generation: Option<GenId>,
+    /// The live file that it writes.
+    pub(super) live: Option<LiveId>,
+    /// The kernel writes without us, so whether this handle wrote anything cannot be told.
+    pub(super) passed: bool,
+    /// It wrote something.
+    pub(super) wrote: bool,
     /// Its opener has closed it. Descriptors that were inherited or duplicated may still be open.
     pub(super) closed: bool,
     /// Somebody closed a descriptor of it in an orderly way.
@@ -62,6 +68,67 @@ pub(super) struct OpenDir {
     pub(super) ino: Ino,
     pub(super) who: Who,
     pub(super) names: Option<Arc<Vec<Listed>>>,
+}
+
+/// Everything that is open.
+#[derive(Debug, Default)]
+pub(super) struct Handles {
+    files: HashMap<Handle, OpenFile>,
+    dirs: HashMap<Handle, OpenDir>,
+    next: u64,
+}
+
+impl Handles {
+    fn fresh(&mut self) -> Handle {
+        self.next += 1;
+        Handle(self.next)
+    }
+
+    pub(super) fn add_file(&mut self, file: OpenFile) -> Handle {
+        let handle = self.fresh();
+        self.files.insert(handle, file);
+        handle
+    }
+
+    pub(super) fn add_dir(&mut self, dir: OpenDir) -> Handle {
+        let handle = self.fresh();
+        self.dirs.insert(handle, dir);
+        handle
+    }
+
+    pub(super) fn file(&self, handle: Handle) -> Option<&OpenFile> {
+        self.files.get(&handle)
+    }
+
+    pub(super) fn file_mut(&mut self, handle: Handle) -> Option<&mut OpenFile> {
+        self.files.get_mut(&handle)
+    }
+
+    pub(super) fn dir(&self, handle: Handle) -> Option<&OpenDir> {
+        self.dirs.get(&handle)
+    }
+
+    pub(super) fn dir_mut(&mut self, handle: Handle) -> Option<&mut OpenDir> {
+        self.dirs.get_mut(&handle)
+    }
+
+    pub(super) fn remove_file(&mut self, handle: Handle) -> Option<OpenFile> {
+        self.files.remove(&handle)
+    }
+
+    pub(super) fn remove_dir(&mut self, handle: Handle) -> Option<OpenDir> {
+        self.dirs.remove(&handle)
+    }
+
+    /// Counts the open files.
+    pub(super) fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Yields the handles that write a live file. Looks at every open file: only for rare cases.
+    pub(super) fn writers(&self, id: LiveId) -> impl Iterator<Item = &OpenFile> {
+        self.files.values().filter(move |file| file.live == Some(id) && file.write)
+    }
 }
 
 /// Returns the file type of an entry.

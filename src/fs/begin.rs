@@ -1,0 +1,262 @@
+//! Beginning a live file: what it begins from, and on which inode it stands.
+//!
+//! Owns the way from a decision to a live file: room, a staging file, a copy of what was there, and the
+//! decision once more under the lock.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hearthfs_mount::{Backing, Errno, Ino, Opened, Reply};
+
+use super::decide::Plan;
+use super::filesystem::Filesystem;
+use super::inode::{LiveId, Node, Published, Source, Spot};
+use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
+use super::open::{Wish, may_stand_aside};
+use super::state::State;
+use crate::digest::Digest;
+use crate::error::Kind;
+use crate::local::StagedPath;
+use crate::namespace::{Attrs, Entry};
+
+/// How often a writer that waits for room looks again.
+const ROOM_POLL: Duration = Duration::from_millis(20);
+
+/// What is copied into a live file before it is written.
+#[derive(Debug, Clone)]
+pub(super) enum Copied {
+    /// A blob.
+    Blob(Digest, u64),
+    /// What an inode without a name has open.
+    File(Arc<Source>),
+}
+
+/// What a live file begins from.
+#[derive(Debug, Clone)]
+pub(super) struct Base {
+    /// Where it will be published; `None` if it will not.
+    pub(super) spot: Option<Spot>,
+    /// What the name has now.
+    pub(super) published: Option<Published>,
+    pub(super) attrs: Attrs,
+    pub(super) copy: Option<Copied>,
+}
+
+impl Base {
+    /// Reports whether this is the same beginning.
+    fn is(&self, other: &Self) -> bool {
+        let stamp = |base: &Self| base.published.as_ref().map(|published| published.stamp);
+        let kind = |base: &Self| base.published.as_ref().map(|p| p.entry.kind.clone());
+        self.spot == other.spot && stamp(self) == stamp(other) && kind(self) == kind(other)
+    }
+}
+
+/// Where a live file stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum On {
+    /// On the inode that was reserved for it.
+    Reserved(Ino),
+    /// On an inode of its own.
+    Fresh,
+}
+
+impl Filesystem {
+    /// Reports whether a new writer may start: the disk and the backlog have room.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.rooms.ledger.has_room() && self.0.rooms.blobs.make_room(0)
+    }
+
+    /// Waits for room, within the deadline.
+    pub(super) async fn wait_for_room(&self) -> Reply<()> {
+        if self.has_room() {
+            return Ok(());
+        }
+        let deadline = self.0.rules.deadline;
+        let begun = self.0.rooms.clock.mono();
+        while self.0.rooms.clock.mono().saturating_sub(begun) < deadline {
+            if self.has_room() {
+                return Ok(());
+            }
+            crate::clock::sleep(ROOM_POLL).await;
+        }
+        Err(Errno::ENOSPC)
+    }
+
+    /// Finds what an open that begins a live file begins from.
+    pub(super) fn base_of(&self, state: &State, ino: Ino, wish: &Wish, plan: Plan) -> Reply<Base> {
+        let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
+        let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
+        let seen = state.names.path_of(&spot).and_then(|path| self.seen(&path));
+        let seen = seen.map(|seen| seen.published());
+        let truncate = wish.flags.truncate;
+        let own = match &inode.node {
+            Node::Reserved(told) | Node::Entry(told) => Some(told.clone()),
+            _ => None,
+        };
+        let (spot, published) = match (plan, seen) {
+            (Plan::Aside { named: false }, _) => (None, own),
+            (_, Some(seen)) => {
+                seen.entry.content().ok_or(Errno::ENOENT)?;
+                if own.is_none_or(|told| !told.is(&seen.entry, seen.stamp)) {
+                    // The kernel has checked another version than the one that is there.
+                    let want = u32::from(wish.flags.write || truncate) * 2
+                        + u32::from(wish.flags.read) * 4;
+                    self.permits(&wish.caller, &seen.entry.attrs, want)?;
+                }
+                (Some(spot), Some(seen))
+            }
+            // Others write the first version of the name.
+            (_, None) if state.has_private(&spot) => (Some(spot), None),
+            // A version that is lost or too old is written anew.
+            (_, None) if state.names.bound(&spot) == Some(ino) => (Some(spot), None),
+            // The name has gone since: what comes now is written to the file that it led to.
+            (_, None) => (None, own),
+        };
+        let entry = published.as_ref().map(|published| &published.entry);
+        let content = entry.and_then(Entry::content).filter(|(_, size)| *size > 0);
+        let copy = match (content, &inode.source) {
+            _ if truncate => None,
+            (Some((digest, size)), _) => Some(Copied::Blob(digest, size)),
+            (None, Some(source)) if matches!(inode.node, Node::Gone(_)) => {
+                Some(Copied::File(Arc::clone(source)))
+            }
+            _ => None,
+        };
+        let attrs = entry.map(|entry| entry.attrs.clone());
+        let attrs = attrs.or_else(|| state.entry_of(ino).map(|entry| entry.attrs));
+        Ok(Base { spot, published, attrs: attrs.unwrap_or_default(), copy })
+    }
+
+    /// Waits for room, copies what there is, and begins; `None`: something moved, decide anew.
+    pub(super) async fn begin_in_time(
+        &self,
+        ino: Ino,
+        wish: &Wish,
+        base: Base,
+    ) -> Reply<Option<Opened>> {
+        self.wait_for_room().await?;
+        let (file, staged) = self.stage_copy(base.copy.clone()).await?;
+        self.begin_with(ino, wish, &base, file, staged)
+    }
+
+    /// Begins with an empty staging file; `None`: something moved, decide anew.
+    pub(super) fn begin_open(&self, ino: Ino, wish: &Wish, base: Base) -> Reply<Option<Opened>> {
+        let (file, staged) = self.stage()?;
+        self.begin_with(ino, wish, &base, file, staged)
+    }
+
+    pub(super) fn stage(&self) -> Reply<(File, StagedPath)> {
+        self.0.rooms.staging.create().map_err(|error| match error.kind() {
+            Kind::NoSpace => Errno::ENOSPC,
+            _ => super::errno::promised(&error),
+        })
+    }
+
+    /// Makes a staging file with a copy of what there is.
+    pub(super) async fn stage_copy(&self, copy: Option<Copied>) -> Reply<(File, StagedPath)> {
+        let Some(copy) = copy else { return self.stage() };
+        let from = match copy {
+            Copied::Blob(digest, size) => Ok((self.obtain(digest, size).await?, size)),
+            Copied::File(source) => Err(source),
+        };
+        let this = self.clone();
+        crate::task::blocking(move || {
+            let (file, staged) = this.stage()?;
+            match from {
+                Ok((blob, size)) => copy_bytes(&blob.file, &file, size)?,
+                Err(source) => {
+                    let from = source.backing.file();
+                    copy_bytes(from, &file, from.metadata()?.len())?;
+                }
+            }
+            set_mtime(&file, UNTOUCHED)?;
+            Ok((file, staged))
+        })
+        .await
+    }
+
+    fn begin_with(
+        &self,
+        ino: Ino,
+        wish: &Wish,
+        base: &Base,
+        file: File,
+        staged: StagedPath,
+    ) -> Reply<Option<Opened>> {
+        let clean = Mark::of(&file)?;
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        let (plan, _) = self.decide(state, ino, wish);
+        let on = match plan {
+            Plan::Begin => On::Reserved(ino),
+            Plan::Aside { .. } => On::Fresh,
+            _ => return Ok(None),
+        };
+        if !self.base_of(state, ino, wish, plan)?.is(base) {
+            return Ok(None);
+        }
+        if on == On::Fresh {
+            may_stand_aside(state, ino, wish.flags)?;
+        }
+        let (file, creates) = ((file, staged, clean), false);
+        let id = self.begin_live(state, on, wish, base, file, creates)?;
+        Ok(Some(self.attach_writer(state, ino, id, wish)))
+    }
+
+    /// Adds a live file.
+    pub(super) fn begin_live(
+        &self,
+        state: &mut State,
+        on: On,
+        wish: &Wish,
+        base: &Base,
+        (file, staged, clean): (File, StagedPath, Mark),
+        creates: bool,
+    ) -> Reply<LiveId> {
+        if self.0.closing.load(Ordering::Relaxed) {
+            return Err(Errno::EROFS);
+        }
+        let truncate = wish.flags.truncate;
+        let content = base.published.as_ref().and_then(|published| published.entry.content());
+        let had_bytes = content.is_some_and(|(_, size)| size > 0);
+        let is_new = base.published.is_none();
+        let ino = match on {
+            On::Reserved(ino) => ino,
+            // It is told which file it is as soon as there is one.
+            On::Fresh => state.names.add_fresh(Node::Directory),
+        };
+        let mut attrs = base.attrs.clone();
+        if truncate {
+            attrs.mtime = self.now();
+        }
+        let link = base.published.as_ref().and_then(|published| published.entry.link);
+        let id = state.lives.add(Live::new(Start {
+            ino,
+            source: Arc::new(Source { backing: Arc::new(Backing::new(file)), _pin: None }),
+            staged,
+            who: wish.who,
+            clean,
+            attrs,
+            base: base.published.as_ref().and_then(|published| published.stamp),
+            link: link.filter(|_| base.spot.is_some()),
+            fresh: (is_new && creates) || (truncate && (is_new || had_bytes)),
+            empties: truncate && had_bytes,
+        }));
+        if let Some(inode) = state.names.inode_mut(ino) {
+            inode.node = Node::Live(id);
+            if let (On::Reserved(_), Some(spot)) = (on, inode.last.clone()) {
+                state.names.end_reservation(&spot, ino);
+            }
+        }
+        if let Some(spot) = &base.spot {
+            state.place_live(id, spot);
+            if is_new && let Some(dir) = state.names.directory_path(spot.0) {
+                self.0.rooms.ledger.touch_directory(&dir);
+            }
+        }
+        self.0.begun.notify_one();
+        Ok(id)
+    }
+}

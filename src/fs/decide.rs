@@ -1,0 +1,186 @@
+//! The decision what an open comes to.
+//!
+//! A pure function of what the inode is, what else its name has, and who asks how. Owns no state, takes no
+//! lock, does no I/O; whoever carries the plan out must decide again under the lock in which it acts.
+
+use hearthfs_mount::Errno;
+
+/// Who asks, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Asked {
+    pub(super) write: bool,
+    pub(super) truncate: bool,
+    /// The thread was told to look again just before, and must not be told so twice.
+    pub(super) last: bool,
+    /// The process cannot be seen, so nothing is known of it.
+    pub(super) unseen: bool,
+}
+
+/// What the inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Is {
+    Directory,
+    /// Neither a directory nor a regular file.
+    Other,
+    /// It was promised to a thread that looked again.
+    Reserved,
+    /// It is no entry any more; its bytes are there while it is open.
+    Gone {
+        open: bool,
+    },
+    /// A published version.
+    Entry {
+        /// Its name still leads to it.
+        bound: bool,
+        /// Its bytes can be had, and it is not past its age.
+        readable: bool,
+    },
+    /// A file that can still be written.
+    Live(LiveIs),
+}
+
+/// What a live file is for the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LiveIs {
+    pub(super) stage: StageIs,
+    /// The caller writes it.
+    pub(super) member: bool,
+    /// It has a name.
+    pub(super) named: bool,
+    /// A handle is open for writing that its opener has not closed.
+    pub(super) open: bool,
+    /// A handle that can write was not released.
+    pub(super) writers: bool,
+    /// It is being published just now.
+    pub(super) settling: bool,
+}
+
+/// How far a live file has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StageIs {
+    Writing,
+    Held,
+    Published,
+    Dropped,
+}
+
+/// What else the name has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct NameHas {
+    /// Another live file, which the caller writes.
+    pub(super) own: bool,
+    /// Another live file, which a writer that does not empty it joins.
+    pub(super) joinable: bool,
+    /// An entry that is not this inode.
+    pub(super) entry: bool,
+}
+
+/// What an open comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plan {
+    /// It reads the version of the inode, or what is left of it.
+    Read,
+    /// It reads what is being written.
+    ReadLive,
+    /// It writes the live file of the inode.
+    Join,
+    /// It writes another live file of the name, through this inode.
+    JoinAside,
+    /// It begins a live file on the inode that was reserved for it.
+    Begin,
+    /// It begins a live file of its own, through this inode: nobody else sees the handle's bytes.
+    Aside {
+        /// They are published under the name of the inode.
+        named: bool,
+    },
+    /// It waits until the live file moves on, and is decided again.
+    Wait,
+    /// It waits for the release of the live file, for a moment, then has its published bytes kept elsewhere, and
+    /// is decided again.
+    Settle,
+    /// The kernel looks the name up again: `ESTALE`.
+    LookAgain,
+    /// It fails.
+    Fail(Errno),
+}
+
+/// Decides what an open comes to.
+pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
+    let again_or = |otherwise| if asked.last { otherwise } else { Plan::LookAgain };
+    match is {
+        Is::Directory => Plan::Fail(Errno::EISDIR),
+        Is::Other => Plan::Fail(Errno::ENXIO),
+        Is::Reserved if asked.write => Plan::Begin,
+        Is::Reserved => again_or(Plan::Fail(Errno::ENOENT)),
+        Is::Gone { open } if asked.write => {
+            again_or(if open { Plan::Aside { named: false } } else { Plan::Fail(Errno::ENOENT) })
+        }
+        Is::Gone { open } => again_or(if open { Plan::Read } else { Plan::Fail(Errno::ENOENT) }),
+        Is::Entry { bound, readable } if asked.write => write_entry(asked, bound, readable, name),
+        // What the caller writes itself, or what the name leads to now, is another inode.
+        Is::Entry { bound, .. } if (name.own || !bound) && !asked.last => Plan::LookAgain,
+        // The kernel finds that there is nothing.
+        Is::Entry { readable: false, .. } => again_or(Plan::Fail(Errno::ENOENT)),
+        Is::Entry { .. } => Plan::Read,
+        Is::Live(live) if asked.write => write_live(asked, live),
+        Is::Live(live) => read_live(asked, live, name),
+    }
+}
+
+fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
+    let again_or = |otherwise| if asked.last { otherwise } else { Plan::LookAgain };
+    match live.stage {
+        StageIs::Dropped if live.member => Plan::ReadLive,
+        StageIs::Dropped => again_or(Plan::Fail(Errno::ENOENT)),
+        _ if live.member => Plan::ReadLive,
+        // Only whoever has it open comes back to a file without a name.
+        StageIs::Writing if !live.named => again_or(Plan::ReadLive),
+        // There is a published version for everybody else.
+        StageIs::Writing if name.entry => again_or(Plan::Wait),
+        StageIs::Writing | StageIs::Held => Plan::Wait,
+        StageIs::Published => Plan::Settle,
+    }
+}
+
+fn write_live(asked: Asked, live: LiveIs) -> Plan {
+    let again_or = |otherwise| if asked.last { otherwise } else { Plan::LookAgain };
+    let named = live.named;
+    if live.stage == StageIs::Dropped {
+        return again_or(Plan::Aside { named: false });
+    }
+    // Whoever joined now would change what is being digested.
+    if live.settling {
+        return Plan::Wait;
+    }
+    if asked.unseen && live.writers {
+        return Plan::Aside { named };
+    }
+    // A lookup can have been overtaken by an unlink; a descriptor cannot.
+    if !named && !live.member && !asked.last {
+        return Plan::LookAgain;
+    }
+    // All who wrote it have closed it: what comes now begins from that, as soon as it is a blob.
+    let closed = !live.open && matches!(live.stage, StageIs::Published | StageIs::Held);
+    if asked.truncate && (closed || !live.member) {
+        return again_or(Plan::Aside { named });
+    }
+    // Its published bytes have to be kept elsewhere before somebody writes on.
+    if live.stage == StageIs::Writing { Plan::Join } else { Plan::Settle }
+}
+
+fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> Plan {
+    if !readable && !asked.truncate && !(name.own || name.joinable) {
+        return if asked.last { Plan::Fail(Errno::ENOENT) } else { Plan::LookAgain };
+    }
+    // A caller that cannot be seen can look again, but nobody can lead it.
+    if !asked.last && !(asked.unseen && bound) {
+        return Plan::LookAgain;
+    }
+    match bound {
+        true if name.joinable && !asked.truncate && !asked.unseen => Plan::JoinAside,
+        bound => Plan::Aside { named: bound },
+    }
+}
+
+#[cfg(test)]
+mod tests;

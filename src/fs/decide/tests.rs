@@ -1,0 +1,187 @@
+//! The whole table of what an open comes to.
+
+use super::*;
+
+const TRUTH: [bool; 2] = [false, true];
+
+fn asked_all() -> impl Iterator<Item = Asked> {
+    let bits = 0..16_u8;
+    bits.map(|bits| Asked {
+        write: bits & 1 > 0,
+        truncate: bits & 3 == 3,
+        last: bits & 4 > 0,
+        unseen: bits & 8 > 0,
+    })
+}
+
+fn names_all() -> impl Iterator<Item = NameHas> {
+    (0..8_u8).map(|bits| NameHas { own: bits & 1 > 0, joinable: bits & 2 > 0, entry: bits & 4 > 0 })
+}
+
+fn lives_all() -> impl Iterator<Item = LiveIs> {
+    let stages = [StageIs::Writing, StageIs::Held, StageIs::Published, StageIs::Dropped];
+    stages.into_iter().flat_map(|stage| {
+        (0..32_u8).map(move |bits| LiveIs {
+            stage,
+            member: bits & 1 > 0,
+            named: bits & 2 > 0,
+            open: bits & 4 > 0,
+            writers: bits & 8 > 0,
+            settling: bits & 16 > 0,
+        })
+    })
+}
+
+fn everything() -> impl Iterator<Item = Is> {
+    let mut all = vec![Is::Directory, Is::Other, Is::Reserved];
+    all.extend(TRUTH.map(|open| Is::Gone { open }));
+    for bound in TRUTH {
+        all.extend(TRUTH.map(|readable| Is::Entry { bound, readable }));
+    }
+    all.into_iter().chain(lives_all().map(Is::Live))
+}
+
+/// Calls `check` with every combination there is.
+fn each(mut check: impl FnMut(Asked, Is, NameHas, Plan)) {
+    for asked in asked_all() {
+        for is in everything() {
+            for name in names_all() {
+                check(asked, is, name, decide_open(asked, is, name));
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_told_twice_to_look_again() {
+    each(|asked, is, name, plan| {
+        assert!(!(asked.last && plan == Plan::LookAgain), "{asked:?} {is:?} {name:?}");
+    });
+}
+
+#[test]
+fn readers_read_and_writers_write() {
+    each(|asked, is, name, plan| {
+        let reads = matches!(plan, Plan::Read | Plan::ReadLive);
+        let writes =
+            matches!(plan, Plan::Join | Plan::JoinAside | Plan::Begin | Plan::Aside { .. });
+        assert!(!(asked.write && reads) && !(!asked.write && writes), "{asked:?} {is:?} {name:?}");
+    });
+}
+
+#[test]
+fn p1_whole_or_nothing_only_members_read_what_has_a_name_and_is_not_closed() {
+    each(|asked, is, name, plan| {
+        if plan == Plan::ReadLive {
+            let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
+            let own = live.member || (!live.named && asked.last);
+            assert!(own, "{asked:?} {is:?} {name:?}");
+        }
+    });
+}
+
+#[test]
+fn nobody_shares_bytes_that_are_being_digested_or_are_an_entrys() {
+    each(|asked, is, name, plan| {
+        if plan == Plan::Join {
+            let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
+            let still = !live.settling && live.stage == StageIs::Writing;
+            assert!(still, "{asked:?} {is:?} {name:?}");
+        }
+    });
+}
+
+#[test]
+fn two_processes_that_empty_a_file_never_share_bytes() {
+    each(|asked, is, name, plan| {
+        if asked.truncate && matches!(plan, Plan::Join | Plan::JoinAside) {
+            let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
+            assert!(live.member || !live.named, "{asked:?} {is:?} {name:?}");
+        }
+    });
+}
+
+#[test]
+fn what_its_name_has_left_is_never_published_again() {
+    each(|asked, is, name, plan| {
+        let unbound = match is {
+            Is::Entry { bound, .. } => !bound,
+            Is::Gone { .. } => true,
+            Is::Live(live) => !live.named,
+            _ => false,
+        };
+        let public = matches!(plan, Plan::JoinAside | Plan::Aside { named: true });
+        assert!(!(unbound && public), "{asked:?} {is:?} {name:?}");
+    });
+}
+
+#[test]
+fn a_writer_that_can_be_led_never_writes_through_anothers_inode() {
+    each(|asked, is, name, plan| {
+        let aside = matches!(plan, Plan::JoinAside | Plan::Aside { .. });
+        assert!(!aside || asked.last || asked.unseen, "{asked:?} {is:?} {name:?}");
+    });
+}
+
+#[test]
+fn an_old_version_is_not_read_through_a_name_that_has_moved_on() {
+    each(|asked, is, name, plan| {
+        if !asked.write && !asked.last && matches!(is, Is::Entry { bound: false, .. }) {
+            assert_eq!(plan, Plan::LookAgain, "{asked:?} {name:?}");
+        }
+    });
+}
+
+#[test]
+fn lost_bytes_are_never_read() {
+    each(|asked, is, name, plan| {
+        if matches!(is, Is::Entry { readable: false, .. }) && !asked.write {
+            let gone = matches!(plan, Plan::LookAgain | Plan::Fail(Errno::ENOENT));
+            assert!(gone, "{asked:?} {is:?} {name:?}: {plan:?}");
+        }
+    });
+}
+
+/// The cases that programs meet every day, one by one.
+#[test]
+fn every_day() {
+    let read = Asked { write: false, truncate: false, last: false, unseen: false };
+    let write = Asked { write: true, ..read };
+    let empty = Asked { truncate: true, ..write };
+    let again = |asked| Asked { last: true, ..asked };
+    let entry = Is::Entry { bound: true, readable: true };
+    let none = NameHas::default();
+    let writing = LiveIs {
+        stage: StageIs::Writing,
+        member: false,
+        named: true,
+        open: true,
+        writers: true,
+        settling: false,
+    };
+    let own = LiveIs { member: true, ..writing };
+    let closed = LiveIs { stage: StageIs::Published, open: false, ..writing };
+    let table = [
+        (read, entry, none, Plan::Read),
+        (write, entry, none, Plan::LookAgain),
+        (empty, entry, none, Plan::LookAgain),
+        (again(write), Is::Reserved, none, Plan::Begin),
+        (again(write), entry, none, Plan::Aside { named: true }),
+        (again(write), entry, NameHas { joinable: true, ..none }, Plan::JoinAside),
+        (read, Is::Live(writing), none, Plan::Wait),
+        (read, Is::Live(writing), NameHas { entry: true, ..none }, Plan::LookAgain),
+        (read, Is::Live(own), none, Plan::ReadLive),
+        (write, Is::Live(writing), none, Plan::Join),
+        (empty, Is::Live(writing), none, Plan::LookAgain),
+        (empty, Is::Live(own), none, Plan::Join),
+        (read, Is::Live(closed), none, Plan::Settle),
+        (write, Is::Live(closed), none, Plan::Settle),
+        (empty, Is::Live(closed), none, Plan::LookAgain),
+        (empty, Is::Live(LiveIs { member: true, ..closed }), none, Plan::LookAgain),
+        (read, Is::Directory, none, Plan::Fail(Errno::EISDIR)),
+        (read, Is::Other, none, Plan::Fail(Errno::ENXIO)),
+    ];
+    for (asked, is, name, plan) in table {
+        assert_eq!(decide_open(asked, is, name), plan, "{asked:?} {is:?} {name:?}");
+    }
+}

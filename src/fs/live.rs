@@ -1,0 +1,422 @@
+//! Live files: files that somebody on this node can still write.
+//!
+//! A live file has its bytes in staging and an inode of its own. A close publishes it; it stays live until its
+//! last writable handle is released, and only then its bytes become a blob. Owns the table of live files and
+//! their counters. Must never look a name up or touch the disk beyond examining its own file: with passthrough
+//! the daemon sees no write, so what was written is told from the file itself.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hearthfs_mount::Ino;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::inode::{LiveId, Published, Source, Spot};
+use super::who::Who;
+use crate::digest::Digest;
+use crate::local::{Lodged, StagedPath};
+use crate::namespace::{Attrs, Entry, Kind, Time};
+use crate::stamp::Stamp;
+use crate::sync::HoldToken;
+
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
+/// What a staging file looked like at some moment: equal marks mean that nothing was written since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mark {
+    pub(super) size: u64,
+    mtime: (i64, i64),
+}
+
+impl Mark {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        Ok(Self { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()) })
+    }
+
+    /// Returns the mark of the same moment with another size.
+    pub(super) fn with_size(self, size: u64) -> Self {
+        Self { size, ..self }
+    }
+
+    pub(super) fn mtime(&self) -> Time {
+        Time { secs: self.mtime.0, nanos: self.mtime.1 as u32 }
+    }
+}
+
+/// What a close has published of a live file. Its bytes are those of the staging file as long as that looks
+/// like `mark`.
+#[derive(Debug)]
+pub(super) struct Version {
+    pub(super) published: Published,
+    pub(super) digest: Digest,
+    pub(super) mark: Mark,
+    /// The bytes, if they are few: the writer may overwrite its file before they are a blob.
+    pub(super) kept: Option<Vec<u8>>,
+    /// When it was published, by the monotonic clock.
+    pub(super) since: Duration,
+    /// Another descriptor was closed after the one that published.
+    pub(super) closed_again: bool,
+    /// It was closed empty and never written, perhaps only because a descriptor was duplicated: it is not
+    /// announced to other nodes yet.
+    pub(super) hold: Option<HoldToken>,
+    /// Counts the content as present while it is in staging.
+    pub(super) _lodged: Lodged,
+}
+
+/// How far a live file has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Its bytes are nobody's but its writers'. Something of it may have been published before.
+    Writing,
+    /// Its bytes are those of an entry.
+    Published(Box<Version>),
+    /// A writer was killed, or the disk was full: it will never be an entry.
+    Dropped,
+}
+
+/// A file that can still be written.
+#[derive(Debug)]
+pub(super) struct Live {
+    /// The inode that the kernel knows it by.
+    pub(super) ino: Ino,
+    /// Where it will be published; `None` once unlinked or replaced.
+    place: Option<Spot>,
+    pub(super) source: Arc<Source>,
+    /// The name of its file in staging.
+    pub(super) staged: Option<StagedPath>,
+    pub(super) stage: Stage,
+    /// Processes that opened it for writing, and so see its bytes.
+    pub(super) members: HashSet<Who>,
+    /// Threads that were told to look again and will find it.
+    pub(super) seats: u32,
+    /// Handles that can write and were not released.
+    pub(super) writers: u32,
+    /// Those of them whose openers have not closed them.
+    pub(super) open: u32,
+    /// Somebody has closed it in an orderly way.
+    pub(super) closed_once: bool,
+    /// It empties a version that had content.
+    pub(super) empties: bool,
+    /// Made by `O_CREAT` or `O_TRUNC`: it is published even if nothing is written.
+    pub(super) fresh: bool,
+    /// What the file looked like when nothing of ours was written yet.
+    pub(super) clean: Mark,
+    /// Attributes; `mtime` holds as long as nothing was written.
+    pub(super) attrs: Attrs,
+    /// Attributes were changed, so it is published even if nothing is written.
+    pub(super) attrs_moved: bool,
+    /// The put that it began from, or has published last: what replaces that at its name may belong to
+    /// somebody who does not let its writer replace it.
+    pub(super) base: Option<Stamp>,
+    /// The hard links that will get the new content too.
+    pub(super) link: Option<Stamp>,
+    /// `fsync` was called: publishing has to be durable as well.
+    pub(super) synced: bool,
+    /// A handle that can be mapped for writing was given the file itself: a mapping may outlive the handle,
+    /// so the file never becomes a blob; a copy does.
+    pub(super) mapped: bool,
+    /// It is being published or becomes a blob: nobody may begin to share its bytes now.
+    pub(super) settling: bool,
+    /// Serialises publishing and preserving; held while hashing, never together with the state's lock waiting
+    /// for it.
+    pub(super) publishing: Arc<Mutex<()>>,
+    /// Moves whenever something happened that others wait for.
+    pub(super) moved: watch::Sender<()>,
+}
+
+/// How a live file begins.
+pub(super) struct Start {
+    pub(super) ino: Ino,
+    pub(super) source: Arc<Source>,
+    pub(super) staged: StagedPath,
+    pub(super) who: Who,
+    pub(super) clean: Mark,
+    pub(super) attrs: Attrs,
+    pub(super) base: Option<Stamp>,
+    pub(super) link: Option<Stamp>,
+    pub(super) fresh: bool,
+    pub(super) empties: bool,
+}
+
+impl Live {
+    pub(super) fn new(start: Start) -> Self {
+        Self {
+            ino: start.ino,
+            place: None,
+            source: start.source,
+            staged: Some(start.staged),
+            stage: Stage::Writing,
+            members: HashSet::from([start.who]),
+            seats: 0,
+            writers: 0,
+            open: 0,
+            closed_once: false,
+            empties: start.empties,
+            fresh: start.fresh,
+            clean: start.clean,
+            attrs: start.attrs,
+            attrs_moved: false,
+            base: start.base,
+            link: start.link,
+            synced: false,
+            mapped: false,
+            settling: false,
+            publishing: Arc::new(Mutex::new(())),
+            moved: watch::Sender::new(()),
+        }
+    }
+
+    /// Returns where it will be published.
+    pub(super) fn place(&self) -> Option<&Spot> {
+        self.place.as_ref()
+    }
+
+    /// Returns the file that holds its bytes.
+    pub(super) fn file(&self) -> &File {
+        self.source.backing.file()
+    }
+
+    /// Returns what was published of it, while its bytes are those.
+    pub(super) fn version(&self) -> Option<&Version> {
+        if let Stage::Published(version) = &self.stage { Some(version) } else { None }
+    }
+
+    pub(super) fn version_mut(&mut self) -> Option<&mut Version> {
+        if let Stage::Published(version) = &mut self.stage { Some(version) } else { None }
+    }
+
+    pub(super) fn is_dropped(&self) -> bool {
+        matches!(self.stage, Stage::Dropped)
+    }
+
+    /// Reports whether nothing of it is an entry now.
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self.stage, Stage::Writing)
+    }
+
+    /// Reports whether its published version is not announced to other nodes yet.
+    pub(super) fn is_held(&self) -> bool {
+        self.version().is_some_and(|version| version.hold.is_some())
+    }
+
+    /// Returns what it looked like when it was published last, or began.
+    fn base(&self) -> Mark {
+        self.version().map_or(self.clean, |version| version.mark)
+    }
+
+    /// Reports whether bytes were written that no close has published.
+    pub(super) fn wrote(&self) -> bool {
+        Mark::of(self.file()).map_or(true, |now| now != self.base())
+    }
+
+    /// Reports whether a close would publish it, if its file looks like this; `None` when that cannot be told.
+    pub(super) fn is_pending(&self, now: Option<Mark>) -> bool {
+        let fresh = self.fresh && self.version().is_none();
+        fresh || self.attrs_moved || now != Some(self.base())
+    }
+
+    /// Notes what its file takes on the disk; returns whether that is more than was known.
+    pub(super) fn measure(&self) -> bool {
+        let (Some(staged), Ok(meta)) = (&self.staged, self.file().metadata()) else { return false };
+        staged.note_bytes(meta.blocks().saturating_mul(BLOCK_BYTES))
+    }
+
+    /// Moves on to another stage and wakes whoever waits for it.
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.settled();
+    }
+
+    /// Lets others share its bytes again, and wakes whoever waits for that.
+    pub(super) fn settled(&mut self) {
+        self.settling = false;
+        self.moved.send_modify(|()| {});
+    }
+
+    /// Goes on as if it had begun from what it has published: that is kept elsewhere now.
+    pub(super) fn part(&mut self) {
+        if let Stage::Published(version) = std::mem::replace(&mut self.stage, Stage::Writing) {
+            self.clean = version.mark;
+            (self.fresh, self.empties) = (false, false);
+        }
+        self.settled();
+    }
+
+    /// Reports whether a process takes part in writing it.
+    pub(super) fn has_member(&self, who: Who) -> bool {
+        who != Who::Unseen && self.members.contains(&who)
+    }
+
+    /// Returns size and mtime as `stat` tells them.
+    pub(super) fn size_and_mtime(&self) -> io::Result<(u64, Time)> {
+        let now = Mark::of(self.file())?;
+        Ok((now.size, if now == self.base() { self.attrs.mtime } else { now.mtime() }))
+    }
+
+    /// Returns it as an entry of this size and mtime, which says nothing of its content.
+    pub(super) fn as_entry(&self, (size, mtime): (u64, Time)) -> Entry {
+        let mut attrs = self.attrs.clone();
+        attrs.mtime = mtime;
+        if attrs.atime == Time::default() {
+            attrs.atime = mtime;
+        }
+        Entry { kind: Kind::File { digest: Digest::empty(), size }, attrs, link: self.link }
+    }
+
+    /// Returns it as an entry as it is now.
+    pub(super) fn entry_now(&self) -> Entry {
+        self.as_entry(self.size_and_mtime().unwrap_or((0, self.attrs.mtime)))
+    }
+
+    /// Truncates or extends; nothing happens where the size is right.
+    pub(super) fn set_size(&mut self, size: u64) -> io::Result<()> {
+        if self.file().metadata()?.len() == size {
+            return Ok(());
+        }
+        self.file().set_len(size)
+    }
+
+    /// Makes the file look as if it was last written at `mtime`, where it was written at all.
+    pub(super) fn set_mtime(&mut self, mtime: Time) -> io::Result<()> {
+        self.attrs.mtime = mtime;
+        if self.wrote() {
+            set_mtime(self.file(), mtime)?;
+        }
+        Ok(())
+    }
+}
+
+/// All live files of this node.
+#[derive(Debug, Default)]
+pub(super) struct Lives {
+    all: HashMap<LiveId, Live>,
+    /// Those that have a name, by its directory.
+    by_dir: HashMap<Ino, HashSet<LiveId>>,
+    /// Those with hard links, by group, oldest first.
+    by_group: HashMap<Stamp, Vec<LiveId>>,
+    next: u64,
+}
+
+impl Lives {
+    pub(super) fn get(&self, id: LiveId) -> Option<&Live> {
+        self.all.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: LiveId) -> Option<&mut Live> {
+        self.all.get_mut(&id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (LiveId, &Live)> {
+        self.all.iter().map(|(id, live)| (*id, live))
+    }
+
+    /// Adds a live file without a name.
+    pub(super) fn add(&mut self, live: Live) -> LiveId {
+        self.next += 1;
+        let id = LiveId(self.next);
+        if let Some(group) = live.link {
+            self.by_group.entry(group).or_default().push(id);
+        }
+        self.all.insert(id, live);
+        id
+    }
+
+    /// Takes a live file out; it has no name any more.
+    pub(super) fn remove(&mut self, id: LiveId) -> Option<Live> {
+        self.set_place(id, None);
+        self.set_link(id, None);
+        self.all.remove(&id)
+    }
+
+    /// Gives a live file another name, or none.
+    pub(super) fn set_place(&mut self, id: LiveId, place: Option<Spot>) {
+        let Some(live) = self.all.get_mut(&id) else { return };
+        if let Some((dir, _)) = &live.place
+            && let Some(ids) = self.by_dir.get_mut(dir)
+        {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_dir.remove(dir);
+            }
+        }
+        if let Some((dir, _)) = &place {
+            self.by_dir.entry(*dir).or_default().insert(id);
+        }
+        live.place = place;
+    }
+
+    /// Makes a live file one of a group of hard links, or of none.
+    pub(super) fn set_link(&mut self, id: LiveId, link: Option<Stamp>) {
+        let Some(live) = self.all.get_mut(&id) else { return };
+        if let Some(group) = live.link
+            && let Some(ids) = self.by_group.get_mut(&group)
+        {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_group.remove(&group);
+            }
+        }
+        if let Some(group) = link {
+            self.by_group.entry(group).or_default().push(id);
+        }
+        live.link = link;
+    }
+
+    /// Yields the live files whose names are in a directory.
+    pub(super) fn in_directory(&self, dir: Ino) -> impl Iterator<Item = &Live> {
+        self.by_dir.get(&dir).into_iter().flatten().filter_map(|id| self.all.get(id))
+    }
+
+    /// Returns the live files of a group of hard links, oldest first.
+    pub(super) fn of_group(&self, group: Option<Stamp>) -> &[LiveId] {
+        group.and_then(|group| self.by_group.get(&group)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Reports whether any live file has hard links.
+    pub(super) fn has_groups(&self) -> bool {
+        !self.by_group.is_empty()
+    }
+}
+
+/// The modification time of a copy that nobody has written to: no clock gives it, so that any write
+/// shows, however fast it follows.
+pub(super) const UNTOUCHED: Time = Time { secs: 1, nanos: 1 };
+
+/// Sets a file's modification time.
+pub(super) fn set_mtime(file: &File, mtime: Time) -> io::Result<()> {
+    let at = if mtime.secs >= 0 {
+        UNIX_EPOCH + Duration::new(mtime.secs as u64, mtime.nanos)
+    } else {
+        UNIX_EPOCH - Duration::from_secs(mtime.secs.unsigned_abs())
+            + Duration::from_nanos(u64::from(mtime.nanos))
+    };
+    let at: SystemTime = at;
+    file.set_times(std::fs::FileTimes::new().set_modified(at))
+}
+
+/// Copies the first `size` bytes of one file to another.
+pub(super) fn copy_bytes(from: &File, to: &File, size: u64) -> io::Result<()> {
+    let mut at = 0;
+    while at < size {
+        let (mut read_at, mut write_at) = (at, at);
+        let want = usize::try_from(size - at).unwrap_or(usize::MAX);
+        let done =
+            rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), want)?;
+        if done == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        at += done as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! Making names: directories, links, devices, and files that nobody writes.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Reply};
+
+use super::attrs::special_type;
+use super::filesystem::Filesystem;
+use super::handles::{FORMAT_FILE, FORMAT_MASK};
+use super::inode::{Node, Published, Spot};
+use super::lookup::{Lead, Seen, entry_inode};
+use super::state::State;
+use crate::digest::Digest;
+use crate::error::Error;
+use crate::name::{TreePath, check_name};
+use crate::namespace::{Entry, Kind, Op};
+use crate::stamp::Stamp;
+use crate::sync::{RECORD_CHANGES_MAX, Turn, Written};
+
+/// The longest target of a symbolic link (`PATH_MAX` less the end).
+const TARGET_BYTES_MAX: usize = 4095;
+/// The most entries that are cleared away at once: what is above is purged in time.
+const CLEARED_MAX: usize = RECORD_CHANGES_MAX - 2;
+
+impl Filesystem {
+    /// Checks a name and the right to change anything.
+    pub(super) fn spot(&self, parent: Ino, name: &OsStr) -> Reply<Spot> {
+        check_name(name.as_bytes()).map_err(super::errno::of_path)?;
+        if self.0.rules.read_only {
+            return Err(Errno::EROFS);
+        }
+        self.0.rooms.freshness.note_activity();
+        Ok((parent, name.as_bytes().into()))
+    }
+
+    /// Writes changes to the journal, and those that keep the directories which they empty. Call it without the
+    /// lock of the state, and apply the result under it.
+    pub(super) fn write_keeping<'a>(
+        &self,
+        turn: Turn<'a>,
+        mut ops: Vec<(TreePath, Op)>,
+    ) -> Result<Written<'a>, Error> {
+        let stay = self.directories_to_keep(&ops);
+        ops.extend(stay);
+        turn.write(ops)
+    }
+
+    /// Returns the changes that keep the directories from which something is removed. One that another node
+    /// has removed meanwhile lives on only through what lies in it; to the program here it is a directory
+    /// that it has emptied, and that stays until somebody removes it.
+    fn directories_to_keep(&self, ops: &[(TreePath, Op)]) -> Vec<(TreePath, Op)> {
+        let removed = ops.iter().filter(|(_, op)| *op == Op::Remove);
+        let mut above: Vec<TreePath> = removed.filter_map(|(path, _)| path.parent()).collect();
+        above.sort();
+        above.dedup();
+        self.0.rooms.ledger.read(|fold| {
+            above.retain(|dir| {
+                !dir.is_root() && fold.visible(dir).is_none() && fold.is_directory(dir)
+            });
+        });
+        above.retain(|dir| ops.iter().all(|(path, _)| path != dir));
+        let root = &self.0.rules.root.attrs;
+        let entry = Entry::directory(0o755, root.uid, root.gid, self.now());
+        above.into_iter().map(|dir| (dir, Op::Put(entry.clone()))).collect()
+    }
+
+    /// Returns the changes that remove what is left below a path where nothing is shown, so that it cannot
+    /// come back in what is made there now.
+    pub(super) fn ops_to_clear(&self, path: &TreePath) -> Vec<(TreePath, Op)> {
+        self.0.rooms.ledger.read(|fold| {
+            let left = fold.below(path).filter(|(_, register)| register.entry.is_some());
+            left.map(|(path, _)| (path.clone(), Op::Remove)).take(CLEARED_MAX).collect()
+        })
+    }
+
+    /// Puts an entry under a name that must lead nowhere; `then` gets its inode under the same lock: what nobody was
+    /// told of yet is forgotten when its name goes.
+    fn put_then<R>(
+        &self,
+        spot: &Spot,
+        entry: Entry,
+        then: impl FnOnce(&mut State, Ino) -> R,
+    ) -> Reply<R> {
+        let turn = self.0.rooms.ledger.begin();
+        let (path, ops) = {
+            let state = self.0.state.lock();
+            let path = state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))?;
+            if self.is_taken(&state, spot, &path) {
+                return Err(Errno::EEXIST);
+            }
+            let mut ops = vec![(path.clone(), Op::Put(entry.clone()))];
+            ops.extend(self.ops_to_clear(&path));
+            (path, ops)
+        };
+        let written = self.write_keeping(turn, ops).map_err(|e| super::errno::promised(&e))?;
+        let mut state = self.0.state.lock();
+        let stamp: Option<Stamp> = written.apply().first().copied();
+        let changed_ms = stamp.map_or(0, |stamp| stamp.ms);
+        let seen = Seen { entry, stamp, changed_ms, left: Duration::MAX };
+        let ino = entry_inode(&mut state, spot, &path, seen);
+        Ok(then(&mut state, ino))
+    }
+
+    pub(super) fn put_new(&self, spot: &Spot, entry: Entry) -> Reply<Ino> {
+        self.put_then(spot, entry, |_, ino| ino)
+    }
+
+    fn make_entry(&self, spot: &Spot, entry: Entry) -> Reply<Found> {
+        self.put_then(spot, entry, |state, ino| self.found(state, Lead::lasting(ino), Some(spot)))?
+    }
+
+    /// Reports whether a name leads anywhere, for anybody.
+    pub(super) fn is_taken(&self, state: &State, spot: &Spot, path: &TreePath) -> bool {
+        self.seen(path).is_some() || state.has_private(spot)
+    }
+
+    pub(super) fn make_node(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &OsStr,
+        mode: u32,
+        rdev: u32,
+    ) -> Reply<Found> {
+        let spot = self.spot(parent, name)?;
+        let attrs = self.attrs_for_new(parent, caller, mode)?;
+        let kind = match mode & FORMAT_MASK {
+            0 | FORMAT_FILE => Kind::File { digest: Digest::empty(), size: 0 },
+            format if special_type(format).is_some() => Kind::Special { format, rdev },
+            _ => return Err(Errno::EINVAL),
+        };
+        self.make_entry(&spot, Entry { kind, attrs, link: None })
+    }
+
+    pub(super) fn make_directory(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &OsStr,
+        mode: u32,
+    ) -> Reply<Found> {
+        let spot = self.spot(parent, name)?;
+        let mut attrs = self.attrs_for_new(parent, caller, mode)?;
+        let inherited = {
+            let state = self.0.state.lock();
+            self.attr_of(&state, parent)?.0.perm & 0o2000
+        };
+        attrs.mode |= u32::from(inherited);
+        self.make_entry(&spot, Entry { kind: Kind::Directory, attrs, link: None })
+    }
+
+    pub(super) fn make_symlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &OsStr,
+        target: &[u8],
+    ) -> Reply<Found> {
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let spot = self.spot(parent, name)?;
+        let attrs = self.attrs_for_new(parent, caller, 0o777)?;
+        let kind = Kind::Symlink { target: target.into() };
+        self.make_entry(&spot, Entry { kind, attrs, link: None })
+    }
+
+    pub(super) fn read_link(&self, ino: Ino) -> Reply<Vec<u8>> {
+        let state = self.0.state.lock();
+        match state.names.inode(ino).map(|inode| &inode.node) {
+            Some(Node::Entry(published)) => match &published.entry.kind {
+                Kind::Symlink { target } => Ok(target.to_vec()),
+                _ => Err(Errno::EINVAL),
+            },
+            Some(_) => Err(Errno::EINVAL),
+            None => Err(Errno::ESTALE),
+        }
+    }
+
+    pub(super) fn link_name(&self, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {
+        self.spot(parent, name).and_then(|spot| self.link_at(ino, &spot)).into()
+    }
+
+    /// Makes a further name for a published file.
+    fn link_at(&self, ino: Ino, spot: &Spot) -> Reply<Found> {
+        let turn = self.0.rooms.ledger.begin();
+        let (ops, entry, names) = {
+            let state = self.0.state.lock();
+            let path = state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))?;
+            if self.is_taken(&state, spot, &path) {
+                return Err(Errno::EEXIST);
+            }
+            let old = published_place(&state, ino)?;
+            let old_path = state.names.path_of(&old).ok_or(Errno::ENOENT)?;
+            let seen = self.seen(&old_path).ok_or(Errno::ENOENT)?;
+            let mut entry = seen.entry;
+            let mut ops = Vec::new();
+            if entry.link.is_none() {
+                entry.link = Some(self.0.rooms.ledger.next_stamp());
+                ops.push((old_path, Op::Put(entry.clone())));
+            }
+            ops.push((path, Op::Put(entry.clone())));
+            (ops, entry, old)
+        };
+        let written = self.write_keeping(turn, ops).map_err(|e| super::errno::promised(&e))?;
+        let mut state = self.0.state.lock();
+        let stamps = written.apply();
+        let stamp = stamps.last().copied();
+        let published = Published {
+            stamp: stamps.first().copied(),
+            changed_ms: stamp.map_or(0, |stamp| stamp.ms),
+            entry,
+        };
+        state.names.set_group(published.entry.link, ino);
+        state.renew(ino, published);
+        debug_assert!(state.names.bound(&names).is_none_or(|bound| bound == ino));
+        state.names.bind(spot, ino);
+        self.found(&mut state, Lead::lasting(ino), Some(spot))
+    }
+}
+
+/// Returns a name under which an inode is what everybody finds.
+fn published_place(state: &State, ino: Ino) -> Reply<Spot> {
+    let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
+    match &inode.node {
+        Node::Directory => return Err(Errno::EPERM),
+        Node::Gone(_) | Node::Reserved(_) => return Err(Errno::ENOENT),
+        Node::Entry(_) => {}
+        // Its bytes are nobody's yet, so a second name has nothing to lead to.
+        Node::Live(id) if state.lives.get(*id).is_none_or(|live| live.version().is_none()) => {
+            return Err(Errno::EPERM);
+        }
+        Node::Live(_) => {}
+    }
+    let bound = |spot: &&Spot| state.names.bound(spot) == Some(ino);
+    inode.places.iter().find(bound).cloned().ok_or(Errno::ENOENT)
+}

@@ -1,0 +1,225 @@
+//! Release: the end of a live file, and keeping what it has published while it goes on.
+//!
+//! Owns the step by which bytes become a blob. It is taken when no handle can write any more: then the staging
+//! file is renamed. While one still can, a copy becomes the blob, and the file stays its writer's.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use hearthfs_mount::{Answer, Handle, Reply};
+
+use super::filesystem::Filesystem;
+use super::inode::{LiveId, Source};
+use super::live::{Mark, copy_bytes};
+use super::publish::INLINE_BYTES_MAX;
+use super::state::{State, close_files};
+use crate::digest::Digest;
+use crate::error::{Error, Kind};
+use crate::local::{State as Keep, hash_file};
+
+/// What the release of a handle comes to.
+struct Last {
+    id: LiveId,
+    /// The size of its file.
+    bytes: u64,
+    /// Bytes were written after the last publish, by somebody who has closed a descriptor.
+    late: bool,
+    /// Bytes were written and no descriptor was ever closed.
+    torn: bool,
+}
+
+/// The published bytes of a live file.
+struct Bytes {
+    digest: Digest,
+    size: u64,
+    kept: Option<Vec<u8>>,
+    source: Arc<Source>,
+}
+
+impl Filesystem {
+    pub(super) fn release_file(&self, handle: Handle) -> Answer<()> {
+        let last = {
+            let mut state = self.0.state.lock();
+            let last = Self::plan_release(&mut state, handle);
+            close_files(state);
+            match last {
+                Some(last) => last,
+                None => return Ok(()).into(),
+            }
+        };
+        if last.late || last.bytes > INLINE_BYTES_MAX {
+            let this = self.clone();
+            return Answer::later(crate::task::blocking(move || this.finish(&last)));
+        }
+        self.finish(&last).into()
+    }
+
+    fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
+        let file = state.handles.remove_file(handle)?;
+        let last = state.live_of(&file).and_then(|id| {
+            let live = state.lives.get_mut(id)?;
+            live.writers -= 1;
+            live.open -= u32::from(!file.closed);
+            (live.writers == 0 && live.seats == 0)
+                .then(|| last_of(id, live, file.flushed || file.closed))
+        });
+        state.uncount_open(file.ino);
+        last
+    }
+
+    /// Ends a live file for which nobody came, on a thread of its own.
+    pub(super) fn finish_soon(&self, id: LiveId) {
+        let last = {
+            let mut state = self.0.state.lock();
+            let idle = |live: &&mut super::live::Live| live.writers == 0 && live.seats == 0;
+            match state.lives.get_mut(id).filter(idle) {
+                Some(live) => last_of(id, live, true),
+                None => return,
+            }
+        };
+        if let Err(errno) = self.finish(&last) {
+            tracing::debug!(?errno, "a file ended with an error after its close");
+        }
+    }
+
+    /// Ends a live file whose last writing handle is gone for good.
+    fn finish(&self, last: &Last) -> Reply<()> {
+        let id = last.id;
+        let done = if last.late { self.publish(id, None, false, None) } else { Ok(()) };
+        if last.torn {
+            let name = self.lose(&mut self.0.state.lock(), id);
+            self.doubt(name);
+            return done;
+        }
+        if let Err(error) = self.settle(id) {
+            tracing::warn!(error = error.chain(), "the bytes of a closed file are lost");
+        }
+        let mut state = self.0.state.lock();
+        match state.lives.get_mut(id) {
+            Some(live) if live.writers > 0 || live.seats > 0 => live.settled(),
+            Some(live) => {
+                live.settled();
+                state.end_live(id);
+            }
+            None => {}
+        }
+        close_files(state);
+        done
+    }
+
+    /// Makes the published bytes of a live file a blob, by its own file where nobody can write to that.
+    fn settle(&self, id: LiveId) -> Result<(), Error> {
+        let Some(lock) = self.0.state.lock().lives.get(id).map(|l| Arc::clone(&l.publishing))
+        else {
+            return Ok(());
+        };
+        let _one_at_a_time = lock.lock();
+        let (bytes, staged, doubted) = {
+            let mut state = self.0.state.lock();
+            let Some(live) = state.lives.get(id).filter(|live| live.writers == 0) else {
+                return Ok(());
+            };
+            let bound = state.names.is_bound(live.ino);
+            let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
+            let (mapped, source) = (live.mapped, Arc::clone(&live.source));
+            // What lost its name is nobody's.
+            let Some(version) = live.version_mut().filter(|version| bound && version.mark.size > 0)
+            else {
+                return Ok(());
+            };
+            let doubted = version.closed_again || mapped;
+            let (digest, size, kept) = (version.digest, version.mark.size, None);
+            let staged = live.staged.take_if(|_| !mapped);
+            live.settling = true;
+            (Bytes { digest, size, kept, source }, staged, doubted)
+        };
+        let file = bytes.source.backing.file();
+        // The descriptor that published was not the last to be closed: it alone knows what came after.
+        if doubted && hash_file(file, bytes.size).map_err(|e| Error::io("read", e))? != bytes.digest
+        {
+            return Err(Error::new(Kind::Corrupt, "a closed file was written while it ended"));
+        }
+        match staged {
+            Some(staged) => {
+                let keep = self.keep();
+                self.0.rooms.blobs.adopt(staged, file, bytes.digest, bytes.size, keep)?;
+            }
+            None => self.adopt_copy(&bytes)?,
+        }
+        Ok(())
+    }
+
+    /// Keeps the published bytes of a live file as a blob while the file goes on: its name leads everybody else to
+    /// these. Blocks; nothing happens where there is nothing to keep.
+    pub(super) fn preserve(&self, id: LiveId) {
+        let Some(lock) = self.0.state.lock().lives.get(id).map(|l| Arc::clone(&l.publishing))
+        else {
+            return;
+        };
+        let _one_at_a_time = lock.lock();
+        let bytes = {
+            let mut state = self.0.state.lock();
+            let Some(live) = state.lives.get_mut(id) else { return };
+            let source = Arc::clone(&live.source);
+            let Some(version) = live.version_mut() else { return };
+            let (digest, size) = (version.digest, version.mark.size);
+            Bytes { digest, size, kept: version.kept.take(), source }
+        };
+        let kept = if bytes.size == 0 { Ok(()) } else { self.adopt_copy(&bytes) };
+        if let Err(error) = kept {
+            tracing::warn!(
+                digest = %bytes.digest,
+                error = error.chain(),
+                "a version is lost: its writer changed its file after it had closed it"
+            );
+        }
+        let spot = {
+            let mut state = self.0.state.lock();
+            let Some(live) = state.lives.get_mut(id) else { return };
+            let (ino, spot) = (live.ino, live.place().cloned());
+            live.part();
+            state.names.unbind_all(ino);
+            spot
+        };
+        self.doubt(spot);
+    }
+
+    /// Makes a copy of the published bytes a blob.
+    fn adopt_copy(&self, bytes: &Bytes) -> Result<(), Error> {
+        let (copy, staged) = self.0.rooms.staging.create()?;
+        let failed = |e: io::Error| Error::io("copy a closed file", e);
+        match &bytes.kept {
+            Some(kept) => copy.write_all_at(kept, 0).map_err(failed)?,
+            None => {
+                copy_bytes(bytes.source.backing.file(), &copy, bytes.size).map_err(failed)?;
+                if hash_file(&copy, bytes.size).map_err(failed)? != bytes.digest {
+                    return Err(Error::new(Kind::Corrupt, "the file has changed since"));
+                }
+            }
+        }
+        self.0.rooms.blobs.adopt(staged, &copy, bytes.digest, bytes.size, self.keep())?;
+        Ok(())
+    }
+
+    /// Returns whether a new blob has to stay until the remote has it.
+    fn keep(&self) -> Keep {
+        if self.0.rules.shared { Keep::Unsaved } else { Keep::Saved }
+    }
+}
+
+fn last_of(id: LiveId, live: &mut super::live::Live, closed: bool) -> Last {
+    let seen = Mark::of(live.file()).ok();
+    let ends = live.is_dropped() || live.place().is_none();
+    let wrote = live.wrote() && seen.is_none_or(|seen| seen.size > 0 || live.version().is_some());
+    let late = !ends && closed && wrote;
+    // Written, and torn down without any close that we could see: not a close.
+    let unseen = !closed && !live.closed_once;
+    let torn = !ends && unseen && live.version().is_none() && (live.fresh || live.wrote());
+    // Whoever opens it for writing now begins from what is about to be made of it.
+    live.settling = !ends;
+    if let Some(version) = live.version_mut() {
+        version.hold = None;
+    }
+    Last { id, bytes: seen.map_or(0, |seen| seen.size), late, torn }
+}

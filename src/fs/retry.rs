@@ -1,0 +1,179 @@
+//! Retries: threads that were answered `ESTALE`, look the name up once more, and open what they then find.
+//!
+//! The kernel looks again only once: a second `ESTALE` in a row would reach the program. So a retry is recorded
+//! with what the thread wants, its lookup finds what that open can use, and the open is answered by what is
+//! there. Owns these records. Must never outlive them by more than [`RETRY_TIME`]: a retry may end at a
+//! permission check of the kernel's, of which nobody is told.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use hearthfs_mount::{Ino, OpenFlags};
+
+use super::inode::{LiveId, Spot};
+
+/// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
+/// publish.
+pub(super) const RETRY_TIME: Duration = Duration::from_secs(15);
+/// How many are recorded. Beyond that nobody is told to look again.
+const RETRIES_MAX: usize = 4096;
+
+/// One thread that looks again.
+#[derive(Debug)]
+pub(super) struct Retry {
+    since: Duration,
+    /// Where it looks: the names that lead to what it opened.
+    spots: Vec<Spot>,
+    /// How it will write what it finds; `None` for reading and for what does not open.
+    pub(super) wish: Option<OpenFlags>,
+    /// The inode that was refused: some opens come back to it without a lookup.
+    refused: Option<Ino>,
+    /// What its lookup found.
+    found: Option<Ino>,
+    /// The inode that was reserved for it alone.
+    pub(super) reserved: Option<Ino>,
+    /// The live file that waits for it.
+    pub(super) seat: Option<LiveId>,
+}
+
+/// All threads that look again. Callers that cannot be seen share the number 0: while any of them may be on
+/// its way back, none is told to look again.
+#[derive(Debug, Default)]
+pub(super) struct Retries(HashMap<u32, Retry>);
+
+impl Retries {
+    fn is_fresh(retry: &Retry, now: Duration) -> bool {
+        now.saturating_sub(retry.since) < RETRY_TIME
+    }
+
+    /// Takes the retry that ends with this call on an inode. Returns whether the call must not be told to look
+    /// again, and what is left of a retry, whether it was this or another that the thread has given up.
+    pub(super) fn end(&mut self, tid: u32, ino: Ino, now: Duration) -> (bool, Option<Retry>) {
+        let full = self.0.len() >= RETRIES_MAX;
+        if tid == 0 {
+            let waits = self.0.get(&0).is_some_and(|retry| Self::is_fresh(retry, now));
+            return (waits || full, self.0.remove(&0));
+        }
+        let retry = self.0.remove(&tid);
+        let this = retry.as_ref().is_some_and(|retry| {
+            let same = retry.found == Some(ino) || retry.refused == Some(ino);
+            same && Self::is_fresh(retry, now)
+        });
+        (this || full, retry)
+    }
+
+    /// Takes the retry that ends with the making of a name.
+    pub(super) fn end_at(&mut self, tid: u32, spot: &Spot, now: Duration) -> (bool, Option<Retry>) {
+        let full = self.0.len() >= RETRIES_MAX;
+        let retry = self.0.remove(&tid);
+        let this = retry.as_ref().is_some_and(|retry| {
+            (tid == 0 || retry.spots.contains(spot)) && Self::is_fresh(retry, now)
+        });
+        (this || full, retry)
+    }
+
+    /// Records that a thread was told to look again.
+    pub(super) fn begin(
+        &mut self,
+        tid: u32,
+        spots: Vec<Spot>,
+        refused: Option<Ino>,
+        wish: Option<OpenFlags>,
+        now: Duration,
+    ) {
+        let wish = wish.filter(|_| tid != 0);
+        let (found, reserved, seat) = (None, None, None);
+        self.0.insert(tid, Retry { since: now, spots, wish, refused, found, reserved, seat });
+    }
+
+    /// Returns the retry of a thread that looks a name up.
+    pub(super) fn at(&mut self, tid: u32, spot: &Spot, now: Duration) -> Option<&mut Retry> {
+        let retry = self.0.get_mut(&tid).filter(|_| tid != 0)?;
+        let here = retry.spots.contains(spot) && Self::is_fresh(retry, now);
+        here.then_some(retry)
+    }
+
+    /// Reports whether a thread looks again.
+    pub(super) fn has(&self, tid: u32) -> bool {
+        tid != 0 && self.0.contains_key(&tid)
+    }
+
+    /// Takes out every retry that is too old to come back.
+    pub(super) fn take_expired(&mut self, now: Duration) -> Vec<Retry> {
+        let old: Vec<u32> = self
+            .0
+            .iter()
+            .filter(|(_, retry)| !Self::is_fresh(retry, now))
+            .map(|(tid, _)| *tid)
+            .collect();
+        old.iter().filter_map(|tid| self.0.remove(tid)).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Retry {
+    /// Notes what the lookup found.
+    pub(super) fn found(&mut self, ino: Ino) {
+        self.found = Some(ino);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_hours(1);
+
+    fn spot(name: &[u8]) -> Spot {
+        (Ino::ROOT, name.into())
+    }
+
+    #[test]
+    fn a_retry_is_the_next_open_of_what_was_found_or_refused() {
+        for (found, opened, retries) in
+            [(Some(8), 8, true), (None, 7, true), (Some(8), 9, false), (None, 9, false)]
+        {
+            let mut retries_of = Retries::default();
+            retries_of.begin(3, vec![spot(b"name")], Some(Ino(7)), None, NOW);
+            if let Some(found) = found {
+                retries_of.at(3, &spot(b"name"), NOW).unwrap().found(Ino(found));
+            }
+            assert_eq!(retries_of.end(3, Ino(opened), NOW).0, retries, "{found:?} {opened}");
+            assert!(!retries_of.end(3, Ino(opened), NOW).0, "it ended");
+        }
+    }
+
+    #[test]
+    fn a_lookup_elsewhere_is_no_retry() {
+        let mut retries = Retries::default();
+        retries.begin(3, vec![spot(b"name")], Some(Ino(7)), None, NOW);
+        assert!(retries.at(3, &spot(b"other"), NOW).is_none());
+        assert!(retries.at(4, &spot(b"name"), NOW).is_none());
+        assert!(retries.at(3, &spot(b"name"), NOW + RETRY_TIME).is_none());
+        assert_eq!(retries.take_expired(NOW).len(), 0);
+        assert_eq!(retries.take_expired(NOW + RETRY_TIME).len(), 1);
+        assert!(retries.is_empty());
+    }
+
+    #[test]
+    fn nobody_is_told_to_look_again_beyond_the_limit() {
+        let mut retries = Retries::default();
+        for tid in 1..=RETRIES_MAX as u32 {
+            assert!(!retries.end(tid, Ino(7), NOW).0, "thread {tid}");
+            retries.begin(tid, Vec::new(), None, None, NOW);
+        }
+        assert!(retries.end(u32::MAX, Ino(7), NOW).0);
+    }
+
+    #[test]
+    fn callers_that_cannot_be_seen_share_one_retry() {
+        let mut retries = Retries::default();
+        assert!(!retries.end(0, Ino(7), NOW).0);
+        retries.begin(0, Vec::new(), Some(Ino(7)), None, NOW);
+        assert!(retries.end(0, Ino(9), NOW).0);
+        assert!(!retries.end(0, Ino(9), NOW).0);
+    }
+}

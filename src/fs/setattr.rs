@@ -1,0 +1,335 @@
+//! Changing attributes: `chmod`, `chown`, `utimens`, `truncate`, extended attributes.
+//!
+//! A change through a handle or an inode is done to what that is, never to what its former name leads to now:
+//! the kernel has checked the rights on this one. What has no name any more keeps the change to itself.
+
+use std::time::Duration;
+
+use hearthfs_mount::{Answer, Attr, Caller, Errno, Handle, Ino, OpenFlags, Reply, SetAttr};
+use tokio::sync::watch;
+
+use super::attrs::{apply, attrs_op};
+use super::begin::{Base, Copied, On};
+use super::filesystem::Filesystem;
+use super::inode::{LiveId, Node};
+use super::live::Mark;
+use super::lookup::seen_in;
+use super::open::Wish;
+use super::state::State;
+use super::who::Who;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, Op};
+
+/// What a change of the size comes to.
+enum Resize {
+    /// It is done, or nothing is to be done.
+    Done,
+    /// The bytes that were published have to be kept elsewhere first.
+    Keep(LiveId),
+    /// Its writers have closed it, and it is about to be a blob.
+    Wait(watch::Receiver<()>),
+    /// A whole new version is to be published.
+    Publish(Base, Wish),
+}
+
+impl Filesystem {
+    pub(super) fn set_attr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttr,
+    ) -> Answer<(Attr, Duration)> {
+        if self.0.rules.read_only {
+            return Err(Errno::EROFS).into();
+        }
+        let now = self.0.rooms.clock.mono();
+        let (last, retry) = self.0.state.lock().retries.end(caller.tid, ino, now);
+        self.give_up_seat(retry);
+        let Some(size) = set.size else { return self.set_rest(ino, set) };
+        let who = self.0.callers.who(caller);
+        match self.resize(caller, who, ino, set.handle, size) {
+            Ok(Resize::Done) => self.set_rest(ino, set),
+            Err(errno) => Err(errno).into(),
+            Ok(step) => {
+                let (this, caller) = (self.clone(), *caller);
+                Answer::later(async move {
+                    let resized = this.resize_in_time(&caller, who, ino, set, size, step).await;
+                    match resized {
+                        // The kernel looks the name up again, and finds the new version with its size.
+                        Ok(true) if !last => {
+                            this.look_again(&caller, ino, None);
+                            return Err(Errno::ESTALE);
+                        }
+                        Ok(true) => drop(this.expire_names()),
+                        Ok(false) => {}
+                        Err(errno) => return Err(errno),
+                    }
+                    match this.set_rest(ino, set) {
+                        Answer::Now(reply) => reply,
+                        Answer::Later(work) => work.await,
+                    }
+                })
+            }
+        }
+    }
+
+    fn set_rest(&self, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)> {
+        let rest = SetAttr { size: None, handle: None, ..set };
+        if rest != SetAttr::default()
+            && let Err(errno) = self.set_attrs(ino, set)
+        {
+            return Err(errno).into();
+        }
+        self.get_attr(ino, set.handle)
+    }
+
+    /// Decides what a change of the size comes to, and does it where that takes no wait.
+    fn resize(
+        &self,
+        caller: &Caller,
+        who: Who,
+        ino: Ino,
+        handle: Option<Handle>,
+        size: u64,
+    ) -> Reply<Resize> {
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        let by_handle = handle.and_then(|handle| {
+            let file = state.handles.file_mut(handle)?;
+            file.wrote = true;
+            file.live
+        });
+        let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
+        let id = by_handle.or(inode.live());
+        if let Some((id, live)) = id.and_then(|id| Some((id, state.lives.get_mut(id)?))) {
+            if live.file().metadata()?.len() == size && !live.settling {
+                return Ok(Resize::Done);
+            }
+            // Those who write it go on with it. Others cut what was closed.
+            let open = by_handle.is_some() || live.open > 0;
+            if live.version().is_some() {
+                return Ok(if open {
+                    Resize::Keep(id)
+                } else {
+                    Resize::Wait(live.moved.subscribe())
+                });
+            }
+            if live.settling {
+                return Ok(Resize::Wait(live.moved.subscribe()));
+            }
+            if open || live.is_dropped() || live.place().is_none() {
+                live.set_size(size)?;
+                return Ok(Resize::Done);
+            }
+            return Ok(Resize::Wait(live.moved.subscribe()));
+        }
+        match &inode.node {
+            Node::Directory => return Err(Errno::EISDIR),
+            Node::Entry(published) if published.entry.content().is_none() => {
+                return Err(Errno::EINVAL);
+            }
+            Node::Entry(published) => {
+                if published.entry.content().is_some_and(|(_, now)| now == size) {
+                    return Ok(Resize::Done);
+                }
+            }
+            _ => return Ok(Resize::Done),
+        }
+        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+        let wish = Wish { caller: *caller, who, flags, last: true };
+        let plan = super::decide::Plan::Aside { named: true };
+        let base = self.base_of(state, ino, &wish, plan)?;
+        let own = base.published.as_ref().map(|published| published.stamp);
+        let Node::Entry(published) = &inode.node else { return Ok(Resize::Done) };
+        // It has been replaced since the kernel found it: it was cut just before.
+        if base.spot.is_none() || own != Some(published.stamp) {
+            return Ok(Resize::Done);
+        }
+        let group = published.entry.link;
+        let spot = base.spot.clone().ok_or(Errno::ESTALE)?;
+        // Others write it: it is cut with what they write.
+        if let Some(id) = state.joinable(&spot, group, who, OpenFlags::default()) {
+            let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
+            if live.settling {
+                return Ok(Resize::Wait(live.moved.subscribe()));
+            }
+            live.set_size(size)?;
+            return Ok(Resize::Done);
+        }
+        Ok(Resize::Publish(base, wish))
+    }
+
+    /// Returns whether a new version was published.
+    async fn resize_in_time(
+        &self,
+        caller: &Caller,
+        who: Who,
+        ino: Ino,
+        set: SetAttr,
+        size: u64,
+        first: Resize,
+    ) -> Reply<bool> {
+        let mut left = self.0.rules.deadline;
+        let mut step = first;
+        loop {
+            match step {
+                Resize::Done => return Ok(false),
+                Resize::Keep(id) => {
+                    let this = self.clone();
+                    crate::task::blocking(move || this.preserve(id)).await;
+                }
+                Resize::Wait(mut moved) => {
+                    left = self.wait_for(&mut moved, left).await.ok_or(Errno::ETIMEDOUT)?;
+                }
+                Resize::Publish(base, wish) => {
+                    return self.publish_resized(&wish, base, size).await.map(|()| true);
+                }
+            }
+            step = self.resize(caller, who, ino, set.handle, size)?;
+        }
+    }
+
+    /// Publishes a version of another size at once.
+    async fn publish_resized(&self, wish: &Wish, base: Base, size: u64) -> Reply<()> {
+        self.wait_for_room().await?;
+        // Of a larger file only the beginning is needed.
+        let copy = base.copy.clone().filter(|copy| !matches!(copy, Copied::Blob(..)) || size > 0);
+        let (file, staged) = self.stage_copy(copy).await?;
+        let (this, wish) = (self.clone(), *wish);
+        crate::task::blocking(move || {
+            let clean = Mark::of(&file)?;
+            let id = {
+                let mut state = this.0.state.lock();
+                let staged = (file, staged, clean);
+                let id = this.begin_live(&mut state, On::Fresh, &wish, &base, staged, false)?;
+                let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
+                live.set_size(size)?;
+                (live.fresh, live.closed_once) = (true, true);
+                live.members.clear();
+                id
+            };
+            let done = this.publish(id, Some(&wish.caller), false, None);
+            this.finish_soon(id);
+            done
+        })
+        .await
+    }
+
+    /// Changes attributes other than the size.
+    pub(super) fn set_attrs(&self, ino: Ino, set: SetAttr) -> Reply<()> {
+        let now = self.now();
+        self.edit_attrs(ino, |attrs| {
+            apply(attrs, set, now);
+            Ok(())
+        })
+    }
+
+    /// Changes the attributes of whatever an inode is; `edit` gets them as they are.
+    pub(super) fn edit_attrs(&self, ino: Ino, edit: impl Fn(&mut Attrs) -> Reply<()>) -> Reply<()> {
+        if self.0.rules.read_only {
+            return Err(Errno::EROFS);
+        }
+        let turn = self.0.rooms.ledger.begin();
+        let ops = {
+            let mut guard = self.0.state.lock();
+            let state = &mut *guard;
+            let root = &self.0.rules.root;
+            let paths = self.paths_of(state, ino);
+            Self::edit_private(state, ino, paths.is_empty(), &edit)?;
+            self.0.rooms.ledger.read(|fold| {
+                let ops = paths.into_iter().filter_map(|path| {
+                    let op = attrs_op(fold, &path, root, &edit)?;
+                    Some(op.map(|op| (path, op)))
+                });
+                ops.collect::<Reply<Vec<_>>>()
+            })?
+        };
+        let attrs = ops.iter().find_map(|(_, op)| match op {
+            Op::Attrs { attrs, .. } => Some(attrs.clone()),
+            _ => None,
+        });
+        let written = turn.write(ops).map_err(|error| super::errno::promised(&error))?;
+        let mut state = self.0.state.lock();
+        drop(written.apply());
+        if let Some(attrs) = attrs
+            && let Some(Node::Entry(published)) = state.names.inode_mut(ino).map(|i| &mut i.node)
+        {
+            published.entry.attrs = attrs;
+        }
+        Ok(())
+    }
+
+    /// Changes the attributes that an inode keeps to itself: those of a file that is being written, or, where it is
+    /// `alone`, of what has lost its name.
+    fn edit_private(
+        state: &mut State,
+        ino: Ino,
+        alone: bool,
+        edit: &impl Fn(&mut Attrs) -> Reply<()>,
+    ) -> Reply<()> {
+        let inode = state.names.inode_mut(ino).ok_or(Errno::ESTALE)?;
+        match &mut inode.node {
+            Node::Entry(published) | Node::Reserved(published) if alone => {
+                edit(&mut published.entry.attrs)
+            }
+            Node::Gone(entry) => edit(&mut entry.attrs),
+            Node::Directory | Node::Entry(_) | Node::Reserved(_) => Ok(()),
+            Node::Live(id) => {
+                let live = state.lives.get_mut(*id).ok_or(Errno::ESTALE)?;
+                let before = live.attrs.clone();
+                let mut after = before.clone();
+                edit(&mut after)?;
+                live.attrs = after;
+                if live.attrs.mtime != before.mtime {
+                    live.set_mtime(live.attrs.mtime)?;
+                }
+                let changed = live.attrs != before;
+                let attrs = live.attrs.clone();
+                match live.version_mut() {
+                    // It is published under its name as well.
+                    Some(version) if !alone => version.published.entry.attrs = attrs,
+                    _ => live.attrs_moved |= changed,
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the paths whose attributes are those of an inode: none where its names lead elsewhere by now.
+    fn paths_of(&self, state: &State, ino: Ino) -> Vec<TreePath> {
+        if ino == Ino::ROOT {
+            return vec![TreePath::root()];
+        }
+        let Some(inode) = state.names.inode(ino) else { return Vec::new() };
+        let published = match &inode.node {
+            Node::Directory => None,
+            Node::Entry(published) => Some(published),
+            Node::Live(id) => match state.lives.get(*id).and_then(|live| live.version()) {
+                Some(version) => Some(&version.published),
+                None => return Vec::new(),
+            },
+            _ => return Vec::new(),
+        };
+        let own = inode.places.iter().filter_map(|spot| state.names.path_of(spot));
+        self.0.rooms.ledger.read(|fold| {
+            let is_it = |entry: &Entry, stamp| match published {
+                None => entry.is_directory(),
+                Some(published) => published.is(entry, stamp),
+            };
+            let mut paths: Vec<TreePath> = Vec::new();
+            for path in own {
+                let Some(seen) = seen_in(fold, &path) else { continue };
+                if !is_it(&seen.entry, seen.stamp) {
+                    continue;
+                }
+                paths.extend(
+                    seen.entry.link.into_iter().flat_map(|group| fold.links(group)).cloned(),
+                );
+                paths.push(path);
+            }
+            paths.sort();
+            paths.dedup();
+            paths
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! Staging files that an earlier run left behind.
+//!
+//! A closed file stays in staging until its last descriptor is gone. If the daemon stops in between, the
+//! journal names a content that no blob has, and the staging file holds it. Owns these files until somebody
+//! has looked at them. Must never make one of them a blob itself: a program may still write to it through a
+//! descriptor that the kernel passed through.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::seal::hash_file;
+use crate::digest::Digest;
+
+/// Where they are put aside, so that their names do not meet those of this run.
+const FOLDER: &str = "left";
+
+/// One staging file of an earlier run; dropping it removes the file.
+#[derive(Debug)]
+pub struct Leftover {
+    path: PathBuf,
+    size: u64,
+}
+
+impl Leftover {
+    /// Returns its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Copies its bytes and returns the digest of the copy.
+    pub fn copy_to(&self, to: &File) -> io::Result<Digest> {
+        let mut from = File::open(&self.path)?;
+        let mut writer = to;
+        io::copy(&mut from, &mut writer)?;
+        hash_file(to, self.size)
+    }
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(path = %self.path.display(), %error, "a leftover stays");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Moves all files of the staging folder aside and returns those that hold anything. Files that a run which is
+/// just ending takes away itself are no error.
+pub(super) fn put_aside(staging: &Path) -> io::Result<Vec<Leftover>> {
+    let aside = staging.join(FOLDER);
+    let mut number = 0_u64;
+    let mut left = Vec::new();
+    for entry in read(&aside)? {
+        number += 1;
+        keep(entry?.path(), &mut left)?;
+    }
+    for entry in read(staging)? {
+        let entry = entry?;
+        if entry.file_name() == FOLDER {
+            continue;
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            fs::remove_dir_all(entry.path())?;
+            continue;
+        }
+        if entry.metadata().is_ok_and(|found| found.is_file() && found.len() > 0) {
+            fs::create_dir_all(&aside)?;
+            let mut to = aside.join(format!("{number:016x}"));
+            while to.exists() {
+                number += 1;
+                to = aside.join(format!("{number:016x}"));
+            }
+            if gone(fs::rename(entry.path(), &to))? {
+                keep(to, &mut left)?;
+            }
+        } else {
+            gone(fs::remove_file(entry.path()))?;
+        }
+    }
+    Ok(left)
+}
+
+fn keep(path: PathBuf, left: &mut Vec<Leftover>) -> io::Result<()> {
+    let found = fs::symlink_metadata(&path)?;
+    let leftover = Leftover { path, size: found.len() };
+    // Dropping what holds nothing removes it.
+    if found.is_file() && found.len() > 0 {
+        left.push(leftover);
+    }
+    Ok(())
+}
+
+fn read(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntry>>> {
+    match fs::read_dir(folder) {
+        Ok(entries) => Ok(Some(entries).into_iter().flatten()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None.into_iter().flatten()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns false where the file had gone before.
+fn gone(done: io::Result<()>) -> io::Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}

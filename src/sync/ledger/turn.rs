@@ -1,0 +1,112 @@
+//! A turn to publish: first the journal, then the namespace.
+//!
+//! Owns the order of these two steps. A caller that has a state of its own to keep in step checks that state
+//! while it holds the turn, writes without a lock of its own, and applies under that lock: no change of this
+//! node or of another comes in between, and nobody waits for the disk behind the caller's lock.
+
+use parking_lot::MutexGuard;
+
+use super::hold::HoldToken;
+use super::queue::{Hold, Weight};
+use super::{Ledger, Order, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
+use crate::error::{Error, Kind, Result};
+use crate::local::Seq;
+use crate::name::TreePath;
+use crate::namespace::{Change, Op, Time};
+use crate::stamp::Stamp;
+
+/// The right to publish next. Lock order: a turn comes before every lock of its holder.
+#[must_use]
+pub struct Turn<'a> {
+    ledger: &'a Ledger,
+    order: MutexGuard<'a, Order>,
+}
+
+/// Changes that are in the journal and not yet in the namespace. They have to be applied.
+#[must_use]
+pub struct Written<'a> {
+    turn: Turn<'a>,
+    record: Option<(Seq, Vec<Change>)>,
+    hold: Option<Hold>,
+}
+
+impl Ledger {
+    /// Takes the turn to publish, waiting for whoever has it.
+    pub fn begin(&self) -> Turn<'_> {
+        Turn { ledger: self, order: self.0.order.lock() }
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// Writes one atomic group of changes to the journal. On an error nothing was published: `NoSpace` when the
+    /// disk is full, `Invalid` when there are more than [`RECORD_CHANGES_MAX`] changes.
+    pub fn write(self, ops: Vec<(TreePath, Op)>) -> Result<Written<'a>> {
+        let now_ms = self.ledger.now_ms();
+        let stamps = &self.ledger.0.stamps;
+        let stamped = |(path, op)| Change { path, stamp: stamps.next(now_ms), op };
+        let changes = ops.into_iter().map(stamped).collect();
+        self.write_stamped(changes)
+    }
+
+    pub(super) fn write_stamped(self, changes: Vec<Change>) -> Result<Written<'a>> {
+        if changes.is_empty() {
+            return Ok(Written { turn: self, record: None, hold: None });
+        }
+        let meta = Weight::of(&changes).meta;
+        if changes.len() > RECORD_CHANGES_MAX || meta > RECORD_META_BYTES_MAX {
+            let op = format!("publish {} changes of {meta} bytes at once", changes.len());
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        let seq = self.ledger.0.journal.append(&changes)?;
+        Ok(Written { turn: self, record: Some((seq, changes)), hold: None })
+    }
+}
+
+impl Written<'_> {
+    /// Keeps the record, and all that follows it, from the remote until the token is dropped, for at most
+    /// [`super::HOLD_MAX`].
+    pub fn hold(&mut self) -> HoldToken {
+        let hold = self.hold.get_or_insert_with(Hold::new).clone();
+        HoldToken::new(self.turn.ledger.clone(), hold)
+    }
+
+    /// Brings the changes into the namespace and on their way to the remote. Returns their stamps.
+    pub fn apply(mut self) -> Vec<Stamp> {
+        let Some((seq, changes)) = self.record.take() else { return Vec::new() };
+        let (ledger, order) = (self.turn.ledger, &mut *self.turn.order);
+        let stamps = changes.iter().map(|change| change.stamp).collect();
+        let now = Time::from_wall(ledger.0.clock.wall());
+        let shared = ledger.0.remote.is_some();
+        {
+            let mut fold = ledger.0.fold.write();
+            for change in &changes {
+                if shared {
+                    order.queue.track(change, &fold);
+                    ledger.note_put(seq, &fold, &change.op);
+                }
+                fold.apply(change, now);
+                if !shared {
+                    ledger.forget_alone(&mut fold, change);
+                }
+            }
+        }
+        if shared {
+            order.queue.push(seq, changes, ledger.0.clock.mono(), self.hold.take());
+            ledger.note_totals(order);
+            ledger.0.queued.notify_waiters();
+        }
+        stamps
+    }
+}
+
+impl std::fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Turn").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Written<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Written").field("record", &self.record).finish_non_exhaustive()
+    }
+}
