@@ -429,6 +429,7 @@ impl Filesystem {
         let asked = Beginning { base: Some(base), ..Beginning::of(spot, who, flags, None) };
         let begun = self.begin_when_possible(asked).await?;
         let mut state = self.0.state.lock();
+        state.locks.close(begun.opened.handle);
         let Some(file) = state.files.remove(&begun.opened.handle) else {
             return Err(Errno::ESTALE);
         };

@@ -183,6 +183,7 @@ impl Filesystem {
         }
         self.keep_linked(&mut state, &spot);
         state.retire(&spot);
+        state.locks.unlink(&spot);
         Ok(())
     }
 
@@ -335,6 +336,7 @@ impl Filesystem {
             state.groups.insert(group, ino);
         }
         state.bind(spot, ino);
+        state.locks.link(&old, spot);
         Ok(())
     }
 }

@@ -304,6 +304,7 @@ impl Filesystem {
             flushed: false,
         };
         state.files.insert(handle, file);
+        state.share_lock(handle);
         Opened { handle, io, no_flush: true }
     }
 
@@ -322,6 +323,7 @@ impl Filesystem {
             flushed: false,
         };
         state.files.insert(handle, file);
+        state.share_lock(handle);
         Opened { handle, io, no_flush: true }
     }
 

@@ -320,6 +320,7 @@ impl Filesystem {
     }
 
     fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
+        state.locks.close(handle);
         let file = state.files.remove(&handle)?;
         if let Some(inode) = state.inodes.get_mut(&file.ino) {
             inode.opens -= 1;

@@ -106,6 +106,7 @@ impl Filesystem {
         self.keep_linked(state, &to.spot);
         state.retire(&to.spot);
         state.move_slot(&from.spot, &to.spot);
+        state.locks.rename(&from.spot, &to.spot);
         Ok(())
     }
 
@@ -129,6 +130,7 @@ impl Filesystem {
             }
         }
         state.slots.entry(to.spot.clone()).or_default().generations.extend(ids);
+        state.locks.rename(&from.spot, &to.spot);
         state.sweep_slot(&from.spot);
         for dir in [from.path.parent(), to.path.parent()].into_iter().flatten() {
             self.0.rooms.ledger.touch_directory(&dir);
@@ -151,6 +153,7 @@ impl Filesystem {
         state.move_slot(&from.spot, &aside);
         state.move_slot(&to.spot, &from.spot);
         state.move_slot(&aside, &to.spot);
+        state.locks.exchange(&from.spot, &to.spot);
         Ok(())
     }
 

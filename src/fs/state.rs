@@ -10,6 +10,7 @@ use super::detour::Detours;
 use super::generation::{Generation, Stage};
 use super::handle::{OpenDir, OpenFile};
 use super::inode::{GenId, Inode, Node, Source, Spot};
+use super::locks::Locks;
 use super::slot::Slot;
 use super::who::Who;
 use crate::name::TreePath;
@@ -33,6 +34,8 @@ pub(super) struct State {
     pub(super) linked: HashMap<Stamp, Vec<GenId>>,
     /// Who was sent back to look again.
     pub(super) detours: Detours,
+    /// Who has locked what by `flock`.
+    pub(super) locks: Locks,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
     next_ino: u64,
@@ -52,6 +55,7 @@ impl State {
             groups: HashMap::new(),
             linked: HashMap::new(),
             detours: Detours::default(),
+            locks: Locks::default(),
             let_go: Vec::new(),
             next_ino: FIRST_GENERATION_INO,
             next_handle: 1,

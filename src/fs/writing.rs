@@ -222,5 +222,6 @@ pub(super) fn attach_writer(
         flushed: false,
     };
     state.files.insert(handle, file);
+    state.share_lock(handle);
     Opened { handle, io, no_flush: false }
 }
