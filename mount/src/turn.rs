@@ -7,11 +7,13 @@
 //! share it, and there may be no such directory.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::process;
@@ -22,39 +24,58 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// Held while the mounts at a place are looked at and changed.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    /// Locked as long as it is open.
-    _file: Option<File>,
+pub(crate) struct Turn(Option<Held>);
+
+/// A lock, which is held as long as the file is open.
+#[derive(Debug)]
+struct Held {
+    _file: File,
+    dir: OwnedFd,
+    name: String,
 }
 
 impl Turn {
     /// Waits for the turn at `mount_point` (free of links), but goes on without it where it cannot be had.
     pub(crate) fn take(mount_point: &Path) -> Self {
         let user = process::effective_user();
-        let name = name_of(mount_point);
-        let file = directories(user).iter().find_map(|dir| open_in(dir, user, &name).ok());
-        let taken = file.filter(wait_for);
-        if taken.is_none() {
+        let dir = directories(user).iter().find_map(|dir| open_directory(dir, user).ok());
+        let held = dir.and_then(|dir| Held::wait(dir, name_of(mount_point)));
+        if held.is_none() {
             tracing::warn!(mount_point = %mount_point.display(), "mounting without a lock");
         }
-        Self { _file: taken }
+        Self(held)
     }
 }
 
-/// Returns whether the lock came in time.
-fn wait_for(file: &File) -> bool {
-    let tries = LIMIT.as_millis() / POLL.as_millis();
-    for _ in 0..tries {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return true,
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; limited")]
-                std::thread::sleep(POLL);
+impl Held {
+    fn wait(dir: OwnedFd, name: String) -> Option<Self> {
+        let mut file = open_file(&dir, &name).ok()?;
+        for _ in 0..LIMIT.as_millis() / POLL.as_millis() {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if file.metadata().is_ok_and(|about| about.nlink() > 0) => {
+                    return Some(Self { _file: file, dir, name });
+                }
+                // Whoever held it has taken the file away.
+                Ok(()) => file = open_file(&dir, &name).ok()?,
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; limited")]
+                    std::thread::sleep(POLL);
+                }
+                Err(_) => return None,
             }
-            Err(_) => return false,
+        }
+        None
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // While it is locked, so that nobody takes away another's.
+        let gone = rustix::fs::unlinkat(&self.dir, self.name.as_str(), AtFlags::empty());
+        if let Err(error) = gone {
+            tracing::debug!(%error, "the lock of a mount point stays");
         }
     }
-    false
 }
 
 /// Returns the directories of a user's locks, the first choice first. They go by nothing but the user: what
@@ -76,25 +97,30 @@ fn name_of(mount_point: &Path) -> String {
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, add))
 }
 
-/// Opens the file of that name in a directory which it makes if need be. Fails where others could write.
-fn open_in(dir: &Path, user: u32, name: &str) -> rustix::io::Result<File> {
+/// Opens a directory, which it makes if need be. Fails where others could write.
+fn open_directory(dir: &Path, user: u32) -> rustix::io::Result<OwnedFd> {
     match rustix::fs::mkdir(dir, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error),
     }
-    let closed = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let held = rustix::fs::open(dir, OFlags::DIRECTORY | closed, Mode::empty())?;
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::open(dir, flags, Mode::empty())?;
     let about = rustix::fs::fstat(&held)?;
     if about.st_uid != user || about.st_mode & 0o022 != 0 {
         return Err(Errno::PERM);
     }
-    let flags = OFlags::RDWR | OFlags::CREATE | closed;
-    Ok(rustix::fs::openat(held, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+    Ok(held)
+}
+
+fn open_file(dir: &OwnedFd, name: &str) -> rustix::io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -106,19 +132,38 @@ mod tests {
     }
 
     #[test]
+    fn one_at_a_time_and_nothing_stays() {
+        let base = tempfile::tempdir().unwrap();
+        let (dir, user) = (base.path().join("turns"), process::effective_user());
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..25 {
+                        let held = Held::wait(open_directory(&dir, user).unwrap(), "x".to_owned());
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        let mode = std::fs::metadata(dir.join("x")).unwrap().mode();
+                        assert_eq!(mode & 0o777, 0o600);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(held.unwrap());
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+
+    #[test]
     fn only_a_private_directory_will_do() {
         let base = tempfile::tempdir().unwrap();
         let (dir, user) = (base.path().join("turns"), process::effective_user());
-        let file = open_in(&dir, user, "x").unwrap();
-        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(wait_for(&file));
-        assert!(wait_for(&file), "one's own");
-        open_in(&dir, user, "x").unwrap();
-        assert_eq!(open_in(&dir, user + 1, "x").unwrap_err(), Errno::PERM, "another user's");
+        open_directory(&dir, user).unwrap();
+        open_directory(&dir, user).unwrap();
+        assert_eq!(open_directory(&dir, user + 1).unwrap_err(), Errno::PERM, "another user's");
         let link = base.path().join("link");
         symlink(&dir, &link).unwrap();
-        assert!(open_in(&link, user, "x").is_err(), "a link");
+        assert!(open_directory(&link, user).is_err(), "a link");
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(open_in(&dir, user, "x").unwrap_err(), Errno::PERM, "open to others");
+        assert_eq!(open_directory(&dir, user).unwrap_err(), Errno::PERM, "open to others");
     }
 }
