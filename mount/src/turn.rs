@@ -24,7 +24,9 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// Held while the mounts at a place are looked at and changed.
 #[derive(Debug)]
-pub(crate) struct Turn(Option<Held>);
+pub(crate) struct Turn {
+    _held: Option<Held>,
+}
 
 /// A lock, which is held as long as the file is open.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ impl Turn {
         if held.is_none() {
             tracing::warn!(mount_point = %mount_point.display(), "mounting without a lock");
         }
-        Self(held)
+        Self { _held: held }
     }
 }
 
