@@ -317,7 +317,9 @@ mod tests {
     /// All four on one name.
     fn four() -> Locks {
         let mut locks = Locks::default();
-        [A, B, C, D].iter().for_each(|handle| open(&mut locks, *handle, "n"));
+        for handle in [A, B, C, D] {
+            open(&mut locks, handle, "n");
+        }
         locks
     }
 
@@ -335,7 +337,9 @@ mod tests {
 
     /// Nothing is left once nobody has anything open.
     fn end(mut locks: Locks) {
-        [A, B, C, D].iter().for_each(|handle| locks.close(*handle));
+        for handle in [A, B, C, D] {
+            locks.close(handle);
+        }
         let sizes = [
             locks.tables.len(),
             locks.names.len(),

@@ -142,9 +142,9 @@ pub(super) fn rename_mode(flags: fuser::RenameFlags) -> Result<RenameMode, Errno
 
 pub(super) fn flock_kind(kind: i32) -> Result<FlockKind, Errno> {
     match kind {
-        _ if kind == i32::from(libc::F_RDLCK) => Ok(FlockKind::Shared),
-        _ if kind == i32::from(libc::F_WRLCK) => Ok(FlockKind::Exclusive),
-        _ if kind == i32::from(libc::F_UNLCK) => Ok(FlockKind::Unlock),
+        libc::F_RDLCK => Ok(FlockKind::Shared),
+        libc::F_WRLCK => Ok(FlockKind::Exclusive),
+        libc::F_UNLCK => Ok(FlockKind::Unlock),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -219,7 +219,7 @@ mod tests {
             (libc::F_UNLCK, FlockKind::Unlock),
         ];
         for (kind, wanted) in table {
-            assert_eq!(flock_kind(i32::from(kind)), Ok(wanted));
+            assert_eq!(flock_kind(kind), Ok(wanted));
         }
         assert_eq!(flock_kind(7), Err(Errno::EINVAL));
     }
