@@ -25,7 +25,7 @@ impl Filesystem {
         kind: FlockKind,
         wait: bool,
     ) -> Answer<()> {
-        let asked = self.0.state.lock().locks.ask(handle, kind);
+        let asked = self.0.state.lock().locks.ask(handle, caller.uid, kind);
         let waits = match asked {
             Ok(Asked::Done) => return Ok(()).into(),
             Ok(Asked::Waits(waits)) => waits,

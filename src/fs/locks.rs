@@ -21,6 +21,8 @@ use super::inode::Spot;
 const LOCKS_MAX: usize = 65_536;
 /// The most requests that wait: each looks now and then whether its caller has a signal.
 const WAITING_MAX: usize = 1024;
+/// How many of them may be one user's, so that nobody can keep all others from waiting.
+const WAITING_OF_USER_MAX: usize = 512;
 
 /// Number of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,6 +55,7 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 struct Waiter {
     ticket: Ticket,
+    user: u32,
     exclusive: bool,
     give: oneshot::Sender<()>,
 }
@@ -79,6 +82,36 @@ impl Table {
     }
 }
 
+/// How many requests wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    all: usize,
+    of_user: HashMap<u32, usize>,
+}
+
+impl Waiting {
+    /// Counts one more, if there is room.
+    fn begin(&mut self, user: u32) -> bool {
+        let of_user = self.of_user.get(&user).copied().unwrap_or(0);
+        let room = self.all < WAITING_MAX && of_user < WAITING_OF_USER_MAX;
+        if room {
+            self.all += 1;
+            self.of_user.insert(user, of_user + 1);
+        }
+        room
+    }
+
+    fn end(&mut self, user: u32) {
+        self.all -= 1;
+        if let Some(count) = self.of_user.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_user.remove(&user);
+            }
+        }
+    }
+}
+
 /// An open file.
 #[derive(Clone, Copy, Debug)]
 struct Member {
@@ -96,7 +129,7 @@ pub(super) struct Locks {
     /// again, through `/proc/self/fd`.
     inodes: HashMap<Ino, (TableId, usize)>,
     held: usize,
-    waiting: usize,
+    waiting: Waiting,
     last: u64,
 }
 
@@ -140,9 +173,14 @@ impl Locks {
         }
         let Some(table) = self.tables.get_mut(&id) else { return };
         table.members -= 1;
-        let before = table.waiting.len();
-        table.waiting.retain(|waiter| waiter.ticket.handle != handle);
-        self.waiting -= before - table.waiting.len();
+        let waiting = &mut self.waiting;
+        table.waiting.retain(|waiter| {
+            let stays = waiter.ticket.handle != handle;
+            if !stays {
+                waiting.end(waiter.user);
+            }
+            stays
+        });
         let last = table.members == 0;
         if self.let_go(id, handle) {
             self.serve(id);
@@ -156,7 +194,7 @@ impl Locks {
 
     /// Does what `flock` asks of an open file, or has it wait. `EAGAIN`: somebody is in the way, and there is
     /// no room for one more that waits.
-    pub(super) fn ask(&mut self, handle: Handle, kind: FlockKind) -> Reply<Asked> {
+    pub(super) fn ask(&mut self, handle: Handle, user: u32, kind: FlockKind) -> Reply<Asked> {
         let id = self.members.get(&handle).ok_or(Errno::EBADF)?.table;
         let exclusive = match kind {
             FlockKind::Unlock => {
@@ -173,15 +211,21 @@ impl Locks {
             return Ok(Asked::Done);
         }
         let had = self.let_go(id, handle);
-        let asked = self.take_or_wait(id, handle, exclusive);
+        let asked = self.take_or_wait(id, handle, user, exclusive);
         if had {
             self.serve(id);
         }
         asked
     }
 
-    fn take_or_wait(&mut self, id: TableId, handle: Handle, exclusive: bool) -> Reply<Asked> {
-        if self.held + self.waiting >= LOCKS_MAX {
+    fn take_or_wait(
+        &mut self,
+        id: TableId,
+        handle: Handle,
+        user: u32,
+        exclusive: bool,
+    ) -> Reply<Asked> {
+        if self.held + self.waiting.all >= LOCKS_MAX {
             return Err(Errno::ENOLCK);
         }
         let number = self.next();
@@ -191,13 +235,12 @@ impl Locks {
             self.held += 1;
             return Ok(Asked::Done);
         }
-        if self.waiting >= WAITING_MAX {
+        if !self.waiting.begin(user) {
             return Err(Errno::EAGAIN);
         }
         let (give, given) = oneshot::channel();
         let ticket = Ticket { handle, number };
-        table.waiting.push_back(Waiter { ticket, exclusive, give });
-        self.waiting += 1;
+        table.waiting.push_back(Waiter { ticket, user, exclusive, give });
         Ok(Asked::Waits(Waits { ticket, given }))
     }
 
@@ -210,8 +253,9 @@ impl Locks {
         let Some(at) = table.waiting.iter().position(|waiter| waiter.ticket == ticket) else {
             return true;
         };
-        table.waiting.remove(at);
-        self.waiting -= 1;
+        if let Some(waiter) = table.waiting.remove(at) {
+            self.waiting.end(waiter.user);
+        }
         false
     }
 
@@ -278,8 +322,8 @@ impl Locks {
                 at += 1;
                 continue;
             }
-            self.waiting -= 1;
             let Some(waiter) = table.waiting.remove(at) else { return };
+            self.waiting.end(waiter.user);
             // Nobody listens once the daemon stops.
             if waiter.give.send(()).is_err() {
                 continue;
@@ -304,6 +348,7 @@ mod tests {
     const B: Handle = Handle(2);
     const C: Handle = Handle(3);
     const D: Handle = Handle(4);
+    const USER: u32 = 1000;
 
     fn spot(name: &str) -> Spot {
         (Ino::ROOT, name.as_bytes().into())
@@ -324,12 +369,12 @@ mod tests {
     }
 
     fn done(locks: &mut Locks, handle: Handle, kind: FlockKind) {
-        let asked = locks.ask(handle, kind).expect("asked");
+        let asked = locks.ask(handle, USER, kind).expect("asked");
         assert!(matches!(asked, Asked::Done), "{handle:?} {kind:?}");
     }
 
     fn waits(locks: &mut Locks, handle: Handle, kind: FlockKind) -> Waits {
-        match locks.ask(handle, kind).expect("asked") {
+        match locks.ask(handle, USER, kind).expect("asked") {
             Asked::Waits(waits) => waits,
             Asked::Done => panic!("{handle:?} {kind:?} need not wait"),
         }
@@ -346,9 +391,10 @@ mod tests {
             locks.members.len(),
             locks.inodes.len(),
             locks.held,
-            locks.waiting,
+            locks.waiting.all,
+            locks.waiting.of_user.len(),
         ];
-        assert_eq!(sizes, [0; 6]);
+        assert_eq!(sizes, [0; 7]);
     }
 
     use FlockKind::{Exclusive, Shared, Unlock};
@@ -369,7 +415,7 @@ mod tests {
                 done(&mut locks, A, held);
                 done(&mut locks, A, held);
             }
-            let got = matches!(locks.ask(B, asked), Ok(Asked::Done));
+            let got = matches!(locks.ask(B, USER, asked), Ok(Asked::Done));
             assert_eq!(got, given, "{held:?} {asked:?}");
             end(locks);
         }
@@ -445,7 +491,7 @@ mod tests {
         assert!(!locks.give_up(second.ticket));
         done(&mut locks, A, Unlock);
         assert!(locks.give_up(third.ticket), "it came");
-        assert!(matches!(locks.ask(A, Shared), Ok(Asked::Waits(_))), "and stays");
+        assert!(matches!(locks.ask(A, USER, Shared), Ok(Asked::Waits(_))), "and stays");
         end(locks);
     }
 
@@ -498,7 +544,8 @@ mod tests {
             done(&mut locks, A, Exclusive);
             act(&mut locks);
             open(&mut locks, D, "x");
-            let mut is_kept_out = |handle| matches!(locks.ask(handle, Shared), Ok(Asked::Waits(_)));
+            let mut is_kept_out =
+                |handle| matches!(locks.ask(handle, USER, Shared), Ok(Asked::Waits(_)));
             assert_eq!([B, C, D].map(&mut is_kept_out), kept_out, "{what}");
             end(locks);
         }
@@ -548,8 +595,15 @@ mod tests {
         let mut locks = four();
         done(&mut locks, A, Exclusive);
         let waiting: Vec<Waits> =
-            (0..WAITING_MAX).map(|_| waits(&mut locks, B, Exclusive)).collect();
-        assert_eq!(locks.ask(C, Shared).expect_err("full"), Errno::EAGAIN);
+            (0..WAITING_OF_USER_MAX).map(|_| waits(&mut locks, B, Exclusive)).collect();
+        assert_eq!(locks.ask(C, USER, Shared).expect_err("enough for one"), Errno::EAGAIN);
+        for number in WAITING_OF_USER_MAX as u32..WAITING_MAX as u32 {
+            assert!(
+                matches!(locks.ask(C, USER + 1 + number, Exclusive), Ok(Asked::Waits(_))),
+                "{number}"
+            );
+        }
+        assert_eq!(locks.ask(C, 7, Shared).expect_err("full"), Errno::EAGAIN);
         drop(waiting);
         end(locks);
         let mut locks = Locks::default();
@@ -558,8 +612,8 @@ mod tests {
             done(&mut locks, Handle(10 + number), Shared);
         }
         open(&mut locks, A, "n");
-        assert_eq!(locks.ask(A, Shared).expect_err("too many"), Errno::ENOLCK);
+        assert_eq!(locks.ask(A, USER, Shared).expect_err("too many"), Errno::ENOLCK);
         done(&mut locks, A, Unlock);
-        assert_eq!(locks.ask(B, Unlock).expect_err("not open"), Errno::EBADF);
+        assert_eq!(locks.ask(B, USER, Unlock).expect_err("not open"), Errno::EBADF);
     }
 }
