@@ -68,6 +68,8 @@ kinds! {
         Fsync = "fsync",
         /// Allocates or punches.
         Fallocate = "fallocate",
+        /// Takes or ends a lock of `flock`.
+        Flock = "flock",
         /// Finds data or holes.
         LSeek = "lseek",
         /// Opens a directory.

@@ -50,6 +50,8 @@ const CAPABILITIES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
 pub(crate) struct Shared {
     /// The kernel knows passthrough and was asked for it.
     pub(crate) passthrough_offered: AtomicBool,
+    /// The kernel hands us the locks of `flock`.
+    pub(crate) flock_offered: AtomicBool,
     /// Requests that came.
     pub(crate) requests: Counts,
     /// Calls of the [`Vfs`] that panicked.
@@ -61,6 +63,7 @@ pub(crate) struct Adapter {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) want_passthrough: bool,
+    pub(crate) want_flock: bool,
     /// The kernel compares callers with owners and modes itself.
     pub(crate) kernel_checks: bool,
     pub(crate) user_xattrs: bool,
@@ -86,6 +89,10 @@ impl Adapter {
         if self.want_passthrough {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
         }
+        if self.want_flock {
+            // Not `FUSE_POSIX_LOCKS` beside it: what arrives does not say which of the two it is.
+            wanted |= InitFlags::FUSE_FLOCK_LOCKS;
+        }
         let granted = wanted & config.capabilities();
         if config.add_capabilities(granted).is_err() {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
@@ -94,6 +101,8 @@ impl Adapter {
             let depth = config.set_max_stack_depth(STACK_DEPTH_MAX);
             self.shared.passthrough_offered.store(depth.is_ok(), Ordering::Release);
         }
+        let flock = granted.contains(InitFlags::FUSE_FLOCK_LOCKS);
+        self.shared.flock_offered.store(flock, Ordering::Release);
         let sizes = config.set_max_write(TRANSFER_MAX_BYTES);
         let background = config.set_max_background(BACKGROUND_REQUESTS_MAX);
         tracing::debug!(?granted, missing = ?(wanted - granted), ?sizes, ?background, "fuse init");

@@ -104,6 +104,62 @@ impl Tasks {
     }
 }
 
+impl Tasks {
+    /// Tells whether a calling task has a signal to handle, so that its call has to end with `EINTR`.
+    /// `false` for one that cannot be seen.
+    pub fn is_interrupted(&self, thread: u32) -> bool {
+        if thread == 0 || self.refusal.is_some() {
+            return false;
+        }
+        let status = fs::read(format!("/proc/{thread}/status"));
+        status.is_ok_and(|text| {
+            Signals::parse(&text).is_some_and(|signals| signals.interrupt(thread))
+        })
+    }
+}
+
+/// The bit of SIGKILL in a set of signals.
+const KILL: u64 = 1 << (libc::SIGKILL - 1);
+
+/// The sets of signals in `/proc/<tid>/status`, and whose thread it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Signals {
+    process: u32,
+    /// Pending for this thread.
+    own: u64,
+    /// Pending for some thread of the process.
+    shared: u64,
+    blocked: u64,
+    ignored: u64,
+}
+
+impl Signals {
+    fn parse(status: &[u8]) -> Option<Self> {
+        let value = |key: &str| {
+            let mut lines = status.split(|byte| *byte == b'\n');
+            let value = lines.find_map(|line| line.strip_prefix(key.as_bytes()))?;
+            std::str::from_utf8(value).map(str::trim).ok()
+        };
+        let set = |key: &str| u64::from_str_radix(value(key)?, 16).ok();
+        Some(Self {
+            process: value("Tgid:")?.parse().ok()?,
+            own: set("SigPnd:")?,
+            shared: set("ShdPnd:")?,
+            blocked: set("SigBlk:")?,
+            ignored: set("SigIgn:")?,
+        })
+    }
+
+    /// A signal of the whole process is handled by one of its threads, the first if that does not block it.
+    /// The kernel wakes only that one: a call of another thread that ended for it would return an error
+    /// that no program knows (512). What kills the process is pending for every thread.
+    fn interrupt(&self, thread: u32) -> bool {
+        let shared = if thread == self.process { self.shared } else { 0 };
+        let pending = self.own | shared;
+        (pending & !(self.blocked | self.ignored)) | ((self.own | self.shared) & KILL) != 0
+    }
+}
+
 /// Tells whether a task has given up its memory, as one that exits has. Takes no lock of the task.
 fn has_no_memory(thread: u32) -> bool {
     let mut sizes = [0; 8];
@@ -177,6 +233,35 @@ mod tests {
         assert_eq!(4_195_328, 0x40_0400, "one of the two bits is that of a signal");
         assert_eq!(Stat::parse(b"7 (x"), None);
         assert_eq!(Stat::parse(b"7 (x) S 1"), None);
+    }
+
+    #[test]
+    fn signals_that_interrupt() {
+        let read = |sets: [&str; 4]| {
+            let [own, shared, blocked, ignored] = sets;
+            let text = format!(
+                "Name:\tSigPnd: x\nTgid:\t7\nPid:\t7\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n\
+                 SigIgn:\t{ignored}\nSigCgt:\t0000000000000000\n"
+            );
+            Signals::parse(text.as_bytes()).unwrap()
+        };
+        // SIGALRM is 14, SIGKILL is 9.
+        let (none, alarm, kill) = ("0000000000000000", "0000000000002000", "0000000000000100");
+        let table = [
+            ([none, none, none, none], (false, false)),
+            ([alarm, none, none, none], (true, true)),
+            ([none, alarm, none, none], (true, false)),
+            ([alarm, alarm, alarm, none], (false, false)),
+            ([alarm, alarm, none, alarm], (false, false)),
+            ([kill, none, "ffffffffffffffff", none], (true, true)),
+            ([none, kill, none, none], (true, true)),
+        ];
+        for (sets, (first, other)) in table {
+            let signals = read(sets);
+            assert_eq!((signals.interrupt(7), signals.interrupt(8)), (first, other), "{sets:?}");
+        }
+        assert_eq!(Signals::parse(b"Tgid:\t7\nSigPnd:\t0\n"), None);
+        assert!(!Tasks::detect().is_interrupted(process::own_id()));
     }
 
     #[test]

@@ -28,7 +28,7 @@ operations! {
     CopyFileRange "copy_file_range" Opendir "opendir" Readdir "readdir"
     ReaddirPlus "readdirplus" Releasedir "releasedir" Fsyncdir "fsyncdir" Statfs "statfs"
     Setxattr "setxattr" Getxattr "getxattr" Listxattr "listxattr" Removexattr "removexattr"
-    Access "access" Ioctl "ioctl"
+    Access "access" Ioctl "ioctl" Setlk "setlk"
 }
 
 #[derive(Debug)]

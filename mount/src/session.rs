@@ -38,6 +38,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether to ask for passthrough.
     pub want_passthrough: bool,
+    /// Whether to ask for the locks of `flock`. Otherwise the kernel keeps them, by inode.
+    pub want_flock: bool,
     /// A regular file in the cache directory, open for reading, by which it is found out whether the
     /// kernel passes through to that file system. None: no passthrough.
     pub probe_file: Option<File>,
@@ -90,6 +92,7 @@ impl Session {
             vfs: Arc::clone(vfs),
             runtime,
             want_passthrough,
+            want_flock: options.want_flock,
             kernel_checks: kernel_checks(options),
             user_xattrs: options.user_xattrs,
             shared: Arc::clone(&shared),
@@ -252,7 +255,12 @@ fn abilities<F: fuser::Filesystem>(
         }
         Some(file) => device::try_backing(session, file).err().map(|error| refusal_of(&error)),
     };
-    Abilities { passthrough: refusal.is_none(), passthrough_refusal: refusal }
+    let flock_refusal = match shared.flock_offered.load(Ordering::Acquire) {
+        true => None,
+        false if !options.want_flock => Some("switched off"),
+        false => Some("this kernel keeps them to itself (Linux 3.2 or later asks)"),
+    };
+    Abilities { passthrough: refusal.is_none(), passthrough_refusal: refusal, flock_refusal }
 }
 
 fn refusal_of(error: &io::Error) -> &'static str {

@@ -1,15 +1,22 @@
 //! One daemon at a time at a mount point.
 //!
-//! Owns the lock that all who mount at one place find, whatever their cache and runtime directories: the
-//! directory that the mount point lies in. Must never be all that keeps two daemons apart: that
-//! directory may be unreadable, or locked by somebody who has nothing to do with us.
+//! Owns the lock that all daemons of one user find who mount at one place, whatever their cache and runtime
+//! directories: a file that is named after the place, in a directory that belongs to that user alone. Must
+//! never lie where another user can open it: to hold a lock takes no more than that, and whoever holds this
+//! one keeps an unmount waiting. Must never be all that keeps two daemons apart: those of two users do not
+//! share it, and there may be no such directory.
 
 use std::fs::File;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
+
+use crate::process;
 
 /// How long one waits for others: mounting takes milliseconds, unless a mount does not answer.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -18,28 +25,147 @@ const POLL: Duration = Duration::from_millis(5);
 /// Held while the mounts at a place are looked at and changed.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// Locked as long as it is open.
-    _dir: Option<File>,
+    _held: Option<Held>,
+}
+
+/// A lock, which is held as long as the file is open.
+#[derive(Debug)]
+struct Held {
+    _file: File,
+    dir: OwnedFd,
+    name: String,
 }
 
 impl Turn {
     /// Waits for the turn at `mount_point` (free of links), but goes on without it where it cannot be had.
     pub(crate) fn take(mount_point: &Path) -> Self {
-        let Some(Ok(dir)) = mount_point.parent().map(File::open) else {
-            return Self { _dir: None };
-        };
-        let tries = LIMIT.as_millis() / POLL.as_millis();
-        for _ in 0..tries {
-            match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Self { _dir: Some(dir) },
+        let user = process::effective_user();
+        let dir = directories(user).iter().find_map(|dir| open_directory(dir, user).ok());
+        let held = dir.and_then(|dir| Held::wait(dir, name_of(mount_point)));
+        if held.is_none() {
+            tracing::warn!(mount_point = %mount_point.display(), "mounting without a lock");
+        }
+        Self { _held: held }
+    }
+}
+
+impl Held {
+    fn wait(dir: OwnedFd, name: String) -> Option<Self> {
+        let mut file = open_file(&dir, &name).ok()?;
+        for _ in 0..LIMIT.as_millis() / POLL.as_millis() {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if file.metadata().is_ok_and(|about| about.nlink() > 0) => {
+                    return Some(Self { _file: file, dir, name });
+                }
+                // Whoever held it has taken the file away.
+                Ok(()) => file = open_file(&dir, &name).ok()?,
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {
                     #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; limited")]
                     std::thread::sleep(POLL);
                 }
-                Err(_) => break,
+                Err(_) => return None,
             }
         }
-        tracing::warn!(mount_point = %mount_point.display(), "mounting without a lock");
-        Self { _dir: None }
+        None
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // While it is locked, so that nobody takes away another's.
+        let gone = rustix::fs::unlinkat(&self.dir, self.name.as_str(), AtFlags::empty());
+        if let Err(error) = gone {
+            tracing::debug!(%error, "the lock of a mount point stays");
+        }
+    }
+}
+
+/// Returns the directories of a user's locks, the first choice first. They go by nothing but the user: what
+/// the environment says may differ between two daemons. Not `/run/hearthfs`, which a service manager may
+/// remove with everything in it while locks are held.
+fn directories(user: u32) -> [PathBuf; 2] {
+    let first = match user {
+        0 => "/run/hearthfs-turns".to_owned(),
+        _ => format!("/run/user/{user}/hearthfs-turns"),
+    };
+    [first.into(), format!("/tmp/hearthfs-turns-{user}").into()]
+}
+
+/// Returns the name of the lock of a place. Two places of one name only wait for each other. The number must
+/// be the same in all versions (FNV-1a), and a path could be longer than a name.
+fn name_of(mount_point: &Path) -> String {
+    let add = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let bytes = mount_point.as_os_str().as_bytes();
+    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, add))
+}
+
+/// Opens a directory, which it makes if need be. Fails where others could write.
+fn open_directory(dir: &Path, user: u32) -> rustix::io::Result<OwnedFd> {
+    match rustix::fs::mkdir(dir, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::open(dir, flags, Mode::empty())?;
+    let about = rustix::fs::fstat(&held)?;
+    if about.st_uid != user || about.st_mode & 0o022 != 0 {
+        return Err(Errno::PERM);
+    }
+    Ok(held)
+}
+
+fn open_file(dir: &OwnedFd, name: &str) -> rustix::io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_same_in_all_versions() {
+        assert_eq!(name_of(Path::new("")), "cbf29ce484222325");
+        assert_eq!(name_of(Path::new("a")), "af63dc4c8601ec8c");
+        assert_ne!(name_of(Path::new("/mnt/a")), name_of(Path::new("/mnt/b")));
+    }
+
+    #[test]
+    fn one_at_a_time_and_nothing_stays() {
+        let base = tempfile::tempdir().unwrap();
+        let (dir, user) = (base.path().join("turns"), process::effective_user());
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..25 {
+                        let held = Held::wait(open_directory(&dir, user).unwrap(), "x".to_owned());
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        let mode = std::fs::metadata(dir.join("x")).unwrap().mode();
+                        assert_eq!(mode & 0o777, 0o600);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(held.unwrap());
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_a_private_directory_will_do() {
+        let base = tempfile::tempdir().unwrap();
+        let (dir, user) = (base.path().join("turns"), process::effective_user());
+        open_directory(&dir, user).unwrap();
+        open_directory(&dir, user).unwrap();
+        assert_eq!(open_directory(&dir, user + 1).unwrap_err(), Errno::PERM, "another user's");
+        let link = base.path().join("link");
+        symlink(&dir, &link).unwrap();
+        assert!(open_directory(&link, user).is_err(), "a link");
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(open_directory(&dir, user).unwrap_err(), Errno::PERM, "open to others");
     }
 }

@@ -60,7 +60,7 @@ macro_rules! errnos {
 errnos! {
     EPERM ENOENT EINTR EIO EBADF EAGAIN ENOMEM EACCES EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR
     EINVAL ENFILE EMFILE ETXTBSY EFBIG ENOSPC EROFS EMLINK ERANGE ENAMETOOLONG ENOSYS ENOTEMPTY
-    ELOOP ENODATA EOVERFLOW EOPNOTSUPP ETIMEDOUT ESTALE ESHUTDOWN ENXIO
+    ELOOP ENODATA EOVERFLOW EOPNOTSUPP ETIMEDOUT ESTALE ESHUTDOWN ENXIO ENOLCK
 }
 
 impl From<std::io::Error> for Errno {
@@ -77,7 +77,7 @@ pub type Reply<T> = Result<T, Errno>;
 pub enum Answer<T> {
     /// The answer.
     Now(Reply<T>),
-    /// The answer when it comes; the implementor bounds the wait.
+    /// The answer when it comes; the implementor bounds the wait, or the caller's signals do.
     Later(Pin<Box<dyn Future<Output = Reply<T>> + Send>>),
 }
 
@@ -242,6 +242,17 @@ pub struct OpenFlags {
     pub direct: bool,
 }
 
+/// What `flock(2)` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlockKind {
+    /// `LOCK_SH`.
+    Shared,
+    /// `LOCK_EX`.
+    Exclusive,
+    /// `LOCK_UN`.
+    Unlock,
+}
+
 /// A new value for a time stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
@@ -338,6 +349,8 @@ pub struct Abilities {
     pub passthrough: bool,
     /// Why not, when not.
     pub passthrough_refusal: Option<&'static str>,
+    /// Why [`Vfs::flock`] is never called, when it is not: the kernel then keeps those locks, by inode.
+    pub flock_refusal: Option<&'static str>,
 }
 
 /// A file system as the kernel sees it. Every call may come from several threads at once, and none
@@ -430,6 +443,17 @@ pub trait Vfs: Send + Sync + 'static {
         offset: u64,
         length: u64,
         mode: i32,
+    ) -> Answer<()>;
+    /// Takes, changes or ends the `flock` of an open file. Without `wait`, `EAGAIN` if another open file has
+    /// one that conflicts. With it the answer comes when the lock does, however long that takes, or is
+    /// `EINTR` when the caller has a signal to handle. The end of the handle ends its lock.
+    fn flock(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        kind: FlockKind,
+        wait: bool,
     ) -> Answer<()>;
     /// Finds data or a hole; `whence` as in `lseek(2)`.
     fn lseek(&self, ino: Ino, handle: Handle, offset: i64, whence: i32) -> Answer<i64>;

@@ -33,6 +33,7 @@ fn options(point: &Path, store: &Path) -> MountOptions {
         user_xattrs: true,
         threads: 2,
         want_passthrough: true,
+        want_flock: false,
         probe_file: Some(tempfile::tempfile_in(store).unwrap()),
     }
 }
@@ -276,6 +277,38 @@ fn passthrough_is_refused_with_a_reason() {
     assert!(shelf.take_trace().iter().any(|op| op == "write"));
     above.unmount(false).unwrap();
     above.wait().unwrap();
+}
+
+#[test]
+fn locks_of_flock_come_here_if_asked_for() {
+    if skipped("locks_of_flock_come_here_if_asked_for") {
+        return;
+    }
+    for wanted in [true, false] {
+        let m =
+            Mounted::with(Manners::new(Way::Passthrough), |options| options.want_flock = wanted);
+        let refusal = (!wanted).then_some("switched off");
+        assert_eq!(m.session.abilities().flock_refusal, refusal);
+        let holder = File::create(m.path("f")).unwrap();
+        let other = File::create(m.path("f")).unwrap();
+        m.shelf.take_trace();
+        holder.lock().unwrap();
+        assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+        holder.unlock().unwrap();
+        other.try_lock_shared().unwrap();
+        let mut seen = m.shelf.take_trace();
+        seen.retain(|op| op.starts_with("flock"));
+        let all = [
+            "flock Exclusive true",
+            "flock Exclusive false",
+            "flock Unlock true",
+            "flock Shared false",
+        ];
+        assert_eq!(seen, if wanted { &all[..] } else { &[] });
+        drop(other);
+        // Nobody waits for the RELEASE that ends it.
+        common::within(Duration::from_secs(5), "the end of a lock", || holder.try_lock().is_ok());
+    }
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn options(point: &Path, name: &str) -> MountOptions {
         user_xattrs: true,
         threads: 1,
         want_passthrough: false,
+        want_flock: false,
         probe_file: None,
     }
 }

@@ -118,6 +118,9 @@ fn table(status: &Status) -> String {
     if status.read_only {
         io.push_str(", read-only");
     }
+    if let Some(reason) = &status.io.locks_by_inode {
+        write!(io, ", flock by inode ({reason})").ok();
+    }
     row("i/o", io);
     if let Some(note) = &status.pid_namespace {
         row("note", note.clone());
@@ -200,7 +203,11 @@ mod tests {
             remote: Some("s3://bucket".into()),
             health: Some(Health { up: false, since_ms: 61_000, last_error: Some("503".into()) }),
             backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
-            io: IoReport { mode: "ordinary".into(), reason: Some("not root".into()) },
+            io: IoReport {
+                mode: "ordinary".into(),
+                reason: Some("not root".into()),
+                locks_by_inode: Some("no such kernel".into()),
+            },
             rules: Some(RulesReport { state: "missing".into(), detail: Some("no rule".into()) }),
             ..Status::default()
         };
@@ -209,7 +216,7 @@ mod tests {
             "/mnt/cache\n",
             "s3://bucket, DOWN for 1m1s: 503",
             "1 change, 2.0 KiB, oldest 0.4 s",
-            "ordinary (not root)",
+            "ordinary (not root), flock by inode (no such kernel)",
             "rules     missing: no rule\n",
             "0 hits, 0 misses",
         ] {

@@ -130,6 +130,8 @@ pub struct IoReport {
     pub mode: String,
     /// Why not passthrough.
     pub reason: Option<String>,
+    /// Why the kernel keeps the locks of `flock`, by inode, when it does: they may then not exclude.
+    pub locks_by_inode: Option<String>,
 }
 
 /// How the remote does.

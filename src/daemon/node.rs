@@ -238,6 +238,7 @@ impl Node for MountedNode {
             io: IoReport {
                 mode: mode.to_owned(),
                 reason: abilities.and_then(|a| a.passthrough_refusal).map(ToOwned::to_owned),
+                locks_by_inode: abilities.and_then(|a| a.flock_refusal).map(ToOwned::to_owned),
             },
             read_only: self.settings.mount.read_only,
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),

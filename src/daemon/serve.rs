@@ -126,6 +126,7 @@ fn mount(
         },
         user_xattrs: settings.mount.xattrs,
         threads: settings.mount.threads.unwrap_or(REQUEST_THREADS),
+        want_flock: true,
         want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
         probe_file: Some(rooms.probe_file()?),
     };

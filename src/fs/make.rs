@@ -186,7 +186,7 @@ impl Filesystem {
     /// Makes a further name for a published file.
     fn link_at(&self, ino: Ino, spot: &Spot) -> Reply<Found> {
         let turn = self.0.rooms.ledger.begin();
-        let (ops, entry, names) = {
+        let (ops, entry, old) = {
             let state = self.0.state.lock();
             let path = state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))?;
             if self.is_taken(&state, spot, &path) {
@@ -215,8 +215,8 @@ impl Filesystem {
         };
         state.names.set_group(published.entry.link, ino);
         state.renew(ino, published);
-        debug_assert!(state.names.bound(&names).is_none_or(|bound| bound == ino));
         state.names.bind(spot, ino);
+        state.locks.link(&old, spot);
         self.found(&mut state, Lead::lasting(ino), Some(spot))
     }
 }

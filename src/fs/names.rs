@@ -81,6 +81,11 @@ impl Names {
         ino
     }
 
+    /// Reports whether anything is known of a name.
+    pub(super) fn knows(&self, spot: &Spot) -> bool {
+        self.slots.contains_key(spot)
+    }
+
     /// Returns the inode that a name is bound to.
     pub(super) fn bound(&self, spot: &Spot) -> Option<Ino> {
         self.slots.get(spot)?.bound

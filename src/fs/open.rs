@@ -409,14 +409,14 @@ impl Filesystem {
             Mode::Cached => Io::Cached { keep: true },
             Mode::Direct => Io::Direct,
         };
-        let handle = state.handles.add_file(reader(ino, wish.who, Bytes::Source(source)));
+        let handle = state.add_file(reader(ino, wish.who, Bytes::Source(source)));
         Opened { handle, io, no_flush: true }
     }
 
     /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
     fn attach_bytes(state: &mut State, ino: Ino, who: Who, bytes: Bytes) -> Opened {
         let io = beside(state, ino);
-        let handle = state.handles.add_file(reader(ino, who, bytes));
+        let handle = state.add_file(reader(ino, who, bytes));
         Opened { handle, io, no_flush: true }
     }
 
@@ -479,7 +479,7 @@ impl Filesystem {
         {
             live.mapped = true;
         }
-        let handle = state.handles.add_file(OpenFile {
+        let handle = state.add_file(OpenFile {
             ino,
             who,
             write: true,

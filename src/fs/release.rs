@@ -56,7 +56,7 @@ impl Filesystem {
     }
 
     fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
-        let file = state.handles.remove_file(handle)?;
+        let file = state.remove_file(handle)?;
         let last = state.live_of(&file).and_then(|id| {
             let live = state.lives.get_mut(id)?;
             live.writers -= 1;

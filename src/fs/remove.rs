@@ -44,6 +44,7 @@ impl Filesystem {
         }
         self.keep_linked(&mut state, &spot);
         state.retire(&spot);
+        state.locks.unlink(&spot);
         super::state::close_files(state);
         Ok(())
     }

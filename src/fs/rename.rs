@@ -180,12 +180,14 @@ impl Filesystem {
                 self.keep_linked(state, &to.spot);
                 state.retire(&to.spot);
                 state.move_slot(&from.spot, &to.spot);
+                state.locks.rename(&from.spot, &to.spot);
             }
             Move::Exchange => {
                 let aside: Spot = (from.spot.0, Box::from(&b"\0exchange"[..]));
                 state.move_slot(&from.spot, &aside);
                 state.move_slot(&to.spot, &from.spot);
                 state.move_slot(&aside, &to.spot);
+                state.locks.exchange(&from.spot, &to.spot);
             }
         }
         renew_moved(state, moved, puts, &stamps);
@@ -210,6 +212,7 @@ impl Filesystem {
                 live.base = to.seen.as_ref().and_then(|seen| seen.stamp);
             }
         }
+        state.locks.rename(&from.spot, &to.spot);
         for dir in [from.path.parent(), to.path.parent()].into_iter().flatten() {
             self.0.rooms.ledger.touch_directory(&dir);
         }

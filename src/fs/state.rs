@@ -1,16 +1,17 @@
-//! The state under the room's one lock: names, live files, handles, retries.
+//! The state under the room's one lock: names, live files, handles, locks of names, retries.
 //!
 //! Owns the steps in which these move together. Must never be held while the disk is used, but for a look at
 //! the size and time of an open file.
 
 use std::sync::Arc;
 
-use hearthfs_mount::{Ino, OpenFlags};
+use hearthfs_mount::{Handle, Ino, OpenFlags};
 use parking_lot::MutexGuard;
 
 use super::handles::{Handles, OpenFile};
 use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
 use super::live::{Lives, Stage};
+use super::locks::Locks;
 use super::names::Names;
 use super::retry::{Retries, Retry};
 use super::who::Who;
@@ -23,6 +24,7 @@ pub(super) struct State {
     pub(super) names: Names,
     pub(super) lives: Lives,
     pub(super) handles: Handles,
+    pub(super) locks: Locks,
     pub(super) retries: Retries,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
@@ -34,9 +36,23 @@ impl State {
             names: Names::new(),
             lives: Lives::default(),
             handles: Handles::default(),
+            locks: Locks::default(),
             retries: Retries::default(),
             let_go: Vec::new(),
         }
+    }
+
+    /// Adds an open file, which shares the lock of its name.
+    pub(super) fn add_file(&mut self, file: OpenFile) -> Handle {
+        let handle = self.handles.add_file(file);
+        self.share_lock(handle);
+        handle
+    }
+
+    /// Takes an open file out, and ends the lock that it holds.
+    pub(super) fn remove_file(&mut self, handle: Handle) -> Option<OpenFile> {
+        self.locks.close(handle);
+        self.handles.remove_file(handle)
     }
 
     /// Returns what an inode is, or would be, as an entry; `None` for a directory.

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use hearthfs_mount::{
-    Abilities, Answer, Attr, Caller, Created, DirSink, Found, Handle, Ino, Lookup, OpenFlags,
-    Opened, RenameMode, Reply, SetAttr, StatFs, Vfs, XattrMode,
+    Abilities, Answer, Attr, Caller, Created, DirSink, FlockKind, Found, Handle, Ino, Lookup,
+    OpenFlags, Opened, RenameMode, Reply, SetAttr, StatFs, Vfs, XattrMode,
 };
 
 use super::filesystem::Filesystem;
@@ -153,6 +153,18 @@ impl Vfs for Filesystem {
     fn fallocate(&self, _: Ino, handle: Handle, offset: u64, length: u64, mode: i32) -> Answer<()> {
         self.count(Operation::Fallocate);
         self.allocate(handle, offset, length, mode).into()
+    }
+
+    fn flock(
+        &self,
+        caller: &Caller,
+        _: Ino,
+        handle: Handle,
+        kind: FlockKind,
+        wait: bool,
+    ) -> Answer<()> {
+        self.count(Operation::Flock);
+        self.flock_file(caller, handle, kind, wait)
     }
 
     fn lseek(&self, _: Ino, handle: Handle, offset: i64, whence: i32) -> Answer<i64> {

@@ -131,6 +131,19 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     });
 }
 
+/// Whoever may read a directory can lock it.
+#[test]
+fn commands_unmount_whoever_locks_the_directory_above() {
+    let site = Site::new();
+    let mut node = Node::start(&site, "m", None, Options::new(Io::best()));
+    let above = std::fs::File::open(site.path()).must("open the directory above");
+    above.lock().must("lock the directory above");
+    let start = now();
+    node.command(&["unmount", &text(&node.mount)]).good();
+    assert!(start.elapsed().as_millis() < 5_000, "it took {:?}", start.elapsed());
+    node.await_end(5_000);
+}
+
 fn commands_unmount_now_leaves_the_backlog(io: Io) {
     let mut cluster = Cluster::with(Store::dir, &Options::new(io).deadline("1s"));
     Hand::new().put(&cluster.a.at("before"), b"x").must("put");

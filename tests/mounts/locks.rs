@@ -1,11 +1,16 @@
 //! Locks on one node: `flock`, record locks, lock files that many hold open at once.
 
+use std::path::Path;
+
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
 
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, now, sleep_ms,
+};
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 const EXCLUSIVE: u32 = 2;
@@ -144,3 +149,354 @@ fn locks_by_existence_have_one_winner(io: Io) {
     }
 }
 in_both_modes!(locks_by_existence_have_one_winner);
+
+/// The modes of `open()` in Python.
+fn modes() -> [(&'static str, OFlags); 6] {
+    let append = OFlags::APPEND.union(OFlags::CREATE);
+    [
+        ("r", OFlags::RDONLY),
+        ("r+", OFlags::RDWR),
+        ("a", append.union(OFlags::WRONLY)),
+        ("a+", append.union(OFlags::RDWR)),
+        ("w", IN_PLACE),
+        ("w+", READ_WRITE.union(OFlags::TRUNC)),
+    ]
+}
+
+/// Does the same on a disk, which says what is right, and on a mount.
+fn on_disk_and_mount(io: Io, act: impl Fn(&Path)) {
+    let site = Site::new();
+    act(&site.dir("disk"));
+    let node = Node::start(&site, "m", None, Options::new(io));
+    act(&node.mount);
+}
+
+fn hands<const N: usize>() -> [Hand; N] {
+    std::array::from_fn(|_| Hand::new())
+}
+
+/// Opens with a mode, makes the lock exclusive, and keeps it.
+fn hold(hand: &mut Hand, path: &Path, flags: OFlags) -> i64 {
+    let fd = hand.open(path, flags, 0o644).must("open");
+    hand.flock(fd, EXCLUSIVE).must("lock");
+    fd
+}
+
+/// Reports whether somebody who opens a file now is kept out.
+fn is_locked(path: &Path) -> bool {
+    let mut hand = Hand::new();
+    let fd = hand.open(path, READ_WRITE, 0o644).must("open");
+    let refused = match hand.flock(fd, SHARED) {
+        Ok(()) => false,
+        Err(errno) => {
+            assert_eq!(errno, Errno::AGAIN);
+            true
+        }
+    };
+    // A killed writer would leave nothing of a file that it has made.
+    hand.close(fd).must("close");
+    refused
+}
+
+/// By the time the second comes the name leads to a version of another node's.
+fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
+    let cluster = Cluster::two(io);
+    let emptied = READ_WRITE | OFlags::TRUNC;
+    for content in ["", "pid"] {
+        let lock = format!("{content}.lock");
+        let (here, there) = (cluster.a.at(&lock), cluster.b.at(&lock));
+        let [mut rank0, mut rank1, mut other] = hands();
+        let held = hold(&mut rank0, &here, emptied);
+        // Locks are each node's own.
+        let fd = hold(&mut other, &there, emptied);
+        other.write(fd, content.as_bytes()).must("write");
+        other.close(fd).must("close");
+        let later = format!("{content}.later");
+        other.put(&cluster.b.at(&later), b"x").must("put");
+        cluster.settle();
+        eventually(5_000, "what came later arrives", || {
+            std::fs::metadata(cluster.a.at(&later)).map_err(|error| error.to_string())
+        });
+        for (word, flags) in openings().into_iter().chain(modes()) {
+            let mut hand = Hand::new();
+            let fd = hand.open(&here, flags, 0o644).must("open");
+            assert_eq!(hand.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "{word} {content}");
+            hand.close(fd).must("close");
+        }
+        let fd = rank1.open(&here, emptied, 0o644).must("open");
+        rank1.begin_flock(fd, EXCLUSIVE);
+        assert!(rank1.heard(200).is_none(), "a second holder");
+        rank0.close(held).must("close");
+        assert_eq!(rank1.heard(3_000), Some(Ok(())));
+    }
+}
+in_both_modes!(p15_locks_hold_while_another_node_uses_the_name);
+
+fn p15_locks_exclude_whatever_the_open_modes(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let [mut one, mut other] = hands();
+        for content in ["", "content"] {
+            for (first, first_flags) in modes() {
+                for (second, second_flags) in modes() {
+                    let path = dir.join(format!("{first} {second} {}", content.len()));
+                    std::fs::write(&path, content).must("write");
+                    let one_fd = one.open(&path, first_flags, 0o644).must("open");
+                    let other_fd = other.open(&path, second_flags, 0o644).must("open");
+                    for (held, asked) in [
+                        (SHARED, SHARED),
+                        (SHARED, EXCLUSIVE),
+                        (EXCLUSIVE, SHARED),
+                        (EXCLUSIVE, EXCLUSIVE),
+                    ] {
+                        let what = format!("{}: {held} {asked}", path.display());
+                        one.flock(one_fd, held).must(&what);
+                        let refused = held != SHARED || asked != SHARED;
+                        let wanted = if refused { Err(Errno::AGAIN) } else { Ok(()) };
+                        assert_eq!(other.flock(other_fd, asked), wanted, "{what}");
+                        one.flock(one_fd, UNLOCK).must(&what);
+                        other.flock(other_fd, asked).must(&what);
+                        other.flock(other_fd, UNLOCK).must(&what);
+                    }
+                    one.close(one_fd).must("close");
+                    other.close(other_fd).must("close");
+                }
+            }
+        }
+    });
+}
+in_both_modes!(p15_locks_exclude_whatever_the_open_modes);
+
+/// Nobody waits for the kernel's word of a close, yet who comes after it is not refused.
+fn p15_locks_end_with_the_close(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let [mut one, mut other] = hands();
+        let path = dir.join("n");
+        let mut fd = hold(&mut one, &path, READ_WRITE);
+        for round in 0..100 {
+            let next = other.open(&path, READ_WRITE, 0o644).must("open");
+            one.close(fd).must("close");
+            assert_eq!(other.flock(next, EXCLUSIVE), Ok(()), "round {round}");
+            fd = next;
+            std::mem::swap(&mut one, &mut other);
+        }
+    });
+}
+in_both_modes!(p15_locks_end_with_the_close);
+
+fn p15_locks_end_with_a_killed_holder(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let path = dir.join("n");
+        for _ in 0..5 {
+            let [mut holder, mut waiter] = hands();
+            hold(&mut holder, &path, READ_WRITE);
+            let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
+            waiter.begin_flock(fd, EXCLUSIVE);
+            assert!(waiter.heard(50).is_none());
+            holder.kill(Signal::KILL);
+            assert_eq!(waiter.heard(3_000), Some(Ok(())));
+            waiter.kill(Signal::KILL);
+            assert!(!is_locked(&path));
+        }
+    });
+}
+in_both_modes!(p15_locks_end_with_a_killed_holder);
+
+fn p15_locks_come_in_the_order_of_waiting(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let path = dir.join("n");
+        let mut holder = Hand::new();
+        let held = hold(&mut holder, &path, READ_WRITE);
+        let mut waiters: [Hand; 4] = hands();
+        let fds = waiters.each_mut().map(|waiter| {
+            let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
+            waiter.begin_flock(fd, EXCLUSIVE);
+            assert!(waiter.heard(100).is_none(), "it waits");
+            fd
+        });
+        holder.flock(held, UNLOCK).must("unlock");
+        for at in 0..waiters.len() {
+            assert_eq!(waiters[at].heard(3_000), Some(Ok(())), "waiter {at}");
+            for later in &mut waiters[at + 1..] {
+                assert!(later.heard(20).is_none(), "it is not its turn");
+            }
+            waiters[at].flock(fds[at], UNLOCK).must("unlock");
+        }
+    });
+}
+in_both_modes!(p15_locks_come_in_the_order_of_waiting);
+
+fn p15_locks_let_waiters_handle_signals(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let path = dir.join("n");
+        let [mut holder, mut waiter] = hands();
+        let held = hold(&mut holder, &path, READ_WRITE);
+        let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
+        for _ in 0..3 {
+            waiter.catch(Signal::ALARM, false);
+            waiter.begin_flock(fd, EXCLUSIVE);
+            assert!(waiter.heard(50).is_none());
+            waiter.signal(Signal::ALARM);
+            assert_eq!(waiter.heard(2_000), Some(Err(Errno::INTR)), "as Python wants it");
+        }
+        waiter.catch(Signal::ALARM, true);
+        waiter.begin_flock(fd, EXCLUSIVE);
+        for _ in 0..3 {
+            waiter.signal(Signal::ALARM);
+            assert!(waiter.heard(120).is_none(), "it goes on waiting");
+        }
+        // A process that is stopped meanwhile waits on.
+        waiter.signal(Signal::STOP);
+        sleep_ms(120);
+        waiter.signal(Signal::CONT);
+        assert!(waiter.heard(120).is_none(), "it goes on waiting");
+        holder.flock(held, UNLOCK).must("unlock");
+        assert_eq!(waiter.heard(3_000), Some(Ok(())));
+    });
+}
+in_both_modes!(p15_locks_let_waiters_handle_signals);
+
+fn p15_locks_let_waiters_be_killed(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let path = dir.join("n");
+        let mut holder = Hand::new();
+        let held = hold(&mut holder, &path, READ_WRITE);
+        for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+            let mut waiter = Hand::new();
+            let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
+            waiter.begin_flock(fd, EXCLUSIVE);
+            assert!(waiter.heard(50).is_none());
+            let start = now();
+            waiter.kill(signal);
+            assert!(start.elapsed().as_millis() < 2_000, "{signal:?} took {:?}", start.elapsed());
+        }
+        holder.flock(held, UNLOCK).must("unlock");
+        assert!(!is_locked(&path), "the lock of one who died waiting");
+    });
+}
+in_both_modes!(p15_locks_let_waiters_be_killed);
+
+fn p15_locks_go_where_the_name_goes(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        for flags in [READ_WRITE, OFlags::RDONLY] {
+            let at = |name: &str| dir.join(name);
+            for name in ["n", "x", "y"] {
+                std::fs::write(at(name), name).must("write");
+            }
+            let [mut holder, mut member, mut mover] = hands();
+            let held = hold(&mut holder, &at("n"), flags);
+            let fd = member.open(&at("n"), flags, 0).must("open");
+            mover.rename(&at("n"), &at("m")).must("rename");
+            assert!(is_locked(&at("m")), "under its new name");
+            assert!(!is_locked(&at("n")), "another file with the old name");
+            mover.rename(&at("m"), &at("x")).must("rename over");
+            assert!(is_locked(&at("x")), "in another's place");
+            mover.rename_with(&at("x"), &at("y"), 2).must("exchange");
+            assert!(is_locked(&at("y")) && !is_locked(&at("x")), "exchanged");
+            mover.link(&at("y"), &at("z")).must("link");
+            assert!(is_locked(&at("z")), "by another name of it");
+            mover.unlink(&at("y")).must("unlink");
+            assert!(is_locked(&at("z")), "by the name that stays");
+            // What takes its place is another file; who has it open keeps its lock.
+            mover.rename(&at("x"), &at("z")).must("rename over");
+            assert!(!is_locked(&at("z")), "the file that replaced it");
+            assert_eq!(member.flock(fd, SHARED), Err(Errno::AGAIN));
+            holder.flock(held, UNLOCK).must("unlock");
+            member.flock(fd, EXCLUSIVE).must("lock");
+            assert_eq!(holder.flock(held, SHARED), Err(Errno::AGAIN));
+            drop((holder, member));
+
+            let mut holder = Hand::new();
+            mover.mkdir(&at("d")).must("mkdir");
+            hold(&mut holder, &at("d/n"), READ_WRITE);
+            mover.rename(&at("d"), &at("e")).must("rename a directory");
+            assert!(is_locked(&at("e/n")), "in a directory that moved");
+            mover.unlink(&at("e/n")).must("unlink");
+            mover.rmdir(&at("e")).must("rmdir");
+            mover.unlink(&at("z")).must("unlink");
+        }
+    });
+}
+in_both_modes!(p15_locks_go_where_the_name_goes);
+
+fn p15_locks_start_anew_after_an_unlink(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let path = dir.join("n");
+        for flags in [READ_WRITE, OFlags::RDWR, OFlags::RDONLY] {
+            if !flags.contains(OFlags::CREATE) {
+                std::fs::write(&path, "content").must("write");
+            }
+            let [mut holder, mut member, mut remover] = hands();
+            let held = hold(&mut holder, &path, flags);
+            let fd = member.open(&path, flags, 0o644).must("open");
+            remover.unlink(&path).must("unlink");
+            assert_eq!(member.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "they have it open still");
+            let mut next = Hand::new();
+            let held_next = hold(&mut next, &path, READ_WRITE);
+            assert!(is_locked(&path), "the next file with the name");
+            holder.flock(held, UNLOCK).must("unlock");
+            member.flock(fd, EXCLUSIVE).must("lock");
+            assert!(is_locked(&path), "the next file with the name");
+            next.close(held_next).must("close");
+            assert!(!is_locked(&path), "free, whatever is done to the one before");
+            remover.unlink(&path).must("unlink");
+        }
+    });
+}
+in_both_modes!(p15_locks_start_anew_after_an_unlink);
+
+/// A lock belongs to the open file, whoever has a descriptor of it.
+fn p15_locks_are_shared_by_descriptors_of_one_open(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let path = dir.join("n");
+        let mut holder = Hand::new();
+        let fd = hold(&mut holder, &path, READ_WRITE);
+        let again = holder.dup(fd).must("dup");
+        holder.flock(again, EXCLUSIVE).must("its own lock");
+        holder.close(fd).must("close");
+        sleep_ms(50);
+        assert!(is_locked(&path), "a duplicate keeps it");
+        holder.flock(again, UNLOCK).must("unlock");
+        assert!(!is_locked(&path), "a duplicate ends it");
+        holder.flock(again, EXCLUSIVE).must("lock");
+        let child = holder.fork_and_hold();
+        holder.close(again).must("close");
+        sleep_ms(50);
+        assert!(is_locked(&path), "a child keeps it");
+        kill_process(child, Signal::KILL).must("kill a child");
+        eventually(3_000, "the child's end", || {
+            if is_locked(&path) { Err("locked".to_owned()) } else { Ok(()) }
+        });
+        // Two opens by one process are two.
+        let fd = hold(&mut holder, &path, READ_WRITE);
+        let other = holder.open(&path, READ_WRITE, 0o644).must("open");
+        assert_eq!(holder.flock(other, SHARED), Err(Errno::AGAIN));
+        holder.flock(fd, SHARED).must("share");
+        holder.flock(other, SHARED).must("share");
+        // A change that is refused has let the old lock go.
+        assert_eq!(holder.flock(fd, EXCLUSIVE), Err(Errno::AGAIN));
+        holder.flock(other, EXCLUSIVE).must("alone");
+    });
+}
+in_both_modes!(p15_locks_are_shared_by_descriptors_of_one_open);
+
+fn p15_locks_stay_when_content_is_replaced(io: Io) {
+    on_disk_and_mount(io, |dir| {
+        let path = dir.join("n");
+        for (word, flags) in modes() {
+            std::fs::write(&path, "content").must("write");
+            let [mut holder, mut member, mut writer] = hands();
+            let held = hold(&mut holder, &path, flags);
+            let fd = member.open(&path, flags, 0o644).must("open");
+            for content in [b"one".as_slice(), b"", b"another"] {
+                writer.put(&path, content).must("write in place");
+                assert!(is_locked(&path), "{word}");
+                writer.truncate(&path, 1).must("truncate");
+                assert!(is_locked(&path), "{word}");
+            }
+            assert_eq!(member.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "{word}");
+            holder.close(held).must("close");
+            assert!(!is_locked(&path), "{word}");
+        }
+    });
+}
+in_both_modes!(p15_locks_stay_when_content_is_replaced);

@@ -256,6 +256,14 @@ static void op_spawn(void) {
   done(status);
 }
 
+static void caught(int signal_number) { (void)signal_number; }
+
+/* catch SIGNAL RESTART: handles a signal by doing nothing. Calls that it interrupts go on, or fail. */
+static void op_catch(void) {
+  struct sigaction action = { .sa_handler = caught, .sa_flags = num(2) ? SA_RESTART : 0 };
+  done(sigaction((int)num(1), &action, NULL));
+}
+
 /* freeze TID: stops one thread of another process until this process ends. */
 static void op_freeze(void) {
   pid_t tid = (pid_t)num(1);
@@ -381,6 +389,7 @@ static int processes(void) {
   else if (is("unmap")) op_unmap();
   else if (is("forkhold")) op_forkhold();
   else if (is("spawn")) op_spawn();
+  else if (is("catch")) op_catch();
   else if (is("freeze")) op_freeze();
   else if (is("call")) op_call();
   else if (is("recall")) op_recall();

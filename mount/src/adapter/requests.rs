@@ -338,6 +338,32 @@ impl fuser::Filesystem for Adapter {
         );
     }
 
+    /// Always of `flock`: no other kind is asked for. The owner is the open file, as the handle is, and of
+    /// the two only the handle is never used again; its RELEASE ends its lock.
+    fn setlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        _lock_owner: fuser::LockOwner,
+        _start: u64,
+        _end: u64,
+        kind: i32,
+        _pid: u32,
+        wait: bool,
+        reply: fuser::ReplyEmpty,
+    ) {
+        let caller = translate::caller(request);
+        match translate::flock_kind(kind) {
+            Ok(kind) => self.settle(
+                Op::Setlk,
+                |vfs| vfs.flock(&caller, translate::ino(ino), Handle(handle.0), kind, wait),
+                |answer| replies::empty(answer, reply),
+            ),
+            Err(errno) => reply.error(translate::errno(errno)),
+        }
+    }
+
     fn lseek(
         &self,
         _request: &Request,

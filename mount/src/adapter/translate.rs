@@ -5,7 +5,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::vfs::{
-    Attr, Caller, Errno, FileType, Found, Ino, OpenFlags, RenameMode, SetTime, Timespec, XattrMode,
+    Attr, Caller, Errno, FileType, FlockKind, Found, Ino, OpenFlags, RenameMode, SetTime, Timespec,
+    XattrMode,
 };
 
 pub(super) fn caller(request: &fuser::Request) -> Caller {
@@ -139,6 +140,15 @@ pub(super) fn rename_mode(flags: fuser::RenameFlags) -> Result<RenameMode, Errno
     }
 }
 
+pub(super) fn flock_kind(kind: i32) -> Result<FlockKind, Errno> {
+    match kind {
+        libc::F_RDLCK => Ok(FlockKind::Shared),
+        libc::F_WRLCK => Ok(FlockKind::Exclusive),
+        libc::F_UNLCK => Ok(FlockKind::Unlock),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 pub(super) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
     match flags {
         0 => Ok(XattrMode::Any),
@@ -199,6 +209,19 @@ mod tests {
         for (flags, mode) in table {
             assert_eq!(rename_mode(flags), mode, "{flags:?}");
         }
+    }
+
+    #[test]
+    fn locks_of_three_kinds() {
+        let table = [
+            (libc::F_RDLCK, FlockKind::Shared),
+            (libc::F_WRLCK, FlockKind::Exclusive),
+            (libc::F_UNLCK, FlockKind::Unlock),
+        ];
+        for (kind, wanted) in table {
+            assert_eq!(flock_kind(kind), Ok(wanted));
+        }
+        assert_eq!(flock_kind(7), Err(Errno::EINVAL));
     }
 
     #[test]

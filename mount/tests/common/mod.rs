@@ -42,6 +42,7 @@ impl Mounted {
             user_xattrs: true,
             threads: 2,
             want_passthrough: manners.way == Way::Passthrough,
+            want_flock: true,
             probe_file: Some(tempfile::tempfile_in(&store).unwrap()),
         };
         change(&mut options);

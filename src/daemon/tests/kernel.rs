@@ -51,7 +51,11 @@ impl<'a> Kernel<'a> {
     fn up(&mut self) {
         let mount_point = self.settings.local.cache_dir.parent().unwrap();
         let rooms = build::rooms(self.runtime.handle(), &self.settings, mount_point).unwrap();
-        rooms.fs.start(Abilities { passthrough: self.passthrough, passthrough_refusal: None });
+        rooms.fs.start(Abilities {
+            passthrough: self.passthrough,
+            passthrough_refusal: None,
+            flock_refusal: None,
+        });
         self.rooms = Some(rooms);
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Hand, hex};
 use crate::harness::Must as _;
@@ -29,6 +30,23 @@ impl Hand {
     /// A POSIX record lock over a range: 0 read, 1 write, 2 unlock.
     pub(crate) fn setlk(&mut self, fd: i64, kind: u32, at: u64, len: u64) -> Result<(), Errno> {
         self.done(&format!("setlk {fd} {kind} {at} {len}"))
+    }
+
+    /// Forks a child that keeps every descriptor open until it is killed.
+    pub(crate) fn fork_and_hold(&mut self) -> Pid {
+        let child = self.call("forkhold").must("fork") as i32;
+        Pid::from_raw(child).must("a process id")
+    }
+
+    /// Has a handler for a signal. `restart`: calls that it interrupts go on, instead of EINTR.
+    pub(crate) fn catch(&mut self, signal: Signal, restart: bool) {
+        let request = format!("catch {} {}", signal.as_raw(), i32::from(restart));
+        self.done(&request).must("handle a signal");
+    }
+
+    /// Sends it a signal that it lives through.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).must("signal a hand");
     }
 
     /// Stops one thread of another process for as long as this hand lives.

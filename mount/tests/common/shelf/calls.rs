@@ -300,6 +300,7 @@ impl Vfs for Shelf {
             let open = state.handles.remove(&handle.0).ok_or(Errno::EBADF)?;
             assert_eq!(open.ino, ino.0);
             state.node(ino.0)?.handles -= 1;
+            state.locked = state.locked.filter(|holder| *holder != handle);
             state.reap(ino.0);
             Ok(())
         })
@@ -324,6 +325,21 @@ impl Vfs for Shelf {
                 0 => Ok(()),
                 _ => Err(std::io::Error::last_os_error().into()),
             }
+        })
+    }
+
+    /// One lock for all: enough to see that requests arrive, and what becomes of the answers.
+    fn flock(&self, _: &Caller, _: Ino, handle: Handle, kind: FlockKind, wait: bool) -> Answer<()> {
+        self.trace(&format!("flock {kind:?} {wait}"));
+        run(|| {
+            let mut state = self.lock();
+            match (kind, state.locked) {
+                (FlockKind::Unlock, Some(holder)) if holder == handle => state.locked = None,
+                (FlockKind::Unlock, _) => {}
+                (_, Some(holder)) if holder != handle => return Err(Errno::EAGAIN),
+                _ => state.locked = Some(handle),
+            }
+            Ok(())
         })
     }
 

@@ -50,6 +50,8 @@ pub(super) struct State {
     pub(super) trace: Vec<String>,
     pub(super) abilities: Option<Abilities>,
     pub(super) flushed_by: Vec<u32>,
+    /// Who holds the one lock.
+    pub(super) locked: Option<Handle>,
 }
 
 pub(super) fn attributes(ino: u64, file_type: FileType, perm: u32, uid: u32, gid: u32) -> Attr {
