@@ -95,7 +95,7 @@ impl Blobs {
         // the staged file under its name has not exchanged the bytes that were digested.
         let found = Seal::of(&file.metadata().map_err(|e| failed("examine", &digest, e))?);
         let placed = seal_at(&path).map_err(|e| failed("examine", &digest, e))?;
-        if placed != Some(found) {
+        if placed.is_some_and(|placed| placed.ino != found.ino) {
             let op = format!("adopt blob {digest}: its staging file was exchanged");
             return Err(Error::new(Kind::Corrupt, op));
         }
