@@ -240,7 +240,8 @@ impl Filesystem {
                     rooms.metrics.fetched.add(1);
                     Ok(blob)
                 }
-                _ => Err(Errno::ENOENT),
+                Ok(None) => Err(Errno::ENOENT),
+                Err(error) => Err(super::errno::of_open(error.kind())),
             },
             Some(Err(error)) => {
                 tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
