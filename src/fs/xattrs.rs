@@ -6,7 +6,7 @@ use super::filesystem::Filesystem;
 use super::inode::Node;
 use super::lookup::seen_in;
 use crate::name::TreePath;
-use crate::namespace::{XATTR_TOTAL_BYTES_MAX, Xattrs};
+use crate::namespace::{Fold, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
 
 /// The only kind of name that is kept; everything else is not supported here.
 const PREFIX: &[u8] = b"user.";
@@ -22,7 +22,9 @@ impl Filesystem {
         if !name.starts_with(PREFIX) {
             return Err(Errno::EOPNOTSUPP);
         }
+        let all = self.0.rooms.ledger.read(Fold::xattr_bytes);
         self.edit_attrs(ino, |attrs| {
+            let before = attrs.xattr_bytes();
             let map = attrs.xattrs.get_or_insert_default();
             let there = map.contains_key(name);
             match mode {
@@ -31,8 +33,11 @@ impl Filesystem {
                 _ => {}
             }
             map.insert(name.into(), value.into());
-            let total: usize = map.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if total > XATTR_TOTAL_BYTES_MAX { Err(Errno::ENOSPC) } else { Ok(()) }
+            let after = attrs.xattr_bytes();
+            let grown = after.saturating_sub(before) as u64;
+            let fits = after <= XATTR_ENTRY_BYTES_MAX && all + grown <= XATTR_SUM_BYTES_MAX;
+            // What another node has made larger may be made smaller.
+            if fits || grown == 0 { Ok(()) } else { Err(Errno::ENOSPC) }
         })
     }
 
