@@ -21,10 +21,10 @@ use super::state::State;
 use super::who::Who;
 use super::writing::{Writing, attach_writer};
 use crate::digest::Digest;
-use crate::error::Kind;
 use crate::local::StagedPath;
 use crate::name::check_name;
 use crate::namespace::{Attrs, Entry};
+use crate::sync::Demand;
 
 /// What was found under a name has changed while a generation was prepared. Never reaches a program: the
 /// beginning is tried again.
@@ -39,23 +39,16 @@ pub(super) struct Begun {
 impl Filesystem {
     /// Reports whether a new writer may start: the disk and the backlog have room.
     pub(super) fn has_room(&self) -> bool {
-        self.0.rooms.ledger.has_room() && self.0.rooms.blobs.make_room(0)
+        self.0.rooms.ledger.room().is_open(Demand::Begin)
     }
 
-    /// Waits for room, within the deadline.
+    /// Waits for room.
     async fn wait_for_room(&self) -> Reply<()> {
-        if self.has_room() {
-            return Ok(());
-        }
-        let deadline = self.0.rules.deadline;
-        let begun = self.0.rooms.clock.mono();
-        while self.0.rooms.clock.mono().saturating_sub(begun) < deadline {
-            if self.has_room() {
-                return Ok(());
-            }
-            crate::clock::sleep(ROOM_POLL).await;
-        }
-        Err(Errno::ENOSPC)
+        let waited = self.0.rooms.ledger.room().wait(Demand::Begin).await;
+        waited.map_err(|error| {
+            tracing::debug!(error = error.chain(), "a file could not be begun");
+            super::errno::of(error.kind())
+        })
     }
 
     pub(super) fn create_file(
@@ -259,10 +252,9 @@ impl Filesystem {
     }
 
     fn stage(&self) -> Reply<(File, StagedPath)> {
-        self.0.rooms.staging.create().map_err(|error| match error.kind() {
-            Kind::NoSpace => Errno::ENOSPC,
-            _ => super::errno::promised(&error),
-        })
+        let made = self.0.rooms.staging.create();
+        let made = made.and_then(|made| crate::local::spare(&made.0).map(|()| made));
+        made.map_err(|error| super::errno::promised(&error))
     }
 
     /// Begins with an empty staging file.
@@ -449,9 +441,6 @@ impl Filesystem {
         Ok(id)
     }
 }
-
-/// How often a writer that waits for room looks again.
-const ROOM_POLL: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Copies the first `size` bytes of one file to another.
 pub(super) fn copy_bytes(from: &File, to: &File, size: u64) -> std::io::Result<()> {

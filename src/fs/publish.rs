@@ -22,6 +22,7 @@ use crate::error::{Error, Kind};
 use crate::local::{Adopted, Sealed, StagedPath, State as Keep, hash_file};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Kind as EntryKind, Op, Time};
+use crate::sync::Demand;
 
 /// Files up to this size are digested by the thread that serves the `close`; larger ones move to a
 /// thread of their own, so that other requests go on.
@@ -57,15 +58,41 @@ impl Filesystem {
                 Ok(()).into()
             }
             Ok(Flush::Publish { id, held, seen, durable: false })
-                if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX) =>
+                if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX)
+                    && self.has_room_for(bytes_of(seen)) =>
             {
                 self.publish(id, held, seen).into()
             }
             Ok(Flush::Publish { id, held, seen, .. }) => {
                 let this = self.clone();
-                Answer::later(crate::task::blocking(move || this.publish(id, held, seen)))
+                Answer::later(async move {
+                    this.wait_to_publish(id, bytes_of(seen)).await?;
+                    crate::task::blocking(move || this.publish(id, held, seen)).await
+                })
             }
         }
+    }
+
+    /// Reports whether a closed file can be published at once.
+    fn has_room_for(&self, bytes: u64) -> bool {
+        bytes == 0 || self.0.rooms.ledger.room().is_open(Demand::Close(bytes))
+    }
+
+    /// Waits until a closed file can be published, with no lock held; drops it when that cannot be.
+    async fn wait_to_publish(&self, id: GenId, bytes: u64) -> Reply<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let waited = self.0.rooms.ledger.room().wait(Demand::Close(bytes)).await;
+        waited.map_err(|error| self.give_up(id, &error))
+    }
+
+    /// Drops a closed file that cannot be published; returns what its closer is told.
+    fn give_up(&self, id: GenId, error: &Error) -> Errno {
+        tracing::warn!(error = error.chain(), "a closed file could not be published");
+        let name = self.lose(&mut self.0.state.lock(), id);
+        self.invalidate(name);
+        super::errno::promised(error)
     }
 
     fn plan_flush(&self, state: &mut State, handle: Handle, who: Who, dying: bool) -> Reply<Flush> {
@@ -166,12 +193,7 @@ impl Filesystem {
             }
             Ok(())
         });
-        done.map_err(|error| {
-            tracing::warn!(error = error.chain(), "a closed file could not be published");
-            let name = self.lose(&mut self.0.state.lock(), id);
-            self.invalidate(name);
-            super::errno::promised(&error)
-        })?;
+        done.map_err(|error| self.give_up(id, &error))?;
         if let Some(generation) = self.0.state.lock().generations.get_mut(&id) {
             generation.settled();
         }
@@ -212,7 +234,7 @@ impl Filesystem {
         };
         let blobs = &self.0.rooms.blobs;
         path.note_bytes(mark.size);
-        if !blobs.make_room(0) {
+        if !self.0.rooms.ledger.room().admits(mark.size) {
             return Err(Error::new(
                 Kind::NoSpace,
                 "no room for a closed file below the limit of the cache",
@@ -314,7 +336,12 @@ impl Filesystem {
         };
         if last.late || last.bytes > INLINE_BYTES_MAX {
             let this = self.clone();
-            return Answer::later(crate::task::blocking(move || this.finish(&last)));
+            return Answer::later(async move {
+                if last.late {
+                    this.wait_to_publish(last.id, last.bytes).await.ok();
+                }
+                crate::task::blocking(move || this.finish(&last)).await
+            });
         }
         self.finish(&last).into()
     }
@@ -437,6 +464,10 @@ impl State {
     pub(super) fn is_open_for_writing(&self, id: GenId) -> bool {
         self.files.values().any(|file| file.generation == Some(id) && file.write && !file.closed)
     }
+}
+
+fn bytes_of(seen: Option<Mark>) -> u64 {
+    seen.map_or(0, |seen| seen.size)
 }
 
 fn flush_of(id: GenId, generation: &Generation) -> Flush {
