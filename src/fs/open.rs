@@ -18,6 +18,7 @@ use super::state::{State, close_files};
 use super::who::Who;
 use crate::clock;
 use crate::digest::Digest;
+use crate::error::Kind;
 use crate::local::OpenBlob;
 use crate::namespace::Entry;
 
@@ -211,7 +212,12 @@ impl Filesystem {
             Ok(Some(blob)) => return Ok(self.opened_blob(ino, who, flags, blob)).into(),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
+                // Whoever opens too many files must not fill the log as well.
+                if error.kind() == Kind::Exhausted {
+                    tracing::debug!(%digest, error = error.chain(), "cannot open a blob");
+                } else {
+                    tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
+                }
                 self.uncount_open(ino);
                 return Err(super::errno::of_open(error.kind())).into();
             }

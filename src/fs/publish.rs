@@ -89,7 +89,12 @@ impl Filesystem {
 
     /// Drops a closed file that cannot be published; returns what its closer is told.
     fn give_up(&self, id: GenId, error: &Error) -> Errno {
-        tracing::warn!(error = error.chain(), "a closed file could not be published");
+        // What is full says so itself, once; a program can try as often as it likes.
+        if error.kind() == Kind::NoSpace {
+            tracing::debug!(error = error.chain(), "a closed file could not be published");
+        } else {
+            tracing::warn!(error = error.chain(), "a closed file could not be published");
+        }
         let name = self.lose(&mut self.0.state.lock(), id);
         self.invalidate(name);
         super::errno::promised(error)

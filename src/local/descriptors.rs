@@ -6,10 +6,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 
 /// Descriptors that files of programs do not take: the store, the journal, the index and whoever asks for the
@@ -21,6 +23,8 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// The limit of this process, once it was asked for.
 static LIMIT: OnceLock<u64> = OnceLock::new();
+/// The minute of the last warning.
+static WARNED: AtomicU64 = AtomicU64::new(0);
 
 /// Raises this process's soft limit of descriptors as far as it may; returns what it is then. To be called at
 /// the start of a daemon, whose children that programs see get the old one.
@@ -46,6 +50,10 @@ pub fn spare(file: &File) -> Result<()> {
     let limit = *LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
     if is_spare(file.as_raw_fd().unsigned_abs().into(), limit) {
         return Ok(());
+    }
+    let minute = Clock::system().wall_ms() / 60_000;
+    if WARNED.swap(minute, Ordering::Relaxed) != minute {
+        tracing::warn!(limit, "programs have too many files open; further ones get ENFILE");
     }
     Err(Error::io("open a file for a program", io::Error::from(Errno::MFILE)))
 }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::ledger::{PENDING_BYTES_MAX, PENDING_RECORDS_MAX};
+use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::config::ByteSize;
 use crate::error::{Error, Kind, Result};
@@ -84,6 +85,7 @@ struct Inner {
     /// Of those who wait, who want to publish a closed file. They go first.
     closers: AtomicU64,
     episode: Mutex<Option<Episode>>,
+    quiet: Quiet,
     slowed: AtomicU64,
     refused: AtomicU64,
 }
@@ -127,6 +129,7 @@ impl Room {
             stalled: AtomicBool::new(false),
             closers: AtomicU64::new(0),
             episode: Mutex::new(None),
+            quiet: Quiet::default(),
             slowed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }))
@@ -254,12 +257,13 @@ impl Room {
                 false
             }
         };
-        if fresh {
+        if fresh && let Some(unsaid) = self.0.quiet.tell(&self.0.clock) {
             tracing::warn!(
                 pending_records = self.records(),
                 pending_bytes = self.0.bytes.load(Ordering::Relaxed),
                 wait_ms = self.0.patience.as_millis() as u64,
                 why,
+                unsaid,
                 "writers are slowed"
             );
         }
