@@ -253,7 +253,7 @@ impl Filesystem {
 
     fn stage(&self) -> Reply<(File, StagedPath)> {
         let made = self.0.rooms.staging.create();
-        let made = made.and_then(|made| crate::local::spare(&made.0).map(|()| made));
+        let made = made.and_then(|(file, path)| Ok((crate::local::spare(file)?, path)));
         made.map_err(|error| super::errno::promised(&error))
     }
 

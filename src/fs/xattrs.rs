@@ -24,20 +24,24 @@ impl Filesystem {
         }
         let all = self.0.rooms.ledger.read(Fold::xattr_bytes);
         self.edit_attrs(ino, |attrs| {
+            // All is looked at before anything is changed: what is refused leaves no trace.
             let before = attrs.xattr_bytes();
-            let map = attrs.xattrs.get_or_insert_default();
-            let there = map.contains_key(name);
+            let old = attrs.xattrs.as_ref().and_then(|map| map.get(name));
             match mode {
-                XattrMode::Create if there => return Err(Errno::EEXIST),
-                XattrMode::Replace if !there => return Err(Errno::ENODATA),
+                XattrMode::Create if old.is_some() => return Err(Errno::EEXIST),
+                XattrMode::Replace if old.is_none() => return Err(Errno::ENODATA),
                 _ => {}
             }
-            map.insert(name.into(), value.into());
-            let after = attrs.xattr_bytes();
-            let grown = after.saturating_sub(before) as u64;
-            let fits = after <= XATTR_ENTRY_BYTES_MAX && all + grown <= XATTR_SUM_BYTES_MAX;
+            let (gone, new) =
+                (old.map_or(0, |old| name.len() + old.len()), name.len() + value.len());
+            let (after, grown) = (before - gone + new, new.saturating_sub(gone));
+            let fits = after <= XATTR_ENTRY_BYTES_MAX && all + grown as u64 <= XATTR_SUM_BYTES_MAX;
             // What another node has made larger may be made smaller.
-            if fits || grown == 0 { Ok(()) } else { Err(Errno::ENOSPC) }
+            if !fits && grown > 0 {
+                return Err(Errno::ENOSPC);
+            }
+            attrs.xattrs.get_or_insert_default().insert(name.into(), value.into());
+            Ok(())
         })
     }
 

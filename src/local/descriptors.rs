@@ -44,12 +44,17 @@ pub fn raise_limit() -> u64 {
     }
 }
 
-/// Fails when a file that was opened for a program has taken one of the last descriptors. The kernel gives the
-/// lowest number that is free, so the number tells how many are in use.
-pub fn spare(file: &File) -> Result<()> {
+/// Fails when a file that is opened for a program takes one of the last descriptors. The kernel gives the
+/// lowest number that is free, so the number tells how many are in use. A file that was opened long ago, when
+/// more were, gets a lower one.
+pub fn spare(file: File) -> Result<File> {
     let limit = *LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
-    if is_spare(file.as_raw_fd().unsigned_abs().into(), limit) {
-        return Ok(());
+    let fits = |file: &File| is_spare(file.as_raw_fd().unsigned_abs().into(), limit);
+    if fits(&file) {
+        return Ok(file);
+    }
+    if let Some(lower) = file.try_clone().ok().filter(fits) {
+        return Ok(lower);
     }
     let minute = Clock::system().wall_ms() / 60_000;
     if WARNED.swap(minute, Ordering::Relaxed) != minute {
@@ -73,7 +78,7 @@ mod tests {
         assert!(is_spare(65_471, 65_536) && !is_spare(65_472, 65_536));
         assert!(is_spare(2, 4) && !is_spare(3, 4));
         assert!(is_spare(1 << 31, u64::MAX));
-        assert!(spare(&File::open("/dev/null").unwrap()).is_ok());
+        assert!(spare(File::open("/dev/null").unwrap()).is_ok());
         let error = Error::io("", io::Error::from(Errno::MFILE));
         assert_eq!(error.kind(), Kind::Exhausted);
     }

@@ -90,7 +90,7 @@ impl Fetcher {
         let inner = Arc::clone(&self.0);
         let work = Box::pin(async move { inner.fetch_if_room(digest, size).await });
         let fetched = self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await;
-        if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace) {
+        if is_full(&fetched) {
             self.0.without_room.fetch_add(1, Ordering::Relaxed);
         }
         fetched
@@ -113,31 +113,28 @@ impl Inner {
         }
         let mut fetched = Err(lacks());
         for _ in 0..ROOM_TRIES {
-            if !blobs.contains(&digest) {
-                // What is on its way to the store soon makes room.
-                let room = self.ledger.room().wait(Demand::Keep(size)).await;
-                if room.is_err() {
-                    break;
-                }
-            }
-            fetched = self.fetch(digest, size).await;
-            // Writers may have been faster.
-            if !fetched.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace) {
+            // What is on its way to the store soon makes room. Where nothing is, nothing is fetched.
+            if !blobs.contains(&digest)
+                && self.ledger.room().wait(Demand::Keep(size)).await.is_err()
+            {
                 break;
             }
-        }
-        match &fetched {
-            Err(error) if error.kind() == Kind::NoSpace => {
-                self.lacking.note(digest, clock.mono(), blobs.disk_free());
-                if let Some(unsaid) = self.quiet_lacking.tell(clock) {
-                    let free_bytes = blobs.disk_free();
-                    tracing::warn!(
-                        %digest, size, free_bytes, unsaid,
-                        "there is no room for entries of other nodes, and they are misses"
-                    );
-                }
+            fetched = self.fetch(digest, size).await;
+            // Writers may have been faster, or the disk has known better than its figures.
+            if !is_full(&fetched) {
+                self.lacking.clear(&digest);
+                break;
             }
-            _ => self.lacking.clear(&digest),
+            self.lacking.note(digest, clock.mono(), blobs.disk_free());
+        }
+        if is_full(&fetched)
+            && let Some(unsaid) = self.quiet_lacking.tell(clock)
+        {
+            let free_bytes = blobs.disk_free();
+            tracing::warn!(
+                %digest, size, free_bytes, unsaid,
+                "there is no room for entries of other nodes, and they are misses"
+            );
         }
         fetched
     }
@@ -344,6 +341,11 @@ impl Inner {
     async fn place(&self) -> tokio::sync::SemaphorePermit<'_> {
         self.places.acquire().await.expect("the semaphore is never closed")
     }
+}
+
+/// Reports whether there was no room.
+fn is_full(fetched: &Result<()>) -> bool {
+    fetched.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace)
 }
 
 /// Yields the blobs that lie in a commit itself.

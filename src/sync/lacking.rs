@@ -1,4 +1,5 @@
-//! Lacking: contents that could not be kept for lack of room, so that nobody fetches them in vain again.
+//! Lacking: contents that were fetched and could not be kept for lack of room, so that nobody fetches them in
+//! vain again and again.
 //!
 //! Owns a bounded memory. Must never outlast the lack: it goes by a back-off and by what the disk has free.
 
@@ -13,7 +14,7 @@ use crate::digest::Digest;
 const LACKING_MAX: usize = 4_096;
 /// How long a content is not fetched after the first time, and at most.
 const WAIT_MIN: Duration = Duration::from_secs(1);
-const WAIT_MAX: Duration = Duration::from_mins(1);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 /// More than this must be free than there was, beside the content itself, or there is no room yet.
 const MORE_BYTES: u64 = 1 << 20;
 

@@ -82,8 +82,9 @@ struct Inner {
     progress: AtomicU64,
     /// Somebody has waited in vain, and nothing has moved since.
     stalled: AtomicBool,
-    /// Of those who wait, who want to publish a closed file. They go first.
-    closers: AtomicU64,
+    /// Of those who wait, who want to publish a closed file or to keep what was fetched. They go before who
+    /// begins: their bytes are here already, or a reader waits.
+    ahead: AtomicU64,
     episode: Mutex<Option<Episode>>,
     quiet: Quiet,
     slowed: AtomicU64,
@@ -127,7 +128,7 @@ impl Room {
             pressed: Notify::new(),
             progress: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
-            closers: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
             episode: Mutex::new(None),
             quiet: Quiet::default(),
             slowed: AtomicU64::new(0),
@@ -140,7 +141,7 @@ impl Room {
         let inner = &self.0;
         match demand {
             Demand::Begin => {
-                inner.closers.load(Ordering::Relaxed) == 0
+                inner.ahead.load(Ordering::Relaxed) == 0
                     && inner.records.load(Ordering::Relaxed) < PENDING_RECORDS_MAX
                     && inner.bytes.load(Ordering::Relaxed) < PENDING_BYTES_MAX
                     && inner.blobs.make_room(0)
@@ -163,13 +164,14 @@ impl Room {
         if self.is_open(demand) {
             return Ok(());
         }
+        let _ahead = (demand != Demand::Begin).then(|| Ahead::of(self));
         if let Demand::Keep(_) = demand {
             return match clock::within(READER_WAIT, self.look_out(demand)).await {
                 Some(true) => Ok(()),
                 _ => Err(Error::new(Kind::NoSpace, "no room for what is fetched")),
             };
         }
-        let Some(_waiter) = self.enter(demand) else {
+        let Some(_waiter) = self.enter() else {
             return Err(self.refuse("too many writers wait for room already"));
         };
         let before = self.0.progress.load(Ordering::Relaxed);
@@ -240,7 +242,7 @@ impl Room {
     }
 
     /// Counts a writer that begins to wait; `None` when too many do.
-    fn enter(&self, demand: Demand) -> Option<Waiter<'_>> {
+    fn enter(&self) -> Option<Waiter<'_>> {
         let (now, why) = (self.0.clock.mono(), self.why());
         let fresh = {
             let mut episode = self.0.episode.lock();
@@ -268,10 +270,8 @@ impl Room {
             );
         }
         self.0.slowed.fetch_add(1, Ordering::Relaxed);
-        let closes = matches!(demand, Demand::Close(_));
-        self.0.closers.fetch_add(u64::from(closes), Ordering::Relaxed);
         self.0.pressed.notify_waiters();
-        Some(Waiter { room: self, closes })
+        Some(Waiter(self))
     }
 
     fn refuse(&self, why: &str) -> Error {
@@ -351,21 +351,32 @@ impl Room {
 }
 
 /// A writer that waits.
-struct Waiter<'a> {
-    room: &'a Room,
-    closes: bool,
-}
+struct Waiter<'a>(&'a Room);
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let inner = &self.room.0;
-        if self.closes && inner.closers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // Those who want to begin have waited for the last of these.
-            inner.moved.notify_waiters();
-        }
+        let inner = &self.0.0;
         if let Some(episode) = inner.episode.lock().as_mut() {
             episode.waiting -= 1;
             episode.last = inner.clock.mono();
+        }
+    }
+}
+
+/// Somebody who waits and goes before those who begin.
+struct Ahead<'a>(&'a Room);
+
+impl<'a> Ahead<'a> {
+    fn of(room: &'a Room) -> Self {
+        room.0.ahead.fetch_add(1, Ordering::Relaxed);
+        Self(room)
+    }
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        if self.0.0.ahead.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.0.moved.notify_waiters();
         }
     }
 }

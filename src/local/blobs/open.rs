@@ -26,9 +26,10 @@ impl Blobs {
     /// of the disk is an error; for the caller's caller it is a miss. `Exhausted` when no descriptor is
     /// left but those of the reserve.
     pub fn open_blob(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
-        let open = self.open_briefly(digest, size)?;
-        open.iter().try_for_each(|open| spare(&open.file))?;
-        Ok(open)
+        let Some(OpenBlob { file, pin, sealed }) = self.open_briefly(digest, size)? else {
+            return Ok(None);
+        };
+        Ok(Some(OpenBlob { file: spare(file)?, pin, sealed }))
     }
 
     /// As [`Blobs::open_blob`], for the daemon's own work: the reserve of descriptors is for that.
