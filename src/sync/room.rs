@@ -21,7 +21,7 @@ use crate::local::Blobs;
 use crate::remote::{Health, Remote};
 
 /// How long a writer waits for room where nothing else is said.
-pub const FULL_WAIT: Duration = Duration::from_secs(60);
+pub const FULL_WAIT: Duration = Duration::from_mins(1);
 /// Writers that wait at once; further ones are refused at once.
 const WAITERS_MAX: usize = 16_384;
 /// How long a reader waits. Whoever asks for what is not here has a deadline of its own.
@@ -176,13 +176,11 @@ impl Room {
         };
         let before = self.0.progress.load(Ordering::Relaxed);
         let open = clock::within(self.0.patience, self.look_out(demand)).await;
-        match open {
-            Some(true) => return Ok(()),
-            Some(false) => {}
-            None if self.0.progress.load(Ordering::Relaxed) == before => {
-                self.0.stalled.store(true, Ordering::Relaxed);
-            }
-            None => {}
+        if open == Some(true) {
+            return Ok(());
+        }
+        if open.is_none() && self.0.progress.load(Ordering::Relaxed) == before {
+            self.0.stalled.store(true, Ordering::Relaxed);
         }
         Err(self.refuse(&self.why()))
     }

@@ -106,9 +106,9 @@ fn limits_slow_writers_among_readers(io: Io) {
                 let (name, k, len) = &written[dice.below(written.len() as u64) as usize];
                 // While uploads make room, what was evicted may be a miss at its deadline.
                 let read = eventually(60_000, format_args!("read {k} of {writer}"), || {
-                    hand.get(name).or_else(|errno| {
+                    hand.get(name).map_err(|errno| {
                         assert_eq!(errno, Errno::NOENT, "read {k} of {writer}");
-                        Err(errno.to_string())
+                        errno.to_string()
                     })
                 });
                 assert!(read == content(writer, *k, *len), "file {k} of {writer}");
@@ -190,6 +190,21 @@ fn limits_full_wait_ends() {
     assert!(waits[0] < 6_000, "{waits:?}");
     assert!(waits[1..].iter().all(|wait| *wait < AT_ONCE_MS), "{waits:?}");
     store.heal();
+}
+
+/// Nothing is gathered for long while the tier is full.
+#[test]
+fn limits_full_tier_ends_the_gathering() {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let options = Options::new(Io::best()).cache_size("16MiB").delay("60s");
+    let node = Node::start(&site, "m", Some(&store), options);
+    let (mut hand, begun) = (Hand::new(), now());
+    for k in 0..24 {
+        hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)).must("put");
+    }
+    let took = begun.elapsed().as_secs();
+    assert!(took < 30, "48 MiB took {took} s");
 }
 
 /// A small disk of its own for one test.
@@ -340,11 +355,11 @@ fn limits_attributes_do_not_grow_the_daemon(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
     let mut hand = Hand::new();
-    let begun = memory(&node);
+    let (begun, large) = (memory(&node), vec![1; 60_000]);
     for k in 0..1_000 {
         let path = node.at(format!("f{k}"));
         hand.put(&path, b"").must("put");
-        assert_eq!(hand.setxattr(&path, "user.large", &[1; 60_000], 0), Err(Errno::NOSPC));
+        assert_eq!(hand.setxattr(&path, "user.large", &large, 0), Err(Errno::NOSPC));
         assert_eq!(hand.setxattr(&path, "user.more", &[1; 4_090], 0), Err(Errno::NOSPC));
         hand.setxattr(&path, "user.small", b"value", 0).must("a small one");
         hand.removexattr(&path, "user.small").must("remove it");
@@ -370,12 +385,15 @@ fn limits_attributes_do_not_grow_the_daemon(io: Io) {
 }
 in_both_modes!(limits_attributes_do_not_grow_the_daemon);
 
+/// What somebody does to a file of the cache directory.
+type Spoil = fn(&Path);
+
 /// Files of the cache directory that somebody spoils while the daemon runs: misses, with one warning each.
 fn limits_blobs_that_are_spoilt(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
     let mut hand = Hand::new();
-    let spoil: [(&str, fn(&Path)); 3] = [
+    let spoil: [(&str, Spoil); 3] = [
         ("cut", |path| {
             let file = std::fs::OpenOptions::new().write(true).open(path).must("open");
             file.set_len(10).must("cut");
