@@ -175,7 +175,8 @@ in_both_modes!(limits_full_without_a_store_is_told_at_once);
 fn limits_full_wait_ends() {
     let site = Site::new();
     let store = Store::s3(&site);
-    let options = Options::new(Io::best()).cache_size("16MiB").full_wait("3s");
+    // Names are not asked for at a store that does not answer.
+    let options = Options::new(Io::best()).cache_size("16MiB").full_wait("3s").freshness("1h");
     let node = Node::start(&site, "m", Some(&store), options);
     store.trouble(Trouble::Slow(60_000));
     let mut hand = Hand::new();
