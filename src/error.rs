@@ -15,6 +15,8 @@ pub enum Kind {
     Busy,
     /// No room on the disk, or a limit reached.
     NoSpace,
+    /// No descriptor is left; later one may be.
+    Exhausted,
     /// Not allowed, by permissions or credentials.
     Denied,
     /// The request itself is wrong.
@@ -81,7 +83,12 @@ impl Error {
 }
 
 fn kind_of_io(error: &std::io::Error) -> Kind {
+    use rustix::io::Errno;
     use std::io::ErrorKind as Io;
+    // The standard library has no kind for it.
+    if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) {
+        return Kind::Exhausted;
+    }
     match error.kind() {
         Io::NotFound => Kind::NotFound,
         Io::AlreadyExists => Kind::Exists,

@@ -195,6 +195,12 @@ counters! {
     commits_applied,
     /// Requests to the remote that failed and were tried again.
     remote_retries,
+    /// Writers that had to wait for room.
+    slowed,
+    /// Writers that were refused for lack of room.
+    refused,
+    /// Contents of other nodes that were not fetched or kept for lack of room.
+    without_room,
     /// Local blobs that were dropped for space.
     evicted,
     /// Bytes of those.

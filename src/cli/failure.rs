@@ -66,9 +66,12 @@ impl Failure {
             | Kind::NoSpace
             | Kind::Denied
             | Kind::Invalid => Exit::Refused,
-            Kind::Corrupt | Kind::Unavailable | Kind::TimedOut | Kind::Closed | Kind::Internal => {
-                Exit::Failed
-            }
+            Kind::Corrupt
+            | Kind::Exhausted
+            | Kind::Unavailable
+            | Kind::TimedOut
+            | Kind::Closed
+            | Kind::Internal => Exit::Failed,
         };
         Self::new(exit, error.chain())
     }

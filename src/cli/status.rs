@@ -11,7 +11,9 @@ use super::output::{count, data, note, time};
 use super::point::{self, State};
 use super::{unmount, wait};
 use crate::config::{ByteSize, Surroundings};
-use crate::control::{self, Client, Health, Mounted, Mounts, Phase, RulesReport, Status};
+use crate::control::{
+    self, Client, Health, Mounted, Mounts, Phase, RulesReport, SlowedReport, Status,
+};
 
 /// Options of `hearthfs status`.
 #[derive(Args, Clone, Debug)]
@@ -111,6 +113,10 @@ fn table(status: &Status) -> String {
             ),
         },
     );
+    if let Some(SlowedReport { writers, since_ms, why }) = &status.slowed {
+        let waiting = count(*writers, "waits", "wait");
+        row("writers", format!("SLOWED for {}, {waiting}: {why}", time(*since_ms)));
+    }
     let mut io = status.io.mode.clone();
     if let Some(reason) = &status.io.reason {
         io = format!("{io} ({reason})");
@@ -148,6 +154,13 @@ fn table(status: &Status) -> String {
     );
     row("uploaded", format!("{} ({})", c.uploaded, human(c.uploaded_bytes)));
     row("evicted", format!("{} ({})", c.evicted, human(c.evicted_bytes)));
+    if c.slowed > 0 {
+        row("slowed", format!("{}, {} refused", count(c.slowed, "writer", "writers"), c.refused));
+    }
+    if c.without_room > 0 {
+        let free = human(status.local.disk_free_bytes);
+        row("no room", format!("{} of other nodes; the disk has {free} free", c.without_room));
+    }
     if c.damaged > 0 {
         row("damaged", format!("{}; see the log", c.damaged));
     }
@@ -225,5 +238,16 @@ mod tests {
         assert!(!text.contains("damaged"));
         status.counters.damaged = 2;
         assert!(table(&status).contains("damaged   2"));
+        (status.counters.slowed, status.counters.without_room) = (3, 4);
+        let why = "60.0 MiB of 64.0 MiB are not yet remote".to_owned();
+        status.slowed = Some(SlowedReport { writers: 2, since_ms: 4_000, why });
+        let text = table(&status);
+        for part in [
+            "writers   SLOWED for 4.0 s, 2 wait: 60.0 MiB of",
+            "3 writers, 0 refused",
+            "4 of other",
+        ] {
+            assert!(text.contains(part), "`{part}` is not in:\n{text}");
+        }
     }
 }

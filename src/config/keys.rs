@@ -150,6 +150,9 @@ pub static KEYS: &[Key] = &[
     text("writeback.open_wait", "5s", None, |s, v| {
         time(v, 0, 300_000).map(|time| s.writeback.open_wait = time)
     }),
+    text("writeback.full_wait", "60s", None, |s, v| {
+        time(v, 0, 3_600_000).map(|time| s.writeback.full_wait = time)
+    }),
     text("expiry.age", "30d", Some("HEARTHFS_EXPIRY"), |s, v| {
         parse_age(v).map(|age| s.expiry.age = age)
     }),

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 pub use keys::{CACHE_SIZE_MIN, KEYS, Key, Shape, THREADS_MAX};
+use paths::foreign_link;
 pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
 pub use settings::{AllowOther, IoMode, Local, Log, LogFormat, Mount, Remote, Settings, Writeback};
 pub use source::{Origin, Problem, Surroundings};
@@ -129,7 +130,7 @@ pub fn load(
     }
     let (mut settings, mut effective) = apply(&chosen);
     settle_mount_point(&mut settings, &mut effective, mount_point);
-    settle_cache_dir(&mut settings, &mut effective, around);
+    settle_cache_dir(&mut settings, &mut effective, around, &mut problems);
     settle_open_wait(&mut settings, &mut effective);
     if problems.is_empty() {
         cross_check(&settings, &effective, &mut problems);
@@ -205,10 +206,27 @@ fn settle_mount_point(
     }
 }
 
-fn settle_cache_dir(settings: &mut Settings, effective: &mut [Effective], around: &Surroundings) {
+fn settle_cache_dir(
+    settings: &mut Settings,
+    effective: &mut [Effective],
+    around: &Surroundings,
+    problems: &mut Vec<Problem>,
+) {
     let dir = &mut settings.local.cache_dir;
     if !dir.as_os_str().is_empty() {
-        *dir = resolve(&around.absolute(dir));
+        let asked = around.absolute(dir);
+        if let Some((link, owner)) = foreign_link(&asked, around.uid)
+            && let Some(entry) = effective.iter().find(|e| e.key == "local.cache_dir")
+        {
+            let link = link.display();
+            let reason = format!(
+                "{link} is a link that belongs to user {owner}, who may lead it elsewhere at any time; \
+                 set a path whose links are yours or root's"
+            );
+            let (origin, value) = (entry.origin.clone(), Some(entry.value.as_str()));
+            problems.push(Problem::new(origin, "local.cache_dir", value, reason));
+        }
+        *dir = resolve(&asked);
         return;
     }
     let Some(point) = &settings.mount.directory else { return };

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::source::Surroundings;
@@ -101,6 +102,15 @@ pub fn resolve(path: &Path) -> PathBuf {
         }
     }
     path
+}
+
+/// Returns a symbolic link on the way to `path` that belongs neither to the user nor to root, and its owner.
+pub(super) fn foreign_link(path: &Path, user: u32) -> Option<(PathBuf, u32)> {
+    let links = path.ancestors().filter_map(|place| {
+        let about = std::fs::symlink_metadata(place).ok()?;
+        about.is_symlink().then(|| (place.to_owned(), about.uid()))
+    });
+    links.into_iter().find(|(_, owner)| *owner != user && *owner != 0)
 }
 
 fn split(path: &Path) -> Option<(&Path, &OsStr)> {

@@ -105,6 +105,8 @@ pub struct Writeback {
     pub drain_deadline: Duration,
     /// How long a reader waits for the first version of a file that is being written.
     pub open_wait: Duration,
+    /// How long a writer waits for room when what is not yet remote fills the cache.
+    pub full_wait: Duration,
 }
 
 /// Section `[expiry]`.

@@ -105,6 +105,8 @@ pub struct Status {
     pub local: LocalUsage,
     /// What is published here and not yet remote.
     pub backlog: Backlog,
+    /// Whether writers are slowed, and why; `None` while all goes on at its own speed.
+    pub slowed: Option<SlowedReport>,
     /// What was counted since the mount began.
     pub counters: Snapshot,
 }
@@ -168,6 +170,20 @@ pub struct LocalUsage {
     pub blobs: u64,
     /// The most that it may hold, in bytes.
     pub limit_bytes: u64,
+    /// Bytes that its disk has free.
+    pub disk_free_bytes: u64,
+}
+
+/// That writers wait for room.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowedReport {
+    /// Writers that wait at this moment.
+    pub writers: u64,
+    /// For how long now and then some have waited, in milliseconds.
+    pub since_ms: u64,
+    /// What stands in the way.
+    pub why: String,
 }
 
 /// What is published on this node and not yet remote.

@@ -278,6 +278,7 @@ fn status_words_are_stable() {
         "abilities",
         "rules",
         "backlog",
+        "slowed",
         "counters",
     ];
     wanted.sort_unstable();

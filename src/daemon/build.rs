@@ -98,6 +98,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         staging: staging.clone(),
         remote: remote.clone(),
         clock: clock.clone(),
+        full_wait: settings.writeback.full_wait,
     };
     let wanted = sync::Settings {
         delay: settings.writeback.delay,

@@ -15,7 +15,9 @@ use super::notify::Manager;
 use super::rules::{self, Found};
 use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings};
-use crate::control::{Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, Status};
+use crate::control::{
+    Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, SlowedReport, Status,
+};
 use crate::error::{Error, Kind, Result};
 
 /// How long an unmount may take to be noticed by the serving threads.
@@ -215,8 +217,10 @@ impl Node for MountedNode {
         let abilities = self.session.get().map(|session| session.as_ref().abilities());
         let usage = self.rooms.blobs.usage();
         let mut counters = self.rooms.metrics.snapshot();
-        let traffic = self.rooms.engine.ledger().traffic();
-        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs, traffic);
+        let ledger = self.rooms.engine.ledger();
+        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs, ledger.traffic());
+        (counters.slowed, counters.refused) = ledger.room().counts();
+        counters.without_room = self.rooms.engine.fetcher().without_room();
         counters.invalidated = self.session.get().map_or(0, |session| session.notifier().sent());
         let passthrough = abilities.is_some_and(|abilities| abilities.passthrough);
         let mode = if passthrough { "passthrough" } else { "ordinary" };
@@ -251,8 +255,14 @@ impl Node for MountedNode {
                 unsaved_bytes: usage.unsaved_bytes,
                 blobs: usage.blobs,
                 limit_bytes: usage.limit,
+                disk_free_bytes: self.rooms.blobs.disk_free(),
             },
             backlog: self.backlog(),
+            slowed: ledger.room().slowed().map(|slowed| SlowedReport {
+                writers: slowed.writers,
+                since_ms: slowed.since.as_millis() as u64,
+                why: slowed.why,
+            }),
             counters,
         }
     }

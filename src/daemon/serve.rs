@@ -17,14 +17,17 @@ use crate::clock;
 use crate::config::{AllowOther, IoMode, Settings};
 use crate::control::{self, DrainReport, Server};
 use crate::error::{Error, Kind, Result};
+use crate::local::raise_limit;
 use crate::task;
 
 /// Threads for background work: uploads, fetches, following. The programs' requests have their own.
 const WORKER_THREADS: usize = 2;
 /// Most threads for work that blocks: digests, copies, files.
 const BLOCKING_THREADS_MAX: usize = 16;
-/// Threads that take the kernel's requests, where the settings name no number.
-const REQUEST_THREADS: usize = 4;
+/// Threads that take the kernel's requests, where the settings name no number: as many as processors, but
+/// some of them wait for the disk, and more than the most would only wait for each other.
+const REQUEST_THREADS_MIN: usize = 4;
+const REQUEST_THREADS_MAX: usize = 16;
 /// How long the first look through the mount may take.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
 /// How long background tasks get to notice that all is over.
@@ -44,6 +47,9 @@ pub struct ExitReport {
 ///
 /// What was refused before anything was changed has kind `Invalid`, `Busy`, `Denied` or `NotFound`.
 pub fn serve(settings: &Settings, mount_point: &Path, ready: impl FnOnce()) -> Result<ExitReport> {
+    // Each file that a program has open takes one here.
+    let open_files_max = raise_limit();
+    tracing::debug!(open_files_max, "starting");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -125,7 +131,7 @@ fn mount(
             AllowOther::No => false,
         },
         user_xattrs: settings.mount.xattrs,
-        threads: settings.mount.threads.unwrap_or(REQUEST_THREADS),
+        threads: request_threads(settings.mount.threads, processors()),
         want_flock: true,
         want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
         probe_file: Some(rooms.probe_file()?),
@@ -141,6 +147,16 @@ fn mount(
         ));
     }
     Ok(Arc::new(session))
+}
+
+/// Returns how many processors this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Returns how many threads take the kernel's requests.
+fn request_threads(asked: Option<usize>, processors: usize) -> usize {
+    asked.unwrap_or(processors.clamp(REQUEST_THREADS_MIN, REQUEST_THREADS_MAX))
 }
 
 /// Looks through the kernel, so that a mount that does not answer is found and not waited for.
@@ -204,5 +220,25 @@ async fn run(node: &Arc<MountedNode>, session: &Session, mut signals: Signals) -
         () = signals.any() => node.end_by_signal().await,
         () = node.ended() => node.end_by_signal().await,
         () = session.ended() => node.end_after_unmount().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_follow_the_processors_unless_a_number_is_set() {
+        for (asked, processors, threads) in [
+            (None, 1, REQUEST_THREADS_MIN),
+            (None, 4, 4),
+            (None, 8, 8),
+            (None, 12, 12),
+            (None, 192, REQUEST_THREADS_MAX),
+            (Some(1), 8, 1),
+            (Some(64), 8, 64),
+        ] {
+            assert_eq!(request_threads(asked, processors), threads, "{asked:?}, {processors}");
+        }
     }
 }

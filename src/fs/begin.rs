@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use hearthfs_mount::{Backing, Errno, Ino, Opened, Reply};
 
@@ -17,12 +16,9 @@ use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
 use super::open::{Wish, may_stand_aside};
 use super::state::State;
 use crate::digest::Digest;
-use crate::error::Kind;
 use crate::local::StagedPath;
 use crate::namespace::{Attrs, Entry};
-
-/// How often a writer that waits for room looks again.
-const ROOM_POLL: Duration = Duration::from_millis(20);
+use crate::sync::Demand;
 
 /// What is copied into a live file before it is written.
 #[derive(Debug, Clone)]
@@ -65,23 +61,16 @@ pub(super) enum On {
 impl Filesystem {
     /// Reports whether a new writer may start: the disk and the backlog have room.
     pub(super) fn has_room(&self) -> bool {
-        self.0.rooms.ledger.has_room() && self.0.rooms.blobs.make_room(0)
+        self.0.rooms.ledger.room().is_open(Demand::Begin)
     }
 
-    /// Waits for room, within the deadline.
+    /// Waits for room.
     pub(super) async fn wait_for_room(&self) -> Reply<()> {
-        if self.has_room() {
-            return Ok(());
-        }
-        let deadline = self.0.rules.deadline;
-        let begun = self.0.rooms.clock.mono();
-        while self.0.rooms.clock.mono().saturating_sub(begun) < deadline {
-            if self.has_room() {
-                return Ok(());
-            }
-            crate::clock::sleep(ROOM_POLL).await;
-        }
-        Err(Errno::ENOSPC)
+        let waited = self.0.rooms.ledger.room().wait(Demand::Begin).await;
+        waited.map_err(|error| {
+            tracing::debug!(error = error.chain(), "a file could not be begun");
+            super::errno::of(error.kind())
+        })
     }
 
     /// Finds what an open that begins a live file begins from.
@@ -148,10 +137,9 @@ impl Filesystem {
     }
 
     pub(super) fn stage(&self) -> Reply<(File, StagedPath)> {
-        self.0.rooms.staging.create().map_err(|error| match error.kind() {
-            Kind::NoSpace => Errno::ENOSPC,
-            _ => super::errno::promised(&error),
-        })
+        let made = self.0.rooms.staging.create();
+        let made = made.and_then(|(file, path)| Ok((crate::local::spare(file)?, path)));
+        made.map_err(|error| super::errno::promised(&error))
     }
 
     /// Makes a staging file with a copy of what there is.

@@ -13,6 +13,7 @@ pub(super) fn of(kind: Kind) -> Errno {
         Kind::Exists => Errno::EEXIST,
         Kind::Busy => Errno::EBUSY,
         Kind::NoSpace => Errno::ENOSPC,
+        Kind::Exhausted => Errno::ENFILE,
         Kind::Denied => Errno::EACCES,
         Kind::Invalid => Errno::EINVAL,
         Kind::TimedOut => Errno::ETIMEDOUT,
@@ -21,11 +22,11 @@ pub(super) fn of(kind: Kind) -> Errno {
     }
 }
 
-/// Returns the errno for opening an entry: whatever is wrong with its bytes or the way to them, the
-/// entry is a miss.
+/// Returns the errno for opening an entry: whatever is wrong with its bytes or the way to them, or with the
+/// room for them, the entry is a miss. But not for want of a descriptor: its bytes may be here.
 pub(super) fn of_open(kind: Kind) -> Errno {
     match kind {
-        Kind::NoSpace => Errno::ENOSPC,
+        Kind::Exhausted => Errno::ENFILE,
         Kind::Closed => Errno::ESHUTDOWN,
         _ => Errno::ENOENT,
     }
@@ -58,6 +59,7 @@ mod tests {
             (Kind::Exists, Errno::EEXIST),
             (Kind::Busy, Errno::EBUSY),
             (Kind::NoSpace, Errno::ENOSPC),
+            (Kind::Exhausted, Errno::ENFILE),
             (Kind::Denied, Errno::EACCES),
             (Kind::Invalid, Errno::EINVAL),
             (Kind::Corrupt, Errno::EIO),
@@ -71,5 +73,7 @@ mod tests {
         }
         assert_eq!(promised(&Error::new(Kind::Unavailable, "x")), Errno::EIO);
         assert_eq!(of_open(Kind::Corrupt), Errno::ENOENT);
+        assert_eq!(of_open(Kind::NoSpace), Errno::ENOENT);
+        assert_eq!(of_open(Kind::Exhausted), Errno::ENFILE);
     }
 }

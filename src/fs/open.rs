@@ -21,6 +21,7 @@ use super::state::{State, close_files};
 use super::who::Who;
 use crate::clock;
 use crate::digest::Digest;
+use crate::error::Kind;
 use crate::local::OpenBlob;
 use crate::namespace::Entry;
 
@@ -132,7 +133,12 @@ impl Filesystem {
                 Ok(Some(blob)) => Step::Done(Ok(self.opened_blob(ino, wish, blob))),
                 Ok(None) => Step::Blob(digest, size),
                 Err(error) => {
-                    tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
+                    // Whoever opens too many files must not fill the log as well.
+                    if error.kind() == Kind::Exhausted {
+                        tracing::debug!(%digest, error = error.chain(), "cannot open a blob");
+                    } else {
+                        tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
+                    }
                     self.uncount_open(ino);
                     Step::Done(Err(super::errno::of_open(error.kind())))
                 }
@@ -353,7 +359,8 @@ impl Filesystem {
                     rooms.metrics.fetched.add(1);
                     Ok(blob)
                 }
-                _ => Err(Errno::ENOENT),
+                Ok(None) => Err(Errno::ENOENT),
+                Err(error) => Err(super::errno::of_open(error.kind())),
             },
             Some(Err(error)) => {
                 tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");

@@ -23,6 +23,7 @@ use crate::error::{Error, Kind};
 use crate::local::{Lodged, hash_file};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Kind as EntryKind, Op, Time};
+use crate::sync::Demand;
 
 /// Files up to this size are digested by the thread that serves the `close`; larger ones move to a
 /// thread of their own, so that other requests go on.
@@ -78,17 +79,47 @@ impl Filesystem {
                 }))
             }
             Ok(Flush::Publish { id, held, seen, durable: false })
-                if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX) =>
+                if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX)
+                    && self.has_room_for(bytes_of(seen)) =>
             {
                 self.publish(id, Some(&caller), held, seen).into()
             }
             Ok(Flush::Publish { id, held, seen, .. }) => {
                 let this = self.clone();
-                Answer::later(crate::task::blocking(move || {
-                    this.publish(id, Some(&caller), held, seen)
-                }))
+                Answer::later(async move {
+                    this.wait_to_publish(id, bytes_of(seen)).await?;
+                    let publish = move || this.publish(id, Some(&caller), held, seen);
+                    crate::task::blocking(publish).await
+                })
             }
         }
+    }
+
+    /// Reports whether a closed file can be published at once.
+    fn has_room_for(&self, bytes: u64) -> bool {
+        bytes == 0 || self.0.rooms.ledger.room().is_open(Demand::Close(bytes))
+    }
+
+    /// Waits until a closed file can be published, with no lock held; drops it when that cannot be.
+    pub(super) async fn wait_to_publish(&self, id: LiveId, bytes: u64) -> Reply<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let waited = self.0.rooms.ledger.room().wait(Demand::Close(bytes)).await;
+        waited.map_err(|error| self.give_up_file(id, &error))
+    }
+
+    /// Drops a closed file that cannot be published; returns what its closer is told.
+    fn give_up_file(&self, id: LiveId, error: &Error) -> Errno {
+        // What is full says so itself, once; a program can try as often as it likes.
+        if error.kind() == Kind::NoSpace {
+            tracing::debug!(error = error.chain(), "a closed file could not be published");
+        } else {
+            tracing::warn!(error = error.chain(), "a closed file could not be published");
+        }
+        let name = self.lose(&mut self.0.state.lock(), id);
+        self.doubt(name);
+        super::errno::promised(error)
     }
 
     fn plan_flush(&self, state: &mut State, handle: Handle, who: Who, dying: bool) -> Reply<Flush> {
@@ -198,16 +229,12 @@ impl Filesystem {
             (Arc::clone(&live.source), live.synced)
         };
         let done = self.digest_and_announce(id, caller, held, seen, &source, synced);
-        let lost = done.as_ref().is_err().then(|| self.lose(&mut self.0.state.lock(), id));
+        let done = done.map_err(|error| self.give_up_file(id, &error));
         if let Some(live) = self.0.state.lock().lives.get_mut(id) {
             live.settled();
         }
-        self.doubt(lost.flatten());
         self.0.begun.notify_one();
-        done.map_err(|error| {
-            tracing::warn!(error = error.chain(), "a closed file could not be published");
-            super::errno::promised(&error)
-        })
+        done
     }
 
     fn digest_and_announce(
@@ -226,7 +253,8 @@ impl Filesystem {
         {
             staged.note_bytes(digested.mark.size);
         }
-        if digested.mark.size > 0 && !self.0.rooms.blobs.make_room(0) {
+        let size = digested.mark.size;
+        if size > 0 && !self.0.rooms.ledger.room().admits(size) {
             return Err(Error::new(
                 Kind::NoSpace,
                 "no room for a closed file below the limit of the cache",
@@ -346,6 +374,10 @@ impl Filesystem {
         }
         names
     }
+}
+
+fn bytes_of(seen: Option<Mark>) -> u64 {
+    seen.map_or(0, |seen| seen.size)
 }
 
 fn flush_of(id: LiveId, live: &Live) -> Flush {

@@ -50,7 +50,12 @@ impl Filesystem {
         };
         if last.late || last.bytes > INLINE_BYTES_MAX {
             let this = self.clone();
-            return Answer::later(crate::task::blocking(move || this.finish(&last)));
+            return Answer::later(async move {
+                if last.late {
+                    this.wait_to_publish(last.id, last.bytes).await.ok();
+                }
+                crate::task::blocking(move || this.finish(&last)).await
+            });
         }
         self.finish(&last).into()
     }

@@ -6,7 +6,7 @@ use super::filesystem::Filesystem;
 use super::inode::Node;
 use super::lookup::seen_in;
 use crate::name::TreePath;
-use crate::namespace::{XATTR_TOTAL_BYTES_MAX, Xattrs};
+use crate::namespace::{Fold, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
 
 /// The only kind of name that is kept; everything else is not supported here.
 const PREFIX: &[u8] = b"user.";
@@ -22,17 +22,26 @@ impl Filesystem {
         if !name.starts_with(PREFIX) {
             return Err(Errno::EOPNOTSUPP);
         }
+        let all = self.0.rooms.ledger.read(Fold::xattr_bytes);
         self.edit_attrs(ino, |attrs| {
-            let map = attrs.xattrs.get_or_insert_default();
-            let there = map.contains_key(name);
+            // All is looked at before anything is changed: what is refused leaves no trace.
+            let before = attrs.xattr_bytes();
+            let old = attrs.xattrs.as_ref().and_then(|map| map.get(name));
             match mode {
-                XattrMode::Create if there => return Err(Errno::EEXIST),
-                XattrMode::Replace if !there => return Err(Errno::ENODATA),
+                XattrMode::Create if old.is_some() => return Err(Errno::EEXIST),
+                XattrMode::Replace if old.is_none() => return Err(Errno::ENODATA),
                 _ => {}
             }
-            map.insert(name.into(), value.into());
-            let total: usize = map.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if total > XATTR_TOTAL_BYTES_MAX { Err(Errno::ENOSPC) } else { Ok(()) }
+            let (gone, new) =
+                (old.map_or(0, |old| name.len() + old.len()), name.len() + value.len());
+            let (after, grown) = (before - gone + new, new.saturating_sub(gone));
+            let fits = after <= XATTR_ENTRY_BYTES_MAX && all + grown as u64 <= XATTR_SUM_BYTES_MAX;
+            // What another node has made larger may be made smaller.
+            if !fits && grown > 0 {
+                return Err(Errno::ENOSPC);
+            }
+            attrs.xattrs.get_or_insert_default().insert(name.into(), value.into());
+            Ok(())
         })
     }
 

@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ const MIN_FREE_BYTES: u64 = 16 << 20;
 /// What marks a directory as a cache for backup programs (the Cache Directory Tagging Specification).
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This directory is a cache of hearthfs; it can be left out of backups.\n";
+/// Who owns what belongs to nobody in this user namespace.
+const OVERFLOW_UID: u32 = 65_534;
 /// The most that is read of a small file of ours.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
 
@@ -186,6 +188,7 @@ fn check_place(root: &Path) -> Result<()> {
         return Err(refuse(Kind::Invalid, root, &why));
     }
     check_writable(root, place)?;
+    check_owner(root)?;
     let v1 = root.join("v1");
     match fs::symlink_metadata(&v1) {
         Ok(found) if !found.is_dir() => {
@@ -197,6 +200,53 @@ fn check_place(root: &Path) -> Result<()> {
         Ok(_) => check_writable(root, &v1).and_then(|()| check_space(root, place)),
         Err(_) => check_space(root, place),
     }
+}
+
+/// Refuses a cache directory that somebody else could put other files into, or exchange for another: what lies
+/// there is served to everybody, and written with this user's rights.
+///
+/// Root is trusted, which can do all that anyway. Of the directories above, the nearest is looked at: a default
+/// place has one of its own. So are links on the way, whose owners may lead them elsewhere at any time.
+fn check_owner(root: &Path) -> Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let trusted = |uid: u32| uid == user || uid == 0;
+    let v1 = root.join("v1");
+    for (above, place) in [v1.as_path()].into_iter().chain(root.ancestors()).enumerate() {
+        let Ok(link) = fs::symlink_metadata(place) else { continue };
+        let owned = |uid: u32| not_ours(root, place, &format!("belongs to user {uid}"));
+        if link.is_symlink() && !trusted(link.uid()) {
+            return Err(owned(link.uid()));
+        }
+        let Ok(found) = fs::metadata(place) else { continue };
+        let (mode, sticky) = (found.mode() & 0o7777, found.mode() & 0o1000 != 0);
+        let safe = match above {
+            0 | 1 => trusted(found.uid()) && mode & 0o022 == 0,
+            // In a user namespace the owner of `/tmp` has no number.
+            2 if sticky => trusted(found.uid()) || found.uid() == OVERFLOW_UID,
+            2 => trusted(found.uid()) && mode & 0o002 == 0,
+            _ => true,
+        };
+        if !safe && trusted(found.uid()) {
+            let why = format!("can be written by others (mode {mode:04o})");
+            return Err(not_ours(root, place, &why));
+        }
+        if !safe {
+            return Err(owned(found.uid()));
+        }
+    }
+    Ok(())
+}
+
+fn not_ours(root: &Path, place: &Path, why: &str) -> Error {
+    let remedy = if place.starts_with(root) {
+        "remove it, take these rights away with chown and `chmod go-w`, or set another; one below it that \
+         is not there yet is made with mode 0700"
+    } else {
+        "set one whose path only you and root can change"
+    };
+    let shown = root.display();
+    let text = format!("local.cache_dir = \"{shown}\": {} {why}; {remedy}", place.display());
+    Error::new(Kind::Denied, text)
 }
 
 fn check_writable(root: &Path, dir: &Path) -> Result<()> {

@@ -4,6 +4,7 @@
 //! take. Must never speak to a remote and never decide what a path means.
 
 mod blobs;
+mod descriptors;
 mod dir;
 mod index;
 mod journal;
@@ -14,6 +15,7 @@ mod seal;
 mod staging;
 
 pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, State, Usage};
+pub use descriptors::{raise_limit, spare};
 pub use dir::CacheDir;
 pub use index::{Batch, Index, Loaded, Used};
 pub use journal::{Journal, Record, Seq};

@@ -7,8 +7,14 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::stamp::Stamp;
 
-/// The most that the extended attributes of one entry may take together, names and values.
+/// The most that the extended attributes of one entry may take together, names and values, for a node to
+/// accept it.
 pub const XATTR_TOTAL_BYTES_MAX: usize = 64 * 1024;
+/// The most that programs on this node may make of them for one entry: about what ext4 takes. What is above,
+/// by another node or an earlier release, can still be read and made smaller.
+pub const XATTR_ENTRY_BYTES_MAX: usize = 4 * 1024;
+/// The most that programs on this node may bring the attributes of the whole namespace to. They are in memory.
+pub const XATTR_SUM_BYTES_MAX: u64 = 16 << 20;
 
 /// A time stamp of a file: seconds since the Unix epoch, which may lie before it, and nanoseconds.
 #[derive(
@@ -88,6 +94,14 @@ pub struct Entry {
     pub attrs: Attrs,
     /// The group of hard links that this path belongs to; `None` for the only name of a file.
     pub link: Option<Stamp>,
+}
+
+impl Attrs {
+    /// Counts the bytes of the extended attributes, names and values.
+    pub fn xattr_bytes(&self) -> usize {
+        let all = self.xattrs.iter().flat_map(|all| all.iter());
+        all.map(|(name, value)| name.len() + value.len()).sum()
+    }
 }
 
 impl Entry {

@@ -78,6 +78,9 @@ pub struct Fold {
     /// How many directories each directory holds that were made as such.
     subdirectories: HashMap<TreePath, u32>,
     live: usize,
+    /// Bytes of all records, and of the extended attributes in them.
+    bytes: u64,
+    xattr_bytes: u64,
 }
 
 /// Makes a path of what a record keeps.
@@ -161,6 +164,13 @@ impl Fold {
 
     /// Packs a register, and counts what it holds.
     fn take_in(&mut self, path: &TreePath, register: &Register) -> Record {
+        let record = self.pack(path, register);
+        self.bytes += record.bytes();
+        self.xattr_bytes += record.xattr_bytes();
+        record
+    }
+
+    fn pack(&mut self, path: &TreePath, register: &Register) -> Record {
         let Some(entry) = &register.entry else {
             return Record::pack(path.as_bytes(), register, 0);
         };
@@ -177,7 +187,12 @@ impl Fold {
 
     /// Keeps the counts and link groups true after a register went out of place.
     fn let_go(&mut self, path: &TreePath, old: Option<&Record>) {
-        let Some(old) = old.filter(|old| old.is_live()) else { return };
+        let Some(old) = old else { return };
+        self.bytes -= old.bytes();
+        self.xattr_bytes -= old.xattr_bytes();
+        if !old.is_live() {
+            return;
+        }
         self.live -= 1;
         if old.is_directory() {
             self.count_subdirectory(path, false);
@@ -441,6 +456,16 @@ impl Fold {
     /// Counts the paths that point to something.
     pub fn len(&self) -> usize {
         self.live
+    }
+
+    /// Counts the bytes that all registers take, paths and tombstones included.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Counts the bytes of all extended attributes, names and values.
+    pub fn xattr_bytes(&self) -> u64 {
+        self.xattr_bytes
     }
 
     /// Reports whether no path points to anything.

@@ -14,7 +14,10 @@ mod location;
 pub use age::Age;
 pub use change::{Change, Op};
 pub use commit::{BlobAt, Commit, Place};
-pub use entry::{Attrs, Entry, Kind, Time, XATTR_TOTAL_BYTES_MAX, Xattrs};
+pub use entry::{
+    Attrs, Entry, Kind, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, XATTR_TOTAL_BYTES_MAX,
+    Xattrs,
+};
 pub use fold::{Applied, Builder, Child, Fold, Register};
 pub use living::Living;
 pub use location::{Location, Site};

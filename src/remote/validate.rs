@@ -140,9 +140,7 @@ pub(super) fn attrs(attrs: &Attrs) -> std::result::Result<(), &'static str> {
     if !possible(&attrs.mtime) || !possible(&attrs.atime) {
         return Err("an entry has an impossible time");
     }
-    let bytes: usize =
-        attrs.xattrs.iter().flat_map(|all| all.iter()).map(|(k, v)| k.len() + v.len()).sum();
-    if bytes > XATTR_TOTAL_BYTES_MAX {
+    if attrs.xattr_bytes() > XATTR_TOTAL_BYTES_MAX {
         return Err("an entry has too many extended attributes");
     }
     Ok(())

@@ -4,14 +4,17 @@
 //! its digest says, and never call a blob bad because the store does not answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::flight::Flights;
+use super::lacking::Lacking;
 use super::ledger::Ledger;
 use super::quiet::Quiet;
+use super::room::Demand;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -29,7 +32,9 @@ const FLIGHTS_MAX: usize = 10_000;
 const WHOLE_PACK_BYTES: u64 = 9 << 20;
 /// How often a blob is fetched that is not what it should be: what was read may have been stale.
 const TRIES: u32 = 2;
-/// How long is waited between these.
+/// How often a blob is fetched for which there was room until it came.
+const ROOM_TRIES: u32 = 2;
+/// How long is waited between those that are not what they should be.
 const TRY_WAIT: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Makes contents local; cheap to clone.
@@ -46,6 +51,9 @@ struct Inner {
     commits: Flights<Arc<str>>,
     places: Semaphore,
     quiet_newer: Quiet,
+    lacking: Lacking,
+    quiet_lacking: Quiet,
+    without_room: AtomicU64,
 }
 
 impl Fetcher {
@@ -54,7 +62,7 @@ impl Fetcher {
         let remote = ledger.remote().cloned();
         let (blobs, packs, commits) = (Flights::new(), Flights::new(), Flights::new());
         let places = Semaphore::new(FETCHES_AT_ONCE);
-        let quiet_newer = Quiet::default();
+        let (quiet_newer, quiet_lacking) = (Quiet::default(), Quiet::default());
         Self(Arc::new(Inner {
             ledger,
             remote,
@@ -64,6 +72,9 @@ impl Fetcher {
             commits,
             places,
             quiet_newer,
+            lacking: Lacking::default(),
+            quiet_lacking,
+            without_room: AtomicU64::new(0),
         }))
     }
 
@@ -77,12 +88,57 @@ impl Fetcher {
             return Ok(());
         }
         let inner = Arc::clone(&self.0);
-        let work = Box::pin(async move { inner.fetch(digest, size).await });
-        self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await
+        let work = Box::pin(async move { inner.fetch_if_room(digest, size).await });
+        let fetched = self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await;
+        if is_full(&fetched) {
+            self.0.without_room.fetch_add(1, Ordering::Relaxed);
+        }
+        fetched
+    }
+
+    /// Counts the contents that were asked for and not had for lack of room.
+    pub fn without_room(&self) -> u64 {
+        self.0.without_room.load(Ordering::Relaxed)
     }
 }
 
 impl Inner {
+    /// Fetches a content if there is room for it, and remembers if there is none: nobody shall download again
+    /// and again what cannot be kept.
+    async fn fetch_if_room(self: &Arc<Self>, digest: Digest, size: u64) -> Result<()> {
+        let (clock, blobs) = (self.ledger.clock(), self.ledger.blobs());
+        let lacks = || Error::new(Kind::NoSpace, format!("no room for blob {digest}"));
+        if self.lacking.is_in_vain(&digest, size, clock.mono(), blobs.disk_free()) {
+            return Err(lacks());
+        }
+        let mut fetched = Err(lacks());
+        for _ in 0..ROOM_TRIES {
+            // What is on its way to the store soon makes room. Where nothing is, nothing is fetched.
+            if !blobs.contains(&digest)
+                && self.ledger.room().wait(Demand::Keep(size)).await.is_err()
+            {
+                break;
+            }
+            fetched = self.fetch(digest, size).await;
+            // Writers may have been faster, or the disk has known better than its figures.
+            if !is_full(&fetched) {
+                self.lacking.clear(&digest);
+                break;
+            }
+            self.lacking.note(digest, clock.mono(), blobs.disk_free());
+        }
+        if is_full(&fetched)
+            && let Some(unsaid) = self.quiet_lacking.tell(clock)
+        {
+            let free_bytes = blobs.disk_free();
+            tracing::warn!(
+                %digest, size, free_bytes, unsaid,
+                "there is no room for entries of other nodes, and they are misses"
+            );
+        }
+        fetched
+    }
+
     async fn fetch(self: &Arc<Self>, digest: Digest, size: u64) -> Result<()> {
         let mut tries = 0;
         loop {
@@ -128,7 +184,8 @@ impl Inner {
         pack: &Arc<str>,
     ) -> Result<()> {
         let mut newer = None;
-        if self.ledger.pack_end(pack) <= WHOLE_PACK_BYTES {
+        let end = self.ledger.pack_end(pack);
+        if end <= WHOLE_PACK_BYTES && self.ledger.blobs().make_room(end) {
             let (inner, name) = (Arc::clone(self), Arc::clone(pack));
             let work = Box::pin(async move { inner.fetch_pack(&name).await });
             let whole = self.packs.join(&self.runtime, Arc::clone(pack), FLIGHTS_MAX, work).await;
@@ -139,6 +196,8 @@ impl Inner {
             // decides. The others failed for a reason that it would fail for too.
             match whole {
                 Err(error) if error.kind() == Kind::Invalid => newer = Some(error),
+                // For one of its members there may be room.
+                Err(error) if error.kind() == Kind::NoSpace => {}
                 Err(error) if !is_proof(error.kind()) => return Err(error),
                 _ => {}
             }
@@ -282,6 +341,11 @@ impl Inner {
     async fn place(&self) -> tokio::sync::SemaphorePermit<'_> {
         self.places.acquire().await.expect("the semaphore is never closed")
     }
+}
+
+/// Reports whether there was no room.
+fn is_full(fetched: &Result<()>) -> bool {
+    fetched.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace)
 }
 
 /// Yields the blobs that lie in a commit itself.

@@ -51,9 +51,10 @@ use super::batch::Batch;
 use super::chains::Chains;
 use super::missing::Missing;
 use super::quiet::Quiet;
-use crate::clock::{self, Clock};
+use super::room::Room;
+use crate::clock::Clock;
 use crate::digest::Digest;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
@@ -66,6 +67,12 @@ pub const PENDING_RECORDS_MAX: u64 = 200_000;
 /// Bytes of content that may wait for the store before new writers are asked to wait; the size of
 /// the local tier is a limit of its own, and usually the smaller one.
 pub const PENDING_BYTES_MAX: u64 = 1 << 40;
+/// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: who only makes
+/// names and changes attributes begins no file, and is not asked to wait before.
+const RECORDS_MAX: u64 = 2 * PENDING_RECORDS_MAX;
+const PENDING_META_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of the namespace in memory with which the same holds: some fifteen million entries with usual paths.
+const NAMESPACE_BYTES_MAX: u64 = 2 << 30;
 /// The most changes in one record; one commit holds them all.
 pub const RECORD_CHANGES_MAX: usize = 100_000;
 /// The most bytes that the changes of one record may take, roughly.
@@ -103,9 +110,8 @@ struct Inner {
     queued: Notify,
     /// The last record that is remote.
     remote_upto: watch::Sender<Seq>,
-    /// What waits, for those who ask without the lock.
-    records: AtomicU64,
-    bytes: AtomicU64,
+    /// What waits, for those who ask without the lock, and who waits for it.
+    room: Room,
     warned_ahead: AtomicBool,
     /// Another node has our identity, and that was said.
     twin: AtomicBool,
@@ -231,6 +237,22 @@ impl Ledger {
         Ok((written.apply(), token))
     }
 
+    /// Refuses what would make the namespace or the queue grow beyond their bounds. Removals are always taken:
+    /// they are the way back.
+    fn check_bounds(&self, order: &Order, changes: &[Change]) -> Result<()> {
+        if changes.iter().all(|change| change.op == Op::Remove) {
+            return Ok(());
+        }
+        let full = |what: &str| Err(Error::new(Kind::NoSpace, format!("no room for more {what}")));
+        if self.0.fold.read().bytes() > NAMESPACE_BYTES_MAX {
+            return full("names and attributes");
+        }
+        if self.0.room.records() > RECORDS_MAX || order.queue.meta() > PENDING_META_BYTES_MAX {
+            return full("changes that are not yet remote");
+        }
+        Ok(())
+    }
+
     /// Reports whether a later change of the path is known.
     pub(super) fn is_superseded(&self, change: &Change) -> bool {
         self.read(|fold| fold.register(&change.path).is_some_and(|r| r.stamp > change.stamp))
@@ -313,28 +335,9 @@ impl Ledger {
         Pending { records, bytes, oldest_ms: waited.as_millis() as u64 }
     }
 
-    /// Reports whether another writer may begin: less waits for the store than
-    /// [`PENDING_RECORDS_MAX`] and [`PENDING_BYTES_MAX`].
-    pub fn has_room(&self) -> bool {
-        self.0.records.load(Ordering::Relaxed) < PENDING_RECORDS_MAX
-            && self.0.bytes.load(Ordering::Relaxed) < PENDING_BYTES_MAX
-    }
-
-    /// Waits until [`Ledger::has_room`], for at most `limit`; false when there is none then.
-    pub async fn wait_for_room(&self, limit: Duration) -> bool {
-        if self.has_room() {
-            return true;
-        }
-        let mut remote_upto = self.0.remote_upto.subscribe();
-        let room = async {
-            while !self.has_room() {
-                if remote_upto.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
-        clock::within(limit, room).await;
-        self.has_room()
+    /// Returns the room for new data.
+    pub fn room(&self) -> &Room {
+        &self.0.room
     }
 
     /// Returns what the first row of commits of this run is called; further ones have the numbers that follow.
@@ -391,7 +394,7 @@ impl Ledger {
 
     /// Counts the records that are not yet remote.
     pub(super) fn records(&self) -> u64 {
-        self.0.records.load(Ordering::Relaxed)
+        self.0.room.records()
     }
 
     /// Tells when the queue has moved.
@@ -446,8 +449,7 @@ impl Ledger {
 
     fn note_totals(&self, order: &Order) {
         let (records, bytes, _) = order.queue.totals();
-        self.0.records.store(records, Ordering::Relaxed);
-        self.0.bytes.store(bytes, Ordering::Relaxed);
+        self.0.room.note_pending(records, bytes);
     }
 }
 

@@ -16,11 +16,13 @@ mod flight;
 mod follower;
 mod freshness;
 pub mod gc;
+mod lacking;
 mod ledger;
 mod missing;
 mod publisher;
 mod quiet;
 mod renewer;
+mod room;
 mod upload;
 
 pub use checkpointer::{Checkpointer, LOG_GRACE};
@@ -35,6 +37,7 @@ pub use ledger::{
 };
 pub use publisher::{DrainReport, Publisher};
 pub use renewer::Renewer;
+pub use room::{Demand, FULL_WAIT, Room, Slowed};
 
 #[cfg(test)]
 mod tests;

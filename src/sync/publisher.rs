@@ -191,12 +191,13 @@ impl Publisher {
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..TICKS_PER_DELAY {
             if inner.is_hurried()
+                || inner.ledger.room().is_pressed()
                 || quiet >= enough_quiet
                 || inner.ledger.outlook(inner.pack_bytes) == Outlook::Full
             {
                 return;
             }
-            clock::sleep(tick).await;
+            clock::within(tick, inner.ledger.room().pressed()).await;
             let now = inner.ledger.records();
             quiet = if now == records { quiet + 1 } else { 0 };
             records = now;

@@ -298,7 +298,7 @@ impl Uploader {
 
     async fn open(&self, digest: Digest, size: u64) -> Option<OpenBlob> {
         let blobs = self.ledger.blobs().clone();
-        let opened = task::blocking(move || blobs.open_blob(&digest, size)).await;
+        let opened = task::blocking(move || blobs.open_briefly(&digest, size)).await;
         opened.unwrap_or_else(|error| {
             tracing::debug!(%digest, error = %error.chain(), "blob cannot be opened for upload");
             None
@@ -464,7 +464,7 @@ fn build(read: &[(Digest, Vec<u8>)]) -> (Vec<u8>, Vec<Packed>) {
 /// Reads a whole blob; `None` when it is not there or not what its name says.
 fn read_blob(blobs: &crate::local::Blobs, digest: &Digest, size: u64) -> Result<Option<Vec<u8>>> {
     use std::os::unix::fs::FileExt as _;
-    let Some(open) = blobs.open_blob(digest, size)? else { return Ok(None) };
+    let Some(open) = blobs.open_briefly(digest, size)? else { return Ok(None) };
     let mut bytes = vec![0; size as usize];
     open.file
         .read_exact_at(&mut bytes, 0)

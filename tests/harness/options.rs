@@ -101,6 +101,11 @@ impl Options {
         self.key("writeback", "open_wait", time)
     }
 
+    /// Sets how long a writer waits for room.
+    pub(crate) fn full_wait(self, time: &str) -> Self {
+        self.key("writeback", "full_wait", time)
+    }
+
     /// Sets how long an ending mount goes on uploading.
     pub(crate) fn drain_deadline(self, time: &str) -> Self {
         self.key("writeback", "drain_deadline", time)

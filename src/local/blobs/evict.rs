@@ -51,8 +51,13 @@ impl Blobs {
         over.max(bytes.saturating_add(DISK_RESERVE_BYTES).saturating_sub(self.disk_free()))
     }
 
+    /// Reports whether a file of that size could be kept if nothing else were: below the limit, on this disk.
+    pub fn fits(&self, bytes: u64) -> bool {
+        bytes <= self.0.limits.bytes && self.disk_free() >= DISK_RESERVE_BYTES
+    }
+
     /// Returns how much the disk has free, in bytes.
-    fn disk_free(&self) -> u64 {
+    pub fn disk_free(&self) -> u64 {
         let now = self.0.options.clock.mono();
         {
             let (asked, free) = *self.0.disk_free.lock();

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::{Blobs, OpenBlob, failed, make_empty};
 use crate::digest::Digest;
 use crate::error::Result;
+use crate::local::descriptors::spare;
 use crate::local::index::Used;
 use crate::local::pin::Pin;
 use crate::local::seal::{Seal, hash_file};
@@ -18,11 +19,21 @@ use crate::local::seal::{Seal, hash_file};
 const DAMAGE_WARNINGS_PER_MINUTE: u32 = 10;
 
 impl Blobs {
-    /// Opens a blob of `size` bytes; `None` when it is not there, or was not what its name says.
+    /// Opens a blob of `size` bytes for a program, which may keep it open; `None` when it is not there, or was
+    /// not what its name says.
     ///
     /// Reads the whole file when there is no unbroken seal, so it may take a while then. An error
-    /// of the disk is an error; for the caller's caller it is a miss.
+    /// of the disk is an error; for the caller's caller it is a miss. `Exhausted` when no descriptor is
+    /// left but those of the reserve.
     pub fn open_blob(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
+        let Some(OpenBlob { file, pin }) = self.open_briefly(digest, size)? else {
+            return Ok(None);
+        };
+        Ok(Some(OpenBlob { file: spare(file)?, pin }))
+    }
+
+    /// As [`Blobs::open_blob`], for the daemon's own work: the reserve of descriptors is for that.
+    pub fn open_briefly(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         if digest.is_empty_content() {
             return if size == 0 { self.open_empty().map(Some) } else { Ok(None) };
         }
@@ -49,10 +60,12 @@ impl Blobs {
     /// the stripe.
     fn whole_file(&self, digest: &Digest, size: u64) -> Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::open(self.path_of(digest), flags, Mode::empty()) else {
-            return Ok(None);
+        let file = match rustix::fs::open(self.path_of(digest), flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            // It may well be there.
+            Err(e @ (Errno::MFILE | Errno::NFILE)) => return Err(failed("open", digest, e.into())),
+            Err(_) => return Ok(None),
         };
-        let file = File::from(file);
         let seal = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
         let Some(held) = self.0.table.lock().tier.get(digest) else { return Ok(None) };
         let whole = held.blob.verified && held.blob.seal == seal && seal.size == size;
@@ -145,6 +158,9 @@ impl Blobs {
             .is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         if gone {
             self.0.table.lock().forget(digest);
+            if self.may_warn() {
+                tracing::warn!(%digest, "the file of a local blob was removed by somebody else");
+            }
         }
     }
 

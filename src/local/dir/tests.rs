@@ -1,4 +1,3 @@
-use std::os::unix::fs::MetadataExt as _;
 
 use super::*;
 
@@ -129,4 +128,30 @@ fn a_clean_stop_is_remembered_and_a_new_run_is_not_clean() {
     let dir = CacheDir::open(root.path()).unwrap();
     assert!(!dir.doubt());
     assert_eq!(dir.era(), 6);
+}
+
+#[test]
+fn a_directory_that_others_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = tempfile::tempdir().unwrap();
+    let (above, cache) = (root.path().join("above"), root.path().join("above/cache"));
+    drop(CacheDir::open(&cache).unwrap());
+    let chmod = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (path, bad, good) in
+        [(&cache, 0o775, 0o755), (&cache.join("v1"), 0o702, 0o700), (&above, 0o777, 0o775)]
+    {
+        chmod(path, bad);
+        let before = picture(root.path());
+        let error = refusal(&cache);
+        assert_eq!(error.kind(), Kind::Denied);
+        let mode = format!("{bad:04o}");
+        assert!(error.chain().contains(&mode), "{}", error.chain());
+        assert_eq!(picture(root.path()), before);
+        chmod(path, good);
+    }
+    // As in `/tmp`, where nobody can move away what is not his.
+    chmod(&above, 0o1777);
+    drop(CacheDir::open(&cache).unwrap());
 }

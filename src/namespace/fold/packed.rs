@@ -115,6 +115,20 @@ impl Record {
         (content, link)
     }
 
+    /// Counts the bytes of the extended attributes, names and values.
+    pub(super) fn xattr_bytes(&self) -> u64 {
+        if self.open().0 & XATTRS == 0 {
+            return 0;
+        }
+        let register = self.unpack(|_| Digest::empty());
+        register.entry.map_or(0, |entry| entry.attrs.xattr_bytes() as u64)
+    }
+
+    /// Counts the bytes that it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     fn open(&self) -> (u8, Reader<'_>) {
         let mut from = Reader(&self.0);
         from.bytes();
@@ -364,6 +378,8 @@ mod tests {
             let has_content = entry.is_some_and(|entry| entry.content().is_some());
             let held = (has_content.then_some(content), entry.and_then(|entry| entry.link));
             prop_assert_eq!(record.holds(), held);
+            let xattrs = entry.map_or(0, |entry| entry.attrs.xattr_bytes());
+            prop_assert_eq!(record.xattr_bytes(), xattrs as u64);
             let again = record.unpack(|number| {
                 assert_eq!(number, content);
                 Digest::of(b"x")

@@ -110,6 +110,59 @@ fn a_reset_leaves_no_trace() {
     assert_eq!(fold.len(), 1);
 }
 
+#[test]
+fn bytes_are_those_of_what_is_there() {
+    let xattrs = |bytes: usize| -> crate::namespace::Xattrs {
+        (bytes > 0).then(|| {
+            let value: Box<[u8]> = vec![7; bytes - 6].into();
+            Box::new([(Box::from(&b"user.x"[..]), value)].into_iter().collect())
+        })
+    };
+    let with = |at: &str, ms: u64, bytes: usize| {
+        let mut change = put(at, ms, "x");
+        if let Op::Put(entry) = &mut change.op {
+            entry.attrs.xattrs = xattrs(bytes);
+        }
+        change
+    };
+    let attrs = |at: &str, of: u64, ms: u64, bytes: usize| Change {
+        path: path(at),
+        stamp: stamp(ms, 0),
+        op: Op::Attrs {
+            of: stamp(of, 0),
+            attrs: Attrs { xattrs: xattrs(bytes), ..Attrs::default() },
+        },
+    };
+    let mut fold = Fold::new();
+    for (change, bytes) in [
+        (with("a", 1, 100), 100),
+        (with("b", 2, 50), 150),
+        (attrs("a", 1, 3, 300), 350),
+        (attrs("a", 1, 4, 0), 50),
+        (with("b", 5, 60), 60),
+        (with("b", 5, 60), 60),
+        (Change { path: path("b"), stamp: stamp(6, 0), op: Op::Remove }, 0),
+        (with("c", 7, 4_000), 4_000),
+    ] {
+        fold.apply(&change, Time::default());
+        assert_eq!(fold.xattr_bytes(), bytes, "{change:?}");
+    }
+    let mut builder = crate::namespace::Builder::new();
+    let mut again = Fold::new();
+    for (path, register) in fold.registers() {
+        again.restore(&path, &register);
+        builder.restore(&path, register);
+    }
+    let built = builder.finish();
+    for same in [&again, &built] {
+        assert_eq!((same.bytes(), same.xattr_bytes()), (fold.bytes(), fold.xattr_bytes()));
+    }
+    for at in ["a", "b", "c"] {
+        fold.forget(&path(at));
+    }
+    assert_eq!((fold.bytes(), fold.xattr_bytes()), (0, 0));
+}
+
 fn any_change() -> impl Strategy<Value = Change> {
     let at = prop::sample::select(vec!["a", "b", "a/c", "a/d", "a/c/e"]);
     (at, 0u64..12, 0u64..3, 0u8..4, 0u64..12).prop_map(|(at, ms, node, what, of)| {

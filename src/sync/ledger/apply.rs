@@ -186,6 +186,7 @@ impl Ledger {
         }
         // A batch without records has no number of its own.
         self.0.remote_upto.send_modify(|upto| *upto = batch.upto.max(*upto));
+        self.0.room.note_progress();
     }
 
     /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
@@ -26,6 +27,7 @@ use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
 use crate::sync::missing::Missing;
 use crate::sync::quiet::Quiet;
+use crate::sync::room::Room;
 use crate::task;
 
 /// What a ledger is made of.
@@ -44,6 +46,8 @@ pub struct LedgerParts {
     pub remote: Option<Remote>,
     /// The time.
     pub clock: Clock,
+    /// How long a writer waits for room.
+    pub full_wait: Duration,
 }
 
 impl fmt::Debug for LedgerParts {
@@ -93,6 +97,8 @@ impl Ledger {
         let folded = AtomicU64::new(order.seen.len() as u64);
         let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
+        let (blobs, remote, clock) = (&parts.blobs, &parts.remote, &parts.clock);
+        let room = Room::new(blobs.clone(), remote.clone(), clock.clone(), parts.full_wait);
         let ledger = Self(Arc::new(Inner {
             dir: parts.dir,
             clock: parts.clock,
@@ -111,8 +117,7 @@ impl Ledger {
             subscribers: RwLock::new(Vec::new()),
             queued: Notify::new(),
             remote_upto: watch::Sender::new(before),
-            records: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
+            room,
             warned_ahead: AtomicBool::new(false),
             twin: AtomicBool::new(false),
             applied: AtomicU64::new(0),

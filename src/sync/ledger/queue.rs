@@ -47,7 +47,7 @@ impl Weight {
                     weight.bytes += size;
                     weight.packed += if size < PACKED_BELOW_BYTES { size } else { 0 };
                 }
-                Op::Attrs { attrs, .. } => weight.meta += 64 + xattr_bytes(attrs),
+                Op::Attrs { attrs, .. } => weight.meta += 64 + attrs.xattr_bytes() as u64,
                 Op::Remove => {}
             }
         }
@@ -90,11 +90,7 @@ fn entry_bytes(entry: &Entry) -> u64 {
         Kind::Symlink { target } => target.len() as u64,
         _ => 0,
     };
-    target + xattr_bytes(&entry.attrs)
-}
-
-fn xattr_bytes(attrs: &crate::namespace::Attrs) -> u64 {
-    attrs.xattrs.iter().flat_map(|all| all.iter()).map(|(k, v)| (k.len() + v.len()) as u64).sum()
+    target + entry.attrs.xattr_bytes() as u64
 }
 
 /// Whether a held record may go.
@@ -340,6 +336,11 @@ impl Queue {
         let flying = self.flying.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let oldest = self.flying.front().map(|one| one.2).or(self.waiting.front().map(|w| w.at));
         (flying.0 + self.waiting.len() as u64, flying.1 + self.weight.bytes, oldest)
+    }
+
+    /// Counts the bytes of the changes that wait, roughly.
+    pub(super) fn meta(&self) -> u64 {
+        self.weight.meta
     }
 
     /// Lets everything go that is held.

@@ -57,6 +57,7 @@ impl<'a> Turn<'a> {
             let op = format!("publish {} changes of {meta} bytes at once", changes.len());
             return Err(Error::new(Kind::Invalid, op));
         }
+        self.ledger.check_bounds(&self.order, &changes)?;
         let seq = self.ledger.0.journal.append(&changes)?;
         Ok(Written { turn: self, record: Some((seq, changes)), hold: None })
     }

@@ -17,7 +17,7 @@ use crate::remote::{Remote, RemoteOptions};
 use crate::stamp::Stamp;
 use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
-use crate::sync::{Engine, LedgerParts, Settings};
+use crate::sync::{Engine, FULL_WAIT, LedgerParts, Settings};
 
 /// What the store says of itself is shorter, and everything else that is read longer.
 pub(super) const FORMAT_BYTES: u64 = 100;
@@ -146,7 +146,8 @@ impl World {
         let options = Options { evict_unsaved: remote.is_none(), clock: self.clock.clone() };
         let blobs = Blobs::open(&dir, Limits::of(4 << 30), known.into_iter(), options).unwrap();
         let clock = self.clock.clone();
-        let parts = LedgerParts { dir, index, loaded, blobs, staging, remote, clock };
+        let parts =
+            LedgerParts { dir, index, loaded, blobs, staging, remote, clock, full_wait: FULL_WAIT };
         Engine::open(parts, self.settings, Handle::current()).unwrap()
     }
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use super::harness::*;
 use crate::clock::Clock;
+use crate::error::Kind;
 use crate::namespace::Op;
+use crate::remote::fault::Plan;
+use crate::sync::Demand;
 
 #[test]
 fn p13_bounded_puts_for_many_small_files() {
@@ -168,15 +171,60 @@ fn back_pressure_when_the_store_is_gone() {
     run(async {
         let world = World::new();
         let a = world.node();
-        let ledger = a.engine.ledger();
-        assert!(ledger.has_room() && ledger.wait_for_room(Duration::ZERO).await);
+        let room = a.engine.ledger().room();
+        assert!(room.is_open(Demand::Begin) && room.wait(Demand::Begin).await.is_ok());
         for n in 0..crate::sync::PENDING_RECORDS_MAX {
             a.publish(vec![(path(&format!("{}", n % 50)), Op::Put(file_of(n % 50)))]);
         }
-        assert!(!ledger.has_room());
-        assert!(!ledger.wait_for_room(Duration::from_millis(10)).await);
+        assert!(!room.is_open(Demand::Begin));
+        let soon = Duration::from_millis(10);
+        assert!(crate::clock::within(soon, room.wait(Demand::Begin)).await.is_none());
         a.engine.start();
-        assert!(ledger.wait_for_room(Duration::from_mins(1)).await);
+        assert_eq!(room.wait(Demand::Begin).await.err().map(|error| error.chain()), None);
+        a.engine.stop().await;
+    });
+}
+
+/// Who only makes names or changes attributes does not begin files, and meets a bound all the same.
+#[test]
+fn the_queue_is_bounded_for_those_who_write_no_files() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        let ledger = a.engine.ledger();
+        a.publish(vec![(path("there"), Op::Put(file_of(1)))]);
+        ledger.room().note_pending(1_000_000, 0);
+        let refused = ledger.publish(vec![(path("more"), Op::Put(file_of(2)))]);
+        assert_eq!(refused.err().map(|error| error.kind()), Some(Kind::NoSpace));
+        a.publish(vec![(path("there"), Op::Remove)]);
+        a.publish(vec![(path("more"), Op::Put(file_of(2)))]);
+    });
+}
+
+/// What can never fit is not waited for, and a store that is down is not either.
+#[test]
+fn room_is_not_waited_for_in_vain() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let room = a.engine.ledger().room().clone();
+        let limit = a.engine.ledger().blobs().usage().limit;
+        assert!(room.admits(limit) && room.is_open(Demand::Begin));
+        assert_eq!(room.slowed(), None);
+        a.write("first", b"opens the store");
+        a.push().await;
+        a.faults.set(Plan { resets_percent: 100, ..Plan::default() });
+        a.engine.start();
+        a.write("second", b"waits");
+        while a.remote().health() == crate::remote::Health::Up {
+            crate::clock::sleep(Duration::from_millis(20)).await;
+        }
+        world.clock.advance(Duration::from_secs(2));
+        room.note_pending(crate::sync::PENDING_RECORDS_MAX, 0);
+        let why = room.wait(Demand::Begin).await.expect_err("refused").chain();
+        assert!(why.contains("the store is down"), "{why}");
+        let slowed = room.slowed().expect("it was just now");
+        assert_eq!((slowed.writers, room.counts()), (0, (1, 1)));
         a.engine.stop().await;
     });
 }

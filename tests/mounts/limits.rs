@@ -1,0 +1,486 @@
+//! Limits: full tiers, full disks, few descriptors, and users who want too much.
+//!
+//! Owns what a program sees when something runs out: writers are slowed, readers miss, nobody is told that
+//! something is gone that is there, and the daemon does not grow.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::harness::body::{self, Dice, Id};
+use crate::harness::command::run;
+use crate::harness::hand::CREATE_NEW;
+use crate::harness::node::Site;
+use crate::harness::store::Trouble;
+use crate::harness::time::thread;
+use crate::harness::{
+    Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root, now, skipped,
+    tree,
+};
+
+const LIMIT_MS: u64 = 40_000;
+/// A refusal that was not waited for.
+const AT_ONCE_MS: u128 = 2_000;
+
+fn content(writer: u32, seq: u64, len: usize) -> Vec<u8> {
+    body::make(Id { writer, seq }, len)
+}
+
+/// Has some writers write files as fast as they can; none may see an error.
+fn burst(node: &Node, writers: u32, files: u64, len: usize) {
+    let mount = Arc::new(node.mount.clone());
+    let work = move |writer: u32, mount: &Path| {
+        let mut hand = Hand::new();
+        hand.limit_ms(90_000);
+        for k in 0..files {
+            let name = mount.join(format!("w{writer}-{k}"));
+            hand.put(&name, &content(writer, k, len)).must(format_args!("file {k} of {writer}"));
+        }
+    };
+    let all: Vec<_> = (0..writers)
+        .map(|writer| {
+            let mount = Arc::clone(&mount);
+            thread(move || work(writer, &mount))
+        })
+        .collect();
+    for one in all {
+        one.join().must("a writer");
+    }
+    node.drain();
+    let mut hand = Hand::new();
+    for writer in 0..writers {
+        for k in 0..files {
+            let read = hand.get(&node.at(format!("w{writer}-{k}")));
+            assert!(read == Ok(content(writer, k, len)), "file {k} of {writer} afterwards");
+        }
+    }
+}
+
+/// Six times the tier's size, as fast as the disk takes it, with a store that takes it as it comes.
+fn limits_slow_writers_of_a_burst(io: Io) {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let options = Options::new(io).cache_size("64MiB");
+    let node = Node::start(&site, "m", Some(&store), options);
+    burst(&node, 4, 25, 4 << 20);
+    let status = node.status();
+    assert_eq!(status["counters"]["refused"].as_u64(), Some(0));
+    let told = node.log().lines().filter(|line| line.contains("writers are slowed")).count();
+    assert!(told <= 3, "{told} lines for one episode:\n{}", node.log());
+    let held = tree::disk_use(&node.cache) >> 20;
+    assert!(held <= 64 + 12, "{held} MiB on disk");
+}
+in_both_modes!(limits_slow_writers_of_a_burst);
+
+fn limits_slow_writers_of_a_slow_store(io: Io) {
+    let site = Site::new();
+    let store = Store::s3(&site);
+    let options = Options::new(io).cache_size("16MiB");
+    let node = Node::start(&site, "m", Some(&store), options);
+    store.trouble(Trouble::Slow(100));
+    burst(&node, 3, 20, 1 << 20);
+    assert!(node.status()["counters"]["slowed"].as_u64() > Some(0), "nobody was slowed");
+}
+in_both_modes!(limits_slow_writers_of_a_slow_store);
+
+/// Four ordinary programs on a small tier.
+fn limits_slow_writers_among_readers(io: Io) {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let node = Node::start(&site, "m", Some(&store), Options::new(io).cache_size("16MiB"));
+    let mount = Arc::new(node.mount.clone());
+    let program = |writer: u32, mount: &Path| {
+        let (mut hand, mut dice) = (Hand::new(), Dice::new(u64::from(writer)));
+        hand.limit_ms(90_000);
+        let mut written = Vec::new();
+        for k in 0..500 {
+            if written.is_empty() || dice.below(10) < 3 {
+                let len = 200 + dice.below(200_000) as usize;
+                let name = mount.join(format!("p{writer}-{k}"));
+                hand.put(&name, &content(writer, k, len)).must(format_args!("write {k}"));
+                written.push((name, k, len));
+            } else {
+                let (name, k, len) = &written[dice.below(written.len() as u64) as usize];
+                // While uploads make room, what was evicted may be a miss at its deadline.
+                let read = eventually(60_000, format_args!("read {k} of {writer}"), || {
+                    hand.get(name).map_err(|errno| {
+                        assert_eq!(errno, Errno::NOENT, "read {k} of {writer}");
+                        errno.to_string()
+                    })
+                });
+                assert!(read == content(writer, *k, *len), "file {k} of {writer}");
+            }
+        }
+    };
+    let all: Vec<_> = (0..4)
+        .map(|writer| {
+            let mount = Arc::clone(&mount);
+            thread(move || program(writer, &mount))
+        })
+        .collect();
+    for one in all {
+        one.join().must("a program");
+    }
+    assert_eq!(node.status()["counters"]["refused"].as_u64(), Some(0));
+}
+in_both_modes!(limits_slow_writers_among_readers);
+
+/// A store that is known to be down is not waited for.
+fn limits_full_without_a_store_is_told_at_once(io: Io) {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let options = Options::new(io).cache_size("16MiB").deadline("1s");
+    let node = Node::start(&site, "m", Some(&store), options);
+    store.fail();
+    let mut hand = Hand::new();
+    hand.put(&node.at("first"), &content(0, 0, 4096)).must("put");
+    eventually(20_000, "the store is known to be down", || {
+        let health = node.status()["health"].clone();
+        let down = health["up"].as_bool() == Some(false);
+        let known = health["since_ms"].as_u64() > Some(1_000);
+        if down && known { Ok(()) } else { Err(health.to_string()) }
+    });
+    let mut refused = 0;
+    for k in 0..20 {
+        let begun = now();
+        match hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)) {
+            Ok(()) => {}
+            Err(errno) => {
+                assert_eq!(errno, Errno::NOSPC);
+                let waited = begun.elapsed().as_millis();
+                assert!(waited < AT_ONCE_MS, "{waited} ms until the refusal");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 5, "40 MiB fitted into 16");
+    let status = node.status();
+    assert!(status["slowed"]["why"].as_str().is_some_and(|why| why.contains("down")), "{status}");
+    let mount = node.mount.to_string_lossy();
+    let shown = node.command(&["status", &mount]).good();
+    assert!(shown.contains("SLOWED"), "{shown}");
+    store.heal();
+    eventually(20_000, "there is room again", || {
+        hand.put(&node.at("later"), &content(2, 0, 1 << 20)).map_err(|errno| errno.to_string())
+    });
+    node.drain();
+}
+in_both_modes!(limits_full_without_a_store_is_told_at_once);
+
+/// A store that answers and takes nothing is waited for as long as is set, and once.
+#[test]
+fn limits_full_wait_ends() {
+    let site = Site::new();
+    let store = Store::s3(&site);
+    // Names are not asked for at a store that does not answer.
+    let options = Options::new(Io::best()).cache_size("16MiB").full_wait("3s").freshness("1h");
+    let node = Node::start(&site, "m", Some(&store), options);
+    store.trouble(Trouble::Slow(60_000));
+    let mut hand = Hand::new();
+    let mut waits = Vec::new();
+    for k in 0..16 {
+        let begun = now();
+        if hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)) == Err(Errno::NOSPC) {
+            waits.push(begun.elapsed().as_millis());
+        }
+    }
+    assert!(waits.len() > 3, "32 MiB fitted into 16");
+    assert!(waits[0] < 6_000, "{waits:?}");
+    assert!(waits[1..].iter().all(|wait| *wait < AT_ONCE_MS), "{waits:?}");
+    store.heal();
+}
+
+/// Nothing is gathered for long while the tier is full.
+#[test]
+fn limits_full_tier_ends_the_gathering() {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let options = Options::new(Io::best()).cache_size("16MiB").delay("60s");
+    let node = Node::start(&site, "m", Some(&store), options);
+    let (mut hand, begun) = (Hand::new(), now());
+    for k in 0..24 {
+        hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)).must("put");
+    }
+    let took = begun.elapsed().as_secs();
+    assert!(took < 30, "48 MiB took {took} s");
+}
+
+/// A small disk of its own for one test.
+fn small_disk(name: &str, site: &Site, size: &str) -> Option<std::path::PathBuf> {
+    if !is_root() {
+        skipped(name, "a small disk of its own needs root");
+        return None;
+    }
+    let disk = site.dir("disk");
+    let mut mount = Command::new("mount");
+    let size = format!("size={size}");
+    mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(&disk);
+    let mounted = run(&mut mount, LIMIT_MS);
+    if !mounted.status.success() {
+        skipped(name, mounted.err.trim());
+        return None;
+    }
+    Some(disk)
+}
+
+/// An entry of another node for which the disk has no room is a miss, and not downloaded again and again.
+fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
+    let site = Site::new();
+    let name = format!("limits_a_full_disk_is_a_miss_for_readers::{}", io.word());
+    // Passthrough cannot stand on tmpfs everywhere; the way of a miss is the same.
+    let Some(disk) = small_disk(&name, &site, "48m") else { return };
+    let store = Store::s3(&site);
+    let a = Node::start(&site, "a", Some(&store), Options::new(io));
+    let mut hand = Hand::new();
+    hand.put(&a.at("large"), &content(1, 1, 3_000_000)).must("put");
+    hand.put(&a.at("packed"), &content(1, 2, 200_000)).must("put");
+    a.drain();
+    let b = Node::start_in(&site, "b", Some(&store), Options::new(io), &disk.join("cache"));
+    let room = rustix::fs::statvfs(&disk).must("statvfs");
+    let fill = (room.f_bavail * room.f_frsize).saturating_sub(2 << 20);
+    let hog = disk.join("hog");
+    std::fs::write(&hog, vec![1; fill as usize]).must("fill the disk");
+    eventually(6_000, "node B knows the names", || {
+        hand.stat(&b.at("large")).map_err(|errno| errno.to_string())
+    });
+    let fetched = || b.status()["counters"]["fetched_bytes"].as_u64().unwrap_or(0);
+    let before = fetched();
+    for name in ["large", "packed"] {
+        for _ in 0..20 {
+            assert_eq!(hand.get(&b.at(name)), Err(Errno::NOENT), "{name} on a full disk");
+        }
+    }
+    let more = fetched() - before;
+    assert!(more < 100_000, "{more} bytes were fetched for what cannot be kept");
+    let status = b.status();
+    assert!(status["counters"]["without_room"].as_u64() >= Some(2), "{status}");
+    let mount = b.mount.to_string_lossy();
+    assert!(b.command(&["status", &mount]).good().contains("no room"));
+    std::fs::remove_file(&hog).must("make room");
+    for (name, body) in [("large", content(1, 1, 3_000_000)), ("packed", content(1, 2, 200_000))] {
+        eventually(10_000, format_args!("{name} when there is room"), || {
+            let read = hand.get(&b.at(name)).map_err(|errno| errno.to_string())?;
+            if read == body { Ok(()) } else { Err("other bytes".to_owned()) }
+        });
+    }
+    drop((a, b));
+    run(Command::new("umount").arg(&disk), LIMIT_MS).good();
+}
+in_both_modes!(limits_a_full_disk_is_a_miss_for_readers);
+
+const ENTRIES: usize = 2_000;
+
+/// A hand that may have many files open.
+fn hand_with_descriptors() -> Hand {
+    Hand::wrapped(&["sh", "-c", "ulimit -n 4096; exec \"$@\"", "sh"])
+}
+
+fn with_descriptors(io: Io, limit: &str) -> (Site, Node) {
+    let site = Site::new();
+    let options = Options::new(io);
+    let node = Node::start(&site, "m", None, options.clone());
+    let mut hand = Hand::new();
+    for k in 0..ENTRIES {
+        hand.put(&node.at(format!("f{k}")), &content(0, k as u64, 100)).must("put");
+    }
+    let cache = node.cache.clone();
+    drop(node);
+    let script = format!("{limit}; \"$@\"; exit $?");
+    let options = options.wrapped(&["sh", "-c", &script, "sh"]);
+    let node = Node::start_in(&site, "m", None, options, &cache);
+    (site, node)
+}
+
+/// The soft limit is raised as far as it may be.
+fn limits_few_descriptors_to_begin_with(io: Io) {
+    let (_site, node) = with_descriptors(io, "ulimit -Sn 256");
+    let mut hand = hand_with_descriptors();
+    for k in 0..ENTRIES {
+        let path = node.at(format!("f{k}"));
+        hand.open(&path, OFlags::RDONLY, 0).must(format_args!("open {k} of {ENTRIES}"));
+    }
+    hand.put(&node.at("new"), b"x").must("create");
+}
+in_both_modes!(limits_few_descriptors_to_begin_with);
+
+/// Where it may not, who opens too much is told so; nothing is said to be gone, and all goes on.
+fn limits_few_descriptors_for_good(io: Io) {
+    let (_site, node) = with_descriptors(io, "ulimit -n 256");
+    let mut hand = hand_with_descriptors();
+    let (mut open, mut refused) = (Vec::new(), 0);
+    for k in 0..ENTRIES {
+        match hand.open(&node.at(format!("f{k}")), OFlags::RDONLY, 0) {
+            Ok(fd) => open.push(fd),
+            Err(errno) => {
+                assert!(matches!(errno, Errno::NFILE | Errno::MFILE), "open {k}: {errno}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(open.len() > 100 && refused > 0, "{} open, {refused} refused", open.len());
+    for k in 0..20 {
+        match hand.open(&node.at(format!("new{k}")), CREATE_NEW, 0o644) {
+            Ok(fd) => hand.close(fd).must("close"),
+            Err(errno) => assert!(matches!(errno, Errno::NFILE | Errno::MFILE), "{errno}"),
+        }
+    }
+    // The reserve is for who asks how it goes.
+    node.status();
+    for fd in open {
+        hand.close(fd).must("close");
+    }
+    for k in 0..ENTRIES {
+        let path = node.at(format!("f{k}"));
+        eventually(5_000, format_args!("f{k} when others have closed"), || {
+            let read = hand.get(&path).map_err(|errno| errno.to_string())?;
+            if read == content(0, k as u64, 100) { Ok(()) } else { Err("other bytes".to_owned()) }
+        });
+    }
+    hand.put(&node.at("after"), b"x").must("create");
+}
+in_both_modes!(limits_few_descriptors_for_good);
+
+fn memory(node: &Node) -> u64 {
+    let path = format!("/proc/{}/status", node.pid().as_raw_nonzero());
+    let text = std::fs::read_to_string(path).must("read a process's status");
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).must("VmRSS");
+    let kib: u64 = line.split_whitespace().nth(1).must(line).parse().must(line);
+    kib << 10
+}
+
+/// Extended attributes are in memory, so there is little room for them.
+fn limits_attributes_do_not_grow_the_daemon(io: Io) {
+    let site = Site::new();
+    let node = Node::start(&site, "m", None, Options::new(io));
+    let mut hand = Hand::new();
+    let (begun, large) = (memory(&node), vec![1; 60_000]);
+    for k in 0..1_000 {
+        let path = node.at(format!("f{k}"));
+        hand.put(&path, b"").must("put");
+        assert_eq!(hand.setxattr(&path, "user.large", &large, 0), Err(Errno::NOSPC));
+        assert_eq!(hand.setxattr(&path, "user.more", &[1; 4_090], 0), Err(Errno::NOSPC));
+        hand.setxattr(&path, "user.small", b"value", 0).must("a small one");
+        hand.removexattr(&path, "user.small").must("remove it");
+    }
+    let mut taken = 0;
+    let refused = (0..6_000).find(|k| {
+        let path = node.at(format!("g{k}"));
+        hand.put(&path, b"").must("put");
+        match hand.setxattr(&path, "user.most", &[1; 4_000], 0) {
+            Ok(()) => taken += 4_009,
+            Err(errno) => assert_eq!(errno, Errno::NOSPC),
+        }
+        taken + 4_009 > 16 << 20
+    });
+    let refused = refused.must("a sum that is reached") + 1;
+    let path = node.at(format!("g{refused}"));
+    hand.put(&path, b"").must("put");
+    assert_eq!(hand.setxattr(&path, "user.most", &[1; 4_000], 0), Err(Errno::NOSPC));
+    hand.unlink(&node.at("g0")).must("unlink");
+    hand.setxattr(&path, "user.most", &[1; 4_000], 0).must("there is room again");
+    let grown = memory(&node).saturating_sub(begun) >> 20;
+    assert!(grown < 120, "the daemon has grown by {grown} MiB");
+}
+in_both_modes!(limits_attributes_do_not_grow_the_daemon);
+
+/// What somebody does to a file of the cache directory.
+type Spoil = fn(&Path);
+
+/// Files of the cache directory that somebody spoils while the daemon runs: misses, with one warning each.
+fn limits_blobs_that_are_spoilt(io: Io) {
+    let site = Site::new();
+    let node = Node::start(&site, "m", None, Options::new(io));
+    let mut hand = Hand::new();
+    let spoil: [(&str, Spoil); 3] = [
+        ("cut", |path| {
+            let file = std::fs::OpenOptions::new().write(true).open(path).must("open");
+            file.set_len(10).must("cut");
+        }),
+        ("replaced", |path| {
+            let other = path.with_extension("other");
+            std::fs::write(&other, content(9, 9, 5_000)).must("write another");
+            std::fs::rename(&other, path).must("put it in place");
+        }),
+        ("deleted", |path| std::fs::remove_file(path).must("remove")),
+    ];
+    for (k, (name, _)) in spoil.iter().enumerate() {
+        hand.put(&node.at(name), &content(1, k as u64, 5_000)).must("put");
+    }
+    for (k, (name, spoil)) in spoil.iter().enumerate() {
+        let digest = blake3::hash(&content(1, k as u64, 5_000)).to_hex().to_string();
+        let found = tree::files_below(&node.cache.join("v1/blobs"));
+        let path = found.iter().find(|path| path.ends_with(&digest)).must("the blob's file");
+        spoil(path);
+        let warned =
+            || node.log().lines().filter(|l| l.contains(" WARN ") && l.contains(&digest)).count();
+        for _ in 0..5 {
+            assert_eq!(hand.get(&node.at(name)), Err(Errno::NOENT), "{name}");
+        }
+        assert_eq!(warned(), 1, "{name}:\n{}", node.log());
+        hand.put(&node.at(name), &content(2, k as u64, 5_000)).must("write it again");
+        assert!(hand.get(&node.at(name)) == Ok(content(2, k as u64, 5_000)), "{name} again");
+    }
+}
+in_both_modes!(limits_blobs_that_are_spoilt);
+
+/// A cache directory that others can change is refused, with key, value and remedy.
+#[test]
+fn limits_cache_directories_of_others() {
+    use std::os::unix::fs::PermissionsExt as _;
+    const NAME: &str = "limits_cache_directories_of_others";
+    let desk = crate::bad_input::Desk::new();
+    let (base, mount) = (desk.site.dir("base"), desk.mount.clone());
+    let try_it = |cache: &Path, words: &[&str]| {
+        let text = cache.to_str().must("text").to_owned();
+        let names: Vec<&str> = ["cache", &text].into_iter().chain(words.iter().copied()).collect();
+        let start = |_: &crate::bad_input::Desk| {
+            run(desk.site.hearthfs().args(["mount", &mount, "--cache-dir", &text]), LIMIT_MS)
+        };
+        desk.refuses(start, &names);
+    };
+    let chmod = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).must("chmod");
+    };
+    let cache = desk.site.dir("base/cache");
+    for mode in [0o777, 0o775, 0o757, 0o1777] {
+        chmod(&cache, mode);
+        try_it(&cache, &["local.cache_dir", "written by others", "chmod go-w"]);
+    }
+    chmod(&cache, 0o755);
+    chmod(&base, 0o777);
+    try_it(&cache, &["base", "written by others"]);
+    try_it(&base.join("new"), &["base", "written by others"]);
+    chmod(&base, 0o755);
+    if !is_root() {
+        skipped(NAME, "giving directories to others needs root");
+        return;
+    }
+    let give = |path: &Path| std::os::unix::fs::lchown(path, Some(4_711), None).must("chown");
+    give(&cache);
+    try_it(&cache, &["user 4711"]);
+    let mine = desk.site.dir("mine");
+    let link = base.join("link");
+    std::os::unix::fs::symlink(&mine, &link).must("symlink");
+    give(&link);
+    try_it(&link, &["user 4711"]);
+    try_it(&link.join("below"), &["user 4711"]);
+    // The default of a user without a home: somebody was there first.
+    give(&base);
+    try_it(&base.join("new"), &["user 4711"]);
+}
+
+/// What the daemon raises for itself is not handed on to the command.
+#[test]
+fn limits_of_a_command_are_its_own() {
+    let site = Site::new();
+    let (mount, cache) = (site.dir("m"), site.path().join("cache"));
+    let mut command = Command::new("sh");
+    crate::harness::node::dress(&mut command, site.path());
+    let script =
+        "ulimit -Sn 300; exec \"$0\" run --mount \"$1\" --cache-dir \"$2\" -- sh -c 'ulimit -Sn'";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_hearthfs")]).arg(&mount).arg(&cache);
+    assert_eq!(run(&mut command, LIMIT_MS).good().trim(), "300");
+}
