@@ -120,7 +120,8 @@ impl Filesystem {
         attr_from(ino, &seen.entry, Time::from_ms(seen.changed_ms), nlink)
     }
 
-    /// Returns the attributes of a directory; its times move with its content on every node.
+    /// Returns the attributes of a directory. Its times move with its content on every node, until it is given
+    /// others.
     fn directory_attr(&self, state: &State, ino: Ino) -> Attr {
         let Some(path) = state.directory_path(ino) else {
             let gone = super::lookup::implied_directory().entry;
@@ -137,10 +138,7 @@ impl Filesystem {
         };
         let mut changed = Time::from_ms(changed_ms).max(entry.attrs.mtime);
         if let Some(moved) = moved {
-            // An explicit mtime holds until the content moves again.
-            if moved > Time::from_ms(changed_ms) {
-                entry.attrs.mtime = moved;
-            }
+            entry.attrs.mtime = moved;
             changed = changed.max(moved);
         }
         attr_from(ino, &entry, changed, subdirectories.saturating_add(2))
@@ -474,7 +472,7 @@ fn attrs_op(
         Some(seen) => (seen.entry, seen.stamp),
         None => (root.clone(), None),
     };
-    if let Some(moved) = moved.filter(|moved| entry.is_directory() && *moved > entry.attrs.mtime) {
+    if let Some(moved) = moved.filter(|_| entry.is_directory()) {
         entry.attrs.mtime = moved;
     }
     apply(&mut entry.attrs, set, now);

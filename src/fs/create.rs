@@ -374,7 +374,8 @@ impl Filesystem {
             publishing: Arc::new(Mutex::new(())),
             moved: watch::Sender::new(Stage::Private),
         };
-        if flags.truncate {
+        // An empty file that is emptied again is the file that it was: lock files are opened so all the time.
+        if flags.truncate && !empty_base {
             generation.attrs.mtime = self.now();
         }
         if let Stand::InPlace(_) = stand {

@@ -260,6 +260,7 @@ impl Filesystem {
         let ops: Vec<(TreePath, Op)> =
             names.iter().map(|name| (name.clone(), Op::Put(entry.clone()))).collect();
         let ledger = &self.0.rooms.ledger;
+        let standing = ledger.read(|fold| fold.register(&path)).map(|register| register.last_stamp());
         let (stamps, hold) = if held {
             let (stamps, token) = ledger.publish_held(ops)?;
             (stamps, Some(token))
@@ -277,8 +278,10 @@ impl Filesystem {
         generation.published = Some(Published { entry: entry.clone(), changed_ms, digest, mark });
         generation.set_stage(if held { Stage::Held } else { Stage::Published });
         let metrics = &self.0.rooms.metrics;
-        metrics.published.add(1);
-        metrics.published_bytes.add(mark.size);
+        if stamps.first() != standing.as_ref() {
+            metrics.published.add(1);
+            metrics.published_bytes.add(mark.size);
+        }
         let moved = settle_names(state, id, ino, &spot, &names, &entry);
         let as_guest = state.generations.get(&id).is_some_and(|g| g.guest_on.is_some());
         drop(guard);

@@ -16,6 +16,7 @@ mod open;
 mod purge;
 mod queue;
 mod refill;
+mod same;
 mod save;
 mod shown;
 mod snapshot;
@@ -166,63 +167,21 @@ pub struct Pending {
     pub oldest_ms: u64,
 }
 
-/// Makes stamps for changes that are about to be published.
-#[derive(Debug)]
-pub struct Stamper<'a> {
-    stamps: &'a StampClock,
-    now_ms: u64,
-}
-
-impl Stamper<'_> {
-    /// Makes the next stamp, greater than every stamp in the namespace.
-    #[expect(clippy::should_implement_trait, reason = "it never ends")]
-    pub fn next(&mut self) -> Stamp {
-        self.stamps.next(self.now_ms)
-    }
-}
-
 impl Ledger {
-    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`],
-    /// [`Ledger::hidden`] and [`Ledger::obtainable`].
+    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`]
+    /// and [`Ledger::hidden`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
     }
 
-    /// Publishes one atomic group of changes; returns their stamps.
+    /// Publishes one atomic group of changes; returns their stamps. Where all of it stands already, nothing
+    /// is published, and the stamps are those of what stands.
     ///
     /// Once this has returned, they survive SIGKILL, and are on their way to the remote. Never waits
     /// for the network. On an error nothing was published: `NoSpace` when the disk is full, `Invalid`
     /// when there are more than [`RECORD_CHANGES_MAX`] changes.
     pub fn publish(&self, ops: Vec<(TreePath, Op)>) -> Result<Vec<Stamp>> {
-        self.publish_with::<Error>(|_, stamper| {
-            let stamped = |(path, op)| Change { path, stamp: stamper.next(), op };
-            Ok(ops.into_iter().map(stamped).collect())
-        })
-    }
-
-    /// As [`Ledger::publish`], with changes that `make` derives from the namespace: nothing moves
-    /// between what it sees and what it publishes. `make` must not call the ledger; with no changes
-    /// nothing is published, and an error of its is passed on.
-    pub fn publish_with<E: From<Error>>(
-        &self,
-        make: impl FnOnce(&Fold, &mut Stamper<'_>) -> std::result::Result<Vec<Change>, E>,
-    ) -> std::result::Result<Vec<Stamp>, E> {
-        let mut order = self.0.order.lock();
-        let mut stamper = Stamper { stamps: &self.0.stamps, now_ms: self.now_ms() };
-        let changes = make(&self.0.fold.read(), &mut stamper)?;
-        Ok(self.enter(&mut order, changes, None)?)
-    }
-
-    /// Makes a stamp for [`Ledger::publish_stamped`].
-    pub fn next_stamp(&self) -> Stamp {
-        self.0.stamps.next(self.now_ms())
-    }
-
-    /// As [`Ledger::publish`], with stamps that the caller got from [`Ledger::next_stamp`]. A change
-    /// of the same path that was published since then has a greater stamp and wins.
-    pub fn publish_stamped(&self, changes: Vec<Change>) -> Result<Vec<Stamp>> {
-        let mut order = self.0.order.lock();
-        self.enter(&mut order, changes, None)
+        self.publish_as(ops, None)
     }
 
     /// As [`Ledger::publish`], but keeps the record, and all that follows it, from the remote until
@@ -230,12 +189,23 @@ impl Ledger {
     pub fn publish_held(&self, ops: Vec<(TreePath, Op)>) -> Result<(Vec<Stamp>, HoldToken)> {
         let hold = Hold::new();
         let token = HoldToken::new(self.clone(), hold.clone());
+        Ok((self.publish_as(ops, Some(hold))?, token))
+    }
+
+    fn publish_as(&self, ops: Vec<(TreePath, Op)>, hold: Option<Hold>) -> Result<Vec<Stamp>> {
         let mut order = self.0.order.lock();
+        let standing = self.standing(&self.0.fold.read(), &ops);
+        if let Some(stamps) = standing {
+            return Ok(stamps);
+        }
         let now_ms = self.now_ms();
         let stamped = |(path, op)| Change { path, stamp: self.0.stamps.next(now_ms), op };
-        let changes = ops.into_iter().map(stamped).collect();
-        let stamps = self.enter(&mut order, changes, Some(hold))?;
-        Ok((stamps, token))
+        self.enter(&mut order, ops.into_iter().map(stamped).collect(), hold)
+    }
+
+    /// Makes a stamp that is greater than every stamp in the namespace.
+    pub fn next_stamp(&self) -> Stamp {
+        self.0.stamps.next(self.now_ms())
     }
 
     /// Brings changes of this node in: journal, then namespace, then queue.
@@ -295,8 +265,8 @@ impl Ledger {
 
     /// Notes that the content of a directory moved in a way that is not a change.
     pub fn touch_directory(&self, dir: &TreePath) {
-        let now = Time::from_wall(self.0.clock.wall());
-        self.0.fold.write().touch_directory(dir, now);
+        let (stamp, now) = (self.next_stamp(), Time::from_wall(self.0.clock.wall()));
+        self.0.fold.write().touch_directory(dir, stamp, now);
     }
 
     /// Makes everything that was published before survive a power loss, file contents excepted.
@@ -314,10 +284,6 @@ impl Ledger {
     }
 
     /// Reports whether a content is here, or is known to be in the remote.
-    pub fn obtainable(&self, digest: &Digest) -> bool {
-        self.obtainable_in(&self.0.fold.read_recursive(), digest)
-    }
-
     fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
             || (self.0.remote.is_some() && fold.stored_ms(digest).is_some())
