@@ -67,7 +67,7 @@ impl Filesystem {
     fn own_attr(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
         let inode = state.inodes.get(&ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
-            Node::Directory => Ok((self.directory_attr(state, ino), self.ttl())),
+            Node::Directory => Ok((self.directory_attr(state, ino), self.brief_ttl())),
             Node::Version { entry, changed_ms } => {
                 let (attr, now) = self.version_attr(state, ino, entry, *changed_ms);
                 Ok((attr, if now { self.ttl() } else { Duration::ZERO }))

@@ -261,12 +261,21 @@ impl Filesystem {
         }
     }
 
-    /// Returns how long an answer that is given now may be taken for granted.
+    /// Returns how long the kernel may take a name that it is told now for granted, with the attributes of a
+    /// file: until it is told to look again.
     pub(super) fn ttl(&self) -> Duration {
-        if self.is_forgetful() {
-            return Duration::ZERO;
-        }
-        self.0.rooms.freshness.ttl().min(TTL_MAX)
+        self.ttl_of(self.0.rooms.freshness.name_ttl())
+    }
+
+    /// Returns the same of what the kernel does not look up again when it is told to: attributes of
+    /// directories, which it asks for without their names, and what a listing brings, which it takes for
+    /// younger than what it was told meanwhile.
+    pub(super) fn brief_ttl(&self) -> Duration {
+        self.ttl_of(self.0.rooms.freshness.ttl())
+    }
+
+    fn ttl_of(&self, fresh_for: Duration) -> Duration {
+        if self.is_forgetful() { Duration::ZERO } else { fresh_for.min(TTL_MAX) }
     }
 }
 

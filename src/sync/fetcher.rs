@@ -77,7 +77,14 @@ impl Fetcher {
             return Ok(());
         }
         let inner = Arc::clone(&self.0);
-        let work = Box::pin(async move { inner.fetch(digest, size).await });
+        let work = Box::pin(async move {
+            let fetched = inner.fetch(digest, size).await;
+            if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
+                // What has these bytes is a miss from now on, but the kernel may remember its name.
+                inner.ledger.doubt_names();
+            }
+            fetched
+        });
         self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await
     }
 }

@@ -108,7 +108,8 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Another node has our identity, and that was said.
     twin: AtomicBool,
-    /// Commits of other nodes that moved something; counted under the lock of the namespace.
+    /// How often something moved that the kernel may remember otherwise; for commits of other nodes counted
+    /// under the lock of the namespace.
     applied: AtomicU64,
     /// Commits that were ever folded.
     folded: AtomicU64,
@@ -169,7 +170,7 @@ pub struct Pending {
 
 impl Ledger {
     /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`]
-    /// and [`Ledger::hidden`].
+    /// and [`Ledger::living_left`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
     }
@@ -275,10 +276,6 @@ impl Ledger {
     }
 
     /// Reports whether the bytes of an entry are lost: neither here nor anywhere known.
-    pub fn hidden(&self, entry: &Entry) -> bool {
-        self.hidden_in(&self.0.fold.read_recursive(), entry)
-    }
-
     fn hidden_in(&self, fold: &Fold, entry: &Entry) -> bool {
         entry.content().is_some_and(|(digest, _)| !self.obtainable_in(fold, &digest))
     }
@@ -302,15 +299,28 @@ impl Ledger {
     }
 
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that
-    /// applied it and without any lock. It must not block.
+    /// applied it and without any lock; with none where [`Ledger::applied`] says all. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
         self.0.subscribers.write().push(told);
     }
 
-    /// Counts the commits of other nodes that moved something. Whoever reads the namespace first and this
-    /// then, has what is counted in what was read.
+    /// Counts how often what the kernel remembers of any name came into doubt: commits of other nodes that
+    /// moved something, contents that proved lost, and each time that nobody vouches for names any more.
+    /// Whoever reads the namespace first and this then, has what is counted in what was read.
     pub fn applied(&self) -> u64 {
         self.0.applied.load(Ordering::Acquire)
+    }
+
+    /// Brings into doubt what the kernel remembers of names.
+    pub(in crate::sync) fn doubt_names(&self) {
+        self.0.applied.fetch_add(1, Ordering::Release);
+        self.tell(&[]);
+    }
+
+    fn tell(&self, moved: &[TreePath]) {
+        for told in self.0.subscribers.read().iter() {
+            told(moved);
+        }
     }
 
     /// Returns the counts of what went to the store and came from it.

@@ -135,11 +135,7 @@ impl Ledger {
         if let Some(stamp) = latest {
             self.observe(stamp, self.now_ms());
         }
-        if moved.len() <= TOLD_MAX {
-            for told in self.0.subscribers.read().iter() {
-                told(&moved);
-            }
-        }
+        self.tell(if moved.len() <= TOLD_MAX { &moved } else { &[] });
         Ok(())
     }
 

@@ -96,7 +96,7 @@ fn a_change_is_seen_elsewhere_soon() {
             let (name, begin) = (format!("f{n}"), clock.mono());
             a.write(&name, &content(n, 8000));
             loop {
-                b.engine.follower().note_activity();
+                b.engine.follower().freshness().note_activity();
                 if b.entry(&name).is_some() {
                     break;
                 }
