@@ -3,9 +3,12 @@
 //! Owns the way from a location to a verified local blob. Must never let a byte in that is not what
 //! its digest says, and never call a blob bad because the store does not answer.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -30,7 +33,12 @@ const WHOLE_PACK_BYTES: u64 = 9 << 20;
 /// How often a blob is fetched that is not what it should be: what was read may have been stale.
 const TRIES: u32 = 2;
 /// How long is waited between these.
-const TRY_WAIT: std::time::Duration = std::time::Duration::from_millis(100);
+const TRY_WAIT: Duration = Duration::from_millis(100);
+/// For one lost content the kernel is made to doubt its names not more often than this: whoever keeps a lost
+/// file open may ask for it all the time.
+const DOUBT_EVERY: Duration = Duration::from_millis(100);
+/// Lost contents of which that is remembered.
+const DOUBTED_MAX: usize = 1024;
 
 /// Makes contents local; cheap to clone.
 #[derive(Clone, Debug)]
@@ -46,6 +54,8 @@ struct Inner {
     commits: Flights<Arc<str>>,
     places: Semaphore,
     quiet_newer: Quiet,
+    /// When the kernel was made to doubt its names, by the content that was lost.
+    doubted: Mutex<HashMap<Digest, Duration>>,
 }
 
 impl Fetcher {
@@ -64,6 +74,7 @@ impl Fetcher {
             commits,
             places,
             quiet_newer,
+            doubted: Mutex::default(),
         }))
     }
 
@@ -80,8 +91,7 @@ impl Fetcher {
         let work = Box::pin(async move {
             let fetched = inner.fetch(digest, size).await;
             if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
-                // What has these bytes is a miss from now on, but the kernel may remember its name.
-                inner.ledger.doubt_names();
+                inner.doubt(digest);
             }
             fetched
         });
@@ -90,6 +100,22 @@ impl Fetcher {
 }
 
 impl Inner {
+    /// Makes the kernel doubt its names: what has these bytes is a miss from now on.
+    fn doubt(&self, digest: Digest) {
+        let now = self.ledger.clock().mono();
+        {
+            let mut doubted = self.doubted.lock();
+            if doubted.get(&digest).is_some_and(|at| now < *at + DOUBT_EVERY) {
+                return;
+            }
+            if doubted.len() >= DOUBTED_MAX {
+                doubted.clear();
+            }
+            doubted.insert(digest, now);
+        }
+        self.ledger.doubt_names();
+    }
+
     async fn fetch(self: &Arc<Self>, digest: Digest, size: u64) -> Result<()> {
         let mut tries = 0;
         loop {
