@@ -260,7 +260,8 @@ impl Filesystem {
         let ops: Vec<(TreePath, Op)> =
             names.iter().map(|name| (name.clone(), Op::Put(entry.clone()))).collect();
         let ledger = &self.0.rooms.ledger;
-        let standing = ledger.read(|fold| fold.register(&path)).map(|register| register.last_stamp());
+        let standing =
+            ledger.read(|fold| fold.register(&path)).map(|register| register.last_stamp());
         let (stamps, hold) = if held {
             let (stamps, token) = ledger.publish_held(ops)?;
             (stamps, Some(token))

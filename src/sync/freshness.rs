@@ -77,7 +77,17 @@ impl Freshness {
         let (state, wake) = (Mutex::default(), Notify::new());
         let (active_ms, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
         let vouched = Notify::new();
-        Self(Arc::new(Gate { clock, limit, remote, state, ended, wake, active_ms, asleep, vouched }))
+        Self(Arc::new(Gate {
+            clock,
+            limit,
+            remote,
+            state,
+            ended,
+            wake,
+            active_ms,
+            asleep,
+            vouched,
+        }))
     }
 
     /// Reports whether an answer may be given without asking the store: a list that began within the
@@ -160,7 +170,9 @@ impl Freshness {
     /// taking that back.
     fn vouched_until(&self, state: &State) -> Duration {
         let good = state.good.filter(|_| self.0.limit >= VOUCHED_FROM);
-        good.map_or(Duration::ZERO, |list| list.start + self.0.limit - self.0.limit / GUARD_PART)
+        good.map_or(Duration::ZERO, |list| {
+            list.start + self.0.limit / GUARD_PART * (GUARD_PART - 1)
+        })
     }
 
     /// Calls `doubt` whenever names were vouched for and are no more: no list came in time, because nobody

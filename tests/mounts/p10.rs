@@ -142,7 +142,8 @@ fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
         crate::harness::say("this kernel cannot be told to forget all names, so it remembers none");
         return;
     }
-    let asked = |what: &str| cluster.b.status()["counters"]["operations"][what].as_u64().unwrap_or(0);
+    let asked =
+        |what: &str| cluster.b.status()["counters"]["operations"][what].as_u64().unwrap_or(0);
     let (lookups, opens) = (asked("lookup"), asked("open"));
     // For longer than what is known may be old.
     for _ in 0..100 {

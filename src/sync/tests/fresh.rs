@@ -29,7 +29,10 @@ fn p10_freshness_positive_and_negative_alike() {
             assert!(!follower.freshness().ready());
             assert!(follower.wait_fresh(LONG).await);
             assert_eq!(b.entry("f").is_some(), n % 2 == 0, "round {n}");
-            assert!(follower.freshness().ready() && follower.freshness().ttl() <= Duration::from_secs(1));
+            assert!(
+                follower.freshness().ready()
+                    && follower.freshness().ttl() <= Duration::from_secs(1)
+            );
         }
         b.engine.stop().await;
     });
@@ -189,7 +192,8 @@ struct Kernel<'a> {
 impl Kernel<'_> {
     /// Looks once; `Err` where the store had to be asked, and did not answer.
     async fn look(&mut self, world: &World) -> Result<Option<u64>, ()> {
-        let (ledger, freshness) = (self.node.engine.ledger(), self.node.engine.follower().freshness());
+        let (ledger, freshness) =
+            (self.node.engine.ledger(), self.node.engine.follower().freshness());
         if let Some(name) = self.name.filter(|name| name.doubts == ledger.applied())
             && world.clock.mono() < name.until
         {
@@ -225,7 +229,9 @@ fn p10_freshness_of_names_that_the_kernel_remembers() {
         let mut remote: Vec<(Duration, u64)> = Vec::new();
         let (mut seed, mut looks) = (7_u64, 0_u64);
         let mut random = move |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
         };
         for round in 1..=150_u64 {
@@ -250,7 +256,8 @@ fn p10_freshness_of_names_that_the_kernel_remembers() {
                 // What the store cannot be asked for is a miss.
                 let Ok(seen) = kernel.look(&world).await else { continue };
                 looks += 1;
-                let settled = remote.iter().rev().find(|(at, _)| *at + Duration::from_secs(1) < now);
+                let settled =
+                    remote.iter().rev().find(|(at, _)| *at + Duration::from_secs(1) < now);
                 let due = settled.map(|(_, size)| *size);
                 let by = if kernel.asked > asked { "the node" } else { "the kernel" };
                 assert!(seen >= due, "round {round}: {by} says {seen:?} and not {due:?}");
