@@ -23,6 +23,9 @@ use crate::sync::Ledger;
 
 /// The longest that the kernel may take an answer for granted where nothing can change it but itself.
 pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
+/// Nothing that was published a moment ago expires before this part of the age: bytes that the store has already
+/// are relied on for the first half of it, and an entry is a miss a tenth before its end.
+const UNAGED_PART: u32 = 4;
 /// The longest that the kernel may take the size of a file for granted while it is being written.
 pub(super) const TTL_OF_GENERATION: Duration = Duration::from_millis(200);
 
@@ -275,7 +278,13 @@ impl Filesystem {
     }
 
     fn ttl_of(&self, fresh_for: Duration) -> Duration {
-        if self.is_forgetful() { Duration::ZERO } else { fresh_for.min(TTL_MAX) }
+        if self.is_forgetful() {
+            return Duration::ZERO;
+        }
+        // What is not remote yet has no age, and gets one while the kernel remembers it: of what is stored for
+        // a new entry, at least this is left.
+        let unaged_for = self.0.rooms.ledger.age().limit().map(|limit| limit / UNAGED_PART);
+        fresh_for.min(TTL_MAX).min(unaged_for.unwrap_or(TTL_MAX))
     }
 }
 
