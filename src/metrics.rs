@@ -93,22 +93,6 @@ kinds! {
     }
 }
 
-kinds! {
-    /// What is asked of the remote; each is one request, retries included.
-    RemoteRequest {
-        /// Writes an object.
-        Put = "put",
-        /// Reads an object or a range of one.
-        Get = "get",
-        /// Lists one page of keys.
-        List = "list",
-        /// Tells about an object.
-        Head = "head",
-        /// Removes an object.
-        Delete = "delete",
-    }
-}
-
 /// Declares the plain counters, live and as a snapshot.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -117,7 +101,6 @@ macro_rules! counters {
         pub struct Metrics {
             $($(#[$doc])* pub $name: Counter,)*
             operations: [Counter; Operation::ALL.len()],
-            requests: [Counter; RemoteRequest::ALL.len()],
         }
 
         /// The counters at one moment, or what they grew by between two.
@@ -127,7 +110,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Round trips of the kernel by operation; those that never came are left out.
             pub operations: BTreeMap<String, u64>,
-            /// Requests to the remote by kind; those that were never made are left out.
+            /// Requests to the remote by kind; those that were never made are left out. The remote counts them
+            /// itself, and whoever tells of both fills them in.
             pub requests: BTreeMap<String, u64>,
         }
 
@@ -137,7 +121,6 @@ macro_rules! counters {
                 Self {
                     $($name: Counter::default(),)*
                     operations: std::array::from_fn(|_| Counter::default()),
-                    requests: std::array::from_fn(|_| Counter::default()),
                 }
             }
 
@@ -146,7 +129,7 @@ macro_rules! counters {
                 Snapshot {
                     $($name: self.$name.get(),)*
                     operations: named(Operation::ALL.iter().map(|k| k.name()), &self.operations),
-                    requests: named(RemoteRequest::ALL.iter().map(|k| k.name()), &self.requests),
+                    requests: BTreeMap::new(),
                 }
             }
         }
@@ -237,11 +220,6 @@ impl Metrics {
     pub fn operation(&self, kind: Operation) {
         self.operations[kind as usize].count();
     }
-
-    /// Counts one request to the remote.
-    pub fn request(&self, kind: RemoteRequest) {
-        self.requests[kind as usize].count();
-    }
 }
 
 impl Default for Metrics {
@@ -287,8 +265,9 @@ mod tests {
         metrics.hits.add(4);
         metrics.published_bytes.add(100);
         metrics.operation(Operation::Lookup);
-        metrics.request(RemoteRequest::Delete);
-        let grown = metrics.snapshot().since(&before);
+        let mut now = metrics.snapshot();
+        now.requests.insert("delete".to_owned(), 1);
+        let grown = now.since(&before);
         assert_eq!((grown.hits, grown.misses, grown.published_bytes), (4, 0, 100));
         assert_eq!(grown.operations, BTreeMap::from([("lookup".to_owned(), 1)]));
         assert_eq!(grown.requests, BTreeMap::from([("delete".to_owned(), 1)]));

@@ -56,7 +56,7 @@ impl Filesystem {
     pub(super) fn attr_of(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
-            Node::Directory => Ok((self.directory_attr(state, ino), self.ttl())),
+            Node::Directory => Ok((self.directory_attr(state, ino), self.brief_ttl())),
             Node::Entry(published) => {
                 let (attr, now) = self.entry_attr(state, ino, published);
                 Ok((attr, if now { self.ttl() } else { Duration::ZERO }))
@@ -106,7 +106,8 @@ impl Filesystem {
         attr_from(ino, &seen.entry, Time::from_ms(seen.changed_ms), nlink)
     }
 
-    /// Returns the attributes of a directory; its times move with its content on every node.
+    /// Returns the attributes of a directory. Its times move with its content on every node, until it is given
+    /// others.
     fn directory_attr(&self, state: &State, ino: Ino) -> Attr {
         let Some(path) = state.names.directory_path(ino) else {
             let gone = super::lookup::implied_directory().entry;
@@ -123,10 +124,7 @@ impl Filesystem {
         };
         let mut changed = Time::from_ms(changed_ms).max(entry.attrs.mtime);
         if let Some(moved) = moved {
-            // An explicit mtime holds until the content moves again.
-            if moved > Time::from_ms(changed_ms) {
-                entry.attrs.mtime = moved;
-            }
+            entry.attrs.mtime = moved;
             changed = changed.max(moved);
         }
         attr_from(ino, &entry, changed, subdirectories.saturating_add(2))
@@ -188,7 +186,7 @@ pub(super) fn attrs_op(
         Some(seen) => (seen.entry, seen.stamp),
         None => (root.clone(), None),
     };
-    if let Some(moved) = moved.filter(|moved| entry.is_directory() && *moved > entry.attrs.mtime) {
+    if let Some(moved) = moved.filter(|_| entry.is_directory()) {
         entry.attrs.mtime = moved;
     }
     if let Err(errno) = edit(&mut entry.attrs) {

@@ -216,7 +216,8 @@ impl Filesystem {
             On::Fresh => state.names.add_fresh(Node::Directory),
         };
         let mut attrs = base.attrs.clone();
-        if truncate {
+        // An empty file that is emptied again is the file that it was: lock files are opened so all the time.
+        if truncate && (is_new || had_bytes) {
             attrs.mtime = self.now();
         }
         let link = base.published.as_ref().and_then(|published| published.entry.link);

@@ -152,6 +152,11 @@ impl Filesystem {
     /// that it knows below, under the feet of whoever is on the way through it. Their attributes come with
     /// the next look, which `keep_order` has made due.
     fn changed_elsewhere(&self, paths: &[TreePath]) {
+        // It may never ask again for what it remembers.
+        self.keep_order();
+        if paths.is_empty() {
+            return;
+        }
         let moved: Vec<_> = self
             .0
             .rooms

@@ -116,10 +116,12 @@ impl Filesystem {
                 let spot: Spot = (ino, listed.name.clone());
                 let path = dir.as_ref().and_then(|dir| dir.join(&listed.name).ok());
                 let told = path.map(|path| self.find_and_tell(state, &spot, &path, Some(who)));
-                let Some(Ok(Some(found))) = told else {
+                let Some(Ok(Some(mut found))) = told else {
                     // Gone since the listing began.
                     continue;
                 };
+                found.entry_ttl = found.entry_ttl.min(self.brief_ttl());
+                found.attr_ttl = found.attr_ttl.min(self.brief_ttl());
                 (entry.ino, entry.file_type) = (found.attr.ino, found.attr.file_type);
                 entry.found = Some(found);
             }

@@ -21,6 +21,9 @@ use crate::sync::Ledger;
 
 /// The longest that the kernel may take an answer for granted where nothing can change it but itself.
 pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
+/// Nothing that was published a moment ago expires before this part of the age: bytes that the store has already
+/// are relied on for the first half of it, and an entry is a miss a tenth before its end.
+const UNAGED_PART: u32 = 4;
 /// The longest that the kernel may take the size of a file for granted while it is being written.
 pub(super) const TTL_OF_LIVE: Duration = Duration::from_millis(200);
 
@@ -343,12 +346,27 @@ impl Filesystem {
         }
     }
 
-    /// Returns how long an answer that is given now may be taken for granted.
+    /// Returns how long the kernel may take a name that it is told now for granted, with the attributes of a
+    /// file: until it is told to look again.
     pub(super) fn ttl(&self) -> Duration {
+        self.ttl_of(self.0.rooms.freshness.name_ttl())
+    }
+
+    /// Returns the same of what the kernel does not look up again when it is told to: attributes of
+    /// directories, which it asks for without their names, and what a listing brings, which it takes for
+    /// younger than what it was told meanwhile.
+    pub(super) fn brief_ttl(&self) -> Duration {
+        self.ttl_of(self.0.rooms.freshness.ttl())
+    }
+
+    fn ttl_of(&self, fresh_for: Duration) -> Duration {
         if self.is_forgetful() {
             return Duration::ZERO;
         }
-        self.0.rooms.freshness.ttl().min(TTL_MAX)
+        // What is not remote yet has no age, and gets one while the kernel remembers it: of what is stored for
+        // a new entry, at least this is left.
+        let unaged_for = self.0.rooms.ledger.age().limit().map(|limit| limit / UNAGED_PART);
+        fresh_for.min(TTL_MAX).min(unaged_for.unwrap_or(TTL_MAX))
     }
 }
 

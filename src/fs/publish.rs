@@ -291,23 +291,19 @@ impl Filesystem {
             };
             // Perhaps it was unlinked while it was digested: then nobody will ever ask for these bytes.
             let Some((spot, path)) = place_of(&state, live) else { return Ok(false) };
-            let entry = entry_of(live, &digested);
+            let mut entry = entry_of(live, &digested);
             let seen = self.seen(&path);
             if !self.may_replace(live, seen.as_ref(), caller) {
                 // On one machine the writer would not have been let in. It has a file of its own.
                 state.unplace_live(id);
                 return Ok(false);
             }
+            // Times alone are no change. The ledger knows whether it would bring back or prolong anything.
             if let Some(seen) = seen
                 && !live.attrs_moved
                 && is_same(&seen.entry, &entry)
             {
-                self.0.rooms.renewer.note_use(&digested.digest, digested.mark.size);
-                if let Some(live) = state.lives.get_mut(id) {
-                    live.part();
-                    live.clean = digested.mark;
-                }
-                return Ok(false);
+                entry.attrs = seen.entry.attrs;
             }
             let names = self.names_with(&path, &entry);
             (spot, entry, names)
@@ -317,7 +313,16 @@ impl Filesystem {
         let hold = held.then(|| written.hold());
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
+        let stands = written.is_nothing();
         let stamps = written.apply();
+        if stands {
+            if let Some(live) = state.lives.get_mut(id).filter(|live| !live.is_dropped()) {
+                live.part();
+                live.clean = digested.mark;
+                live.attrs = entry.attrs;
+            }
+            return Ok(false);
+        }
         let stamp = stamps.first().copied();
         let changed_ms = stamp.map_or(0, |stamp| stamp.ms);
         let published = Published { entry: entry.clone(), stamp, changed_ms };

@@ -38,7 +38,12 @@ pub struct Register {
 impl Register {
     /// Returns the time of the last change of anything, which programs see as `st_ctime`.
     pub fn changed_ms(&self) -> u64 {
-        self.attr_stamp.map_or(self.stamp.ms, |attr| attr.ms.max(self.stamp.ms))
+        self.last_stamp().ms
+    }
+
+    /// Returns the stamp of the last change of anything.
+    pub fn last_stamp(&self) -> Stamp {
+        self.attr_stamp.map_or(self.stamp, |attr| attr.max(self.stamp))
     }
 }
 
@@ -51,6 +56,16 @@ pub enum Applied {
     Attributes,
     /// An older change, or one that was known.
     Nothing,
+}
+
+/// The last move of a directory's content.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    /// Its place in the total order; what gives the directory its times later is shown instead. A change that
+    /// comes after times that are younger than itself counts as made with them: it moves the directory here.
+    stamp: Stamp,
+    /// When it came, by this node's clock.
+    at: Time,
 }
 
 /// A name in a directory, as [`Fold::children`] yields it.
@@ -74,7 +89,7 @@ pub struct Fold {
     links: HashMap<Stamp, BTreeSet<TreePath>>,
     /// When the content of a directory last moved on this node. Never shared: CPython's importer
     /// needs the move itself, not the same value everywhere.
-    moved: HashMap<TreePath, Time>,
+    moved: HashMap<TreePath, Moved>,
     /// How many directories each directory holds that were made as such.
     subdirectories: HashMap<TreePath, u32>,
     live: usize,
@@ -125,7 +140,7 @@ impl Fold {
         }
         self.replace(path, &register);
         if let Some(parent) = path.parent() {
-            self.moved.insert(parent, now);
+            self.touch_directory(&parent, stamp, now);
         }
         Applied::Content
     }
@@ -375,15 +390,26 @@ impl Fold {
         self.links.get(&group).into_iter().flatten()
     }
 
-    /// Returns when the content of a directory last moved on this node, if it did since the start.
+    /// Returns when the content of a directory last moved on this node, if it did since the start and no
+    /// later change has given the directory its times.
     pub fn moved(&self, dir: &TreePath) -> Option<Time> {
-        self.moved.get(dir).copied()
+        let moved = self.moved.get(dir)?;
+        let given = self.times_given(dir);
+        given.is_none_or(|given| given <= moved.stamp).then_some(moved.at)
     }
 
-    /// Notes that the content of a directory moved in a way that is not a change (a name that is
-    /// not yet published).
-    pub fn touch_directory(&mut self, dir: &TreePath, now: Time) {
-        self.moved.insert(dir.clone(), now);
+    /// Returns the stamp of the change that gave a path the times it has.
+    fn times_given(&self, path: &TreePath) -> Option<Stamp> {
+        self.record(path).filter(|record| record.is_live()).map(Record::last_stamp)
+    }
+
+    /// Notes that the content of a directory moved with a change of this stamp, which need not be known
+    /// to anybody else (a name that is not yet published).
+    pub fn touch_directory(&mut self, dir: &TreePath, stamp: Stamp, now: Time) {
+        let given = self.times_given(dir);
+        let last = self.moved.get(dir).map(|moved| moved.stamp);
+        let stamp = stamp.max(given.unwrap_or_default()).max(last.unwrap_or_default());
+        self.moved.insert(dir.clone(), Moved { stamp, at: now });
     }
 
     /// Learns where the remote keeps a blob; the youngest location wins. Returns whether it was news.

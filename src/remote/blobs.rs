@@ -47,20 +47,6 @@ pub(super) enum Piece {
 }
 
 impl Remote {
-    /// Reports whether a blob is there as an object of its own.
-    pub async fn has_blob(&self, digest: &Digest) -> Result<bool> {
-        self.ready_to_read().await?;
-        let key = self.inner.keys.blob(digest);
-        let call = self.call(Verb::Head, format!("look for {key}"));
-        let found =
-            self.inner.caller.call(call, |store| async move { Ok(store.head(&key).await?) }).await;
-        match found {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == Kind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Uploads the content of `file`, `size` bytes from its start. If they do not have the digest,
     /// nothing appears in the store and the error is `Corrupt`.
     pub async fn put_blob(&self, digest: &Digest, file: File, size: u64) -> Result<()> {

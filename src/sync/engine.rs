@@ -97,7 +97,7 @@ impl Engine {
     pub fn start(&self) {
         let mut tasks = self.tasks.lock();
         if self.ledger.remote().is_some() {
-            tasks.push(self.follower.start(&self.runtime));
+            tasks.extend(self.follower.start(&self.runtime));
         }
         if let Some(publisher) = &self.publisher {
             tasks.extend(publisher.start(&self.runtime));

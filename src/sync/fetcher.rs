@@ -3,10 +3,13 @@
 //! Owns the way from a location to a verified local blob. Must never let a byte in that is not what
 //! its digest says, and never call a blob bad because the store does not answer.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -34,8 +37,13 @@ const WHOLE_PACK_BYTES: u64 = 9 << 20;
 const TRIES: u32 = 2;
 /// How often a blob is fetched for which there was room until it came.
 const ROOM_TRIES: u32 = 2;
-/// How long is waited between those that are not what they should be.
-const TRY_WAIT: std::time::Duration = std::time::Duration::from_millis(100);
+/// How long is waited between these.
+const TRY_WAIT: Duration = Duration::from_millis(100);
+/// For one lost content the kernel is made to doubt its names not more often than this: whoever keeps a lost
+/// file open may ask for it all the time.
+const DOUBT_EVERY: Duration = Duration::from_millis(100);
+/// Lost contents of which that is remembered.
+const DOUBTED_MAX: usize = 1024;
 
 /// Makes contents local; cheap to clone.
 #[derive(Clone, Debug)]
@@ -54,6 +62,8 @@ struct Inner {
     lacking: Lacking,
     quiet_lacking: Quiet,
     without_room: AtomicU64,
+    /// When the kernel was made to doubt its names, by the content that was lost.
+    doubted: Mutex<HashMap<Digest, Duration>>,
 }
 
 impl Fetcher {
@@ -75,6 +85,7 @@ impl Fetcher {
             lacking: Lacking::default(),
             quiet_lacking,
             without_room: AtomicU64::new(0),
+            doubted: Mutex::default(),
         }))
     }
 
@@ -88,7 +99,13 @@ impl Fetcher {
             return Ok(());
         }
         let inner = Arc::clone(&self.0);
-        let work = Box::pin(async move { inner.fetch_if_room(digest, size).await });
+        let work = Box::pin(async move {
+            let fetched = inner.fetch_if_room(digest, size).await;
+            if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
+                inner.doubt(digest);
+            }
+            fetched
+        });
         let fetched = self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await;
         if is_full(&fetched) {
             self.0.without_room.fetch_add(1, Ordering::Relaxed);
@@ -137,6 +154,22 @@ impl Inner {
             );
         }
         fetched
+    }
+
+    /// Makes the kernel doubt its names: what has these bytes is a miss from now on.
+    fn doubt(&self, digest: Digest) {
+        let now = self.ledger.clock().mono();
+        {
+            let mut doubted = self.doubted.lock();
+            if doubted.get(&digest).is_some_and(|at| now < *at + DOUBT_EVERY) {
+                return;
+            }
+            if doubted.len() >= DOUBTED_MAX {
+                doubted.clear();
+            }
+            doubted.insert(digest, now);
+        }
+        self.ledger.doubt_names();
     }
 
     async fn fetch(self: &Arc<Self>, digest: Digest, size: u64) -> Result<()> {

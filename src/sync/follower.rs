@@ -123,24 +123,9 @@ impl Follower {
         Self(Arc::new(Inner { ledger, remote, freshness, state, polling }))
     }
 
-    /// As [`Freshness::ready`].
-    pub fn ready(&self) -> bool {
-        self.0.freshness.ready()
-    }
-
     /// As [`Freshness::wait_fresh`].
     pub async fn wait_fresh(&self, limit: Duration) -> bool {
         self.0.freshness.wait_fresh(limit).await
-    }
-
-    /// As [`Freshness::ttl`].
-    pub fn ttl(&self) -> Duration {
-        self.0.freshness.ttl()
-    }
-
-    /// As [`Freshness::note_activity`].
-    pub fn note_activity(&self) {
-        self.0.freshness.note_activity();
     }
 
     /// Returns the gate that says whether an answer is fresh.
@@ -148,10 +133,15 @@ impl Follower {
         &self.0.freshness
     }
 
-    /// Starts polling: at once, and then as long as programs ask. Aborting it loses nothing.
-    pub fn start(&self, runtime: &Handle) -> JoinHandle<()> {
-        let follower = self.clone();
-        task::spawn(runtime, "follow", async move { follower.run().await })
+    /// Starts polling: at once, and then as long as programs ask. Aborting it loses nothing. A task of its own
+    /// watches that the polls come in time, so that nothing that a poll does holds it up.
+    pub fn start(&self, runtime: &Handle) -> [JoinHandle<()>; 2] {
+        let (follower, guarded) = (self.clone(), self.clone());
+        let guard = task::spawn(runtime, "guard", async move {
+            let ledger = guarded.0.ledger.clone();
+            guarded.0.freshness.guard(|| ledger.doubt_names()).await;
+        });
+        [task::spawn(runtime, "follow", async move { follower.run().await }), guard]
     }
 
     async fn run(&self) {

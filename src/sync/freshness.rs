@@ -1,7 +1,8 @@
 //! Freshness: how old what we know of the remote may be (P10).
 //!
-//! Owns the question whether a list of the log is needed, and the wait for it. Must never make a
-//! program wait for a store that is known not to answer, nor start two lists where one will do.
+//! Owns the question whether a list of the log is needed, the wait for it, and for how long the kernel may
+//! remember a name. Must never make a program wait for a store that is known not to answer, nor start two
+//! lists where one will do, nor vouch for names without somebody who takes that back in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +20,10 @@ pub const FRESH_FOR_EVER: Duration = Duration::from_hours(24);
 const ACTIVE_FOR: Duration = Duration::from_secs(10);
 /// A list that failed is not repeated for a waiting program within this time.
 const FAILED_FOR: Duration = Duration::from_millis(500);
+/// Names are vouched for only where lists come much more often than they must.
+const VOUCHED_FROM: Duration = Duration::from_millis(400);
+/// This part of the window is left for telling the kernel that nobody vouches for its names any more.
+const GUARD_PART: u32 = 4;
 
 /// Tells whether what we know is fresh enough, and waits until it is; cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,6 +44,8 @@ struct Gate {
     active_ms: AtomicU64,
     /// The follower sleeps until a program asks.
     asleep: AtomicBool,
+    /// Wakes the guard.
+    vouched: Notify,
 }
 
 /// One list of the log.
@@ -58,6 +65,10 @@ struct State {
     bad: Option<List>,
     /// A program waits for a list that has not begun.
     asked: bool,
+    /// There is a guard that takes back what is vouched for.
+    guarded: bool,
+    /// The kernel may hold names that do not age.
+    vouching: bool,
 }
 
 impl Freshness {
@@ -65,7 +76,18 @@ impl Freshness {
         let ended = watch::Sender::new(0);
         let (state, wake) = (Mutex::default(), Notify::new());
         let (active_ms, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self(Arc::new(Gate { clock, limit, remote, state, ended, wake, active_ms, asleep }))
+        let vouched = Notify::new();
+        Self(Arc::new(Gate {
+            clock,
+            limit,
+            remote,
+            state,
+            ended,
+            wake,
+            active_ms,
+            asleep,
+            vouched,
+        }))
     }
 
     /// Reports whether an answer may be given without asking the store: a list that began within the
@@ -133,6 +155,58 @@ impl Freshness {
         if self.0.remote.is_none() { FRESH_FOR_EVER } else { self.left() }
     }
 
+    /// Returns how long the kernel may remember a name that it is told now. While the log is polled that is
+    /// for ever: the kernel is told when anything moves, and before what we know grows older than it may.
+    pub fn name_ttl(&self) -> Duration {
+        if self.0.remote.is_none() || self.is_vouching() { FRESH_FOR_EVER } else { self.left() }
+    }
+
+    fn is_vouching(&self) -> bool {
+        let state = self.0.state.lock();
+        state.vouching && self.vouched_until(&state) > self.0.clock.mono()
+    }
+
+    /// Returns until when the last good list vouches for names; what is left of its window then is for
+    /// taking that back.
+    fn vouched_until(&self, state: &State) -> Duration {
+        let good = state.good.filter(|_| self.0.limit >= VOUCHED_FROM);
+        good.map_or(Duration::ZERO, |list| {
+            list.start + self.0.limit / GUARD_PART * (GUARD_PART - 1)
+        })
+    }
+
+    /// Calls `doubt` whenever names were vouched for and are no more: no list came in time, because nobody
+    /// asks, the store does not answer, or the machine is busy. Whoever does not run this vouches for nothing.
+    pub(super) async fn guard(&self, doubt: impl Fn()) {
+        let _guarding = Guarding::new(self, &doubt);
+        loop {
+            let until = {
+                let state = self.0.state.lock();
+                state.vouching.then(|| self.vouched_until(&state))
+            };
+            match until.map(|until| until.saturating_sub(self.0.clock.mono())) {
+                None => self.0.vouched.notified().await,
+                Some(Duration::ZERO) => self.end_vouching(&doubt),
+                Some(left) => clock::sleep(left).await,
+            }
+        }
+    }
+
+    /// Stops vouching, unless another list has come.
+    fn end_vouching(&self, doubt: &impl Fn()) {
+        {
+            let mut state = self.0.state.lock();
+            if state.guarded && self.vouched_until(&state) > self.0.clock.mono() {
+                return;
+            }
+            if !std::mem::take(&mut state.vouching) {
+                return;
+            }
+        }
+        // After this no answer vouches for anything, so what the kernel learns from now on it forgets in time.
+        doubt();
+    }
+
     /// Notes that a program asked something: the log is polled for some time after.
     pub fn note_activity(&self) {
         // In one order with `woken`: either we see it asleep, or it sees us active.
@@ -185,6 +259,11 @@ impl Freshness {
             state.running = None;
             if good {
                 state.good = Some(list);
+                let now = self.0.clock.mono();
+                if state.guarded && !state.vouching && self.vouched_until(&state) > now {
+                    state.vouching = true;
+                    self.0.vouched.notify_one();
+                }
             } else {
                 state.bad = Some(list);
             }
@@ -212,5 +291,25 @@ impl Freshness {
             }
             self.0.wake.notified().await;
         }
+    }
+}
+
+/// Says that there is a guard, until it ends, however it ends.
+struct Guarding<'a, D: Fn()> {
+    freshness: &'a Freshness,
+    doubt: &'a D,
+}
+
+impl<'a, D: Fn()> Guarding<'a, D> {
+    fn new(freshness: &'a Freshness, doubt: &'a D) -> Self {
+        freshness.0.state.lock().guarded = true;
+        Self { freshness, doubt }
+    }
+}
+
+impl<D: Fn()> Drop for Guarding<'_, D> {
+    fn drop(&mut self) {
+        self.freshness.0.state.lock().guarded = false;
+        self.freshness.end_vouching(self.doubt);
     }
 }

@@ -16,6 +16,7 @@ mod open;
 mod purge;
 mod queue;
 mod refill;
+mod same;
 mod save;
 mod shown;
 mod snapshot;
@@ -115,7 +116,8 @@ struct Inner {
     warned_ahead: AtomicBool,
     /// Another node has our identity, and that was said.
     twin: AtomicBool,
-    /// Commits of other nodes that moved something; counted under the lock of the namespace.
+    /// How often something moved that the kernel may remember otherwise; for commits of other nodes counted
+    /// under the lock of the namespace.
     applied: AtomicU64,
     /// Commits that were ever folded.
     folded: AtomicU64,
@@ -174,29 +176,15 @@ pub struct Pending {
     pub oldest_ms: u64,
 }
 
-/// Makes stamps for changes that are about to be published.
-#[derive(Debug)]
-pub struct Stamper<'a> {
-    stamps: &'a StampClock,
-    now_ms: u64,
-}
-
-impl Stamper<'_> {
-    /// Makes the next stamp, greater than every stamp in the namespace.
-    #[expect(clippy::should_implement_trait, reason = "it never ends")]
-    pub fn next(&mut self) -> Stamp {
-        self.stamps.next(self.now_ms)
-    }
-}
-
 impl Ledger {
-    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`],
-    /// [`Ledger::hidden`] and [`Ledger::obtainable`].
+    /// Looks at the namespace. `look` must not call the ledger, except for [`Ledger::shown`]
+    /// and [`Ledger::living_left`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
     }
 
-    /// Publishes one atomic group of changes; returns their stamps.
+    /// Publishes one atomic group of changes; returns their stamps. Where all of it stands already, nothing
+    /// is published, and the stamps are those of what stands.
     ///
     /// Once this has returned, they survive SIGKILL, and are on their way to the remote. Never waits
     /// for the network. On an error nothing was published: `NoSpace` when the disk is full, `Invalid`
@@ -205,36 +193,17 @@ impl Ledger {
         Ok(self.begin().write(ops)?.apply())
     }
 
-    /// As [`Ledger::publish`], with changes that `make` derives from the namespace: nothing moves
-    /// between what it sees and what it publishes. `make` must not call the ledger; with no changes
-    /// nothing is published, and an error of its is passed on.
-    pub fn publish_with<E: From<Error>>(
-        &self,
-        make: impl FnOnce(&Fold, &mut Stamper<'_>) -> std::result::Result<Vec<Change>, E>,
-    ) -> std::result::Result<Vec<Stamp>, E> {
-        let turn = self.begin();
-        let mut stamper = Stamper { stamps: &self.0.stamps, now_ms: self.now_ms() };
-        let changes = make(&self.0.fold.read(), &mut stamper)?;
-        Ok(turn.write_stamped(changes)?.apply())
-    }
-
-    /// Makes a stamp for [`Ledger::publish_stamped`].
-    pub fn next_stamp(&self) -> Stamp {
-        self.0.stamps.next(self.now_ms())
-    }
-
-    /// As [`Ledger::publish`], with stamps that the caller got from [`Ledger::next_stamp`]. A change
-    /// of the same path that was published since then has a greater stamp and wins.
-    pub fn publish_stamped(&self, changes: Vec<Change>) -> Result<Vec<Stamp>> {
-        Ok(self.begin().write_stamped(changes)?.apply())
-    }
-
     /// As [`Ledger::publish`], but keeps the record, and all that follows it, from the remote until
     /// the token is released or dropped, for at most [`HOLD_MAX`].
     pub fn publish_held(&self, ops: Vec<(TreePath, Op)>) -> Result<(Vec<Stamp>, HoldToken)> {
         let mut written = self.begin().write(ops)?;
         let token = written.hold();
         Ok((written.apply(), token))
+    }
+
+    /// Makes a stamp that is greater than every stamp in the namespace.
+    pub fn next_stamp(&self) -> Stamp {
+        self.0.stamps.next(self.now_ms())
     }
 
     /// Refuses what would make the namespace or the queue grow beyond their bounds. Removals are always taken:
@@ -271,8 +240,8 @@ impl Ledger {
 
     /// Notes that the content of a directory moved in a way that is not a change.
     pub fn touch_directory(&self, dir: &TreePath) {
-        let now = Time::from_wall(self.0.clock.wall());
-        self.0.fold.write().touch_directory(dir, now);
+        let (stamp, now) = (self.next_stamp(), Time::from_wall(self.0.clock.wall()));
+        self.0.fold.write().touch_directory(dir, stamp, now);
     }
 
     /// Makes everything that was published before survive a power loss, file contents excepted.
@@ -290,10 +259,6 @@ impl Ledger {
     }
 
     /// Reports whether a content is here, or is known to be in the remote.
-    pub fn obtainable(&self, digest: &Digest) -> bool {
-        self.obtainable_in(&self.0.fold.read_recursive(), digest)
-    }
-
     fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
             || (self.0.remote.is_some() && fold.stored_ms(digest).is_some())
@@ -312,15 +277,28 @@ impl Ledger {
     }
 
     /// Calls `told` with the paths that moved, after each commit of another node, on the thread that
-    /// applied it and without any lock. It must not block.
+    /// applied it and without any lock; with none where [`Ledger::applied`] says all. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
         self.0.subscribers.write().push(told);
     }
 
-    /// Counts the commits of other nodes that moved something. Whoever reads the namespace first and this
-    /// then, has what is counted in what was read.
+    /// Counts how often what the kernel remembers of any name came into doubt: commits of other nodes that
+    /// moved something, contents that proved lost, and each time that nobody vouches for names any more.
+    /// Whoever reads the namespace first and this then, has what is counted in what was read.
     pub fn applied(&self) -> u64 {
         self.0.applied.load(Ordering::Acquire)
+    }
+
+    /// Brings into doubt what the kernel remembers of names.
+    pub(in crate::sync) fn doubt_names(&self) {
+        self.0.applied.fetch_add(1, Ordering::Release);
+        self.tell(&[]);
+    }
+
+    fn tell(&self, moved: &[TreePath]) {
+        for told in self.0.subscribers.read().iter() {
+            told(moved);
+        }
     }
 
     /// Returns the counts of what went to the store and came from it.

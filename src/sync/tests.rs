@@ -17,3 +17,4 @@ mod order;
 mod publish;
 mod repair;
 mod requests;
+mod same;

@@ -124,3 +124,73 @@ pub(crate) fn one_question(cluster: &Cluster) {
     let took_ms = start.elapsed().as_millis();
     assert!(took_ms < 5_000, "2,000 misses took {took_ms} ms");
 }
+
+/// Names that nobody changes are the kernel's for as long as programs ask, though other nodes could change them.
+fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
+    let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
+    let mut hand = Hand::new();
+    hand.mkdir(&cluster.a.at("d")).must("mkdir");
+    hand.put(&cluster.a.at("d/known"), b"first").must("put");
+    cluster.a.drain();
+    let known = cluster.b.at("d/known");
+    let missing = cluster.b.at("d/missing");
+    crate::harness::eventually(5_000, "the file is there", || {
+        std::fs::read(&known).map_err(|error| error.to_string())
+    });
+    assert!(std::fs::metadata(&missing).is_err());
+    if forgets(&cluster.b) {
+        crate::harness::say("this kernel cannot be told to forget all names, so it remembers none");
+        return;
+    }
+    let asked =
+        |what: &str| cluster.b.status()["counters"]["operations"][what].as_u64().unwrap_or(0);
+    let (lookups, opens) = (asked("lookup"), asked("open"));
+    // For longer than what is known may be old.
+    for _ in 0..100 {
+        assert_eq!(std::fs::read(&known).must("read"), b"first");
+        assert!(std::fs::metadata(&missing).is_err());
+        sleep_ms(25);
+    }
+    let (lookups, opens) = (asked("lookup") - lookups, asked("open") - opens);
+    assert!(opens >= 100, "{opens} opens");
+    assert!(lookups <= 12, "{lookups} lookups of two names in 100 opens");
+    // And yet what changes elsewhere is seen in time.
+    for n in 0..3_u8 {
+        hand.put(&cluster.a.at("d/known"), &[b'0' + n]).must("put");
+        hand.put(&cluster.a.at(format!("d/new{n}")), b"x").must("put");
+        cluster.a.drain();
+        sleep_ms(1_000 + MARGIN_MS);
+        assert_eq!(std::fs::read(&known).must("read"), [b'0' + n]);
+        assert!(cluster.b.at(format!("d/new{n}")).exists());
+    }
+}
+in_both_modes!(p10_freshness_leaves_known_names_to_the_kernel);
+
+/// Returns whether the kernel asks for a name each time.
+fn forgets(node: &Node) -> bool {
+    let lookups = || node.status()["counters"]["operations"]["lookup"].as_u64().unwrap_or(0);
+    let before = lookups();
+    for _ in 0..20 {
+        assert!(std::fs::metadata(node.at("never")).is_err());
+    }
+    lookups() - before >= 20
+}
+
+/// A node that nobody asks vouches for nothing, and a name that it was asked for before is asked for anew.
+fn p10_freshness_after_a_rest(io: Io) {
+    let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
+    let mut hand = Hand::new();
+    hand.put(&cluster.a.at("name"), b"old").must("put");
+    cluster.a.drain();
+    let name = cluster.b.at("name");
+    crate::harness::eventually(5_000, "the file is there", || {
+        std::fs::read(&name).map_err(|error| error.to_string())
+    });
+    // Longer than a node goes on to poll.
+    sleep_ms(12_000);
+    hand.put(&cluster.a.at("name"), b"new").must("put");
+    cluster.a.drain();
+    sleep_ms(1_000 + MARGIN_MS);
+    assert_eq!(std::fs::read(&name).must("read"), b"new");
+}
+in_both_modes!(p10_freshness_after_a_rest);

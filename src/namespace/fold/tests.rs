@@ -206,3 +206,49 @@ proptest! {
         prop_assert_eq!(one.len(), two.len());
     }
 }
+
+/// Sets the mtime of a directory that was made at 1.
+fn set_time(at: &str, ms: u64, secs: i64) -> Change {
+    let attrs = Attrs { mode: 0o755, mtime: Time { secs, nanos: 5 }, ..Attrs::default() };
+    Change { path: path(at), stamp: stamp(ms, 0), op: Op::Attrs { of: stamp(1, 0), attrs } }
+}
+
+/// Returns when the directory `d` moved, where that is what it shows, after changes that come at 100, 101, ...
+fn moved_after(changes: &[Change]) -> Option<i64> {
+    let mut fold = Fold::new();
+    for (change, secs) in changes.iter().zip(100..) {
+        fold.apply(change, Time { secs, nanos: 0 });
+    }
+    fold.moved(&path("d")).map(|moved| moved.secs)
+}
+
+#[test]
+fn a_directory_shows_the_time_it_was_given_until_its_content_changes() {
+    let (made, file, more) = (mkdir("d", 1), put("d/f", 2, "x"), put("d/g", 4, "x"));
+    let given = set_time("d", 3, 7);
+    assert_eq!(moved_after(&[made.clone(), file.clone()]), Some(101));
+    assert_eq!(moved_after(&[made.clone(), file.clone(), given.clone()]), None);
+    assert_eq!(moved_after(&[made.clone(), file.clone(), given.clone(), more.clone()]), Some(103));
+    // The time was given before what is there already: in the order of the stamps, not of the arrival.
+    assert_eq!(moved_after(&[made.clone(), file.clone(), more.clone(), given.clone()]), Some(102));
+    assert_eq!(moved_after(&[made.clone(), more, set_time("d", 5, 8)]), None);
+    // Content that comes after a younger time was shown moves it all the same, once.
+    assert_eq!(moved_after(&[made.clone(), given.clone(), file.clone()]), Some(102));
+    assert_eq!(moved_after(&[made.clone(), given.clone(), file.clone(), given.clone()]), Some(102));
+    assert_eq!(moved_after(&[made.clone(), given.clone(), file.clone(), file.clone()]), Some(102));
+    assert_eq!(moved_after(&[made, given, file, set_time("d", 4, 9)]), None);
+    // One that exists only because of its content shows when that came.
+    assert_eq!(moved_after(&[put("d/f", 2, "x")]), Some(100));
+    assert_eq!(moved_after(&[put("d/f", 2, "x"), mkdir("d", 3)]), None);
+}
+
+#[test]
+fn a_name_that_nobody_else_knows_moves_its_directory() {
+    let mut fold = folded(&[mkdir("d", 1), put("d/f", 2, "x"), set_time("d", 3, 7)]);
+    assert_eq!(fold.moved(&path("d")), None);
+    let at = Time { secs: 50, nanos: 1 };
+    fold.touch_directory(&path("d"), stamp(4, 0), at);
+    assert_eq!(fold.moved(&path("d")), Some(at));
+    fold.apply(&set_time("d", 5, 7), Time::default());
+    assert_eq!(fold.moved(&path("d")), None);
+}

@@ -4,7 +4,7 @@
 //! never take over what only the old namespace has: entries whose tombstones were forgotten meanwhile
 //! would come back.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::MutexGuard;
@@ -116,11 +116,7 @@ impl Ledger {
             let nothing = fold.registers().next().is_none();
             let moved = if nothing { Vec::new() } else { difference(&fold, &new) };
             new.take_times(&mut fold);
-            let now = Time::from_wall(self.0.clock.wall());
-            let dirs: BTreeSet<_> = moved.iter().filter_map(TreePath::parent).collect();
-            for dir in &dirs {
-                new.touch_directory(dir, now);
-            }
+            touch_parents(&mut new, &moved, Time::from_wall(self.0.clock.wall()));
             // The index keeps what it has until it is filled with what is there now.
             self.0.index.renew();
             order.dirty.unseen.clear();
@@ -139,11 +135,7 @@ impl Ledger {
         if let Some(stamp) = latest {
             self.observe(stamp, self.now_ms());
         }
-        if moved.len() <= TOLD_MAX {
-            for told in self.0.subscribers.read().iter() {
-                told(&moved);
-            }
-        }
+        self.tell(if moved.len() <= TOLD_MAX { &moved } else { &[] });
         Ok(())
     }
 
@@ -185,7 +177,20 @@ fn latest(fold: &Fold, now_ms: u64) -> Option<Stamp> {
     fold.stamps().filter(|stamp| stamp.ms <= now_ms.saturating_add(MAX_AHEAD_MS)).max()
 }
 
-/// Returns the paths that do not point to the same any more.
+/// Notes that the content of the directories moved in which these paths, in path order, are not the same any
+/// more; where a directory is among them, times that it was given later stand.
+fn touch_parents(fold: &mut Fold, moved: &[TreePath], now: Time) {
+    for path in moved {
+        let Some(dir) = path.parent() else { continue };
+        let stamp = fold.register(path).map_or(Stamp::default(), |register| register.stamp);
+        let given = fold.register(&dir).map(|register| register.last_stamp());
+        if given.is_none_or(|given| given <= stamp) || moved.binary_search(&dir).is_err() {
+            fold.touch_directory(&dir, stamp, now);
+        }
+    }
+}
+
+/// Returns the paths that do not point to the same any more, in path order.
 fn difference(old: &Fold, new: &Fold) -> Vec<TreePath> {
     let mut moved = Vec::new();
     let mut news = new.registers().peekable();

@@ -27,7 +27,7 @@ impl Ledger {
         if self.is_seen(&stamp) {
             return Vec::new();
         }
-        let mut moved = Vec::new();
+        let (mut moved, lost);
         {
             let mut order = self.0.order.lock();
             if !order.seen.insert(stamp) {
@@ -42,7 +42,7 @@ impl Ledger {
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
             let mut fold = self.0.fold.write();
-            self.hear(&mut order, &mut fold, doubts::of(commit));
+            (moved, lost) = (Vec::new(), self.hear(&mut order, &mut fold, doubts::of(commit)));
             let mut healed = HashSet::new();
             for blob in &commit.blobs {
                 if let Some(location) = location_of(name, commit, blob)
@@ -74,14 +74,12 @@ impl Ledger {
             if order.bad.has_amends() {
                 self.0.queued.notify_waiters();
             }
-            if !moved.is_empty() {
+            if lost || !moved.is_empty() {
                 self.0.applied.fetch_add(1, Ordering::Release);
             }
         }
-        if !moved.is_empty() {
-            for told in self.0.subscribers.read().iter() {
-                told(&moved);
-            }
+        if lost || !moved.is_empty() {
+            self.tell(&moved);
         }
         moved
     }

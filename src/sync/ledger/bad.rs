@@ -133,8 +133,8 @@ impl Ledger {
         !self.0.order.lock().bad.renewing.is_empty()
     }
 
-    /// Takes in what another node could not read.
-    pub(super) fn hear(&self, order: &mut Order, fold: &mut Fold, doubts: Vec<Doubt>) {
+    /// Takes in what another node could not read. Returns whether a content is not known to be anywhere now.
+    pub(super) fn hear(&self, order: &mut Order, fold: &mut Fold, doubts: Vec<Doubt>) -> bool {
         let mut lost = HashSet::new();
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
@@ -155,7 +155,7 @@ impl Ledger {
             order.bad.note(digest, location, false);
         }
         if lost.is_empty() {
-            return;
+            return false;
         }
         let own = fold.registers().filter(|(_, register)| register.stamp.node == self.node());
         let contents = own.filter_map(|(_, register)| register.entry?.content());
@@ -173,6 +173,7 @@ impl Ledger {
                 tracing::info!(%digest, "another node could not read a blob; it is stored again");
             }
         }
+        true
     }
 
     /// Returns the time to note for contents that are being stored now: what was found bad is older,

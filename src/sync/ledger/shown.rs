@@ -56,7 +56,8 @@ impl Unsent {
         }
     }
 
-    fn has(&self, digest: &Digest) -> bool {
+    /// Reports whether a record puts a content that is not yet remote.
+    pub(super) fn has(&self, digest: &Digest) -> bool {
         self.0.lock().contains_key(digest)
     }
 

@@ -27,6 +27,7 @@ pub struct Turn<'a> {
 pub struct Written<'a> {
     turn: Turn<'a>,
     record: Option<(Seq, Vec<Change>)>,
+    stamps: Vec<Stamp>,
     hold: Option<Hold>,
 }
 
@@ -38,20 +39,17 @@ impl Ledger {
 }
 
 impl<'a> Turn<'a> {
-    /// Writes one atomic group of changes to the journal. On an error nothing was published: `NoSpace` when the
-    /// disk is full, `Invalid` when there are more than [`RECORD_CHANGES_MAX`] changes.
+    /// Writes one atomic group of changes to the journal, unless all of it stands already. On an error nothing was
+    /// published: `NoSpace` when the disk is full, `Invalid` when there are more than [`RECORD_CHANGES_MAX`] changes.
     pub fn write(self, ops: Vec<(TreePath, Op)>) -> Result<Written<'a>> {
+        let standing = self.ledger.standing(&self.ledger.0.fold.read(), &ops);
+        if let Some(stamps) = standing {
+            return Ok(Written { turn: self, record: None, stamps, hold: None });
+        }
         let now_ms = self.ledger.now_ms();
         let stamps = &self.ledger.0.stamps;
         let stamped = |(path, op)| Change { path, stamp: stamps.next(now_ms), op };
-        let changes = ops.into_iter().map(stamped).collect();
-        self.write_stamped(changes)
-    }
-
-    pub(super) fn write_stamped(self, changes: Vec<Change>) -> Result<Written<'a>> {
-        if changes.is_empty() {
-            return Ok(Written { turn: self, record: None, hold: None });
-        }
+        let changes: Vec<Change> = ops.into_iter().map(stamped).collect();
         let meta = Weight::of(&changes).meta;
         if changes.len() > RECORD_CHANGES_MAX || meta > RECORD_META_BYTES_MAX {
             let op = format!("publish {} changes of {meta} bytes at once", changes.len());
@@ -59,7 +57,8 @@ impl<'a> Turn<'a> {
         }
         self.ledger.check_bounds(&self.order, &changes)?;
         let seq = self.ledger.0.journal.append(&changes)?;
-        Ok(Written { turn: self, record: Some((seq, changes)), hold: None })
+        let stamps = changes.iter().map(|change| change.stamp).collect();
+        Ok(Written { turn: self, record: Some((seq, changes)), stamps, hold: None })
     }
 }
 
@@ -71,11 +70,17 @@ impl Written<'_> {
         HoldToken::new(self.turn.ledger.clone(), hold)
     }
 
-    /// Brings the changes into the namespace and on their way to the remote. Returns their stamps.
+    /// Reports whether all of it stands already, so that nothing was written.
+    pub fn is_nothing(&self) -> bool {
+        self.record.is_none()
+    }
+
+    /// Brings the changes into the namespace and on their way to the remote. Returns their stamps, or those of
+    /// what stands.
     pub fn apply(mut self) -> Vec<Stamp> {
-        let Some((seq, changes)) = self.record.take() else { return Vec::new() };
+        let stamps = std::mem::take(&mut self.stamps);
+        let Some((seq, changes)) = self.record.take() else { return stamps };
         let (ledger, order) = (self.turn.ledger, &mut *self.turn.order);
-        let stamps = changes.iter().map(|change| change.stamp).collect();
         let now = Time::from_wall(ledger.0.clock.wall());
         let shared = ledger.0.remote.is_some();
         {

@@ -123,7 +123,7 @@ fn a_node_alone_keeps_everything_and_a_short_journal() {
         let engine = world.engine(root.path(), None);
         let node = Node::alone(root, engine);
         assert_eq!(node.registers(), before);
-        assert!(node.engine.follower().ready());
+        assert!(node.engine.follower().freshness().ready());
         assert!(node.engine.follower().wait_fresh(Duration::ZERO).await);
         assert!(node.engine.ledger().read(|fold| fold.contents().count()) > 0);
         assert!(node.entry("d/1").is_none(), "without its blob it is a miss");

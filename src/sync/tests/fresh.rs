@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::harness::*;
-use crate::clock::Clock;
+use crate::clock::{Clock, sleep};
+use crate::sync::{FRESH_FOR_EVER, Ledger};
 
 const LONG: Duration = Duration::from_secs(5);
 
@@ -15,7 +16,7 @@ fn p10_freshness_positive_and_negative_alike() {
         b.engine.start();
         let follower = b.engine.follower();
         assert!(follower.wait_fresh(LONG).await);
-        assert!(follower.ready() && b.entry("f").is_none());
+        assert!(follower.freshness().ready() && b.entry("f").is_none());
         for n in 0..20_u64 {
             if n % 2 == 0 {
                 a.write("f", &content(n, 50));
@@ -25,10 +26,13 @@ fn p10_freshness_positive_and_negative_alike() {
             a.push().await;
             // Right after the change an old answer may stand; not after the window.
             world.clock.advance(Duration::from_millis(1001));
-            assert!(!follower.ready());
+            assert!(!follower.freshness().ready());
             assert!(follower.wait_fresh(LONG).await);
             assert_eq!(b.entry("f").is_some(), n % 2 == 0, "round {n}");
-            assert!(follower.ready() && follower.ttl() <= Duration::from_secs(1));
+            assert!(
+                follower.freshness().ready()
+                    && follower.freshness().ttl() <= Duration::from_secs(1)
+            );
         }
         b.engine.stop().await;
     });
@@ -46,12 +50,12 @@ fn p10_freshness_zero_asks_each_time() {
         for n in 0..10_u64 {
             a.write("f", &content(n, 50));
             a.push().await;
-            assert!(!follower.ready());
+            assert!(!follower.freshness().ready());
             let lists = b.remote().requests().lists;
             assert!(follower.wait_fresh(LONG).await);
             assert!(b.remote().requests().lists > lists);
             assert!(b.read("f").await == Some(content(n, 50)));
-            assert_eq!(follower.ttl(), Duration::ZERO);
+            assert_eq!(follower.freshness().ttl(), Duration::ZERO);
         }
         b.engine.stop().await;
     });
@@ -92,7 +96,7 @@ fn p8_never_in_the_way_of_a_store_that_is_gone() {
         let begin = clock.mono();
         for _ in 0..200 {
             assert!(!follower.wait_fresh(LONG).await);
-            assert!(!follower.ready());
+            assert!(!follower.freshness().ready());
         }
         let took = clock.mono().saturating_sub(begin);
         assert!(took < Duration::from_millis(500), "200 questions took {took:?}");
@@ -167,5 +171,184 @@ fn a_node_whose_clock_is_ahead_hides_nobody() {
         b.push().await;
         assert!(early.pull().await);
         assert_eq!(early.read("f").await, Some(b"later".to_vec()));
+    });
+}
+
+/// What a kernel remembers of a name: until a time, and until it is told to look again.
+#[derive(Clone, Copy)]
+struct Remembered {
+    version: Option<u64>,
+    doubts: u64,
+    until: Duration,
+}
+
+/// A kernel that asks a node for one name only when it must.
+struct Kernel<'a> {
+    node: &'a Node,
+    name: Option<Remembered>,
+    asked: u64,
+}
+
+impl Kernel<'_> {
+    /// Looks once; `Err` where the store had to be asked, and did not answer.
+    async fn look(&mut self, world: &World) -> Result<Option<u64>, ()> {
+        let (ledger, freshness) =
+            (self.node.engine.ledger(), self.node.engine.follower().freshness());
+        if let Some(name) = self.name.filter(|name| name.doubts == ledger.applied())
+            && world.clock.mono() < name.until
+        {
+            return Ok(name.version);
+        }
+        self.asked += 1;
+        let doubts = ledger.applied();
+        freshness.note_activity();
+        let fresh = freshness.ready() || freshness.wait_fresh(LONG).await;
+        let version = self.node.entry("f").and_then(|entry| entry.content()).map(|(_, size)| size);
+        let until = world.clock.mono() + freshness.name_ttl();
+        self.name = Some(Remembered { version, doubts, until });
+        if fresh { Ok(version) } else { Err(()) }
+    }
+}
+
+/// Lets time pass for timers and clock alike.
+async fn pass(world: &World, ms: u64) {
+    for _ in 0..ms {
+        world.clock.advance(Duration::from_millis(1));
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn p10_freshness_of_names_that_the_kernel_remembers() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        b.engine.start();
+        let mut kernel = Kernel { node: &b, name: None, asked: 0 };
+        // The sizes that became remote, and when.
+        let mut remote: Vec<(Duration, u64)> = Vec::new();
+        let (mut seed, mut looks) = (7_u64, 0_u64);
+        let mut random = move |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for round in 1..=150_u64 {
+            match random(12) {
+                // A store that is slow, that is gone, that is well again.
+                0 => b.fail(&format!("latency_ms={}", random(900))),
+                1 => b.fail("resets=100"),
+                2..=4 => b.fail(""),
+                // Nobody asks for so long that the node stops to ask the store.
+                5 => pass(&world, 10_000 + random(3000)).await,
+                6..=8 => {
+                    a.write("f", &content(round, 100 + round as usize));
+                    a.push().await;
+                    remote.push((world.clock.mono(), 100 + round));
+                }
+                _ => {}
+            }
+            for _ in 0..random(40) {
+                pass(&world, random(60)).await;
+                let now = world.clock.mono();
+                let asked = kernel.asked;
+                // What the store cannot be asked for is a miss.
+                let Ok(seen) = kernel.look(&world).await else { continue };
+                looks += 1;
+                let settled =
+                    remote.iter().rev().find(|(at, _)| *at + Duration::from_secs(1) < now);
+                let due = settled.map(|(_, size)| *size);
+                let by = if kernel.asked > asked { "the node" } else { "the kernel" };
+                assert!(seen >= due, "round {round}: {by} says {seen:?} and not {due:?}");
+            }
+        }
+        assert!(kernel.asked * 2 < looks, "{} questions for {looks} looks", kernel.asked);
+        b.engine.stop().await;
+    });
+}
+
+fn doubts(ledger: &Ledger) -> std::sync::Arc<std::sync::atomic::AtomicU64> {
+    let told = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = std::sync::Arc::clone(&told);
+    ledger.subscribe(Box::new(move |_| {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }));
+    told
+}
+
+#[test]
+fn names_are_vouched_for_as_long_as_lists_come_in_time() {
+    run(async {
+        let world = World::new();
+        let b = world.node();
+        let freshness = b.engine.follower().freshness().clone();
+        assert!(b.pull().await);
+        assert_eq!(freshness.name_ttl(), freshness.ttl(), "nobody is there to take it back");
+        let told = doubts(b.engine.ledger());
+        let told = || told.load(std::sync::atomic::Ordering::Relaxed);
+        b.engine.start();
+        assert!(freshness.wait_fresh(LONG).await);
+        for _ in 0..30 {
+            pass(&world, 100).await;
+            freshness.note_activity();
+            assert_eq!(freshness.name_ttl(), FRESH_FOR_EVER);
+        }
+        assert_eq!(told(), 0);
+        // Nobody asks: it is taken back once, and the store is left alone.
+        pass(&world, 12_000).await;
+        assert_eq!((told(), freshness.name_ttl()), (1, Duration::ZERO));
+        let lists = b.remote().requests().lists;
+        pass(&world, 30_000).await;
+        assert_eq!((told(), b.remote().requests().lists), (1, lists));
+        assert!(freshness.wait_fresh(LONG).await);
+        assert_eq!(freshness.name_ttl(), FRESH_FOR_EVER);
+        // The store is gone.
+        b.fail("resets=100");
+        pass(&world, 1000).await;
+        assert_eq!((told(), freshness.name_ttl()), (2, Duration::ZERO));
+        b.fail("");
+        while !freshness.wait_fresh(LONG).await {
+            pass(&world, 50).await;
+        }
+        assert_eq!(freshness.name_ttl(), FRESH_FOR_EVER);
+        // And so it is when the guard goes.
+        b.engine.stop().await;
+        assert_eq!(told(), 3);
+        assert_ne!(freshness.name_ttl(), FRESH_FOR_EVER);
+    });
+}
+
+#[test]
+fn who_asks_each_time_vouches_for_nothing() {
+    run(async {
+        for freshness in [Duration::ZERO, Duration::from_millis(200)] {
+            let mut world = World::new();
+            world.settings.freshness = freshness;
+            let b = world.node();
+            b.engine.start();
+            let gate = b.engine.follower().freshness();
+            assert!(gate.wait_fresh(LONG).await);
+            assert!(gate.name_ttl() <= freshness);
+            b.engine.stop().await;
+        }
+    });
+}
+
+#[test]
+fn a_name_whose_bytes_are_lost_is_doubted() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write("f", &content(1, 3 << 20));
+        a.push().await;
+        assert!(b.pull().await);
+        let (digest, size) = b.entry("f").unwrap().content().unwrap();
+        for key in world.store.keys().await.iter().filter(|key| key.starts_with("blobs/")) {
+            world.store.remove(key).await;
+        }
+        let before = b.engine.ledger().applied();
+        assert!(b.engine.fetcher().fetch(digest, size).await.is_err());
+        assert!(b.engine.ledger().applied() > before && b.entry("f").is_none());
     });
 }

@@ -202,7 +202,8 @@ fn p5_in_order_while_the_writer_is_killed_again_and_again() {
         // In one look, as commits arrive meanwhile.
         let shown = || -> Vec<u64> {
             let there = |fold: &crate::namespace::Fold, n: u64| {
-                fold.entry(&path(&format!("n{n}"))).is_some_and(|entry| !ledger.hidden(&entry))
+                let at = path(&format!("n{n}"));
+                fold.entry(&at).is_some_and(|entry| ledger.shown(fold, &at, &entry, None).is_some())
             };
             ledger.read(|fold| (0..FILES).filter(|n| there(fold, *n)).collect())
         };
@@ -218,7 +219,7 @@ fn p5_in_order_while_the_writer_is_killed_again_and_again() {
             for n in n..(n + life).min(FILES) {
                 a.write(&format!("n{n}"), &content(n, if n % 2 == 0 { 30_000 } else { 50 }));
                 sleep(Duration::from_millis(n % 5)).await;
-                b.engine.follower().note_activity();
+                b.engine.follower().freshness().note_activity();
                 let shown = shown();
                 assert_eq!(shown, (0..shown.len() as u64).collect::<Vec<_>>());
             }

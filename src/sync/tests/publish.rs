@@ -1,14 +1,13 @@
 //! The way from a close to the store: holding, hurrying, trying again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::checkpoints::checkpoint;
 use super::harness::*;
 use crate::clock::{Clock, sleep};
-use crate::error::{Error, Kind};
-use crate::namespace::{Attrs, Change, Op};
+use crate::error::Kind;
+use crate::namespace::{Attrs, Op};
 use crate::remote::{decode_commit, keys};
 use crate::sync::gc::{Collector, Options};
 use crate::sync::ledger::Outlook;
@@ -97,7 +96,7 @@ fn a_change_is_seen_elsewhere_soon() {
             let (name, begin) = (format!("f{n}"), clock.mono());
             a.write(&name, &content(n, 8000));
             loop {
-                b.engine.follower().note_activity();
+                b.engine.follower().freshness().note_activity();
                 if b.entry(&name).is_some() {
                     break;
                 }
@@ -165,42 +164,17 @@ fn a_commit_that_no_reader_would_accept_holds_nobody_up() {
 }
 
 #[test]
-fn what_is_published_follows_from_what_is_there() {
+fn a_record_is_bounded_and_goes_whole_or_not_at_all() {
     run(async {
         let world = World::new();
         let a = world.node();
-        let ledger = a.engine.ledger().clone();
-        // Many claim a name; one gets it.
-        let won = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for n in 0..8_u64 {
-                let (ledger, won) = (ledger.clone(), &won);
-                let claim = move || {
-                    let done = ledger.publish_with::<Error>(|fold, stamper| {
-                        if fold.entry(&path("name")).is_some() {
-                            return Err(Error::new(Kind::Exists, "it is taken"));
-                        }
-                        let op = Op::Put(file_of(n));
-                        Ok(vec![Change { path: path("name"), stamp: stamper.next(), op }])
-                    });
-                    match done {
-                        Ok(_) => drop(won.fetch_add(1, Ordering::Relaxed)),
-                        Err(error) => assert_eq!(error.kind(), Kind::Exists),
-                    }
-                };
-                std::thread::Builder::new().spawn_scoped(scope, claim).unwrap();
-            }
-        });
-        assert_eq!(won.load(Ordering::Relaxed), 1);
+        let ledger = a.engine.ledger();
+        a.write("name", b"1");
         assert_eq!(ledger.pending().records, 1);
         assert_eq!(ledger.publish(Vec::new()).unwrap(), []);
-        let many = (0..=RECORD_CHANGES_MAX).map(|_| (path("x"), Op::Remove)).collect();
+        let many = (0..=RECORD_CHANGES_MAX).map(|_| (path("x"), Op::Put(file_of(1)))).collect();
         assert_eq!(ledger.publish(many).unwrap_err().kind(), Kind::Invalid);
         assert_eq!(ledger.pending().records, 1, "nothing of it");
-        let (early, late) = (ledger.next_stamp(), a.write("f", b"late"));
-        let change = Change { path: path("f"), stamp: early, op: Op::Remove };
-        assert_eq!(ledger.publish_stamped(vec![change]).unwrap(), [early]);
-        assert!(early < late && a.entry("f").is_some());
     });
 }
 

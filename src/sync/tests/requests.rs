@@ -160,7 +160,7 @@ fn p13_bounded_an_idle_node_asks_nothing() {
         }
         assert_eq!(a.remote().requests(), polled);
         // And wakes up again.
-        assert!(!a.engine.follower().ready());
+        assert!(!a.engine.follower().freshness().ready());
         assert!(a.engine.follower().wait_fresh(Duration::from_secs(5)).await);
         a.engine.stop().await;
     });

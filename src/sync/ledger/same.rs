@@ -1,0 +1,70 @@
+//! Changes that change nothing.
+//!
+//! Owns the question whether a record says what stands already. Such a record takes no stamp, and neither the
+//! journal nor another node hears of it. Must never keep back what makes an entry live longer or brings lost
+//! bytes back: that is a change, although it looks the same.
+
+use super::Ledger;
+use crate::name::TreePath;
+use crate::namespace::{Entry, Fold, Op, Register};
+use crate::stamp::Stamp;
+
+impl Ledger {
+    /// Returns for each operation the stamp of what stands at its path, if all of them together change nothing.
+    ///
+    /// A record is dropped whole or not at all: beside a change, equal attributes still move a `ctime`, and a
+    /// path that the record touches twice need not be looked at.
+    pub(super) fn standing(&self, fold: &Fold, ops: &[(TreePath, Op)]) -> Option<Vec<Stamp>> {
+        let stamps = ops.iter().map(|(path, op)| self.stands(fold, path, op));
+        let stamps: Vec<Stamp> = stamps.collect::<Option<_>>()?;
+        for digest in ops.iter().filter_map(|(_, op)| put_content(op)) {
+            // Whoever wrote it has marked the blob as one that must be kept for the store.
+            if fold.stored_ms(&digest).is_some() && !self.0.unsent.has(&digest) {
+                self.0.blobs.mark_saved(&digest);
+            }
+        }
+        Some(stamps)
+    }
+
+    fn stands(&self, fold: &Fold, path: &TreePath, op: &Op) -> Option<Stamp> {
+        match op {
+            // Over a tombstone it is a change: it also removes what is older and has not arrived yet.
+            Op::Remove => (!fold.knows(path) && !fold.is_directory(path)).then(Stamp::default),
+            Op::Attrs { of, attrs } => {
+                let (register, entry) = self.lasting(fold, path)?;
+                (register.stamp == *of && entry.attrs == *attrs).then(|| register.last_stamp())
+            }
+            Op::Put(put) => {
+                let (register, entry) = self.lasting(fold, path)?;
+                (entry == *put).then_some(register.stamp)
+            }
+        }
+    }
+
+    /// Returns what is shown at a path, with its times as they are shown, unless it would live longer if it
+    /// were published again.
+    fn lasting(&self, fold: &Fold, path: &TreePath) -> Option<(Register, Entry)> {
+        let register = fold.visible(path)?;
+        let mut entry = register.entry.clone()?;
+        self.shown(fold, path, &entry, Some(register.changed_ms()))?;
+        let digest = entry.content().map(|(digest, _)| digest);
+        let old = match digest.filter(|digest| !digest.is_empty_content()) {
+            None => self.is_half_over(register.changed_ms()),
+            Some(digest) if self.0.unsent.has(&digest) => false,
+            Some(digest) => match fold.stored_ms(&digest) {
+                Some(stored_ms) => self.is_half_over(stored_ms),
+                // The store has lost it; who writes it again brings it back.
+                None => self.0.remote.is_some(),
+            },
+        };
+        if let Some(moved) = fold.moved(path).filter(|_| entry.is_directory()) {
+            entry.attrs.mtime = moved;
+        }
+        (!old).then_some((register, entry))
+    }
+}
+
+fn put_content(op: &Op) -> Option<crate::digest::Digest> {
+    let Op::Put(entry) = op else { return None };
+    entry.content().map(|(digest, _)| digest)
+}

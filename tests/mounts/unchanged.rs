@@ -1,0 +1,90 @@
+//! What changes nothing is not published, and no other node forgets a name for it.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+
+use crate::harness::{Cluster, Hand, Io, Must as _, Node, in_both_modes};
+
+/// Objects in the log, and what the writer counts as published.
+fn counts(cluster: &Cluster) -> (usize, u64) {
+    cluster.a.drain();
+    (cluster.store.objects_in("log").len(), count(&cluster.a, "published"))
+}
+
+fn count(node: &Node, what: &str) -> u64 {
+    node.status()["counters"][what].as_u64().must("a count")
+}
+
+/// Opens a lock file, locks it and lets go of it, as python-filelock does.
+fn lock(path: &Path) {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let file: OwnedFd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).must("open");
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644)).must("fchmod");
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).must("flock");
+    rustix::fs::flock(&file, FlockOperation::Unlock).must("unlock");
+}
+
+/// A lock file is made once, however often it is used.
+fn unchanged_lock_files_are_published_once(io: Io) {
+    let cluster = Cluster::two(io);
+    let at = cluster.a.at("cache.lock");
+    lock(&at);
+    let before = counts(&cluster);
+    for _ in 0..20 {
+        lock(&at);
+    }
+    assert_eq!(counts(&cluster), before);
+    // A program that says so moves its time all the same.
+    let set = Timespec { tv_sec: 1_700_000_000, tv_nsec: 5 };
+    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let file: OwnedFd = rustix::fs::open(&at, flags, Mode::from_raw_mode(0o644)).must("open");
+    let times = Timestamps { last_access: omit, last_modification: set };
+    rustix::fs::futimens(&file, &times).must("futimens");
+    drop(file);
+    assert!(counts(&cluster).0 > before.0);
+    let about = Hand::new().stat(&at).must("stat");
+    assert_eq!((about.mtime_s, about.mtime_ns), (1_700_000_000, 5));
+}
+in_both_modes!(unchanged_lock_files_are_published_once);
+
+/// Attributes that are equal, names that are missing, and files that are written as they are.
+fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
+    let cluster = Cluster::two(io);
+    let mut hand = Hand::new();
+    let (dir, file, empty) = (cluster.a.at("dir"), cluster.a.at("dir/file"), cluster.a.at("empty"));
+    hand.mkdir(&dir).must("mkdir");
+    hand.put(&file, b"bytes").must("put");
+    hand.put(&empty, b"").must("put");
+    hand.chmod(&dir, 0o750).must("chmod");
+    hand.chmod(&file, 0o640).must("chmod");
+    hand.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
+    let before = counts(&cluster);
+    let forgot = count(&cluster.b, "commits_applied");
+    for _ in 0..5 {
+        hand.chmod(&dir, 0o750).must("chmod");
+        hand.chmod(&file, 0o640).must("chmod");
+        hand.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
+        for path in [&dir, &file, &empty] {
+            let about = hand.stat(path).must("stat");
+            let time = Timespec { tv_sec: about.mtime_s, tv_nsec: about.mtime_ns };
+            let times = Timestamps {
+                last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+                last_modification: time,
+            };
+            let none = rustix::fs::AtFlags::empty();
+            rustix::fs::utimensat(rustix::fs::CWD, path, &times, none).must("utimensat");
+        }
+        assert!(hand.unlink(&cluster.a.at("missing")).is_err());
+        hand.truncate(&file, 5).must("truncate");
+        hand.put(&empty, b"").must("put");
+    }
+    assert_eq!(counts(&cluster), before);
+    assert_eq!(count(&cluster.b, "commits_applied"), forgot, "nothing to forget names for");
+    // Bytes that are written anew are a change, also where they are the same: their time moves.
+    hand.put(&file, b"bytes").must("put");
+    assert_eq!(counts(&cluster).1, before.1 + 1);
+}
+in_both_modes!(unchanged_attributes_and_missing_names_are_not_published);
