@@ -291,19 +291,12 @@ impl Filesystem {
             };
             // Perhaps it was unlinked while it was digested: then nobody will ever ask for these bytes.
             let Some((spot, path)) = place_of(&state, live) else { return Ok(false) };
-            let mut entry = entry_of(live, &digested);
+            let entry = entry_of(live, &digested);
             let seen = self.seen(&path);
             if !self.may_replace(live, seen.as_ref(), caller) {
                 // On one machine the writer would not have been let in. It has a file of its own.
                 state.unplace_live(id);
                 return Ok(false);
-            }
-            // Times alone are no change. The ledger knows whether it would bring back or prolong anything.
-            if let Some(seen) = seen
-                && !live.attrs_moved
-                && is_same(&seen.entry, &entry)
-            {
-                entry.attrs = seen.entry.attrs;
             }
             let names = self.names_with(&path, &entry);
             (spot, entry, names)
@@ -415,15 +408,6 @@ fn entry_of(live: &Live, digested: &Digested) -> Entry {
         attrs,
         link: live.link,
     }
-}
-
-/// Reports whether a file was written anew with what it had: times alone are no change.
-fn is_same(seen: &Entry, entry: &Entry) -> bool {
-    let (old, new) = (&seen.attrs, &entry.attrs);
-    seen.kind == entry.kind
-        && seen.link == entry.link
-        && (old.mode, old.uid, old.gid) == (new.mode, new.uid, new.gid)
-        && old.xattrs == new.xattrs
 }
 
 /// Makes the names lead to the new version. Returns the further ones that the kernel may know otherwise.

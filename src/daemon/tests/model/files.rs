@@ -133,8 +133,6 @@ impl Model {
         let draft = self.drafts[&id].clone();
         if let Some(name) = &draft.name
             && (draft.wrote || draft.fresh)
-            // The same bytes again are no change.
-            && self.published(name) != Some(Thing::File(draft.bytes.clone(), draft.group))
         {
             let same =
                 |thing: &Thing| matches!(thing, Thing::File(_, group) if *group == draft.group);
