@@ -24,6 +24,7 @@ mod p10;
 mod p11;
 mod p12;
 mod p13;
+mod p15;
 mod p2;
 mod p3;
 mod p4;
