@@ -22,6 +22,7 @@ use crate::harness::{
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 const APPEND: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::APPEND);
+const BUSY_LEN_MAX: usize = 200_000;
 /// How long the programs of this file may take.
 const LIMIT_MS: u64 = 120_000;
 
@@ -341,7 +342,7 @@ in_both_modes!(live_files_of_sqlite);
 fn live_files_of_two_busy_nodes(io: Io) {
     const WRITERS: u32 = 2;
     const BURNERS: usize = 6;
-    const BUSY_MS: u64 = 5_000;
+    const BUSY_MS: u64 = 4_000;
     const NAMES: [&str; 2] = ["graph.pb", "flags.json"];
     let options = Options::new(io).delay("10ms").freshness("100ms");
     let cluster = Cluster::with(Store::dir, &options);
@@ -379,24 +380,33 @@ fn live_files_of_two_busy_nodes(io: Io) {
 }
 in_both_modes!(live_files_of_two_busy_nodes);
 
-/// Writes the names in place and reads them, and returns what went wrong.
+/// Writes the names in place, also as empty files, while another process reads them and keeps the last one open; returns
+/// what went wrong.
 fn busy(number: u32, paths: &[PathBuf; 2], ms: u64) -> Vec<String> {
-    let (mut hand, mut faults, mut seq) = (Hand::new(), Vec::new(), 0);
+    let (mut hand, mut reader) = (Hand::new(), Hand::new());
+    let (mut faults, mut seq, mut kept) = (Vec::new(), 0, None);
     let mut dice = body::Dice::new(u64::from(number));
     let start = now();
     while start.elapsed() < Duration::from_millis(ms) {
         let path = &paths[dice.below(2) as usize];
         seq += 1;
-        let bytes = body::make(Id { writer: number, seq }, dice.len(200_000));
+        let mut bytes = body::make(Id { writer: number, seq }, dice.len(BUSY_LEN_MAX));
+        if dice.below(4) == 0 {
+            bytes.clear();
+        }
         if let Err(errno) = hand.put_with(path, IN_PLACE, 1 << 15, 0, &bytes) {
             faults.push(format!("writer {number}: open, write and close in place: {errno}"));
         }
-        match hand.get(path) {
-            Ok(read) => {
-                if let Err(fault) = body::check(&read) {
-                    faults.push(format!("writer {number}: read: {fault}"));
-                }
+        let opened = reader.open(path, OFlags::RDONLY, 0);
+        let read = opened.and_then(|fd| {
+            if let Some(before) = kept.replace(fd) {
+                reader.close(before)?;
             }
+            reader.read(fd, 0, BUSY_LEN_MAX + 1)
+        });
+        match read {
+            Ok(read) if read.is_empty() => {}
+            Ok(read) => faults.extend(body::check(&read).err()),
             Err(errno) => faults.push(format!("writer {number}: read: {errno}")),
         }
     }
