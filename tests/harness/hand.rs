@@ -20,6 +20,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 pub(crate) use races::{Race, Seen};
+pub(crate) use users::User;
 
 use super::Must as _;
 use super::command;
@@ -183,6 +184,11 @@ impl Hand {
 
     fn done(&mut self, request: &str) -> Result<(), Errno> {
         self.call(request).map(|_| ())
+    }
+
+    /// Returns its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Kills it with `signal` and waits until it is gone.
