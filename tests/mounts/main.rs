@@ -17,6 +17,7 @@ mod commands;
 mod credentials;
 mod gc;
 mod index_loss;
+mod kill_points;
 mod live_files;
 mod locks;
 mod moves;
