@@ -27,6 +27,7 @@ mod p11;
 mod p12;
 mod p13;
 mod p14;
+mod p14_attacks;
 mod p15;
 mod p2;
 mod p3;

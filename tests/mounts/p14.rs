@@ -214,7 +214,7 @@ fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
             faults.push(format!("{when} ({done:?}): B reads what is A's"));
         }
         // What a close says to who lost the name is left open; what it does to the name is not.
-        drop(world.b.close(*fd));
+        let _ = world.b.close(*fd);
     }
     world.check_both(&precious, &mut faults);
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
@@ -296,7 +296,7 @@ fn p14_isolation_of_names_that_arrive_under_a_create(io: Io) {
             let act = move |b: &mut Hand| {
                 let fd = b.open(&path, flags | OFlags::CREATE, 0o666)?;
                 let read = b.read(fd, 0, 200).unwrap_or_default();
-                drop(b.write(fd, b"INTRUDER"));
+                let _ = b.write(fd, b"INTRUDER");
                 b.close(fd).map(|()| read)
             };
             let held = while_it_arrives(&mut world, &on_b, act, |world| {
@@ -385,7 +385,8 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
             }
             precious.push((name, before));
             results.push(format!("{way}-{k} {what}: {:?}", held.result.err()));
-            asked_again = held.asked_again;
+            // The kernel asks for the target of a rename in any case, after it has found the source.
+            asked_again = held.asked_again && !what.starts_with("rename");
             if !asked_again {
                 break;
             }
