@@ -18,7 +18,8 @@ use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sl
 const ROUNDS: u64 = 14;
 /// A long run, both modes together, has the thousand kills that the promise is shown with.
 const LONG_ROUNDS: u64 = 500;
-/// How often a node is killed and started before another takes its place: a test's daemon does not live for ever.
+/// How many kills one pair of nodes takes: a test's daemon does not live for ever.
+const ROUNDS_OF_ONE_CLUSTER: u64 = 100;
 const WRITERS: u32 = 3;
 const NAMES: u64 = 6;
 const LEN_MAX: usize = 60_000;
@@ -185,7 +186,7 @@ fn kill_points_of_writers_that_keep_a_descriptor(io: Io) {
         let mut cluster = Cluster::two(io);
         let dir = |number: u32| cluster.a.at(format!("w{number}"));
         let mut writers: Vec<Writer> = (0..WRITERS).map(|n| Writer::new(dir(n), n)).collect();
-        for _ in 0..rounds.min(100) {
+        for _ in 0..rounds.min(ROUNDS_OF_ONE_CLUSTER) {
             done += 1;
             let running: Vec<_> = writers
                 .drain(..)

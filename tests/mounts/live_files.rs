@@ -83,7 +83,7 @@ fn live_files_of_a_linker_that_is_watched(io: Io) {
         let map = linker.map(fd, LEN, true, true).must("map");
         linker.map_write(map, 0, b"begun");
         linker.close(fd).must("close");
-        let closed = [b"begun".as_slice(), &[0; LEN - 5]].concat();
+        let closed = [b"begun".to_vec(), vec![0; LEN - 5]].concat();
         let early = watcher.open(&path, OFlags::RDONLY, 0).must("open what was closed");
         let view = watcher.map(early, LEN, false, true).must("map what was closed");
         linker.map_write(map, 0, &bytes);
@@ -366,7 +366,7 @@ fn live_files_of_two_busy_nodes(io: Io) {
             workers.push(thread(move || busy(number, &paths, BUSY_MS)));
         }
     }
-    let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+    let results: Vec<_> = workers.into_iter().map(std::thread::JoinHandle::join).collect();
     over.store(true, Ordering::Relaxed);
     for burner in burners {
         burner.join().must("a burner");

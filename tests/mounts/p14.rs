@@ -413,12 +413,12 @@ fn p14_isolation_of_a_sealed_entry_from_its_writers_mapping(io: Io) {
     let name = "open/sealed";
     let (on_a, on_b) = (world.cluster.a.at(name), world.cluster.b.at(name));
     let fd = world.b.open(&on_a, READ_WRITE | OFlags::TRUNC, 0o644).must("create");
-    world.b.write(fd, &[b'A'; LEN]).must("write");
+    world.b.write(fd, &vec![b'A'; LEN]).must("write");
     let map = world.b.map(fd, LEN, true, true).must("map");
     world.b.close(fd).must("close");
     let early = world.a.open(&on_a, OFlags::RDONLY, 0).must("A opens it");
     world.cluster.a.drain();
-    world.b.map_write(map, 0, &[b'Z'; LEN / 2]);
+    world.b.map_write(map, 0, &vec![b'Z'; LEN / 2]);
     world.b.msync(map).must("msync");
     let closed = vec![b'A'; LEN];
     assert!(world.a.get(&on_a).must("read") == closed, "unclosed bytes on the same node");

@@ -26,14 +26,6 @@ struct Stage {
     log: Vec<String>,
 }
 
-/// Reduces a result to what must be the same everywhere.
-fn told<T>(result: Result<T, Errno>) -> String {
-    match result {
-        Ok(_) => "done".to_owned(),
-        Err(errno) => format!("{errno:?}"),
-    }
-}
-
 impl Stage {
     /// Sets up a stage in an empty directory: `open` (0777), `sticky` (1777), `shared` (2770, the group's), and A's own
     /// `readable` (0755) and `private` (0700).
@@ -61,7 +53,8 @@ impl Stage {
     }
 
     fn note<T>(&mut self, what: &str, result: Result<T, Errno>) {
-        self.log.push(format!("{what}: {}", told(result)));
+        let told = result.map_or_else(|errno| format!("{errno:?}"), |_| "done".to_owned());
+        self.log.push(format!("{what}: {told}"));
     }
 
     /// Has B try something, and notes what it was told.

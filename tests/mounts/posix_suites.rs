@@ -18,8 +18,11 @@ const EXPECTED: &str = include_str!("../posix/pjdfstest.expected");
 const CONFIG: &str = include_str!("../posix/pjdfstest.toml");
 const TESTS_MIN: usize = 390;
 const LIMIT_MS: u64 = 200_000;
-const FSX_OPERATIONS: &str = "6000";
-const FSX_SEEDS: [&str; 3] = ["42", "7", "20260101"];
+const FSX_CONFIG: &str = include_str!("../posix/fsx.toml");
+/// How many operations there are over all seeds, and how many in a long run.
+const FSX_OPERATIONS: u64 = 100_000;
+const FSX_LONG_OPERATIONS: u64 = 1_000_000;
+const FSX_SEEDS: [&str; 4] = ["42", "7", "20260101", "9"];
 
 /// Returns a program that an environment variable names, or reports the skip.
 fn program(test: &str, variable: &str) -> Option<PathBuf> {
@@ -114,18 +117,25 @@ fn posix_suites_fsx(io: Io) {
     let Some(fsx) = program(&format!("posix_suites_fsx::{}", io.word()), "HEARTHFS_FSX") else {
         return;
     };
-    let cluster = Cluster::with(Store::dir, &Options::new(io));
-    for seed in FSX_SEEDS {
+    let long = std::env::var_os("HEARTHFS_TEST_LONG").is_some();
+    let operations = if long { FSX_LONG_OPERATIONS } else { FSX_OPERATIONS };
+    let each = (operations / FSX_SEEDS.len() as u64).to_string();
+    for (k, seed) in FSX_SEEDS.into_iter().enumerate() {
+        // A cluster for each seed: a test's daemon does not live for ever.
+        let cluster = Cluster::with(Store::dir, &Options::new(io));
+        let config = cluster.site.path().join("fsx.toml");
+        std::fs::write(&config, FSX_CONFIG).must("write the suite's configuration");
         let name = format!("fsx-{seed}");
         let mut command = Command::new(&fsx);
-        command.args(["-N", FSX_OPERATIONS, "-S", seed, "-P"]).arg(cluster.site.path());
+        command.args(["-N", &each, "-S", seed, "-P"]).arg(cluster.site.path());
+        // Half of the seeds go by the suite's own weights: it never closes, and syncs each store of a mapping.
+        if k % 2 == 0 {
+            command.arg("-f").arg(&config);
+        }
         command.arg(cluster.a.at(&name));
         let said = run(&mut command, LIMIT_MS);
         assert!(said.status.success(), "seed {seed}: {}\n{}", said.out, said.err);
-    }
-    cluster.a.drain();
-    for seed in FSX_SEEDS {
-        let name = format!("fsx-{seed}");
+        cluster.a.drain();
         let Ok(left) = std::fs::read(cluster.a.at(&name)) else { continue };
         eventually(6_000, "the other node shows the same", || {
             let right = std::fs::read(cluster.b.at(&name)).map_err(|error| error.to_string())?;

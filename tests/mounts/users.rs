@@ -129,10 +129,9 @@ impl Entry {
         if self.bytes != after.bytes {
             let start = |bytes: &Result<Vec<u8>, Errno>| {
                 let shown = bytes.as_deref().map(|bytes| &bytes[..bytes.len().min(24)]);
-                shown.map_or_else(
-                    |errno| errno.to_string(),
-                    |bytes| format!("{:?}", String::from_utf8_lossy(bytes)),
-                )
+                shown.map_or_else(ToString::to_string, |bytes| {
+                    format!("{:?}", String::from_utf8_lossy(bytes))
+                })
             };
             apart.push(format!("bytes {} became {}", start(&self.bytes), start(&after.bytes)));
         }

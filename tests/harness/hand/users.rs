@@ -19,9 +19,9 @@ impl Hand {
     /// Starts one that is `user`, with further groups; needs root.
     pub(crate) fn of(user: User, groups: &[u32]) -> Self {
         let mut hand = Self::new();
-        let groups: String = groups.iter().map(|group| format!(" {group}")).collect();
-        let request = format!("su {} {}{groups}", user.uid, user.gid);
-        hand.done(&request).must("become another user");
+        let mut words = vec!["su".to_owned(), user.uid.to_string(), user.gid.to_string()];
+        words.extend(groups.iter().map(u32::to_string));
+        hand.done(&words.join(" ")).must("become another user");
         hand
     }
 
