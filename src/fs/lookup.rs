@@ -163,9 +163,7 @@ impl Filesystem {
         match self.find_and_tell(state, spot, &path, who)? {
             Some(found) => {
                 let now = self.0.rooms.clock.mono();
-                if let Some(retry) = state.retries.at(tid, spot, now) {
-                    retry.found(found.attr.ino);
-                }
+                state.retries.found(tid, spot, found.attr.ino, now);
                 Ok(Lookup::Found(found))
             }
             None => {
@@ -200,8 +198,8 @@ impl Filesystem {
                 }
             }
         }
+        state.retries.found(tid, spot, ino, now);
         let retry = state.retries.at(tid, spot, now)?;
-        retry.found(ino);
         retry.seat = live;
         if live.is_none() && flags.truncate {
             retry.reserved = Some(ino);

@@ -15,6 +15,8 @@ use super::inode::{LiveId, Spot};
 /// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
 /// publish.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(15);
+/// How long it stays so at names that are not those of what it opened: a rename may have come in between.
+const STRAY_TIME: Duration = Duration::from_millis(100);
 /// How many are recorded. Beyond that nobody is told to look again.
 const RETRIES_MAX: usize = 4096;
 
@@ -93,6 +95,15 @@ impl Retries {
         here.then_some(retry)
     }
 
+    /// Notes what a thread that looks again has found, by whichever name.
+    pub(super) fn found(&mut self, tid: u32, spot: &Spot, ino: Ino, now: Duration) {
+        let Some(retry) = self.0.get_mut(&tid).filter(|_| tid != 0) else { return };
+        let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
+        if now.saturating_sub(retry.since) < limit {
+            retry.found = Some(ino);
+        }
+    }
+
     /// Reports whether a thread looks again.
     pub(super) fn has(&self, tid: u32) -> bool {
         tid != 0 && self.0.contains_key(&tid)
@@ -114,13 +125,6 @@ impl Retries {
     }
 }
 
-impl Retry {
-    /// Notes what the lookup found.
-    pub(super) fn found(&mut self, ino: Ino) {
-        self.found = Some(ino);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +143,7 @@ mod tests {
             let mut retries_of = Retries::default();
             retries_of.begin(3, vec![spot(b"name")], Some(Ino(7)), None, NOW);
             if let Some(found) = found {
-                retries_of.at(3, &spot(b"name"), NOW).unwrap().found(Ino(found));
+                retries_of.found(3, &spot(b"name"), Ino(found), NOW);
             }
             assert_eq!(retries_of.end(3, Ino(opened), NOW).0, retries, "{found:?} {opened}");
             assert!(!retries_of.end(3, Ino(opened), NOW).0, "it ended");

@@ -1,10 +1,12 @@
 //! A process that does one system call at a time, as it is told.
 //!
-//! Owns the helper program `tests/torture/hand.c` and the talk with it. Must never wait for an answer
+//! Owns the helper program `tests/torture/hand*.c` and the talk with it. Must never wait for an answer
 //! without a deadline: a hand that hangs on a mount fails the test that asked.
 
 mod locks;
 mod names;
+mod races;
+mod users;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,11 +19,18 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+pub(crate) use races::{Race, Seen};
+pub(crate) use users::User;
+
 use super::Must as _;
 use super::command;
 use super::time::thread;
 
-const SOURCE: &str = include_str!("../torture/hand.c");
+const SOURCE: &str = concat!(
+    include_str!("../torture/hand.c"),
+    include_str!("../torture/hand_users.c"),
+    include_str!("../torture/hand_races.c"),
+);
 /// How long one request may take when the test does not say.
 const ANSWER_MS: u64 = 20_000;
 
@@ -175,6 +184,11 @@ impl Hand {
 
     fn done(&mut self, request: &str) -> Result<(), Errno> {
         self.call(request).map(|_| ())
+    }
+
+    /// Returns its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Kills it with `signal` and waits until it is gone.

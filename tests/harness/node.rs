@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::command::{Said, run, wait};
 use super::time::{now, sleep_ms, thread};
 use super::turn::Turn;
-use super::{Must as _, Options, Store, is_root, say, within};
+use super::{Hand, Must as _, Options, Store, is_root, say, within};
 
 /// How long a mount may take until a stat through it answers.
 const READY_MS: u64 = 20_000;
@@ -27,6 +27,8 @@ const READY_MS: u64 = 20_000;
 const LIFE_MS: u64 = 300_000;
 /// How long an orderly stop may take: the drain's own deadline is shorter.
 const STOP_MS: u64 = 90_000;
+/// How the names of the threads begin that take requests from the kernel.
+const REQUEST_THREADS: &str = "fuser-";
 /// How much of a log is shown when a test fails.
 const LOG_SHOWN_BYTES: usize = 20_000;
 
@@ -308,6 +310,24 @@ impl Node {
             raw = first.must("the daemon behind its wrapper");
         }
         Pid::from_raw(raw).must("a process id")
+    }
+
+    /// Holds every thread that answers the kernel, until what is returned is dropped; the rest of the daemon goes on.
+    pub(crate) fn freeze_requests(&self) -> Hand {
+        let mut hand = Hand::new();
+        let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
+        let mut count = 0;
+        for entry in std::fs::read_dir(tasks).must("list the daemon's threads") {
+            let dir = entry.must("list the daemon's threads").path();
+            let comm = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
+            if comm.starts_with(REQUEST_THREADS) {
+                let name = dir.file_name().must("a thread's number").to_string_lossy().into_owned();
+                hand.freeze(name.parse().must("a thread's number")).must("hold a thread");
+                count += 1;
+            }
+        }
+        assert!(count > 0, "no thread of the daemon is called {REQUEST_THREADS}");
+        hand
     }
 
     /// Kills the daemon at this instant and leaves its dead mount where it is.

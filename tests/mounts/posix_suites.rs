@@ -18,8 +18,13 @@ const EXPECTED: &str = include_str!("../posix/pjdfstest.expected");
 const CONFIG: &str = include_str!("../posix/pjdfstest.toml");
 const TESTS_MIN: usize = 390;
 const LIMIT_MS: u64 = 200_000;
-const FSX_OPERATIONS: &str = "6000";
-const FSX_SEEDS: [&str; 3] = ["42", "7", "20260101"];
+const FSX_CONFIG: &str = include_str!("../posix/fsx.toml");
+/// How many operations one run has: a test's daemon does not live for ever, so each run has its own.
+const FSX_OPERATIONS: &str = "25000";
+/// How many runs each of the two tests has, and how many in a long run: 100,000 operations together, or 1,000,000.
+const FSX_RUNS: u64 = 2;
+const FSX_LONG_RUNS: u64 = 20;
+const FSX_SEED: u64 = 42;
 
 /// Returns a program that an environment variable names, or reports the skip.
 fn program(test: &str, variable: &str) -> Option<PathBuf> {
@@ -109,28 +114,38 @@ fn open_to_all(dir: &Path) {
 }
 
 /// Random reads, writes, mappings, truncations and holes, compared with a copy in memory; and what
-/// comes out of it is the same on the other node.
+/// comes out of it is the same on the other node. Each store through a mapping is synced, and nothing is closed.
 fn posix_suites_fsx(io: Io) {
-    let Some(fsx) = program(&format!("posix_suites_fsx::{}", io.word()), "HEARTHFS_FSX") else {
-        return;
-    };
-    let cluster = Cluster::with(Store::dir, &Options::new(io));
-    for seed in FSX_SEEDS {
-        let name = format!("fsx-{seed}");
+    fsx(io, "posix_suites_fsx", None);
+}
+in_both_modes!(posix_suites_fsx);
+
+/// The same with mappings that nobody syncs, and with closes and opens in between.
+fn posix_suites_fsx_with_closes(io: Io) {
+    fsx(io, "posix_suites_fsx_with_closes", Some(FSX_CONFIG));
+}
+in_both_modes!(posix_suites_fsx_with_closes);
+
+fn fsx(io: Io, test: &str, config: Option<&str>) {
+    let Some(fsx) = program(&format!("{test}::{}", io.word()), "HEARTHFS_FSX") else { return };
+    let long = std::env::var_os("HEARTHFS_TEST_LONG").is_some();
+    for run_number in 0..if long { FSX_LONG_RUNS } else { FSX_RUNS } {
+        let seed = (FSX_SEED + run_number).to_string();
+        let cluster = Cluster::with(Store::dir, &Options::new(io));
         let mut command = Command::new(&fsx);
-        command.args(["-N", FSX_OPERATIONS, "-S", seed, "-P"]).arg(cluster.site.path());
-        command.arg(cluster.a.at(&name));
-        let said = run(&mut command, LIMIT_MS);
+        command.args(["-N", FSX_OPERATIONS, "-S", &seed, "-P"]).arg(cluster.site.path());
+        if let Some(text) = config {
+            let path = cluster.site.path().join("fsx.toml");
+            std::fs::write(&path, text).must("write the suite's configuration");
+            command.arg("-f").arg(path);
+        }
+        let said = run(command.arg(cluster.a.at("fsx")), LIMIT_MS);
         assert!(said.status.success(), "seed {seed}: {}\n{}", said.out, said.err);
-    }
-    cluster.a.drain();
-    for seed in FSX_SEEDS {
-        let name = format!("fsx-{seed}");
-        let Ok(left) = std::fs::read(cluster.a.at(&name)) else { continue };
+        cluster.a.drain();
+        let Ok(left) = std::fs::read(cluster.a.at("fsx")) else { continue };
         eventually(6_000, "the other node shows the same", || {
-            let right = std::fs::read(cluster.b.at(&name)).map_err(|error| error.to_string())?;
+            let right = std::fs::read(cluster.b.at("fsx")).map_err(|error| error.to_string())?;
             if left == right { Ok(()) } else { Err("other bytes".to_owned()) }
         });
     }
 }
-in_both_modes!(posix_suites_fsx);

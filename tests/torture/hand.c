@@ -401,13 +401,17 @@ static int processes(void) {
   return 1;
 }
 
+/* Defined in hand_users.c and hand_races.c, which follow in the same source. */
+static int users(void);
+static int races(void);
+
 int main(void) {
   static char line[LINE_MAX_BYTES];
   while (fgets(line, sizeof line, stdin)) {
     argc_now = 0;
     for (char *at = strtok(line, " \n"); at && argc_now < ARGS_MAX; at = strtok(NULL, " \n")) args[argc_now++] = at;
     if (argc_now == 0) continue;
-    if (!files() && !names() && !processes()) {
+    if (!files() && !names() && !processes() && !users() && !races()) {
       fprintf(stderr, "hand: unknown request %s\n", args[0]);
       return 92;
     }

@@ -1,0 +1,294 @@
+//! Kills of the daemon at the points between a close and the end of the last descriptor.
+//!
+//! A program that closes a duplicate has published, and goes on writing through what it kept. Every close that was
+//! acknowledged is there after the restart, nothing that was not closed is, and a name can be opened exactly when it
+//! can be stat'ed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::harness::body::{self, Dice, Id};
+use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::time::thread;
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
+
+const ROUNDS: u64 = 14;
+/// A long run, both modes together, has the thousand kills that the promise is shown with.
+const LONG_ROUNDS: u64 = 500;
+/// How many kills one pair of nodes takes: a test's daemon does not live for ever.
+const ROUNDS_OF_ONE_CLUSTER: u64 = 100;
+const WRITERS: u32 = 3;
+const NAMES: u64 = 6;
+const LEN_MAX: usize = 60_000;
+
+const UPDATE: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::TRUNC);
+
+/// How a writer keeps the file after the close that publishes it.
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    /// It does not: the plain close.
+    Nothing,
+    /// By the descriptor that was duplicated, through which it overwrites.
+    Descriptor,
+    /// The same, and it cuts the file.
+    Cut,
+    /// By a shared mapping, through which it stores.
+    Mapping,
+}
+
+/// A process that publishes names of its own, and what it was told.
+struct Writer {
+    hand: Hand,
+    number: u32,
+    seq: u64,
+    dice: Dice,
+    dir: PathBuf,
+    /// The last acknowledged close of each name.
+    closed: BTreeMap<String, u64>,
+    /// The close that was under way when the daemon died; it may have happened or not.
+    unsure: Option<(String, u64)>,
+}
+
+impl Writer {
+    fn new(dir: PathBuf, number: u32) -> Self {
+        let mut hand = Hand::new();
+        hand.mkdir(&dir).must("make a writer's directory");
+        let dice = Dice::new(u64::from(number) + 41);
+        Self { hand, number, seq: 0, dice, dir, closed: BTreeMap::new(), unsure: None }
+    }
+
+    fn bytes(&self, seq: u64) -> Vec<u8> {
+        let mut dice = Dice::new(seq * 31 + u64::from(self.number));
+        body::make(Id { writer: self.number, seq }, dice.len(LEN_MAX))
+    }
+
+    /// Publishes one version; an error is the daemon's death.
+    fn step(&mut self) -> Result<(), Errno> {
+        self.seq += 1;
+        let (seq, bytes) = (self.seq, self.bytes(self.seq));
+        let name = format!("f{}", self.dice.below(NAMES));
+        let path = self.dir.join(&name);
+        let kept = match self.dice.below(5) {
+            0 => Kept::Nothing,
+            1 => Kept::Cut,
+            2 => Kept::Mapping,
+            _ => Kept::Descriptor,
+        };
+        let fd = self.hand.open(&path, UPDATE, 0o644)?;
+        self.hand.write(fd, &bytes)?;
+        let mapped = matches!(kept, Kept::Mapping);
+        let map = if mapped { Some(self.hand.map(fd, bytes.len(), true, true)?) } else { None };
+        self.unsure = Some((name.clone(), seq));
+        match kept {
+            Kept::Nothing => self.hand.close(fd)?,
+            _ => {
+                let second = self.hand.dup(fd)?;
+                self.hand.close(second)?;
+            }
+        }
+        self.unsure = None;
+        self.closed.insert(name.clone(), seq);
+        match (kept, map) {
+            (Kept::Nothing, _) => return Ok(()),
+            (Kept::Mapping, Some(map)) => {
+                // Stores of a mapping go to the page cache; a dead daemon shows at the next call.
+                self.hand.map_write(map, 0, b"not closed");
+                self.hand.msync(map)?;
+                self.hand.unmap(map)?;
+            }
+            (Kept::Cut, _) => self.hand.ftruncate(fd, 7)?,
+            _ => {
+                self.hand.pwrite(fd, 0, &vec![0xee; bytes.len() + 100])?;
+            }
+        }
+        // The whole version again, so that the close of what was kept publishes something that can be told.
+        self.seq += 1;
+        let (seq, bytes) = (self.seq, self.bytes(self.seq));
+        self.hand.ftruncate(fd, 0)?;
+        self.hand.pwrite(fd, 0, &bytes)?;
+        self.unsure = Some((name.clone(), seq));
+        self.hand.close(fd)?;
+        self.unsure = None;
+        self.closed.insert(name, seq);
+        Ok(())
+    }
+
+    fn is_dead(&self, errno: Errno) -> bool {
+        let is_dead = |errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED);
+        is_dead(errno) || errno == Errno::IO && rustix::fs::statvfs(&self.dir).is_err_and(is_dead)
+    }
+
+    /// Publishes until the daemon dies.
+    fn work(&mut self) {
+        loop {
+            match self.step() {
+                Ok(()) => {}
+                Err(errno) if self.is_dead(errno) => {
+                    self.hand = Hand::new();
+                    return;
+                }
+                Err(errno) => panic!("writer {}: {errno} ({:?})", self.number, self.unsure),
+            }
+        }
+    }
+
+    /// Looks at every name in every way after a restart.
+    fn verify(&mut self, when: &str) {
+        let mut hand = Hand::new();
+        let listed = hand.list(&self.dir).must("list");
+        let unsure = self.unsure.take();
+        for k in 0..NAMES {
+            let name = format!("f{k}");
+            let path = self.dir.join(&name);
+            let found = agree(&mut hand, &path, listed.contains(&name), when);
+            let last = self.closed.get(&name).copied();
+            let maybe = unsure.as_ref().filter(|(of, _)| *of == name).map(|(_, seq)| *seq);
+            assert!(
+                found == last || found.is_some() && found == maybe,
+                "{when}, {name} of writer {}: there is {found:?}, acknowledged was {last:?}, under way {maybe:?}",
+                self.number
+            );
+            if let Some(seq) = found {
+                self.closed.insert(name, seq);
+            }
+        }
+    }
+}
+
+/// Checks that stat, open, O_EXCL and listing say the same, and returns the number of the version that is there.
+#[track_caller]
+fn agree(hand: &mut Hand, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
+    let stat = hand.stat(path);
+    let read = hand.get(path);
+    let name = path.display();
+    assert_eq!(stat.is_ok(), read.is_ok(), "{when}, {name}: stat {stat:?}, open {:?}", read.err());
+    assert_eq!(stat.is_ok(), is_listed, "{when}, {name}: stat {stat:?}, listed {is_listed}");
+    let (Ok(stat), Ok(read)) = (stat, read) else {
+        return None;
+    };
+    assert_eq!(stat.size, read.len() as u64, "{when}, {name}");
+    assert_eq!(hand.open(path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}, {name}");
+    let id = body::check(&read).unwrap_or_else(|fault| panic!("{when}, {name}: {fault}"));
+    Some(id.seq)
+}
+
+/// Kills in a loop, at any instant, under writers that keep what they have closed.
+fn kill_points_of_writers_that_keep_a_descriptor(io: Io) {
+    let long = std::env::var_os("HEARTHFS_TEST_LONG").is_some();
+    let rounds = if long { LONG_ROUNDS } else { ROUNDS };
+    let mut dice = Dice::new(9);
+    let mut acknowledged = 0;
+    let mut done = 0;
+    while done < rounds {
+        let mut cluster = Cluster::two(io);
+        let dir = |number: u32| cluster.a.at(format!("w{number}"));
+        let mut writers: Vec<Writer> = (0..WRITERS).map(|n| Writer::new(dir(n), n)).collect();
+        for _ in 0..rounds.min(ROUNDS_OF_ONE_CLUSTER) {
+            done += 1;
+            let running: Vec<_> = writers
+                .drain(..)
+                .map(|mut writer| {
+                    thread(move || {
+                        writer.work();
+                        writer
+                    })
+                })
+                .collect();
+            sleep_ms(20 + dice.below(200));
+            cluster.a.kill_only();
+            for writer in running {
+                writers.push(writer.join().must("a writer that ends with its daemon"));
+            }
+            cluster.a.up();
+            for writer in &mut writers {
+                writer.verify(&format!("after kill {done}"));
+            }
+        }
+        acknowledged += writers.iter().map(|writer| writer.seq).sum::<u64>();
+        converge(&cluster, &mut writers);
+    }
+    assert!(acknowledged > 10 * rounds, "too little was written: {acknowledged}");
+}
+in_both_modes!(kill_points_of_writers_that_keep_a_descriptor);
+
+fn converge(cluster: &Cluster, writers: &mut [Writer]) {
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 30_000);
+    for writer in writers {
+        writer.verify("at last");
+        writer.dir = cluster.b.at(format!("w{}", writer.number));
+        writer.verify("at last, on the other node");
+    }
+}
+
+/// The kill comes exactly between FLUSH and RELEASE: what keeps the file open is a duplicate, a mapping, or a child, and
+/// it has changed the bytes since or not.
+fn kill_points_between_flush_and_release(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let first = |k: usize| body::make(Id { writer: 1, seq: k as u64 }, 20_000 + 3 * k);
+    let mut names = Vec::new();
+    for round in 0..3 {
+        let mut hands = Vec::new();
+        for (k, what) in
+            ["untouched", "overwritten", "cut", "mapped", "old"].into_iter().enumerate()
+        {
+            let name = format!("{what}{round}");
+            let (path, mut hand) = (cluster.a.at(&name), Hand::new());
+            if what == "old" {
+                Hand::new().put(&path, b"an older version").must("put");
+            }
+            let bytes = first(k);
+            let fd = hand.open(&path, UPDATE, 0o644).must("open");
+            hand.write(fd, &bytes).must("write");
+            let map = hand.map(fd, bytes.len(), true, true).must("map");
+            let second = hand.dup(fd).must("dup");
+            hand.close(second).must("the close that is acknowledged");
+            match what {
+                "overwritten" | "old" => {
+                    hand.pwrite(fd, 100, b"not closed").must("overwrite");
+                }
+                "cut" => hand.ftruncate(fd, 5).must("cut"),
+                "mapped" => {
+                    hand.map_write(map, 0, b"not closed");
+                    hand.msync(map).must("msync");
+                }
+                _ => {}
+            }
+            names.push((name, bytes));
+            hands.push(hand);
+        }
+        // A reader that has found the version in between, for every second kill.
+        if round == 1 {
+            for (name, bytes) in &names {
+                assert!(Hand::new().get(&cluster.a.at(name)).must("read") == *bytes, "{name}");
+            }
+        }
+        cluster.a.kill_only();
+        drop(hands);
+        cluster.a.up();
+        for (name, bytes) in &names {
+            let path = cluster.a.at(name);
+            let mut hand = Hand::new();
+            let read = hand.get(&path).must(format_args!("{name} after kill {round}"));
+            assert!(read == *bytes, "{name} after kill {round}: {:?}", body::check(&read));
+            assert_eq!(hand.stat(&path).must("stat").size, bytes.len() as u64, "{name}");
+            assert_eq!(hand.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
+        }
+    }
+    cluster.settle();
+    for (name, bytes) in &names {
+        eventually(10_000, format_args!("{name} on the other node"), || {
+            let read = std::fs::read(cluster.b.at(name)).map_err(|error| error.to_string())?;
+            if read == *bytes { Ok(()) } else { Err("other bytes".to_owned()) }
+        });
+    }
+    // What was adopted at the start is an entry like any other.
+    for (name, _) in &names {
+        Hand::new().put_with(&cluster.a.at(name), IN_PLACE, 4096, 0, b"again").must("write again");
+        assert_eq!(std::fs::read(cluster.a.at(name)).must("read"), b"again");
+    }
+}
+in_both_modes!(kill_points_between_flush_and_release);
