@@ -7,7 +7,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hearthfs_mount::{Backing, Errno, Ino, Opened, Reply};
+use hearthfs_mount::{Errno, Ino, Opened, Reply};
 
 use super::decide::Plan;
 use super::filesystem::Filesystem;
@@ -223,7 +223,7 @@ impl Filesystem {
         let link = base.published.as_ref().and_then(|published| published.entry.link);
         let id = state.lives.add(Live::new(Start {
             ino,
-            source: Arc::new(Source { backing: Arc::new(Backing::new(file)), _pin: None }),
+            source: Source::new(file, None),
             staged,
             who: wish.who,
             clean,

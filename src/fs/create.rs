@@ -45,7 +45,8 @@ impl Filesystem {
             Ok(attrs) => attrs,
             Err(errno) => return Err(errno).into(),
         };
-        if let Err(errno) = self.must_be_new(&self.0.state.lock(), &spot, &wish) {
+        let new = self.must_be_new(&self.0.state.lock(), &spot, &wish);
+        if let Err(errno) = new {
             return self.create_over(&spot, &wish, attrs, errno);
         }
         if !flags.write {
@@ -142,7 +143,7 @@ impl Filesystem {
             let path = Self::path_to_find(&state, spot)?;
             let found = if wish.flags.write {
                 let led = self.lead_writer(&mut state, spot, &path, wish.who, wish.flags, None);
-                led.map(|(ino, _)| Lead::lasting(ino))
+                led.map(Lead::lasting)
             } else {
                 self.find(&mut state, spot, &path, Some(wish.who)).map(|(lead, _)| lead)
             };

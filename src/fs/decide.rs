@@ -80,6 +80,8 @@ pub(super) struct NameHas {
 pub(super) enum Plan {
     /// It reads the version of the inode, or what is left of it.
     Read,
+    /// It reads what the name has now, through this inode: that has nothing to read any more.
+    ReadCurrent,
     /// It reads what is being written.
     ReadLive,
     /// It writes the live file of the inode.
@@ -110,28 +112,40 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
     match is {
         Is::Directory => Plan::Fail(Errno::EISDIR),
         Is::Other => Plan::Fail(Errno::ENXIO),
+        // Others have begun since it was promised.
+        Is::Reserved if asked.write && name.joinable && !asked.truncate => Plan::JoinAside,
         Is::Reserved if asked.write => Plan::Begin,
         Is::Reserved => again_or(Plan::Fail(Errno::ENOENT)),
         Is::Gone { open } if asked.write => {
-            again_or(if open { Plan::Aside { named: false } } else { Plan::Fail(Errno::ENOENT) })
+            let has_bytes = open || asked.truncate;
+            again_or(if has_bytes {
+                Plan::Aside { named: false }
+            } else {
+                Plan::Fail(Errno::ENOENT)
+            })
         }
-        Is::Gone { open } => again_or(if open { Plan::Read } else { Plan::Fail(Errno::ENOENT) }),
+        Is::Gone { open: true } => again_or(Plan::Read),
+        Is::Gone { .. } => again_or(current(name)),
         Is::Entry { bound, readable } if asked.write => write_entry(asked, bound, readable, name),
         // What the caller writes itself, or what the name leads to now, is another inode.
         Is::Entry { bound, .. } if (name.own || !bound) && !asked.last => Plan::LookAgain,
         // The kernel finds that there is nothing.
-        Is::Entry { readable: false, .. } => again_or(Plan::Fail(Errno::ENOENT)),
+        Is::Entry { readable: false, .. } => again_or(current(name)),
         Is::Entry { .. } => Plan::Read,
         Is::Live(live) if asked.write => write_live(asked, live),
         Is::Live(live) => read_live(asked, live, name),
     }
 }
 
+fn current(name: NameHas) -> Plan {
+    if name.entry { Plan::ReadCurrent } else { Plan::Fail(Errno::ENOENT) }
+}
+
 fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
     let again_or = |otherwise| if asked.last { otherwise } else { Plan::LookAgain };
     match live.stage {
         StageIs::Dropped if live.member => Plan::ReadLive,
-        StageIs::Dropped => again_or(Plan::Fail(Errno::ENOENT)),
+        StageIs::Dropped => again_or(current(name)),
         _ if live.member => Plan::ReadLive,
         // Only whoever has it open comes back to a file without a name.
         StageIs::Writing if !live.named => again_or(Plan::ReadLive),

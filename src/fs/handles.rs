@@ -43,6 +43,8 @@ pub(super) struct OpenFile {
     pub(super) bytes: Bytes,
     /// The live file that it writes.
     pub(super) live: Option<LiveId>,
+    /// That has an inode of its own, which is not the one of the handle.
+    pub(super) aside: bool,
     /// The kernel writes without us, so whether this handle wrote anything cannot be told.
     pub(super) passed: bool,
     /// It wrote something.

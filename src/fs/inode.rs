@@ -1,8 +1,10 @@
 //! Inodes: what the kernel holds on to by number.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use hearthfs_mount::{Backing, Ino};
+use parking_lot::Mutex;
 
 use crate::digest::Digest;
 use crate::local::Pin;
@@ -32,8 +34,16 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) backing: Arc<Backing>,
+    /// Held by whoever appends: the end of the file must not move between the look and the write.
+    pub(super) end: Mutex<()>,
     /// The blob it is, when it is one.
     pub(super) _pin: Option<Pin>,
+}
+
+impl Source {
+    pub(super) fn new(file: File, pin: Option<Pin>) -> Arc<Self> {
+        Arc::new(Self { backing: Arc::new(Backing::new(file)), end: Mutex::new(()), _pin: pin })
+    }
 }
 
 /// One version of a path as the namespace has it.
@@ -80,8 +90,12 @@ pub(super) struct Inode {
     pub(super) node: Node,
     /// How often the kernel was told of it and has not forgotten.
     pub(super) lookups: u64,
+    /// Threads that were told to look again and have found it.
+    pub(super) seats: u32,
     /// Open handles, and opens under way.
     pub(super) opens: u32,
+    /// Those of them that write bytes of their own (see `decide`).
+    pub(super) asides: u32,
     /// How those do their I/O.
     pub(super) mode: Option<Mode>,
     /// The file behind them, while any is open.
@@ -95,7 +109,17 @@ pub(super) struct Inode {
 impl Inode {
     pub(super) fn new(node: Node) -> Self {
         let (mode, source, last) = (None, None, None);
-        Self { node, lookups: 0, opens: 0, mode, source, places: Vec::new(), last }
+        Self {
+            node,
+            lookups: 0,
+            seats: 0,
+            opens: 0,
+            asides: 0,
+            mode,
+            source,
+            places: Vec::new(),
+            last,
+        }
     }
 
     /// Returns the one place of a directory, or some place of a file.

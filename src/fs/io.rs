@@ -62,8 +62,12 @@ impl Filesystem {
         let (source, to_the_end) =
             self.writable(handle, offset.saturating_add(data.len() as u64))?;
         let file = source.backing.file();
-        let offset = if to_the_end { file.metadata()?.len() } else { offset };
-        file.write_all_at(data, offset)?;
+        if to_the_end {
+            let _end = source.end.lock();
+            file.write_all_at(data, file.metadata()?.len())?;
+        } else {
+            file.write_all_at(data, offset)?;
+        }
         Ok(data.len() as u32)
     }
 

@@ -94,8 +94,6 @@ pub(super) struct Live {
     pub(super) stage: Stage,
     /// Processes that opened it for writing, and so see its bytes.
     pub(super) members: HashSet<Who>,
-    /// Threads that were told to look again and will find it.
-    pub(super) seats: u32,
     /// Handles that can write and were not released.
     pub(super) writers: u32,
     /// Those of them whose openers have not closed them.
@@ -154,7 +152,6 @@ impl Live {
             staged: Some(start.staged),
             stage: Stage::Writing,
             members: HashSet::from([start.who]),
-            seats: 0,
             writers: 0,
             open: 0,
             closed_once: false,

@@ -157,7 +157,11 @@ impl Filesystem {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let path = Self::path_to_find(state, spot)?;
-        if let Some(found) = self.lead(state, tid, spot, &path, who) {
+        if let Some((found, idle)) = self.lead(state, tid, spot, &path, who) {
+            drop(guard);
+            if let Some(id) = idle {
+                self.finish_soon(id);
+            }
             return Ok(Lookup::Found(found));
         }
         match self.find_and_tell(state, spot, &path, who)? {
@@ -174,7 +178,7 @@ impl Filesystem {
     }
 
     /// Leads a thread that looks again in order to write to what it can write: the live file that it joins, or an
-    /// inode that is reserved for what it begins.
+    /// inode that is reserved for what it begins. Returns as well the live file that waited for it in vain.
     fn lead(
         &self,
         state: &mut State,
@@ -182,34 +186,31 @@ impl Filesystem {
         spot: &Spot,
         path: &TreePath,
         who: Option<Who>,
-    ) -> Option<Found> {
+    ) -> Option<(Found, Option<LiveId>)> {
         let now = self.0.rooms.clock.mono();
         let retry = state.retries.at(tid, spot, now)?;
-        let (flags, reserved, seat) = (retry.wish?, retry.reserved, retry.seat);
-        let (ino, live) = self.lead_writer(state, spot, path, who?, flags, reserved)?;
+        let (flags, seat) = (retry.wish?, retry.seat);
+        let ino = self.lead_writer(state, spot, path, who?, flags, seat)?;
         let attr = match self.attr_of(state, ino) {
             Ok((attr, _)) => attr,
             Err(_) => return None,
         };
-        if live != seat {
-            for (id, step) in [(seat, -1), (live, 1)] {
-                if let Some(live) = id.and_then(|id| state.lives.get_mut(id)) {
-                    live.seats = live.seats.saturating_add_signed(step);
-                }
+        let mut idle = None;
+        if seat != Some(ino) {
+            if let Some(inode) = state.names.inode_mut(ino) {
+                inode.seats += 1;
             }
+            idle = seat.and_then(|seat| state.leave_seat(seat));
         }
         state.retries.found(tid, spot, ino, now);
         let retry = state.retries.at(tid, spot, now)?;
-        retry.seat = live;
-        if live.is_none() && flags.truncate {
-            retry.reserved = Some(ino);
-        }
+        retry.seat = Some(ino);
         state.names.count_lookup(ino);
-        Some(Found { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO })
+        let found = Found { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO };
+        Some((found, idle))
     }
 
-    /// Returns the inode that an open for writing of a name needs, and the live file that it is; `None` where there
-    /// is nothing to write.
+    /// Returns the inode that an open for writing of a name needs; `None` where there is nothing to write.
     pub(super) fn lead_writer(
         &self,
         state: &mut State,
@@ -218,14 +219,14 @@ impl Filesystem {
         who: Who,
         flags: OpenFlags,
         reserved: Option<Ino>,
-    ) -> Option<(Ino, Option<LiveId>)> {
+    ) -> Option<Ino> {
         let seen = self.seen(path);
         if seen.as_ref().is_some_and(|seen| seen.entry.content().is_none()) {
             return None;
         }
         let group = seen.as_ref().and_then(|seen| seen.entry.link);
         if let Some(id) = state.joinable(spot, group, who, flags) {
-            return state.lives.get(id).map(|live| (live.ino, Some(id)));
+            return state.lives.get(id).map(|live| live.ino);
         }
         let told = match seen {
             Some(seen) => seen.published(),
@@ -237,7 +238,7 @@ impl Filesystem {
         };
         let node = Node::Reserved(told);
         if !flags.truncate {
-            return Some((state.names.reserve(spot, || node), None));
+            return Some(state.names.reserve(spot, || node));
         }
         let is_reserved = |ino: &Ino| {
             state.names.inode(*ino).is_some_and(|inode| matches!(inode.node, Node::Reserved(_)))
@@ -247,9 +248,9 @@ impl Filesystem {
                 if let Some(inode) = state.names.inode_mut(ino) {
                     inode.node = node;
                 }
-                Some((ino, None))
+                Some(ino)
             }
-            None => Some((state.names.reserve_alone(spot, node), None)),
+            None => Some(state.names.reserve_alone(spot, node)),
         }
     }
 

@@ -299,8 +299,8 @@ impl Names {
     pub(super) fn sweep_inode(&mut self, ino: Ino) {
         let Some(inode) = self.inodes.get(&ino) else { return };
         let in_use =
-            inode.lookups > 0 || inode.opens > 0 || ino == Ino::ROOT || inode.live().is_some();
-        if in_use {
+            inode.lookups > 0 || inode.opens > 0 || inode.seats > 0 || inode.live().is_some();
+        if in_use || ino == Ino::ROOT {
             return;
         }
         let Some(inode) = self.inodes.remove(&ino) else { return };

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Backing, Caller, Errno, Ino, Io, OpenFlags, Opened, Reply};
+use hearthfs_mount::{Answer, Caller, Errno, Ino, Io, OpenFlags, Opened, Reply};
 use tokio::sync::watch;
 
 use super::begin::Base;
@@ -54,7 +54,12 @@ pub(super) enum Step {
     /// It is answered.
     Done(Reply<Opened>),
     /// The blob has to be opened first. The open is counted.
-    Blob(Digest, u64),
+    Blob {
+        digest: Digest,
+        size: u64,
+        /// It is not that of the inode.
+        aside: bool,
+    },
     /// A live file has to be begun.
     Begin(Base),
     /// It is decided again when this moves.
@@ -129,9 +134,10 @@ impl Filesystem {
     /// Does all that needs no wait.
     fn open_at_once(&self, ino: Ino, wish: &Wish) -> Step {
         match self.step(ino, wish) {
-            Step::Blob(digest, size) => match self.0.rooms.blobs.open_blob(&digest, size) {
-                Ok(Some(blob)) => Step::Done(Ok(self.opened_blob(ino, wish, blob))),
-                Ok(None) => Step::Blob(digest, size),
+            Step::Blob { digest, size, aside } => match self.0.rooms.blobs.open_blob(&digest, size)
+            {
+                Ok(Some(blob)) => Step::Done(Ok(self.opened_blob(ino, wish, blob, aside))),
+                Ok(None) => Step::Blob { digest, size, aside },
                 Err(error) => {
                     // Whoever opens too many files must not fill the log as well.
                     if error.kind() == Kind::Exhausted {
@@ -161,9 +167,9 @@ impl Filesystem {
         for _ in 0..DECIDE_TRIES_MAX {
             match step {
                 Step::Done(reply) => return reply,
-                Step::Blob(digest, size) => {
+                Step::Blob { digest, size, aside } => {
                     return match self.obtain(digest, size).await {
-                        Ok(blob) => Ok(self.opened_blob(ino, wish, blob)),
+                        Ok(blob) => Ok(self.opened_blob(ino, wish, blob, aside)),
                         Err(errno) => {
                             self.uncount_open(ino);
                             Err(self.miss(ino, wish, errno))
@@ -188,8 +194,15 @@ impl Filesystem {
 
     /// Waits for the release of a published file, for a moment; then keeps its published bytes elsewhere.
     pub(super) async fn settle_or_keep(&self, id: LiveId, moved: &mut watch::Receiver<()>) {
-        let open = self.0.state.lock().lives.get(id).is_some_and(|live| live.open > 0);
-        if !open && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
+        // Only those who have closed it release it soon.
+        let soon = self
+            .0
+            .state
+            .lock()
+            .lives
+            .get(id)
+            .is_some_and(|live| live.open == 0 && (live.writers > 0 || live.settling));
+        if soon && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
             return;
         }
         let this = self.clone();
@@ -229,9 +242,10 @@ impl Filesystem {
                 None => Step::Done(Err(Errno::ESTALE)),
             },
             Plan::JoinAside => match name.and_then(|name| name.joinable) {
-                Some(id) => Step::Done(self.join_aside(state, ino, id, wish)),
+                Some(id) => self.join_aside(state, ino, id, wish),
                 None => Step::Done(Err(Errno::ESTALE)),
             },
+            Plan::ReadCurrent => self.read_current(state, ino),
             Plan::Begin | Plan::Aside { .. } => match self.base_of(state, ino, wish, plan) {
                 Ok(base) => base_at_rest(state, base),
                 Err(errno) => Step::Done(Err(errno)),
@@ -319,7 +333,7 @@ impl Filesystem {
             }
             (None, Some((digest, size))) => {
                 state.count_open(ino);
-                Step::Blob(digest, size)
+                Step::Blob { digest, size, aside: false }
             }
             (None, None) => Step::Done(Err(Errno::ESTALE)),
         }
@@ -378,9 +392,14 @@ impl Filesystem {
 
     /// Gives a counted open its blob; another open may have brought one meanwhile, and the kernel wants
     /// all of an inode's handles on one file.
-    fn opened_blob(&self, ino: Ino, wish: &Wish, blob: OpenBlob) -> Opened {
+    fn opened_blob(&self, ino: Ino, wish: &Wish, blob: OpenBlob, aside: bool) -> Opened {
         let mut state = self.0.state.lock();
         let OpenBlob { file, pin } = blob;
+        if aside {
+            state.uncount_open(ino);
+            let bytes = Bytes::Source(Source::new(file, Some(pin)));
+            return Self::attach_bytes(&mut state, ino, wish.who, bytes);
+        }
         let source = match state.names.inode_mut(ino) {
             Some(inode) => {
                 inode.opens -= 1;
@@ -388,9 +407,7 @@ impl Filesystem {
             }
             None => None,
         };
-        let source = source.unwrap_or_else(|| {
-            Arc::new(Source { backing: Arc::new(Backing::new(file)), _pin: Some(pin) })
-        });
+        let source = source.unwrap_or_else(|| Source::new(file, Some(pin)));
         self.attach_reader(&mut state, ino, wish, source)
     }
 
@@ -412,7 +429,9 @@ impl Filesystem {
         let default = if self.passes_through() { Mode::Passthrough } else { Mode::Cached };
         let io = match settle_mode(state, ino, &source, default) {
             Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
-            Mode::Cached if wish.flags.direct => Io::Direct,
+            // The kernel counts by the inode what stands aside there, and sets its size to 0 when it finishes an
+            // open that empties: whoever reads through the page cache could be given too little.
+            Mode::Cached if wish.flags.direct || state.is_shaken(ino, wish.who) => Io::Direct,
             Mode::Cached => Io::Cached { keep: true },
             Mode::Direct => Io::Direct,
         };
@@ -444,9 +463,41 @@ impl Filesystem {
     }
 
     /// Makes a handle on an inode that writes another live file of its name.
-    fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Reply<Opened> {
-        may_stand_aside(state, ino, wish.flags)?;
-        self.join(state, ino, id, wish)
+    fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Step {
+        match state.lives.get(id) {
+            // Whoever joined now would change what is being digested, or is about to be a blob.
+            Some(live) if live.settling => return Step::Wait(live.moved.subscribe()),
+            Some(live) if live.version().is_some() => {
+                return Step::Settle(id, live.moved.subscribe());
+            }
+            _ => {}
+        }
+        let allowed = may_stand_aside(state, ino, wish.flags);
+        Step::Done(allowed.and_then(|()| self.join(state, ino, id, wish)))
+    }
+
+    /// Reads what the name of an inode has now.
+    fn read_current(&self, state: &mut State, ino: Ino) -> Step {
+        let spot = state.names.inode(ino).and_then(|inode| inode.place().or(inode.last.as_ref()));
+        let spot = spot.cloned();
+        let path = spot.as_ref().and_then(|spot| state.names.path_of(spot));
+        let Some(seen) = path.and_then(|path| self.seen(&path)) else {
+            return Step::Done(Err(Errno::ENOENT));
+        };
+        let bound = spot.and_then(|spot| state.names.bound(&spot));
+        let live = bound.and_then(|ino| state.names.inode(ino)?.live());
+        if let Some((id, live)) = live.and_then(|id| Some((id, state.lives.get(id)?)))
+            && live.version().is_some()
+        {
+            return Step::Settle(id, live.moved.subscribe());
+        }
+        match seen.entry.content() {
+            Some((digest, size)) => {
+                state.count_open(ino);
+                Step::Blob { digest, size, aside: true }
+            }
+            None => Step::Done(Err(Errno::ENOENT)),
+        }
     }
 
     /// Makes a writing handle on a live file; the caller has checked that it may.
@@ -493,6 +544,7 @@ impl Filesystem {
             to_the_end: flags.append && !matches!(io, Io::Passthrough(_)),
             bytes: Bytes::Source(source),
             live: Some(id),
+            aside: !own_inode,
             passed: matches!(io, Io::Passthrough(_)),
             wrote: false,
             closed: false,
@@ -564,6 +616,7 @@ fn reader(ino: Ino, who: Who, bytes: Bytes) -> OpenFile {
         to_the_end: false,
         bytes,
         live: None,
+        aside: false,
         passed: false,
         wrote: false,
         closed: false,

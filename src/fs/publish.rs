@@ -284,7 +284,7 @@ impl Filesystem {
     ) -> Result<bool, Error> {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
-        let (spot, entry, names) = {
+        let (spot, entry, names, reappears) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get(id).filter(|live| !live.is_dropped()) else {
                 return Ok(false);
@@ -298,8 +298,10 @@ impl Filesystem {
                 state.unplace_live(id);
                 return Ok(false);
             }
+            // The kernel may remember that there was nothing.
+            let reappears = seen.is_none() && live.base.is_some();
             let names = self.names_with(&path, &entry);
-            (spot, entry, names)
+            (spot, entry, names, reappears)
         };
         let put = |name: &TreePath| (name.clone(), Op::Put(entry.clone()));
         let mut written = turn.write(names.iter().map(put).collect())?;
@@ -342,7 +344,7 @@ impl Filesystem {
         let unknown = state.names.inode(ino).is_none_or(|inode| inode.lookups == 0);
         let further = bind_all(state, ino, &spot, &names, &entry);
         drop(guard);
-        if unknown || !further.is_empty() {
+        if unknown || reappears || !further.is_empty() {
             // The kernel was never led to this inode by these names, so it must look before the close returns.
             self.doubt(further.into_iter().chain([spot]));
         }

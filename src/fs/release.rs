@@ -66,8 +66,9 @@ impl Filesystem {
             let live = state.lives.get_mut(id)?;
             live.writers -= 1;
             live.open -= u32::from(!file.closed);
-            (live.writers == 0 && live.seats == 0)
-                .then(|| last_of(id, live, file.flushed || file.closed))
+            let idle = state.is_idle(id);
+            let live = state.lives.get_mut(id).filter(|_| idle)?;
+            Some(last_of(id, live, file.flushed || file.closed))
         });
         state.uncount_open(file.ino);
         last
@@ -77,8 +78,8 @@ impl Filesystem {
     pub(super) fn finish_soon(&self, id: LiveId) {
         let last = {
             let mut state = self.0.state.lock();
-            let idle = |live: &&mut super::live::Live| live.writers == 0 && live.seats == 0;
-            match state.lives.get_mut(id).filter(idle) {
+            let idle = state.is_idle(id);
+            match state.lives.get_mut(id).filter(|_| idle) {
                 Some(live) => last_of(id, live, true),
                 None => return,
             }
@@ -101,8 +102,9 @@ impl Filesystem {
             tracing::warn!(error = error.chain(), "the bytes of a closed file are lost");
         }
         let mut state = self.0.state.lock();
+        let idle = state.is_idle(id);
         match state.lives.get_mut(id) {
-            Some(live) if live.writers > 0 || live.seats > 0 => live.settled(),
+            Some(live) if !idle => live.settled(),
             Some(live) => {
                 live.settled();
                 state.end_live(id);
@@ -122,9 +124,8 @@ impl Filesystem {
         let _one_at_a_time = lock.lock();
         let (bytes, staged, doubted) = {
             let mut state = self.0.state.lock();
-            let Some(live) = state.lives.get(id).filter(|live| live.writers == 0) else {
-                return Ok(());
-            };
+            let idle = state.is_idle(id);
+            let Some(live) = state.lives.get(id).filter(|_| idle) else { return Ok(()) };
             let bound = state.names.is_bound(live.ino);
             let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
             let (mapped, source) = (live.mapped, Arc::clone(&live.source));
@@ -165,7 +166,9 @@ impl Filesystem {
         let _one_at_a_time = lock.lock();
         let bytes = {
             let mut state = self.0.state.lock();
-            let Some(live) = state.lives.get_mut(id) else { return };
+            // Without its staging file it is a blob already, and about to end.
+            let live = state.lives.get_mut(id).filter(|live| live.staged.is_some());
+            let Some(live) = live else { return };
             let source = Arc::clone(&live.source);
             let Some(version) = live.version_mut() else { return };
             let (digest, size) = (version.digest, version.mark.size);

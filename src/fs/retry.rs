@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hearthfs_mount::{Ino, OpenFlags};
 
-use super::inode::{LiveId, Spot};
+use super::inode::Spot;
 
 /// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
 /// publish.
@@ -32,10 +32,8 @@ pub(super) struct Retry {
     refused: Option<Ino>,
     /// What its lookup found.
     found: Option<Ino>,
-    /// The inode that was reserved for it alone.
-    pub(super) reserved: Option<Ino>,
-    /// The live file that waits for it.
-    pub(super) seat: Option<LiveId>,
+    /// The inode that waits for it: one that is reserved, or that of a live file.
+    pub(super) seat: Option<Ino>,
 }
 
 /// All threads that look again. Callers that cannot be seen share the number 0: while any of them may be on
@@ -53,8 +51,9 @@ impl Retries {
     pub(super) fn end(&mut self, tid: u32, ino: Ino, now: Duration) -> (bool, Option<Retry>) {
         let full = self.0.len() >= RETRIES_MAX;
         if tid == 0 {
+            // Whether this is the one that looked again cannot be told, so the record stays.
             let waits = self.0.get(&0).is_some_and(|retry| Self::is_fresh(retry, now));
-            return (waits || full, self.0.remove(&0));
+            return (waits || full, None);
         }
         let retry = self.0.remove(&tid);
         let this = retry.as_ref().is_some_and(|retry| {
@@ -66,11 +65,14 @@ impl Retries {
 
     /// Takes the retry that ends with the making of a name.
     pub(super) fn end_at(&mut self, tid: u32, spot: &Spot, now: Duration) -> (bool, Option<Retry>) {
+        if tid == 0 {
+            return self.end(0, Ino::ROOT, now);
+        }
         let full = self.0.len() >= RETRIES_MAX;
         let retry = self.0.remove(&tid);
-        let this = retry.as_ref().is_some_and(|retry| {
-            (tid == 0 || retry.spots.contains(spot)) && Self::is_fresh(retry, now)
-        });
+        let this = retry
+            .as_ref()
+            .is_some_and(|retry| retry.spots.contains(spot) && Self::is_fresh(retry, now));
         (this || full, retry)
     }
 
@@ -84,8 +86,8 @@ impl Retries {
         now: Duration,
     ) {
         let wish = wish.filter(|_| tid != 0);
-        let (found, reserved, seat) = (None, None, None);
-        self.0.insert(tid, Retry { since: now, spots, wish, refused, found, reserved, seat });
+        let (found, seat) = (None, None);
+        self.0.insert(tid, Retry { since: now, spots, wish, refused, found, seat });
     }
 
     /// Returns the retry of a thread that looks a name up.
@@ -178,6 +180,7 @@ mod tests {
         assert!(!retries.end(0, Ino(7), NOW).0);
         retries.begin(0, Vec::new(), Some(Ino(7)), None, NOW);
         assert!(retries.end(0, Ino(9), NOW).0);
-        assert!(!retries.end(0, Ino(9), NOW).0);
+        assert!(retries.end(0, Ino(9), NOW).0, "this may be the one");
+        assert!(!retries.end(0, Ino(9), NOW + RETRY_TIME).0);
     }
 }

@@ -12,11 +12,10 @@ use super::attrs::{apply, attrs_op};
 use super::begin::{Base, Copied, On};
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node};
-use super::live::Mark;
+use super::live::{Live, Mark};
 use super::lookup::seen_in;
 use super::open::Wish;
 use super::state::State;
-use super::who::Who;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Op};
 
@@ -29,7 +28,7 @@ enum Resize {
     /// Its writers have closed it, and it is about to be a blob.
     Wait(watch::Receiver<()>),
     /// A whole new version is to be published.
-    Publish(Base, Wish),
+    Publish(Base),
 }
 
 impl Filesystem {
@@ -47,22 +46,23 @@ impl Filesystem {
         self.give_up_seat(retry);
         let Some(size) = set.size else { return self.set_rest(ino, set) };
         let who = self.0.callers.who(caller);
-        match self.resize(caller, who, ino, set.handle, size) {
+        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+        let wish = Wish { caller: *caller, who, flags, last };
+        match self.resize(&wish, ino, set.handle, size) {
             Ok(Resize::Done) => self.set_rest(ino, set),
-            Err(errno) => Err(errno).into(),
+            Err(errno) => Err(self.looks_again(&wish, ino, errno)).into(),
             Ok(step) => {
-                let (this, caller) = (self.clone(), *caller);
+                let this = self.clone();
                 Answer::later(async move {
-                    let resized = this.resize_in_time(&caller, who, ino, set, size, step).await;
+                    let resized = this.resize_in_time(&wish, ino, set, size, step).await;
                     match resized {
                         // The kernel looks the name up again, and finds the new version with its size.
                         Ok(true) if !last => {
-                            this.look_again(&caller, ino, None);
-                            return Err(Errno::ESTALE);
+                            return Err(this.looks_again(&wish, ino, Errno::ESTALE));
                         }
                         Ok(true) => drop(this.expire_names()),
                         Ok(false) => {}
-                        Err(errno) => return Err(errno),
+                        Err(errno) => return Err(this.looks_again(&wish, ino, errno)),
                     }
                     match this.set_rest(ino, set) {
                         Answer::Now(reply) => reply,
@@ -71,6 +71,14 @@ impl Filesystem {
                 })
             }
         }
+    }
+
+    /// Records a retry if the answer asks for one.
+    fn looks_again(&self, wish: &Wish, ino: Ino, errno: Errno) -> Errno {
+        if errno == Errno::ESTALE {
+            self.look_again(&wish.caller, ino, None);
+        }
+        errno
     }
 
     fn set_rest(&self, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)> {
@@ -84,14 +92,7 @@ impl Filesystem {
     }
 
     /// Decides what a change of the size comes to, and does it where that takes no wait.
-    fn resize(
-        &self,
-        caller: &Caller,
-        who: Who,
-        ino: Ino,
-        handle: Option<Handle>,
-        size: u64,
-    ) -> Reply<Resize> {
+    fn resize(&self, wish: &Wish, ino: Ino, handle: Option<Handle>, size: u64) -> Reply<Resize> {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let by_handle = handle.and_then(|handle| {
@@ -102,68 +103,72 @@ impl Filesystem {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let id = by_handle.or(inode.live());
         if let Some((id, live)) = id.and_then(|id| Some((id, state.lives.get_mut(id)?))) {
-            if live.file().metadata()?.len() == size && !live.settling {
-                return Ok(Resize::Done);
-            }
-            // Those who write it go on with it. Others cut what was closed.
-            let open = by_handle.is_some() || live.open > 0;
-            if live.version().is_some() {
-                return Ok(if open {
-                    Resize::Keep(id)
-                } else {
-                    Resize::Wait(live.moved.subscribe())
-                });
-            }
-            if live.settling {
+            let (alone, open) = (live.is_dropped() || live.place().is_none(), live.open > 0);
+            if live.settling || (!open && live.version().is_some() && by_handle.is_none()) {
+                // It was closed, and is about to be a blob.
                 return Ok(Resize::Wait(live.moved.subscribe()));
             }
-            if open || live.is_dropped() || live.place().is_none() {
-                live.set_size(size)?;
-                return Ok(Resize::Done);
+            if by_handle.is_some() || open || alone {
+                return match live.file().metadata()?.len() == size {
+                    true => Ok(Resize::Done),
+                    false if live.version().is_some() => Ok(Resize::Keep(id)),
+                    // Those who write it go on with it.
+                    false => live.set_size(size).map(|()| Resize::Done).map_err(Errno::from),
+                };
             }
-            return Ok(Resize::Wait(live.moved.subscribe()));
+            // Its writers have closed it, and its name leads to what they closed.
+            return self.resize_elsewhere(state, ino, wish, size);
         }
         match &inode.node {
-            Node::Directory => return Err(Errno::EISDIR),
-            Node::Entry(published) if published.entry.content().is_none() => {
-                return Err(Errno::EINVAL);
+            Node::Directory => Err(Errno::EISDIR),
+            Node::Entry(published) if published.entry.content().is_none() => Err(Errno::EINVAL),
+            Node::Entry(published) if published.entry.content().is_some_and(|(_, n)| n == size) => {
+                Ok(Resize::Done)
             }
-            Node::Entry(published) => {
-                if published.entry.content().is_some_and(|(_, now)| now == size) {
-                    return Ok(Resize::Done);
-                }
-            }
-            _ => return Ok(Resize::Done),
+            _ => self.resize_elsewhere(state, ino, wish, size),
         }
-        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
-        let wish = Wish { caller: *caller, who, flags, last: true };
+    }
+
+    /// Decides the same for what a name leads to. The kernel looks again where that is another inode; a caller
+    /// that has looked again already has cut the file just before its name moved on.
+    fn resize_elsewhere(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        wish: &Wish,
+        size: u64,
+    ) -> Reply<Resize> {
         let plan = super::decide::Plan::Aside { named: true };
-        let base = self.base_of(state, ino, &wish, plan)?;
-        let own = base.published.as_ref().map(|published| published.stamp);
-        let Node::Entry(published) = &inode.node else { return Ok(Resize::Done) };
-        // It has been replaced since the kernel found it: it was cut just before.
-        if base.spot.is_none() || own != Some(published.stamp) {
-            return Ok(Resize::Done);
+        let base = self.base_of(state, ino, wish, plan)?;
+        let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
+        let own = match &inode.node {
+            Node::Entry(published) => Some(published.stamp),
+            _ => None,
+        };
+        let (Some(spot), Some(published)) = (&base.spot, &base.published) else {
+            return if wish.last { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
+        };
+        if own != Some(published.stamp) {
+            return if wish.last { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         }
-        let group = published.entry.link;
-        let spot = base.spot.clone().ok_or(Errno::ESTALE)?;
         // Others write it: it is cut with what they write.
-        if let Some(id) = state.joinable(&spot, group, who, OpenFlags::default()) {
-            let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
+        let group = published.entry.link;
+        let joinable = state.joinable(spot, group, wish.who, OpenFlags::default());
+        let open = joinable.filter(|id| state.lives.get(*id).is_some_and(|live| live.open > 0));
+        if let Some(live) = open.and_then(|id| state.lives.get_mut(id)) {
             if live.settling {
                 return Ok(Resize::Wait(live.moved.subscribe()));
             }
             live.set_size(size)?;
             return Ok(Resize::Done);
         }
-        Ok(Resize::Publish(base, wish))
+        Ok(Resize::Publish(base))
     }
 
     /// Returns whether a new version was published.
     async fn resize_in_time(
         &self,
-        caller: &Caller,
-        who: Who,
+        wish: &Wish,
         ino: Ino,
         set: SetAttr,
         size: u64,
@@ -181,11 +186,11 @@ impl Filesystem {
                 Resize::Wait(mut moved) => {
                     left = self.wait_for(&mut moved, left).await.ok_or(Errno::ETIMEDOUT)?;
                 }
-                Resize::Publish(base, wish) => {
-                    return self.publish_resized(&wish, base, size).await.map(|()| true);
+                Resize::Publish(base) => {
+                    return self.publish_resized(wish, base, size).await.map(|()| true);
                 }
             }
-            step = self.resize(caller, who, ino, set.handle, size)?;
+            step = self.resize(wish, ino, set.handle, size)?;
         }
     }
 
@@ -288,11 +293,28 @@ impl Filesystem {
                 match live.version_mut() {
                     // It is published under its name as well.
                     Some(version) if !alone => version.published.entry.attrs = attrs,
+                    None if !alone => {}
                     _ => live.attrs_moved |= changed,
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Returns the paths of the version that a live file began from, while that is what its name has.
+    fn paths_begun_from(&self, state: &State, live: &Live) -> Vec<TreePath> {
+        let path = live.place().and_then(|spot| state.names.path_of(spot));
+        let Some(path) = path.filter(|_| live.base.is_some()) else { return Vec::new() };
+        self.0.rooms.ledger.read(|fold| match seen_in(fold, &path) {
+            Some(seen) if seen.stamp == live.base => {
+                let links = seen.entry.link.into_iter().flat_map(|group| fold.links(group));
+                let mut paths: Vec<TreePath> = links.cloned().chain([path]).collect();
+                paths.sort();
+                paths.dedup();
+                paths
+            }
+            _ => Vec::new(),
+        })
     }
 
     /// Returns the paths whose attributes are those of an inode: none where its names lead elsewhere by now.
@@ -304,8 +326,12 @@ impl Filesystem {
         let published = match &inode.node {
             Node::Directory => None,
             Node::Entry(published) => Some(published),
-            Node::Live(id) => match state.lives.get(*id).and_then(|live| live.version()) {
-                Some(version) => Some(&version.published),
+            Node::Live(id) => match state.lives.get(*id) {
+                Some(live) => match live.version() {
+                    Some(version) => Some(&version.published),
+                    // What it began from is the same file, for everybody else.
+                    None => return self.paths_begun_from(state, live),
+                },
                 None => return Vec::new(),
             },
             _ => return Vec::new(),

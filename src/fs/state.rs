@@ -44,6 +44,11 @@ impl State {
 
     /// Adds an open file, which shares the lock of its name.
     pub(super) fn add_file(&mut self, file: OpenFile) -> Handle {
+        if file.aside
+            && let Some(inode) = self.names.inode_mut(file.ino)
+        {
+            inode.asides += 1;
+        }
         let handle = self.handles.add_file(file);
         self.share_lock(handle);
         handle
@@ -52,7 +57,13 @@ impl State {
     /// Takes an open file out, and ends the lock that it holds.
     pub(super) fn remove_file(&mut self, handle: Handle) -> Option<OpenFile> {
         self.locks.close(handle);
-        self.handles.remove_file(handle)
+        let file = self.handles.remove_file(handle)?;
+        if file.aside
+            && let Some(inode) = self.names.inode_mut(file.ino)
+        {
+            inode.asides -= 1;
+        }
+        Some(file)
     }
 
     /// Returns what an inode is, or would be, as an entry; `None` for a directory.
@@ -208,10 +219,9 @@ impl State {
     pub(super) fn drop_live(&mut self, id: LiveId) -> Option<Spot> {
         let live = self.lives.get_mut(id)?;
         live.set_stage(Stage::Dropped);
-        let idle = live.writers == 0 && live.seats == 0;
         let place = live.place().cloned();
         self.unplace_live(id);
-        if idle {
+        if self.is_idle(id) {
             self.end_live(id);
         }
         place
@@ -272,10 +282,31 @@ impl State {
     /// Gives up what was kept for a thread that looked again. Returns the live file that nobody writes now.
     #[must_use]
     pub(super) fn give_up(&mut self, retry: Option<Retry>) -> Option<LiveId> {
-        let id = retry?.seat?;
-        let live = self.lives.get_mut(id)?;
-        live.seats -= 1;
-        (live.seats == 0 && live.writers == 0).then_some(id)
+        let ino = retry?.seat?;
+        self.leave_seat(ino)
+    }
+
+    /// Counts one less of the threads that an inode waits for.
+    pub(super) fn leave_seat(&mut self, ino: Ino) -> Option<LiveId> {
+        let inode = self.names.inode_mut(ino)?;
+        inode.seats -= 1;
+        let id = inode.live();
+        self.names.sweep_inode(ino);
+        id.filter(|id| self.is_idle(*id))
+    }
+
+    /// Reports whether nobody writes a live file and nobody is on its way to do so.
+    pub(super) fn is_idle(&self, id: LiveId) -> bool {
+        self.lives.get(id).is_some_and(|live| {
+            let seats = self.names.inode(live.ino).map_or(0, |inode| inode.seats);
+            live.writers == 0 && seats == 0
+        })
+    }
+
+    /// Reports whether the kernel's idea of an inode's size may be wrong for a while. Callers that cannot be seen
+    /// empty the very inode that they all read.
+    pub(super) fn is_shaken(&self, ino: Ino, who: Who) -> bool {
+        who == Who::Unseen || self.names.inode(ino).is_some_and(|inode| inode.asides > 0)
     }
 
     /// Returns the live file that a handle writes.

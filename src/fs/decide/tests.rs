@@ -62,7 +62,7 @@ fn nobody_is_told_twice_to_look_again() {
 #[test]
 fn readers_read_and_writers_write() {
     each(|asked, is, name, plan| {
-        let reads = matches!(plan, Plan::Read | Plan::ReadLive);
+        let reads = matches!(plan, Plan::Read | Plan::ReadLive | Plan::ReadCurrent);
         let writes =
             matches!(plan, Plan::Join | Plan::JoinAside | Plan::Begin | Plan::Aside { .. });
         assert!(!(asked.write && reads) && !(!asked.write && writes), "{asked:?} {is:?} {name:?}");
@@ -136,7 +136,8 @@ fn an_old_version_is_not_read_through_a_name_that_has_moved_on() {
 fn lost_bytes_are_never_read() {
     each(|asked, is, name, plan| {
         if matches!(is, Is::Entry { readable: false, .. }) && !asked.write {
-            let gone = matches!(plan, Plan::LookAgain | Plan::Fail(Errno::ENOENT));
+            let gone =
+                matches!(plan, Plan::LookAgain | Plan::ReadCurrent | Plan::Fail(Errno::ENOENT));
             assert!(gone, "{asked:?} {is:?} {name:?}: {plan:?}");
         }
     });

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn refusal(root: &Path) -> Error {
