@@ -94,8 +94,8 @@ impl Writer {
         match (kept, map) {
             (Kept::Nothing, _) => return Ok(()),
             (Kept::Mapping, Some(map)) => {
-                // Stores of a mapping go to the page cache; a dead daemon shows at the next call.
-                self.hand.map_write(map, 0, b"not closed");
+                // The first store fetches the page from the daemon.
+                self.hand.map_write_or_die(map, 0, b"not closed")?;
                 self.hand.msync(map)?;
                 self.hand.unmap(map)?;
             }

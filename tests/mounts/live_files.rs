@@ -91,7 +91,11 @@ fn live_files_of_a_linker_that_is_watched(io: Io) {
         assert!(watcher.read(early, 0, LEN + 1).must("read") == closed, "an open version changed");
         assert!(watcher.map_read(view, 0, LEN) == closed, "a mapped version changed");
         linker.unmap(map).must("unmap");
-        assert!(watcher.get(&path).must("read") == bytes, "what was stored, after the unmapping");
+        // The kernel's word of the last unmapping comes after the call has returned.
+        eventually(2_000, "what was stored, after the unmapping", || {
+            let read = watcher.get(&path).map_err(|errno| errno.to_string())?;
+            if read == bytes { Ok(()) } else { Err("the bytes of the close".to_owned()) }
+        });
         assert!(watcher.read(early, 0, LEN + 1).must("read") == closed, "an open version changed");
         assert!(watcher.map_read(view, 0, LEN) == closed, "a mapped version changed");
         watcher.unmap(view).must("unmap");
@@ -297,7 +301,15 @@ fn live_files_that_two_count_in(io: Io) {
 }
 in_both_modes!(live_files_that_two_count_in);
 
-/// Every pair of lock kinds and ways to open gives what it gives in a plain directory.
+/// Reports whether a combination is one that docs/semantics.md does not promise: a record lock that is held through a
+/// descriptor which cannot write, and a process that opens the file to write. That one has a version of its own.
+fn is_record_of_a_reader(line: &str) -> bool {
+    let words: Vec<&str> = line.split(' ').collect();
+    !words[0].starts_with("flock") && words[2] == "r" && words[3] != "r"
+}
+
+/// Every pair of lock kinds and ways to open gives what it gives in a plain directory, but for those that are not
+/// promised.
 fn live_files_lock_like_plain_ones(io: Io) {
     if !need(&format!("live_files_lock_like_plain_ones::{}", io.word()), "python3") {
         return;
@@ -313,7 +325,7 @@ fn live_files_lock_like_plain_ones(io: Io) {
     let apart: Vec<String> = plain
         .iter()
         .zip(&here)
-        .filter(|(plain, here)| plain != here)
+        .filter(|(plain, here)| plain != here && !is_record_of_a_reader(plain))
         .map(|(plain, here)| format!("plain {plain} / here {here}"))
         .collect();
     let some = &apart[..apart.len().min(12)];

@@ -303,7 +303,10 @@ fn p14_isolation_of_links(io: Io) {
                     }
                     stage.note(&format!("{dir}, {mode:o}, private mapping"), private);
                     let again = stage.b.open(&Hand::proc_path(fd), OFlags::RDWR, 0);
-                    stage.note(&format!("{dir}, {mode:o}, reopen to update"), again);
+                    // Where reads are passed through, a writable mapping would be one of the blob, so the mount
+                    // refuses; docs/semantics.md says so. To write only is the same on both.
+                    let told = if again == Err(Errno::TXTBSY) { Ok(0) } else { again };
+                    stage.note(&format!("{dir}, {mode:o}, reopen to update"), told);
                     if let Ok(again) = again {
                         // Who has a file open for writing reads what it has open there.
                         stage.b.close(again).must("close");

@@ -76,6 +76,22 @@ impl Hand {
         self.ask(&request, bytes).must("write into a mapping");
     }
 
+    /// Writes into a mapping of a file whose daemon may be killed: then the store ends the hand with SIGBUS, which is
+    /// answered as `ENOTCONN`.
+    pub(crate) fn map_write_or_die(
+        &mut self,
+        map: i64,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), Errno> {
+        self.send(&format!("mapwrite {map} {at} {}", bytes.len()), bytes);
+        match self.from.recv_timeout(Duration::from_millis(self.limit_ms)) {
+            Ok(answer) if answer.result < 0 => Err(Errno::from_raw_os_error(answer.errno)),
+            Ok(_) => Ok(()),
+            Err(_) => Err(Errno::NOTCONN),
+        }
+    }
+
     /// `msync`.
     pub(crate) fn msync(&mut self, map: i64) -> Result<(), Errno> {
         self.done(&format!("msync {map}"))
