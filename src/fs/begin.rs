@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering;
 
 use hearthfs_mount::{Errno, Ino, Opened, Reply};
 
+use super::attach::may_stand_aside;
 use super::decide::Plan;
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node, Published, Source, Spot};
 use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
-use super::open::{Wish, may_stand_aside};
+use super::open::Wish;
 use super::state::State;
 use crate::digest::Digest;
 use crate::local::StagedPath;
@@ -42,7 +43,7 @@ pub(super) struct Base {
 
 impl Base {
     /// Reports whether this is the same beginning.
-    fn is(&self, other: &Self) -> bool {
+    pub(super) fn is(&self, other: &Self) -> bool {
         let stamp = |base: &Self| base.published.as_ref().map(|published| published.stamp);
         let kind = |base: &Self| base.published.as_ref().map(|p| p.entry.kind.clone());
         self.spot == other.spot && stamp(self) == stamp(other) && kind(self) == kind(other)
@@ -90,9 +91,7 @@ impl Filesystem {
                 seen.entry.content().ok_or(Errno::ENOENT)?;
                 if own.is_none_or(|told| !told.is(&seen.entry, seen.stamp)) {
                     // The kernel has checked another version than the one that is there.
-                    let want = u32::from(wish.flags.write || truncate) * 2
-                        + u32::from(wish.flags.read) * 4;
-                    self.permits(&wish.caller, &seen.entry.attrs, want)?;
+                    self.permits(&wish.caller, &seen.entry.attrs, wish.wants())?;
                 }
                 (Some(spot), Some(seen))
             }
@@ -229,6 +228,7 @@ impl Filesystem {
             clean,
             attrs,
             base: base.published.as_ref().and_then(|published| published.stamp),
+            same_as: base.published.clone().filter(|_| !truncate && base.spot.is_some()),
             link: link.filter(|_| base.spot.is_some()),
             fresh: (is_new && creates) || (truncate && (is_new || had_bytes)),
             empties: truncate && had_bytes,

@@ -12,6 +12,7 @@ use super::inode::Spot;
 use super::live::Mark;
 use super::lookup::Lead;
 use super::open::{DECIDE_TRIES_MAX, Wish};
+use super::retry::Try;
 use super::state::State;
 use crate::digest::Digest;
 use crate::local::StagedPath;
@@ -40,7 +41,7 @@ impl Filesystem {
         let now = self.0.rooms.clock.mono();
         let ended = self.0.state.lock().retries.end_at(caller.tid, &spot, now);
         self.give_up_seat(ended.1);
-        let wish = Wish { caller: *caller, who, flags, last: ended.0 };
+        let wish = Wish { caller: *caller, who, flags, tried: ended.0 };
         let attrs = match self.attrs_for_new(parent, caller, mode) {
             Ok(attrs) => attrs,
             Err(errno) => return Err(errno).into(),
@@ -50,13 +51,14 @@ impl Filesystem {
             return self.create_over(&spot, &wish, attrs, errno);
         }
         if !flags.write {
-            return self.create_to_read(&spot, &wish, attrs).into();
+            return match self.create_to_read(&spot, &wish, attrs.clone()) {
+                Err(errno) => self.create_over(&spot, &wish, attrs, errno),
+                made => made.into(),
+            };
         }
         if self.has_room() {
             return match self.stage().and_then(|staged| self.make(&spot, &wish, &attrs, staged)) {
-                Err(errno @ (Errno::EEXIST | Errno::ESTALE)) => {
-                    self.create_over(&spot, &wish, attrs, errno)
-                }
+                Err(errno) => self.create_over(&spot, &wish, attrs, errno),
                 made => made.into(),
             };
         }
@@ -64,7 +66,13 @@ impl Filesystem {
         Answer::later(async move {
             this.wait_for_room().await?;
             let staged = this.stage()?;
-            this.make(&spot, &wish, &attrs, staged)
+            match this.make(&spot, &wish, &attrs, staged) {
+                Err(errno) => match this.create_over(&spot, &wish, attrs, errno) {
+                    Answer::Now(reply) => reply,
+                    Answer::Later(work) => work.await,
+                },
+                made => made,
+            }
         })
     }
 
@@ -106,7 +114,7 @@ impl Filesystem {
         if errno != Errno::ESTALE {
             return Err(errno).into();
         }
-        if !wish.last {
+        if !wish.is_last() {
             let now = self.0.rooms.clock.mono();
             let flags = wish.flags.write.then_some(wish.flags);
             let mut state = self.0.state.lock();
@@ -149,8 +157,7 @@ impl Filesystem {
             };
             let lead = found.ok_or(Errno::ESTALE)?;
             let entry = state.entry_of(lead.ino).ok_or(Errno::EISDIR)?;
-            let want = u32::from(wish.flags.write) * 2 + u32::from(wish.flags.read) * 4;
-            self.permits(&wish.caller, &entry.attrs, want)?;
+            self.permits(&wish.caller, &entry.attrs, wish.wants())?;
             (lead, lead.ino)
         };
         let flags = OpenFlags { exclusive: false, ..wish.flags };
@@ -176,7 +183,7 @@ impl Filesystem {
             Err(errno) => return Err(errno),
         };
         let flags = OpenFlags { exclusive: false, ..wish.flags };
-        match self.open_file_as(ino, &Wish { flags, last: false, ..*wish }) {
+        match self.open_file_as(ino, &Wish { flags, tried: Try::First, ..*wish }) {
             Answer::Now(opened) => self.tell_opened(Lead::lasting(ino), spot, opened?),
             // An empty file is open at once; another one has taken its place.
             Answer::Later(_) => Err(Errno::ESTALE),

@@ -12,6 +12,8 @@ pub(super) struct Asked {
     pub(super) truncate: bool,
     /// The thread was told to look again just before, and must not be told so twice.
     pub(super) last: bool,
+    /// It has just walked to the name: it has not come by a descriptor.
+    pub(super) walked: bool,
     /// The process cannot be seen, so nothing is known of it.
     pub(super) unseen: bool,
 }
@@ -73,6 +75,8 @@ pub(super) struct NameHas {
     pub(super) joinable: bool,
     /// An entry that is not this inode.
     pub(super) entry: bool,
+    /// One that the caller may read: it has just walked to the name.
+    pub(super) current: bool,
 }
 
 /// What an open comes to.
@@ -115,7 +119,8 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
         // Others have begun since it was promised.
         Is::Reserved if asked.write && name.joinable && !asked.truncate => Plan::JoinAside,
         Is::Reserved if asked.write => Plan::Begin,
-        Is::Reserved => again_or(Plan::Fail(Errno::ENOENT)),
+        // Its thread was refused by the mode, and reads what it could not write.
+        Is::Reserved => again_or(current(name)),
         Is::Gone { open } if asked.write => {
             let has_bytes = open || asked.truncate;
             again_or(if has_bytes {
@@ -124,7 +129,8 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
                 Plan::Fail(Errno::ENOENT)
             })
         }
-        Is::Gone { open: true } => again_or(Plan::Read),
+        // Only whoever has it open comes back to it.
+        Is::Gone { open: true } if !asked.walked => again_or(Plan::Read),
         Is::Gone { .. } => again_or(current(name)),
         Is::Entry { bound, readable } if asked.write => write_entry(asked, bound, readable, name),
         // What the caller writes itself, or what the name leads to now, is another inode.
@@ -138,7 +144,7 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
 }
 
 fn current(name: NameHas) -> Plan {
-    if name.entry { Plan::ReadCurrent } else { Plan::Fail(Errno::ENOENT) }
+    if name.current { Plan::ReadCurrent } else { Plan::Fail(Errno::ENOENT) }
 }
 
 fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
@@ -148,6 +154,7 @@ fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
         StageIs::Dropped => again_or(current(name)),
         _ if live.member => Plan::ReadLive,
         // Only whoever has it open comes back to a file without a name.
+        StageIs::Writing if !live.named && asked.walked => current(name),
         StageIs::Writing if !live.named => again_or(Plan::ReadLive),
         // There is a published version for everybody else.
         StageIs::Writing if name.entry => again_or(Plan::Wait),

@@ -264,7 +264,7 @@ impl Filesystem {
             let state = self.0.state.lock();
             let old = |since: Duration| now.saturating_sub(since) >= LINGER_MAX;
             let all = state.lives.iter().filter(|(_, live)| {
-                let held = live.is_held() || live.settling;
+                let held = live.is_held(now) || live.settling;
                 !held && live.version().is_some_and(|version| old(version.since))
             });
             all.map(|(id, _)| id).collect()

@@ -49,10 +49,14 @@ pub(super) struct OpenFile {
     pub(super) passed: bool,
     /// It wrote something.
     pub(super) wrote: bool,
+    /// It was opened to append.
+    pub(super) appends: bool,
     /// Its opener has closed it. Descriptors that were inherited or duplicated may still be open.
     pub(super) closed: bool,
     /// Somebody closed a descriptor of it in an orderly way.
     pub(super) flushed: bool,
+    /// Since then it was closed only by programs that were killed.
+    pub(super) torn: bool,
 }
 
 /// One name of a listing.

@@ -17,9 +17,9 @@ impl Filesystem {
         state.handles.file(handle).map(|file| file.bytes.clone()).ok_or(Errno::EBADF)
     }
 
-    /// Returns the file of a writing handle, and whether writes go to its end. It is about to grow to
-    /// `size` bytes if it is smaller, which counts from now on. What it has published is kept elsewhere first.
-    fn writable(&self, handle: Handle, size: u64) -> Reply<(Arc<Source>, bool)> {
+    /// Returns the file of a writing handle, and whether writes go to its end. So many bytes are about to be written
+    /// that end at `end`, which counts from now on. What it has published is kept elsewhere first.
+    fn writable(&self, handle: Handle, end: u64, bytes: u64) -> Reply<(Arc<Source>, bool)> {
         let (id, found) = {
             let mut state = self.0.state.lock();
             let file = state.handles.file_mut(handle).ok_or(Errno::EBADF)?;
@@ -31,7 +31,7 @@ impl Filesystem {
             };
             let live = state.lives.get(id).ok_or(Errno::EBADF)?;
             if let Some(staged) = &live.staged {
-                staged.note_growth(size);
+                staged.note_growth(end, bytes);
             }
             (live.version().is_some().then_some(id), found)
         };
@@ -60,7 +60,7 @@ impl Filesystem {
 
     pub(super) fn write_file(&self, handle: Handle, offset: u64, data: &[u8]) -> Reply<u32> {
         let (source, to_the_end) =
-            self.writable(handle, offset.saturating_add(data.len() as u64))?;
+            self.writable(handle, offset.saturating_add(data.len() as u64), data.len() as u64)?;
         let file = source.backing.file();
         if to_the_end {
             let _end = source.end.lock();
@@ -82,10 +82,12 @@ impl Filesystem {
         data: &[u8],
     ) -> Reply<u32> {
         let own = {
-            let state = self.0.state.lock();
+            let mut state = self.0.state.lock();
             let id = state.names.inode(ino).and_then(|inode| inode.live());
-            id.and_then(|id| Some((id, state.lives.get(id)?)))
-                .map(|(id, live)| (id, Arc::clone(&live.source), live.version().is_some()))
+            id.and_then(|id| Some((id, state.lives.get_mut(id)?))).map(|(id, live)| {
+                live.stored = true;
+                (id, Arc::clone(&live.source), live.version().is_some())
+            })
         };
         let source = match own {
             Some((id, source, published)) => {
@@ -94,7 +96,7 @@ impl Filesystem {
                 }
                 source
             }
-            None => self.writable(handle, 0)?.0,
+            None => self.writable(handle, 0, 0)?.0,
         };
         let file = source.backing.file();
         let left = file.metadata()?.len().saturating_sub(offset);
@@ -156,7 +158,7 @@ impl Filesystem {
         length: u64,
         mode: i32,
     ) -> Reply<()> {
-        let (source, _) = self.writable(handle, 0)?;
+        let (source, _) = self.writable(handle, 0, 0)?;
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::EOPNOTSUPP)?;
         rustix::fs::fallocate(source.backing.file(), flags, offset, length).map_err(errno_of)
     }

@@ -17,12 +17,13 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::inode::{LiveId, Published, Source, Spot};
+use super::lookup::Seen;
 use super::who::Who;
 use crate::digest::Digest;
 use crate::local::{Lodged, StagedPath};
 use crate::namespace::{Attrs, Entry, Kind, Time};
 use crate::stamp::Stamp;
-use crate::sync::HoldToken;
+use crate::sync::{HOLD_MAX, HoldToken};
 
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
@@ -100,6 +101,9 @@ pub(super) struct Live {
     pub(super) open: u32,
     /// Somebody has closed it in an orderly way.
     pub(super) closed_once: bool,
+    /// What it looked like at the last such close, if others had it open then: these bytes are closed, and not
+    /// published yet.
+    pub(super) closed: Option<Mark>,
     /// It empties a version that had content.
     pub(super) empties: bool,
     /// Made by `O_CREAT` or `O_TRUNC`: it is published even if nothing is written.
@@ -110,13 +114,19 @@ pub(super) struct Live {
     pub(super) attrs: Attrs,
     /// Attributes were changed, so it is published even if nothing is written.
     pub(super) attrs_moved: bool,
-    /// The put that it began from, or has published last: what replaces that at its name may belong to
+    /// What its bytes are those of, as long as nothing is written.
+    pub(super) same_as: Option<Published>,
+    /// The put of which it is the next version, if it is the same file.
+    pub(super) began: Option<Stamp>,
+    /// The put that it may replace: what it began from, or has published last. What replaces that at its name may belong to
     /// somebody who does not let its writer replace it.
     pub(super) base: Option<Stamp>,
     /// The hard links that will get the new content too.
     pub(super) link: Option<Stamp>,
     /// `fsync` was called: publishing has to be durable as well.
     pub(super) synced: bool,
+    /// Something was stored through a mapping.
+    pub(super) stored: bool,
     /// A handle that can be mapped for writing was given the file itself: a mapping may outlive the handle,
     /// so the file never becomes a blob; a copy does.
     pub(super) mapped: bool,
@@ -138,6 +148,7 @@ pub(super) struct Start {
     pub(super) clean: Mark,
     pub(super) attrs: Attrs,
     pub(super) base: Option<Stamp>,
+    pub(super) same_as: Option<Published>,
     pub(super) link: Option<Stamp>,
     pub(super) fresh: bool,
     pub(super) empties: bool,
@@ -155,14 +166,18 @@ impl Live {
             writers: 0,
             open: 0,
             closed_once: false,
+            closed: None,
             empties: start.empties,
             fresh: start.fresh,
             clean: start.clean,
             attrs: start.attrs,
             attrs_moved: false,
+            same_as: start.same_as,
+            began: start.base,
             base: start.base,
             link: start.link,
             synced: false,
+            stored: false,
             mapped: false,
             settling: false,
             publishing: Arc::new(Mutex::new(())),
@@ -199,8 +214,10 @@ impl Live {
     }
 
     /// Reports whether its published version is not announced to other nodes yet.
-    pub(super) fn is_held(&self) -> bool {
-        self.version().is_some_and(|version| version.hold.is_some())
+    pub(super) fn is_held(&self, now: Duration) -> bool {
+        self.version().is_some_and(|version| {
+            version.hold.is_some() && now.saturating_sub(version.since) < HOLD_MAX
+        })
     }
 
     /// Returns what it looked like when it was published last, or began.
@@ -241,9 +258,21 @@ impl Live {
     pub(super) fn part(&mut self) {
         if let Stage::Published(version) = std::mem::replace(&mut self.stage, Stage::Writing) {
             self.clean = version.mark;
+            self.same_as = Some(version.published);
             (self.fresh, self.empties) = (false, false);
         }
         self.settled();
+    }
+
+    /// Reports whether it is a matter of what its name has now: somebody writes it, or it is the same file. What was
+    /// closed and replaced is not, until the kernel's word of its end has come.
+    pub(super) fn concerns(&self, seen: Option<&Seen>) -> bool {
+        let same = match seen {
+            Some(seen) if self.link.is_some() => seen.entry.link == self.link,
+            Some(seen) => seen.stamp == self.began,
+            None => self.began.is_none(),
+        };
+        self.open > 0 || same
     }
 
     /// Reports whether a process takes part in writing it.
@@ -270,14 +299,6 @@ impl Live {
     /// Returns it as an entry as it is now.
     pub(super) fn entry_now(&self) -> Entry {
         self.as_entry(self.size_and_mtime().unwrap_or((0, self.attrs.mtime)))
-    }
-
-    /// Truncates or extends; nothing happens where the size is right.
-    pub(super) fn set_size(&mut self, size: u64) -> io::Result<()> {
-        if self.file().metadata()?.len() == size {
-            return Ok(());
-        }
-        self.file().set_len(size)
     }
 
     /// Makes the file look as if it was last written at `mtime`, where it was written at all.

@@ -112,7 +112,7 @@ impl Filesystem {
         self.0.rooms.freshness.note_activity();
         let who = self.who_for(caller, &spot);
         let retries = self.0.state.lock().retries.has(caller.tid);
-        let own = |who| self.0.state.lock().own_live(&spot, None, who).is_some();
+        let own = |who| self.is_writing(&spot, who);
         let fresh = self.0.rooms.freshness.ready() || retries || who.is_some_and(own);
         let lingers = self.lingers_for(caller, &spot, who);
         if fresh && lingers.is_none() {
@@ -129,6 +129,13 @@ impl Filesystem {
             let who = this.who_for(&caller, &spot);
             this.look_up_now(caller.tid, &spot, who)
         })
+    }
+
+    /// Reports whether a process writes a file of this name.
+    fn is_writing(&self, spot: &Spot, who: Who) -> bool {
+        let state = self.0.state.lock();
+        let mut lives = state.names.lives(spot).iter().filter_map(|id| state.lives.get(*id));
+        lives.any(|live| live.has_member(who) && live.open > 0)
     }
 
     /// Returns the live file that a thread which looks again would find here and could not use: it was closed, and
@@ -148,7 +155,7 @@ impl Filesystem {
             None => !live.has_member(who?),
             Some(flags) => !flags.truncate,
         };
-        let lingers = waits && live.version().is_some() && !live.is_held();
+        let lingers = waits && live.version().is_some() && !live.is_held(now);
         lingers.then(|| (id, live.moved.subscribe()))
     }
 
@@ -224,8 +231,7 @@ impl Filesystem {
         if seen.as_ref().is_some_and(|seen| seen.entry.content().is_none()) {
             return None;
         }
-        let group = seen.as_ref().and_then(|seen| seen.entry.link);
-        if let Some(id) = state.joinable(spot, group, who, flags) {
+        if let Some(id) = state.joinable(spot, seen.as_ref(), who, flags) {
             return state.lives.get(id).map(|live| live.ino);
         }
         let told = match seen {
@@ -294,8 +300,7 @@ impl Filesystem {
         who: Option<Who>,
     ) -> Option<(Lead, Option<Seen>)> {
         let seen = self.seen(path);
-        let group = seen.as_ref().and_then(|seen| seen.entry.link);
-        if let Some(id) = who.and_then(|who| state.own_live(spot, group, who)) {
+        if let Some(id) = who.and_then(|who| state.own_live(spot, seen.as_ref(), who)) {
             return state.lives.get(id).map(|live| (Lead::lasting(live.ino), None));
         }
         if let Some(seen) = seen {

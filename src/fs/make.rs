@@ -195,6 +195,10 @@ impl Filesystem {
             let old = published_place(&state, ino)?;
             let old_path = state.names.path_of(&old).ok_or(Errno::ENOENT)?;
             let seen = self.seen(&old_path).ok_or(Errno::ENOENT)?;
+            if !state.is_version(ino, &seen) {
+                // The kernel has checked another version than the one that is there.
+                return Err(Errno::ENOENT);
+            }
             let mut entry = seen.entry;
             let mut ops = Vec::new();
             if entry.link.is_none() {

@@ -7,6 +7,7 @@
 //! Lock order: a live file's publishing lock, the turn of the ledger, the state of this room, the namespace,
 //! the blobs. Calls from the ledger arrive with no lock held.
 
+mod attach;
 mod attrs;
 mod begin;
 mod create;

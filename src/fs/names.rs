@@ -243,6 +243,9 @@ impl Names {
         if let Some(ino) = slot.bound {
             self.replace_place(ino, from, to);
         }
+        if let Some(inode) = slot.reserved.and_then(|ino| self.inodes.get_mut(&ino)) {
+            inode.last = Some(to.clone());
+        }
         let lives = slot.lives.clone();
         self.slots.insert(to.clone(), slot);
         lives

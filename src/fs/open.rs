@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Caller, Errno, Ino, Io, OpenFlags, Opened, Reply};
+use hearthfs_mount::{Answer, Caller, Errno, Ino, OpenFlags, Opened, Reply};
 use tokio::sync::watch;
 
 use super::begin::Base;
 use super::decide::{Asked, Is, LiveIs, NameHas, Plan, StageIs, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
-use super::handles::{Bytes, OpenFile};
-use super::inode::{LiveId, Mode, Node, Published, Source, Spot};
+use super::handles::Bytes;
+use super::inode::{LiveId, Node, Published, Source, Spot};
 use super::live::Live;
-use super::retry::Retry;
+use super::retry::{Retry, Try};
 use super::state::{State, close_files};
 use super::who::Who;
 use crate::clock;
@@ -34,16 +34,28 @@ pub(super) struct Wish {
     pub(super) caller: Caller,
     pub(super) who: Who,
     pub(super) flags: OpenFlags,
-    /// The thread was told to look again just before, and must not be told so twice.
-    pub(super) last: bool,
+    /// Whether its thread was told to look again just before.
+    pub(super) tried: Try,
 }
 
 impl Wish {
+    /// Reports whether its thread must not be told to look again.
+    pub(super) fn is_last(&self) -> bool {
+        self.tried != Try::First
+    }
+
+    /// Returns what it needs the permission bits to allow: 4 to read, 2 to write.
+    pub(super) fn wants(&self) -> u32 {
+        let OpenFlags { read, write, truncate, .. } = self.flags;
+        u32::from(read) * 4 + u32::from(write || truncate) * 2
+    }
+
     fn asked(&self) -> Asked {
         Asked {
             write: self.flags.write || self.flags.truncate,
             truncate: self.flags.truncate,
-            last: self.last,
+            last: self.is_last(),
+            walked: self.tried == Try::Walked,
             unseen: self.who == Who::Unseen,
         }
     }
@@ -75,11 +87,11 @@ impl Filesystem {
             return Err(Errno::EROFS).into();
         }
         let who = self.0.callers.who(caller);
-        let (last, retry) = {
+        let (tried, retry) = {
             let now = self.0.rooms.clock.mono();
             self.0.state.lock().retries.end(caller.tid, ino, now)
         };
-        let wish = Wish { caller: *caller, who, flags, last };
+        let wish = Wish { caller: *caller, who, flags, tried };
         let kept = Kept { fs: self.clone(), retry };
         match self.open_file_as(ino, &wish) {
             Answer::Now(reply) => self.told(ino, &wish, reply).into(),
@@ -238,6 +250,11 @@ impl Filesystem {
                 None => Step::Done(Err(Errno::ESTALE)),
             },
             Plan::Join => match live {
+                Some(id) if wish.flags.truncate => {
+                    let opened = self.join(state, ino, id, wish);
+                    drop(guard);
+                    Step::Done(opened.and_then(|opened| self.empty(opened)))
+                }
                 Some(id) => Step::Done(self.join(state, ino, id, wish)),
                 None => Step::Done(Err(Errno::ESTALE)),
             },
@@ -260,6 +277,22 @@ impl Filesystem {
         }
     }
 
+    /// Empties the file that a handle has just joined.
+    fn empty(&self, opened: Opened) -> Reply<Opened> {
+        let bytes = {
+            let state = self.0.state.lock();
+            state.handles.file(opened.handle).map(|file| file.bytes.clone())
+        };
+        let emptied = bytes.as_ref().and_then(Bytes::file).map_or(Ok(()), |file| file.set_len(0));
+        match emptied {
+            Ok(()) => Ok(opened),
+            Err(error) => {
+                drop(self.release_file(opened.handle));
+                Err(error.into())
+            }
+        }
+    }
+
     /// Decides what an open comes to, by all that is known of the inode and its name.
     pub(super) fn decide(&self, state: &State, ino: Ino, wish: &Wish) -> (Plan, Option<NameFound>) {
         let Some(inode) = state.names.inode(ino) else { return (Plan::LookAgain, None) };
@@ -275,7 +308,7 @@ impl Filesystem {
                 readable: self.is_readable(&published.entry, published.changed_ms),
             },
             Node::Live(id) => match state.lives.get(*id) {
-                Some(live) => Is::Live(live_is(live, wish.who)),
+                Some(live) => Is::Live(live_is(live, wish.who, self.0.rooms.clock.mono())),
                 None => return (Plan::LookAgain, name),
             },
         };
@@ -283,6 +316,7 @@ impl Filesystem {
             own: name.own,
             joinable: name.joinable.is_some(),
             entry: name.entry,
+            current: name.current,
         });
         (decide_open(wish.asked(), is, has), name)
     }
@@ -300,12 +334,34 @@ impl Filesystem {
         };
         // A version that is hidden or past its age is still what its name leads to.
         let hidden = seen.is_none() && state.names.bound(spot) == Some(ino);
-        let group = seen.as_ref().and_then(|seen| seen.entry.link);
         let is_it = |id: &LiveId| state.lives.get(*id).is_some_and(|live| live.ino == ino);
+        let walked = wish.tried == Try::Walked;
+        // The kernel has checked this inode. Another one is the caller's to use only if it is the same file, or if the
+        // caller has just walked to the name and the mode allows it.
+        let stamp = match inode.map(|inode| &inode.node) {
+            Some(Node::Entry(published)) => published.stamp,
+            _ => None,
+        };
+        let reserved = matches!(inode.map(|inode| &inode.node), Some(Node::Reserved(_)));
+        let may_join = |id: &LiveId| {
+            state.lives.get(*id).is_some_and(|live| {
+                let same = stamp.is_some() && live.began == stamp;
+                let allowed = || self.permits(&wish.caller, &live.attrs, wish.wants()).is_ok();
+                // A thread that can still be led is checked by the kernel when it comes there.
+                same || (!wish.is_last() && !reserved) || (walked && allowed())
+            })
+        };
+        let current = walked
+            && seen.as_ref().is_some_and(|seen| {
+                self.permits(&wish.caller, &seen.entry.attrs, wish.wants()).is_ok()
+            });
         NameFound {
             bound: bound || hidden,
-            own: state.own_live(spot, group, wish.who).is_some_and(|id| !is_it(&id)),
-            joinable: state.joinable(spot, group, wish.who, wish.flags).filter(|id| !is_it(id)),
+            own: state.own_live(spot, seen.as_ref(), wish.who).is_some_and(|id| !is_it(&id)),
+            joinable: state
+                .joinable(spot, seen.as_ref(), wish.who, wish.flags)
+                .filter(|id| !is_it(id) && may_join(id)),
+            current,
             entry: seen.is_some_and(|seen| {
                 let live = inode.and_then(|inode| inode.live());
                 let version = live.and_then(|id| state.lives.get(id)?.version());
@@ -339,6 +395,30 @@ impl Filesystem {
         }
     }
 
+    /// Reads what the name of an inode has now.
+    fn read_current(&self, state: &mut State, ino: Ino) -> Step {
+        let spot = state.names.inode(ino).and_then(|inode| inode.place().or(inode.last.as_ref()));
+        let spot = spot.cloned();
+        let path = spot.as_ref().and_then(|spot| state.names.path_of(spot));
+        let Some(seen) = path.and_then(|path| self.seen(&path)) else {
+            return Step::Done(Err(Errno::ENOENT));
+        };
+        let bound = spot.and_then(|spot| state.names.bound(&spot));
+        let live = bound.and_then(|ino| state.names.inode(ino)?.live());
+        if let Some((id, live)) = live.and_then(|id| Some((id, state.lives.get(id)?)))
+            && live.version().is_some()
+        {
+            return Step::Settle(id, live.moved.subscribe());
+        }
+        match seen.entry.content() {
+            Some((digest, size)) => {
+                state.count_open(ino);
+                Step::Blob { digest, size, aside: true }
+            }
+            None => Step::Done(Err(Errno::ENOENT)),
+        }
+    }
+
     /// Reports whether a version can be served: it is not past its age, and its bytes are not lost.
     fn is_readable(&self, entry: &Entry, changed_ms: u64) -> bool {
         let ledger = &self.0.rooms.ledger;
@@ -348,7 +428,7 @@ impl Filesystem {
     /// Returns the error of an open whose bytes cannot be had. Where that makes the entry one that does not exist,
     /// the kernel looks again and finds nothing, so that no program sees a name that it cannot open.
     fn miss(&self, ino: Ino, wish: &Wish, errno: Errno) -> Errno {
-        if wish.last || errno != Errno::ENOENT {
+        if wish.is_last() || errno != Errno::ENOENT {
             return errno;
         }
         let state = self.0.state.lock();
@@ -416,142 +496,6 @@ impl Filesystem {
         state.uncount_open(ino);
         close_files(state);
     }
-
-    /// Makes a handle that cannot write, on the file of its inode.
-    fn attach_reader(
-        &self,
-        state: &mut State,
-        ino: Ino,
-        wish: &Wish,
-        source: Arc<Source>,
-    ) -> Opened {
-        state.count_open(ino);
-        let default = if self.passes_through() { Mode::Passthrough } else { Mode::Cached };
-        let io = match settle_mode(state, ino, &source, default) {
-            Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
-            // The kernel counts by the inode what stands aside there, and sets its size to 0 when it finishes an
-            // open that empties: whoever reads through the page cache could be given too little.
-            Mode::Cached if wish.flags.direct || state.is_shaken(ino, wish.who) => Io::Direct,
-            Mode::Cached => Io::Cached { keep: true },
-            Mode::Direct => Io::Direct,
-        };
-        let handle = state.add_file(reader(ino, wish.who, Bytes::Source(source)));
-        Opened { handle, io, no_flush: true }
-    }
-
-    /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
-    fn attach_bytes(state: &mut State, ino: Ino, who: Who, bytes: Bytes) -> Opened {
-        let io = beside(state, ino);
-        let handle = state.add_file(reader(ino, who, bytes));
-        Opened { handle, io, no_flush: true }
-    }
-
-    /// Makes a writing handle on the live file of the inode.
-    pub(super) fn join(
-        &self,
-        state: &mut State,
-        ino: Ino,
-        id: LiveId,
-        wish: &Wish,
-    ) -> Reply<Opened> {
-        let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
-        if wish.flags.truncate && live.file().metadata()?.len() > 0 {
-            live.set_size(0)?;
-            live.fresh = true;
-        }
-        Ok(self.attach_writer(state, ino, id, wish))
-    }
-
-    /// Makes a handle on an inode that writes another live file of its name.
-    fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Step {
-        match state.lives.get(id) {
-            // Whoever joined now would change what is being digested, or is about to be a blob.
-            Some(live) if live.settling => return Step::Wait(live.moved.subscribe()),
-            Some(live) if live.version().is_some() => {
-                return Step::Settle(id, live.moved.subscribe());
-            }
-            _ => {}
-        }
-        let allowed = may_stand_aside(state, ino, wish.flags);
-        Step::Done(allowed.and_then(|()| self.join(state, ino, id, wish)))
-    }
-
-    /// Reads what the name of an inode has now.
-    fn read_current(&self, state: &mut State, ino: Ino) -> Step {
-        let spot = state.names.inode(ino).and_then(|inode| inode.place().or(inode.last.as_ref()));
-        let spot = spot.cloned();
-        let path = spot.as_ref().and_then(|spot| state.names.path_of(spot));
-        let Some(seen) = path.and_then(|path| self.seen(&path)) else {
-            return Step::Done(Err(Errno::ENOENT));
-        };
-        let bound = spot.and_then(|spot| state.names.bound(&spot));
-        let live = bound.and_then(|ino| state.names.inode(ino)?.live());
-        if let Some((id, live)) = live.and_then(|id| Some((id, state.lives.get(id)?)))
-            && live.version().is_some()
-        {
-            return Step::Settle(id, live.moved.subscribe());
-        }
-        match seen.entry.content() {
-            Some((digest, size)) => {
-                state.count_open(ino);
-                Step::Blob { digest, size, aside: true }
-            }
-            None => Step::Done(Err(Errno::ENOENT)),
-        }
-    }
-
-    /// Makes a writing handle on a live file; the caller has checked that it may.
-    pub(super) fn attach_writer(
-        &self,
-        state: &mut State,
-        ino: Ino,
-        id: LiveId,
-        wish: &Wish,
-    ) -> Opened {
-        let Wish { who, flags, .. } = *wish;
-        let live = state.lives.get_mut(id).expect("the caller found it under the same lock");
-        live.writers += 1;
-        live.open += 1;
-        live.members.insert(who);
-        let source = Arc::clone(&live.source);
-        let own_inode = live.ino == ino;
-        // What may be mapped for writing goes through the daemon: a mapping of the file itself would outlive
-        // the handle unseen.
-        let passes = self.passes_through() && !flags.read;
-        let io = if own_inode {
-            state.count_open(ino);
-            let default = if passes { Mode::Passthrough } else { Mode::Cached };
-            match settle_mode(state, ino, &source, default) {
-                Mode::Passthrough if flags.read => Io::Beside(Arc::clone(&source.backing)),
-                Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
-                Mode::Cached if flags.direct || flags.append => Io::Direct,
-                Mode::Cached => Io::Cached { keep: true },
-                Mode::Direct => Io::Direct,
-            }
-        } else {
-            beside(state, ino)
-        };
-        if own_inode
-            && matches!(io, Io::Beside(_))
-            && let Some(live) = state.lives.get_mut(id)
-        {
-            live.mapped = true;
-        }
-        let handle = state.add_file(OpenFile {
-            ino,
-            who,
-            write: true,
-            to_the_end: flags.append && !matches!(io, Io::Passthrough(_)),
-            bytes: Bytes::Source(source),
-            live: Some(id),
-            aside: !own_inode,
-            passed: matches!(io, Io::Passthrough(_)),
-            wrote: false,
-            closed: false,
-            flushed: false,
-        });
-        Opened { handle, io, no_flush: false }
-    }
 }
 
 /// Begins, once the bytes that are copied first are a blob.
@@ -572,6 +516,7 @@ pub(super) struct NameFound {
     bound: bool,
     own: bool,
     joinable: Option<LiveId>,
+    current: bool,
     entry: bool,
 }
 
@@ -591,10 +536,10 @@ impl Drop for Kept {
     }
 }
 
-fn live_is(live: &Live, who: Who) -> LiveIs {
+fn live_is(live: &Live, who: Who, now: Duration) -> LiveIs {
     let stage = match live.version() {
         _ if live.is_dropped() => StageIs::Dropped,
-        Some(version) if version.hold.is_some() => StageIs::Held,
+        Some(_) if live.is_held(now) => StageIs::Held,
         Some(_) => StageIs::Published,
         None => StageIs::Writing,
     };
@@ -606,45 +551,4 @@ fn live_is(live: &Live, who: Who) -> LiveIs {
         writers: live.writers > 0,
         settling: live.settling,
     }
-}
-
-fn reader(ino: Ino, who: Who, bytes: Bytes) -> OpenFile {
-    OpenFile {
-        ino,
-        who,
-        write: false,
-        to_the_end: false,
-        bytes,
-        live: None,
-        aside: false,
-        passed: false,
-        wrote: false,
-        closed: false,
-        flushed: false,
-    }
-}
-
-/// Decides how the handles of an inode do their I/O, if no open one has.
-fn settle_mode(state: &mut State, ino: Ino, source: &Arc<Source>, default: Mode) -> Mode {
-    let Some(inode) = state.names.inode_mut(ino) else { return Mode::Direct };
-    let mode = *inode.mode.get_or_insert(default);
-    inode.source.get_or_insert_with(|| Arc::clone(source));
-    mode
-}
-
-/// Counts an open whose calls all come to us, whatever the other handles of the inode do.
-pub(super) fn beside(state: &mut State, ino: Ino) -> Io {
-    state.count_open(ino);
-    let Some(inode) = state.names.inode_mut(ino) else { return Io::Direct };
-    match (*inode.mode.get_or_insert(Mode::Direct), &inode.source) {
-        (Mode::Passthrough, Some(source)) => Io::Beside(Arc::clone(&source.backing)),
-        _ => Io::Direct,
-    }
-}
-
-/// Refuses a handle whose mapping would write into the file of an inode that is not its own: the kernel maps
-/// what the other handles of the inode are passed through to.
-pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
-    let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
-    if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }
 }

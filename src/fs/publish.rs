@@ -117,7 +117,12 @@ impl Filesystem {
         } else {
             tracing::warn!(error = error.chain(), "a closed file could not be published");
         }
-        let name = self.lose(&mut self.0.state.lock(), id);
+        let name = {
+            let mut state = self.0.state.lock();
+            // Others go on with it, and their close tries again.
+            let others = state.lives.get(id).is_some_and(|live| live.open > 0);
+            if others { None } else { self.lose(&mut state, id) }
+        };
         self.doubt(name);
         super::errno::promised(error)
     }
@@ -127,11 +132,16 @@ impl Filesystem {
         let Some(id) = file.live.filter(|_| file.write) else { return Ok(Flush::Nothing) };
         let opener = file.who == who || file.who == Who::Unseen || who == Who::Unseen;
         if dying && !opener {
-            // An inherited descriptor says nothing, alive or dead.
+            // Where the opener has closed it, what the killed one wrote since is not closed by anybody.
+            file.torn |= file.closed;
+            if let Some(version) = state.lives.get_mut(id).and_then(Live::version_mut) {
+                version.closed_again = true;
+            }
             return Ok(Flush::Nothing);
         }
         let was_closed = file.closed;
         file.flushed |= !dying;
+        file.torn &= dying;
         file.closed |= opener;
         let closes = file.closed && !was_closed;
         let may_have_written = file.wrote || file.passed;
@@ -151,6 +161,9 @@ impl Filesystem {
             return Ok(Flush::Nothing);
         }
         live.closed_once = true;
+        if live.open > 0 {
+            live.closed = Mark::of(live.file()).ok();
+        }
         if live.open > 0 || live.is_dropped() || live.place().is_none() {
             return Ok(Flush::Nothing);
         }
@@ -173,11 +186,14 @@ impl Filesystem {
             return Flush::Nothing;
         }
         // Emptying a version that had content is writing too, though it leaves no bytes.
-        let wrote = live.wrote() || (live.empties && live.version().is_none());
-        let others = state
-            .handles
-            .writers(id)
-            .any(|file| Some(file.who) != dead && !file.closed && file.wrote);
+        let now = Mark::of(live.file()).ok();
+        let closed = live.closed.is_some() && now == live.closed;
+        let wrote = !closed && (live.wrote() || (live.empties && live.version().is_none()));
+        let others = state.handles.writers(id).any(|file| {
+            let writes = file.wrote || (file.passed && file.appends);
+            Some(file.who) != dead && !file.closed && writes
+        });
+        let may_have_written = may_have_written || live.stored || live.mapped;
         if wrote && may_have_written && !others {
             if live.version().is_some() {
                 return Flush::Kept(id);
@@ -248,10 +264,8 @@ impl Filesystem {
     ) -> Result<(), Error> {
         let file = source.backing.file();
         let digested = digest_of(file, seen).map_err(|e| Error::io("digest a closed file", e))?;
-        if let Some(live) = self.0.state.lock().lives.get(id)
-            && let Some(staged) = &live.staged
-        {
-            staged.note_bytes(digested.mark.size);
+        if let Some(live) = self.0.state.lock().lives.get(id) {
+            live.measure();
         }
         let size = digested.mark.size;
         if size > 0 && !self.0.rooms.ledger.room().admits(size) {
@@ -325,7 +339,7 @@ impl Filesystem {
         let Some(live) = live.filter(|live| !live.is_dropped()) else { return Ok(true) };
         live.attrs = entry.attrs.clone();
         live.attrs_moved = false;
-        live.base = stamp;
+        (live.began, live.base) = (stamp, stamp);
         let ino = live.ino;
         let size = digested.mark.size;
         live.set_stage(Stage::Published(Box::new(Version {
@@ -342,8 +356,14 @@ impl Filesystem {
         metrics.published.add(1);
         metrics.published_bytes.add(size);
         let unknown = state.names.inode(ino).is_none_or(|inode| inode.lookups == 0);
+        let old = state.names.bound(&spot).filter(|old| *old != ino);
+        let replaces = old.and_then(|old| state.names.inode(old)).is_some_and(|i| i.lookups > 0);
         let further = bind_all(state, ino, &spot, &names, &entry);
         drop(guard);
+        if replaces {
+            // Somebody may have looked it up before the new version was begun.
+            self.invalidate([spot.clone()]);
+        }
         if unknown || reappears || !further.is_empty() {
             // The kernel was never led to this inode by these names, so it must look before the close returns.
             self.doubt(further.into_iter().chain([spot]));

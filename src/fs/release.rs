@@ -35,6 +35,8 @@ struct Bytes {
     size: u64,
     kept: Option<Vec<u8>>,
     source: Arc<Source>,
+    /// They have to survive a power loss.
+    synced: bool,
 }
 
 impl Filesystem {
@@ -68,7 +70,7 @@ impl Filesystem {
             live.open -= u32::from(!file.closed);
             let idle = state.is_idle(id);
             let live = state.lives.get_mut(id).filter(|_| idle)?;
-            Some(last_of(id, live, file.flushed || file.closed))
+            Some(last_of(id, live, (file.flushed || file.closed) && !file.torn))
         });
         state.uncount_open(file.ino);
         last
@@ -98,13 +100,22 @@ impl Filesystem {
             self.doubt(name);
             return done;
         }
-        if let Err(error) = self.settle(id) {
+        let settled = self.settle(id).unwrap_or_else(|error| {
             tracing::warn!(error = error.chain(), "the bytes of a closed file are lost");
-        }
+            true
+        });
         let mut state = self.0.state.lock();
         let idle = state.is_idle(id);
         match state.lives.get_mut(id) {
-            Some(live) if !idle => live.settled(),
+            Some(live) if !settled || !idle => {
+                live.settled();
+                close_files(state);
+                // Whoever was expected has given up meanwhile.
+                if idle {
+                    self.finish_soon(id);
+                }
+                return done;
+            }
             Some(live) => {
                 live.settled();
                 state.end_live(id);
@@ -116,44 +127,46 @@ impl Filesystem {
     }
 
     /// Makes the published bytes of a live file a blob, by its own file where nobody can write to that.
-    fn settle(&self, id: LiveId) -> Result<(), Error> {
-        let Some(lock) = self.0.state.lock().lives.get(id).map(|l| Arc::clone(&l.publishing))
-        else {
-            return Ok(());
-        };
+    /// Returns false where somebody is on its way to write it.
+    fn settle(&self, id: LiveId) -> Result<bool, Error> {
+        let lock = self.0.state.lock().lives.get(id).map(|live| Arc::clone(&live.publishing));
+        let Some(lock) = lock else { return Ok(true) };
         let _one_at_a_time = lock.lock();
         let (bytes, staged, doubted) = {
             let mut state = self.0.state.lock();
             let idle = state.is_idle(id);
-            let Some(live) = state.lives.get(id).filter(|_| idle) else { return Ok(()) };
+            let Some(live) = state.lives.get(id).filter(|_| idle) else { return Ok(false) };
             let bound = state.names.is_bound(live.ino);
-            let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
+            let Some(live) = state.lives.get_mut(id) else { return Ok(true) };
+            let synced = live.synced;
             let (mapped, source) = (live.mapped, Arc::clone(&live.source));
             // What lost its name is nobody's.
             let Some(version) = live.version_mut().filter(|version| bound && version.mark.size > 0)
             else {
-                return Ok(());
+                return Ok(true);
             };
             let doubted = version.closed_again || mapped;
-            let (digest, size, kept) = (version.digest, version.mark.size, None);
+            let (digest, size) = (version.digest, version.mark.size);
+            let kept = version.kept.take();
             let staged = live.staged.take_if(|_| !mapped);
             live.settling = true;
-            (Bytes { digest, size, kept, source }, staged, doubted)
+            (Bytes { digest, size, kept, source, synced }, staged, doubted)
         };
         let file = bytes.source.backing.file();
-        // The descriptor that published was not the last to be closed: it alone knows what came after.
-        if doubted && hash_file(file, bytes.size).map_err(|e| Error::io("read", e))? != bytes.digest
-        {
-            return Err(Error::new(Kind::Corrupt, "a closed file was written while it ended"));
-        }
-        match staged {
+        // The descriptor that published was not the last to be closed: others may have written since.
+        let whole = || hash_file(file, bytes.size).map_err(|e| Error::io("read a closed file", e));
+        let changed = doubted && whole()? != bytes.digest;
+        match staged.filter(|_| !changed) {
             Some(staged) => {
                 let keep = self.keep();
                 self.0.rooms.blobs.adopt(staged, file, bytes.digest, bytes.size, keep)?;
             }
             None => self.adopt_copy(&bytes)?,
         }
-        Ok(())
+        if bytes.synced {
+            self.0.rooms.blobs.sync(&bytes.digest)?;
+        }
+        Ok(true)
     }
 
     /// Keeps the published bytes of a live file as a blob while the file goes on: its name leads everybody else to
@@ -169,10 +182,10 @@ impl Filesystem {
             // Without its staging file it is a blob already, and about to end.
             let live = state.lives.get_mut(id).filter(|live| live.staged.is_some());
             let Some(live) = live else { return };
-            let source = Arc::clone(&live.source);
+            let (source, synced) = (Arc::clone(&live.source), live.synced);
             let Some(version) = live.version_mut() else { return };
             let (digest, size) = (version.digest, version.mark.size);
-            Bytes { digest, size, kept: version.kept.take(), source }
+            Bytes { digest, size, kept: version.kept.take(), source, synced }
         };
         let kept = if bytes.size == 0 { Ok(()) } else { self.adopt_copy(&bytes) };
         if let Err(error) = kept {
@@ -206,8 +219,9 @@ impl Filesystem {
                 }
             }
         }
-        self.0.rooms.blobs.adopt(staged, &copy, bytes.digest, bytes.size, self.keep())?;
-        Ok(())
+        let blobs = &self.0.rooms.blobs;
+        blobs.adopt(staged, &copy, bytes.digest, bytes.size, self.keep())?;
+        if bytes.synced { blobs.sync(&bytes.digest) } else { Ok(()) }
     }
 
     /// Returns whether a new blob has to stay until the remote has it.

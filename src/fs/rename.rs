@@ -209,6 +209,8 @@ impl Filesystem {
             if let Some(live) = state.lives.get_mut(id) {
                 // Who began from nothing and has written nothing still makes no file.
                 live.fresh |= live.clean.size > 0;
+                // It replaces what is published there, and is another file.
+                live.began = None;
                 live.base = to.seen.as_ref().and_then(|seen| seen.stamp);
             }
         }
@@ -264,6 +266,9 @@ fn renew_moved(
         let Some(spot) = state.names.spot_of(&path) else { continue };
         for id in state.names.lives(&spot).to_vec() {
             if let Some(live) = state.lives.get_mut(id) {
+                if live.began.is_some() {
+                    live.began = published.stamp;
+                }
                 live.base = published.stamp;
             }
         }

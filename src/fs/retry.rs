@@ -20,6 +20,17 @@ const STRAY_TIME: Duration = Duration::from_millis(100);
 /// How many are recorded. Beyond that nobody is told to look again.
 const RETRIES_MAX: usize = 4096;
 
+/// How a call stands to an earlier one of its thread that was answered `ESTALE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Try {
+    /// There was none.
+    First,
+    /// The thread must not be told again to look, and it may have come by a descriptor: no directory was searched.
+    Last,
+    /// The same, after a walk to the name: the kernel has just checked the way.
+    Walked,
+}
+
 /// One thread that looks again.
 #[derive(Debug)]
 pub(super) struct Retry {
@@ -46,25 +57,28 @@ impl Retries {
         now.saturating_sub(retry.since) < RETRY_TIME
     }
 
-    /// Takes the retry that ends with this call on an inode. Returns whether the call must not be told to look
-    /// again, and what is left of a retry, whether it was this or another that the thread has given up.
-    pub(super) fn end(&mut self, tid: u32, ino: Ino, now: Duration) -> (bool, Option<Retry>) {
+    /// Takes the retry that ends with this call on an inode. Returns how the call stands to it, and what is left of a
+    /// retry, whether it was this or another that the thread has given up.
+    pub(super) fn end(&mut self, tid: u32, ino: Ino, now: Duration) -> (Try, Option<Retry>) {
         let full = self.0.len() >= RETRIES_MAX;
         if tid == 0 {
             // Whether this is the one that looked again cannot be told, so the record stays.
             let waits = self.0.get(&0).is_some_and(|retry| Self::is_fresh(retry, now));
-            return (waits || full, None);
+            return (if waits || full { Try::Last } else { Try::First }, None);
         }
         let retry = self.0.remove(&tid);
-        let this = retry.as_ref().is_some_and(|retry| {
-            let same = retry.found == Some(ino) || retry.refused == Some(ino);
-            same && Self::is_fresh(retry, now)
-        });
-        (this || full, retry)
+        let fresh = retry.as_ref().filter(|retry| Self::is_fresh(retry, now));
+        let how = match fresh {
+            Some(retry) if retry.found == Some(ino) => Try::Walked,
+            Some(retry) if retry.refused == Some(ino) => Try::Last,
+            _ if full => Try::Last,
+            _ => Try::First,
+        };
+        (how, retry)
     }
 
     /// Takes the retry that ends with the making of a name.
-    pub(super) fn end_at(&mut self, tid: u32, spot: &Spot, now: Duration) -> (bool, Option<Retry>) {
+    pub(super) fn end_at(&mut self, tid: u32, spot: &Spot, now: Duration) -> (Try, Option<Retry>) {
         if tid == 0 {
             return self.end(0, Ino::ROOT, now);
         }
@@ -73,7 +87,12 @@ impl Retries {
         let this = retry
             .as_ref()
             .is_some_and(|retry| retry.spots.contains(spot) && Self::is_fresh(retry, now));
-        (this || full, retry)
+        let how = match this {
+            true => Try::Walked,
+            false if full => Try::Last,
+            false => Try::First,
+        };
+        (how, retry)
     }
 
     /// Records that a thread was told to look again.
@@ -93,8 +112,8 @@ impl Retries {
     /// Returns the retry of a thread that looks a name up.
     pub(super) fn at(&mut self, tid: u32, spot: &Spot, now: Duration) -> Option<&mut Retry> {
         let retry = self.0.get_mut(&tid).filter(|_| tid != 0)?;
-        let here = retry.spots.contains(spot) && Self::is_fresh(retry, now);
-        here.then_some(retry)
+        let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
+        (now.saturating_sub(retry.since) < limit).then_some(retry)
     }
 
     /// Notes what a thread that looks again has found, by whichever name.
@@ -139,16 +158,19 @@ mod tests {
 
     #[test]
     fn a_retry_is_the_next_open_of_what_was_found_or_refused() {
-        for (found, opened, retries) in
-            [(Some(8), 8, true), (None, 7, true), (Some(8), 9, false), (None, 9, false)]
-        {
+        for (found, opened, how) in [
+            (Some(8), 8, Try::Walked),
+            (None, 7, Try::Last),
+            (Some(8), 9, Try::First),
+            (None, 9, Try::First),
+        ] {
             let mut retries_of = Retries::default();
             retries_of.begin(3, vec![spot(b"name")], Some(Ino(7)), None, NOW);
             if let Some(found) = found {
                 retries_of.found(3, &spot(b"name"), Ino(found), NOW);
             }
-            assert_eq!(retries_of.end(3, Ino(opened), NOW).0, retries, "{found:?} {opened}");
-            assert!(!retries_of.end(3, Ino(opened), NOW).0, "it ended");
+            assert_eq!(retries_of.end(3, Ino(opened), NOW).0, how, "{found:?} {opened}");
+            assert_eq!(retries_of.end(3, Ino(opened), NOW).0, Try::First, "it ended");
         }
     }
 
@@ -156,7 +178,8 @@ mod tests {
     fn a_lookup_elsewhere_is_no_retry() {
         let mut retries = Retries::default();
         retries.begin(3, vec![spot(b"name")], Some(Ino(7)), None, NOW);
-        assert!(retries.at(3, &spot(b"other"), NOW).is_none());
+        assert!(retries.at(3, &spot(b"other"), NOW).is_some(), "its name may have moved");
+        assert!(retries.at(3, &spot(b"other"), NOW + STRAY_TIME).is_none());
         assert!(retries.at(4, &spot(b"name"), NOW).is_none());
         assert!(retries.at(3, &spot(b"name"), NOW + RETRY_TIME).is_none());
         assert_eq!(retries.take_expired(NOW).len(), 0);
@@ -168,19 +191,19 @@ mod tests {
     fn nobody_is_told_to_look_again_beyond_the_limit() {
         let mut retries = Retries::default();
         for tid in 1..=RETRIES_MAX as u32 {
-            assert!(!retries.end(tid, Ino(7), NOW).0, "thread {tid}");
+            assert_eq!(retries.end(tid, Ino(7), NOW).0, Try::First, "thread {tid}");
             retries.begin(tid, Vec::new(), None, None, NOW);
         }
-        assert!(retries.end(u32::MAX, Ino(7), NOW).0);
+        assert_eq!(retries.end(u32::MAX, Ino(7), NOW).0, Try::Last);
     }
 
     #[test]
     fn callers_that_cannot_be_seen_share_one_retry() {
         let mut retries = Retries::default();
-        assert!(!retries.end(0, Ino(7), NOW).0);
+        assert_eq!(retries.end(0, Ino(7), NOW).0, Try::First);
         retries.begin(0, Vec::new(), Some(Ino(7)), None, NOW);
-        assert!(retries.end(0, Ino(9), NOW).0);
-        assert!(retries.end(0, Ino(9), NOW).0, "this may be the one");
-        assert!(!retries.end(0, Ino(9), NOW + RETRY_TIME).0);
+        assert_eq!(retries.end(0, Ino(9), NOW).0, Try::Last);
+        assert_eq!(retries.end(0, Ino(9), NOW).0, Try::Last, "this may be the one");
+        assert_eq!(retries.end(0, Ino(9), NOW + RETRY_TIME).0, Try::First);
     }
 }

@@ -3,6 +3,7 @@
 //! A change through a handle or an inode is done to what that is, never to what its former name leads to now:
 //! the kernel has checked the rights on this one. What has no name any more keeps the change to itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hearthfs_mount::{Answer, Attr, Caller, Errno, Handle, Ino, OpenFlags, Reply, SetAttr};
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use super::attrs::{apply, attrs_op};
 use super::begin::{Base, Copied, On};
 use super::filesystem::Filesystem;
-use super::inode::{LiveId, Node};
+use super::inode::{LiveId, Node, Source};
 use super::live::{Live, Mark};
 use super::lookup::seen_in;
 use super::open::Wish;
@@ -23,6 +24,8 @@ use crate::namespace::{Attrs, Entry, Op};
 enum Resize {
     /// It is done, or nothing is to be done.
     Done,
+    /// This file is to be cut, without the lock.
+    Cut(Arc<Source>),
     /// The bytes that were published have to be kept elsewhere first.
     Keep(LiveId),
     /// Its writers have closed it, and it is about to be a blob.
@@ -42,12 +45,12 @@ impl Filesystem {
             return Err(Errno::EROFS).into();
         }
         let now = self.0.rooms.clock.mono();
-        let (last, retry) = self.0.state.lock().retries.end(caller.tid, ino, now);
+        let (tried, retry) = self.0.state.lock().retries.end(caller.tid, ino, now);
         self.give_up_seat(retry);
         let Some(size) = set.size else { return self.set_rest(ino, set) };
         let who = self.0.callers.who(caller);
         let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
-        let wish = Wish { caller: *caller, who, flags, last };
+        let wish = Wish { caller: *caller, who, flags, tried };
         match self.resize(&wish, ino, set.handle, size) {
             Ok(Resize::Done) => self.set_rest(ino, set),
             Err(errno) => Err(self.looks_again(&wish, ino, errno)).into(),
@@ -57,7 +60,7 @@ impl Filesystem {
                     let resized = this.resize_in_time(&wish, ino, set, size, step).await;
                     match resized {
                         // The kernel looks the name up again, and finds the new version with its size.
-                        Ok(true) if !last => {
+                        Ok(true) if !wish.is_last() => {
                             return Err(this.looks_again(&wish, ino, Errno::ESTALE));
                         }
                         Ok(true) => drop(this.expire_names()),
@@ -109,15 +112,15 @@ impl Filesystem {
                 return Ok(Resize::Wait(live.moved.subscribe()));
             }
             if by_handle.is_some() || open || alone {
-                return match live.file().metadata()?.len() == size {
-                    true => Ok(Resize::Done),
-                    false if live.version().is_some() => Ok(Resize::Keep(id)),
+                return Ok(match live.file().metadata()?.len() == size {
+                    true => Resize::Done,
+                    false if live.version().is_some() => Resize::Keep(id),
                     // Those who write it go on with it.
-                    false => live.set_size(size).map(|()| Resize::Done).map_err(Errno::from),
-                };
+                    false => Resize::Cut(Arc::clone(&live.source)),
+                });
             }
             // Its writers have closed it, and its name leads to what they closed.
-            return self.resize_elsewhere(state, ino, wish, size);
+            return self.resize_elsewhere(state, ino, wish);
         }
         match &inode.node {
             Node::Directory => Err(Errno::EISDIR),
@@ -125,42 +128,42 @@ impl Filesystem {
             Node::Entry(published) if published.entry.content().is_some_and(|(_, n)| n == size) => {
                 Ok(Resize::Done)
             }
-            _ => self.resize_elsewhere(state, ino, wish, size),
+            _ => self.resize_elsewhere(state, ino, wish),
         }
     }
 
     /// Decides the same for what a name leads to. The kernel looks again where that is another inode; a caller
     /// that has looked again already has cut the file just before its name moved on.
-    fn resize_elsewhere(
-        &self,
-        state: &mut State,
-        ino: Ino,
-        wish: &Wish,
-        size: u64,
-    ) -> Reply<Resize> {
+    fn resize_elsewhere(&self, state: &mut State, ino: Ino, wish: &Wish) -> Reply<Resize> {
         let plan = super::decide::Plan::Aside { named: true };
         let base = self.base_of(state, ino, wish, plan)?;
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let own = match &inode.node {
             Node::Entry(published) => Some(published.stamp),
+            // It was closed, and not written since.
+            Node::Live(id) => state
+                .lives
+                .get(*id)
+                .and_then(|live| live.same_as.as_ref().filter(|_| !live.wrote()))
+                .map(|published| published.stamp),
             _ => None,
         };
         let (Some(spot), Some(published)) = (&base.spot, &base.published) else {
-            return if wish.last { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
+            return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         };
         if own != Some(published.stamp) {
-            return if wish.last { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
+            return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         }
         // Others write it: it is cut with what they write.
-        let group = published.entry.link;
-        let joinable = state.joinable(spot, group, wish.who, OpenFlags::default());
-        let open = joinable.filter(|id| state.lives.get(*id).is_some_and(|live| live.open > 0));
-        if let Some(live) = open.and_then(|id| state.lives.get_mut(id)) {
+        let path = state.names.path_of(spot);
+        let seen = path.and_then(|path| self.seen(&path));
+        let joinable = state.joinable(spot, seen.as_ref(), wish.who, OpenFlags::default());
+        let same = |live: &&Live| live.open > 0 && live.began == published.stamp;
+        if let Some(live) = joinable.and_then(|id| state.lives.get(id)).filter(same) {
             if live.settling {
                 return Ok(Resize::Wait(live.moved.subscribe()));
             }
-            live.set_size(size)?;
-            return Ok(Resize::Done);
+            return Ok(Resize::Cut(Arc::clone(&live.source)));
         }
         Ok(Resize::Publish(base))
     }
@@ -179,6 +182,10 @@ impl Filesystem {
         loop {
             match step {
                 Resize::Done => return Ok(false),
+                Resize::Cut(source) => {
+                    let cut = move || source.backing.file().set_len(size).map_err(Errno::from);
+                    return crate::task::blocking(cut).await.map(|()| false);
+                }
                 Resize::Keep(id) => {
                     let this = self.clone();
                     crate::task::blocking(move || this.preserve(id)).await;
@@ -187,15 +194,17 @@ impl Filesystem {
                     left = self.wait_for(&mut moved, left).await.ok_or(Errno::ETIMEDOUT)?;
                 }
                 Resize::Publish(base) => {
-                    return self.publish_resized(wish, base, size).await.map(|()| true);
+                    if self.publish_resized(wish, ino, base, size).await? {
+                        return Ok(true);
+                    }
                 }
             }
             step = self.resize(wish, ino, set.handle, size)?;
         }
     }
 
-    /// Publishes a version of another size at once.
-    async fn publish_resized(&self, wish: &Wish, base: Base, size: u64) -> Reply<()> {
+    /// Publishes a version of another size at once; returns false where the name has another version by now.
+    async fn publish_resized(&self, wish: &Wish, ino: Ino, base: Base, size: u64) -> Reply<bool> {
         self.wait_for_room().await?;
         // Of a larger file only the beginning is needed.
         let copy = base.copy.clone().filter(|copy| !matches!(copy, Copied::Blob(..)) || size > 0);
@@ -203,19 +212,23 @@ impl Filesystem {
         let (this, wish) = (self.clone(), *wish);
         crate::task::blocking(move || {
             let clean = Mark::of(&file)?;
+            file.set_len(size)?;
             let id = {
                 let mut state = this.0.state.lock();
+                let plan = super::decide::Plan::Aside { named: true };
+                if !this.base_of(&state, ino, &wish, plan)?.is(&base) {
+                    return Ok(false);
+                }
                 let staged = (file, staged, clean);
                 let id = this.begin_live(&mut state, On::Fresh, &wish, &base, staged, false)?;
                 let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
-                live.set_size(size)?;
                 (live.fresh, live.closed_once) = (true, true);
                 live.members.clear();
                 id
             };
             let done = this.publish(id, Some(&wish.caller), false, None);
             this.finish_soon(id);
-            done
+            done.map(|()| true)
         })
         .await
     }

@@ -12,6 +12,7 @@ use super::handles::{Handles, OpenFile};
 use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
 use super::live::{Lives, Stage};
 use super::locks::Locks;
+use super::lookup::Seen;
 use super::names::Names;
 use super::retry::{Retries, Retry};
 use super::who::Who;
@@ -96,18 +97,20 @@ impl State {
     }
 
     /// Returns the newest live file of a name that `who` takes part in.
-    pub(super) fn own_live(&self, spot: &Spot, group: Option<Stamp>, who: Who) -> Option<LiveId> {
+    pub(super) fn own_live(&self, spot: &Spot, seen: Option<&Seen>, who: Who) -> Option<LiveId> {
         let own = |id: &LiveId| {
-            self.lives.get(*id).is_some_and(|live| live.has_member(who) && !live.is_dropped())
+            self.lives.get(*id).is_some_and(|live| {
+                live.has_member(who) && !live.is_dropped() && live.concerns(seen)
+            })
         };
-        self.lives_of(spot, group).filter(own).last()
+        self.lives_of(spot, seen.and_then(|seen| seen.entry.link)).filter(own).last()
     }
 
     /// Returns the newest live file of a name that a writer joins.
     pub(super) fn joinable(
         &self,
         spot: &Spot,
-        group: Option<Stamp>,
+        seen: Option<&Seen>,
         who: Who,
         flags: OpenFlags,
     ) -> Option<LiveId> {
@@ -117,11 +120,12 @@ impl State {
                 !live.is_dropped()
                     && live.place().is_some()
                     && !closed
+                    && live.concerns(seen)
                     && (who != Who::Unseen || live.writers == 0)
                     && (!flags.truncate || live.has_member(who))
             })
         };
-        self.lives_of(spot, group).filter(joins).last()
+        self.lives_of(spot, seen.and_then(|seen| seen.entry.link)).filter(joins).last()
     }
 
     /// Reports whether a live file stands under a name that is no entry there.
@@ -153,7 +157,7 @@ impl State {
             Node::Live(id) => {
                 let id = *id;
                 if let Some(live) = self.lives.get_mut(id) {
-                    live.base = published.stamp;
+                    (live.began, live.base) = (published.stamp, published.stamp);
                     let link = published.entry.link;
                     if let Some(version) = live.version_mut().filter(|v| same(&v.published)) {
                         version.published = published;
@@ -230,13 +234,16 @@ impl State {
     /// Forgets a live file that no handle writes any more. Its inode becomes the entry that it is bound to be, or
     /// nothing.
     pub(super) fn end_live(&mut self, id: LiveId) {
+        let place = self.lives.get(id).and_then(|live| live.place().cloned());
         self.unplace_live(id);
         let Some(mut live) = self.lives.remove(id) else { return };
         let gone = live.entry_now();
         let ino = live.ino;
         let bound = self.names.is_bound(ino);
+        let same = live.same_as.take().filter(|_| !live.wrote());
         let published = match std::mem::replace(&mut live.stage, Stage::Dropped) {
             Stage::Published(version) if bound => Some(version.published),
+            Stage::Writing => same,
             _ => None,
         };
         live.settled();
@@ -247,6 +254,11 @@ impl State {
                 Some(published) => Node::Entry(published),
                 None => Node::Gone(gone),
             };
+            let is_entry = matches!(inode.node, Node::Entry(_));
+            // Whoever still knows its name by this inode means what the name has.
+            if let Some(spot) = place.filter(|_| is_entry) {
+                self.names.place(ino, &spot);
+            }
         }
         self.let_go.push(live.source);
         self.names.sweep_inode(ino);
@@ -312,6 +324,17 @@ impl State {
     /// Returns the live file that a handle writes.
     pub(super) fn live_of(&self, file: &OpenFile) -> Option<LiveId> {
         file.live.filter(|_| file.write)
+    }
+
+    /// Reports whether an inode is the version that a name has.
+    pub(super) fn is_version(&self, ino: Ino, seen: &Seen) -> bool {
+        self.names.inode(ino).is_some_and(|inode| match &inode.node {
+            Node::Entry(published) => published.is(&seen.entry, seen.stamp),
+            Node::Live(id) => self.lives.get(*id).is_some_and(|live| {
+                live.version().is_some_and(|v| v.published.is(&seen.entry, seen.stamp))
+            }),
+            _ => false,
+        })
     }
 
     /// Reports whether an inode is one published version.

@@ -177,10 +177,12 @@ impl StagedPath {
         bytes > old
     }
 
-    /// Notes that the file is at least this large by now.
-    pub fn note_growth(&self, bytes: u64) {
-        if bytes > self.bytes.load(Ordering::Relaxed) {
-            self.note_bytes(bytes);
+    /// Notes that `bytes` were written that end at `end`: the file grows by no more, and beyond neither.
+    pub fn note_growth(&self, end: u64, bytes: u64) {
+        let known = self.bytes.load(Ordering::Relaxed);
+        let grown = known.saturating_add(bytes).min(end);
+        if grown > known {
+            self.note_bytes(grown);
         }
     }
 
@@ -220,9 +222,9 @@ mod tests {
         staged.note_bytes(100);
         second.note_bytes(50);
         staged.note_bytes(30);
-        second.note_growth(40);
+        second.note_growth(40, 40);
         assert_eq!(staging.bytes(), 80);
-        second.note_growth(60);
+        second.note_growth(1 << 40, 10);
         assert_eq!(staging.bytes(), 90);
         second.note_bytes(50);
         let path = staged.path().to_owned();

@@ -146,7 +146,8 @@ impl Room {
                     && inner.bytes.load(Ordering::Relaxed) < PENDING_BYTES_MAX
                     && inner.blobs.make_room(0)
             }
-            Demand::Close(_) => inner.blobs.make_room(0),
+            // A file of holes has a size as well, and all of it would be digested.
+            Demand::Close(bytes) => inner.blobs.could_hold(bytes) && inner.blobs.make_room(0),
             Demand::Keep(bytes) => inner.blobs.make_room(bytes),
         }
     }
@@ -154,7 +155,8 @@ impl Room {
     /// Reports whether a closed file of that size could be kept at all. Its bytes are on the disk already, so
     /// that refusing it saves nothing that the next upload would not.
     pub fn admits(&self, bytes: u64) -> bool {
-        self.0.blobs.make_room(0) || self.0.blobs.fits(bytes)
+        let blobs = &self.0.blobs;
+        blobs.could_hold(bytes) && (blobs.make_room(0) || blobs.fits(bytes))
     }
 
     /// Waits until that can be done. `NoSpace` when it cannot: at once when the store is down or the file can

@@ -301,11 +301,11 @@ fn live_files_that_two_count_in(io: Io) {
 }
 in_both_modes!(live_files_that_two_count_in);
 
-/// Reports whether a combination is one that docs/semantics.md does not promise: a record lock that is held through a
-/// descriptor which cannot write, and a process that opens the file to write. That one has a version of its own.
+/// Reports whether a combination is one that docs/semantics.md does not promise: record locks of a process that only
+/// reads and of one that writes. The second has a version of its own.
 fn is_record_of_a_reader(line: &str) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
-    !words[0].starts_with("flock") && words[2] == "r" && words[3] != "r"
+    !words[0].starts_with("flock") && (words[2] == "r") != (words[3] == "r")
 }
 
 /// Every pair of lock kinds and ways to open gives what it gives in a plain directory, but for those that are not

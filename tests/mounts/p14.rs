@@ -149,7 +149,8 @@ fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
                     faults.push(format!("{when}: B read {:?}", String::from_utf8_lossy(read)));
                 }
                 // Where it is passed through, a writable mapping would be one of the blob.
-                Err(Errno::TXTBSY) if what == "open to update" && matches!(io, Io::Passthrough) => {}
+                Err(Errno::TXTBSY) if what == "open to update" && matches!(io, Io::Passthrough) => {
+                }
                 Err(errno) if what.starts_with("open") => {
                     faults.push(format!("{when}: B cannot reopen its own file: {errno}"));
                 }

@@ -5,17 +5,23 @@ use super::*;
 const TRUTH: [bool; 2] = [false, true];
 
 fn asked_all() -> impl Iterator<Item = Asked> {
-    let bits = 0..16_u8;
+    let bits = 0..32_u8;
     bits.map(|bits| Asked {
         write: bits & 1 > 0,
         truncate: bits & 3 == 3,
         last: bits & 4 > 0,
         unseen: bits & 8 > 0,
+        walked: bits & 20 == 20,
     })
 }
 
 fn names_all() -> impl Iterator<Item = NameHas> {
-    (0..8_u8).map(|bits| NameHas { own: bits & 1 > 0, joinable: bits & 2 > 0, entry: bits & 4 > 0 })
+    (0..16_u8).map(|bits| NameHas {
+        own: bits & 1 > 0,
+        joinable: bits & 2 > 0,
+        entry: bits & 4 > 0,
+        current: bits & 8 > 0,
+    })
 }
 
 fn lives_all() -> impl Iterator<Item = LiveIs> {
@@ -118,7 +124,8 @@ fn what_its_name_has_left_is_never_published_again() {
 #[test]
 fn a_writer_that_can_be_led_never_writes_through_anothers_inode() {
     each(|asked, is, name, plan| {
-        let aside = matches!(plan, Plan::JoinAside | Plan::Aside { .. });
+        // A reserved inode is nobody's, and its thread has looked again already.
+        let aside = matches!(plan, Plan::JoinAside | Plan::Aside { .. }) && is != Is::Reserved;
         assert!(!aside || asked.last || asked.unseen, "{asked:?} {is:?} {name:?}");
     });
 }
@@ -146,7 +153,7 @@ fn lost_bytes_are_never_read() {
 /// The cases that programs meet every day, one by one.
 #[test]
 fn every_day() {
-    let read = Asked { write: false, truncate: false, last: false, unseen: false };
+    let read = Asked { write: false, truncate: false, last: false, walked: false, unseen: false };
     let write = Asked { write: true, ..read };
     let empty = Asked { truncate: true, ..write };
     let again = |asked| Asked { last: true, ..asked };

@@ -44,6 +44,11 @@ impl Blobs {
         }
     }
 
+    /// Reports whether so many bytes would fit if there were nothing else.
+    pub fn could_hold(&self, bytes: u64) -> bool {
+        bytes <= self.0.limits.bytes
+    }
+
     /// Returns how many bytes must go before `bytes` more fit under the limit and on the disk.
     fn lacking(&self, bytes: u64) -> u64 {
         let used = self.used();

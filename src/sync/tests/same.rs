@@ -78,7 +78,7 @@ fn idle_ops(node: &Node) -> (Vec<(TreePath, Op)>, Vec<Stamp>) {
         let register = node.engine.ledger().read(|fold| fold.register(&at)).unwrap();
         let put = Entry { attrs: attrs.clone(), ..register.entry.clone().unwrap() };
         idle.push(((at.clone(), Op::Attrs { of, attrs }), register.last_stamp()));
-        idle.push(((at, Op::Put(put)), register.last_stamp()));
+        idle.push(((at, Op::Put(put)), register.stamp));
     }
     idle.into_iter().unzip()
 }

@@ -1,0 +1,172 @@
+//! Handles: making them, and how their I/O travels.
+//!
+//! Owns the choice of the I/O mode of an inode. Must never give a handle that can write the file of a blob, nor one
+//! inode two modes.
+
+use std::sync::Arc;
+
+use hearthfs_mount::{Errno, Ino, Io, OpenFlags, Opened, Reply};
+
+use super::filesystem::Filesystem;
+use super::handles::{Bytes, OpenFile};
+use super::inode::{LiveId, Mode, Source};
+use super::open::{Step, Wish};
+use super::state::State;
+use super::who::Who;
+
+impl Filesystem {
+    /// Makes a handle that cannot write, on the file of its inode.
+    pub(super) fn attach_reader(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        wish: &Wish,
+        source: Arc<Source>,
+    ) -> Opened {
+        state.count_open(ino);
+        let default = if self.passes_through() { Mode::Passthrough } else { Mode::Cached };
+        let io = match settle_mode(state, ino, &source, default) {
+            Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
+            // The kernel counts by the inode what stands aside there, and sets its size to 0 when it finishes an
+            // open that empties: whoever reads through the page cache could be given too little.
+            Mode::Cached if wish.flags.direct || state.is_shaken(ino, wish.who) => Io::Direct,
+            Mode::Cached => Io::Cached { keep: true },
+            Mode::Direct => Io::Direct,
+        };
+        let handle = state.add_file(reader(ino, wish.who, Bytes::Source(source)));
+        Opened { handle, io, no_flush: true }
+    }
+
+    /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
+    pub(super) fn attach_bytes(state: &mut State, ino: Ino, who: Who, bytes: Bytes) -> Opened {
+        let io = beside(state, ino);
+        let handle = state.add_file(reader(ino, who, bytes));
+        Opened { handle, io, no_flush: true }
+    }
+
+    /// Makes a writing handle on the live file of the inode.
+    pub(super) fn join(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        id: LiveId,
+        wish: &Wish,
+    ) -> Reply<Opened> {
+        let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
+        // It is emptied without the lock, before the caller is answered.
+        live.fresh |= wish.flags.truncate && live.file().metadata()?.len() > 0;
+        Ok(self.attach_writer(state, ino, id, wish))
+    }
+
+    /// Makes a handle on an inode that writes another live file of its name.
+    pub(super) fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Step {
+        match state.lives.get(id) {
+            // Whoever joined now would change what is being digested, or is about to be a blob.
+            Some(live) if live.settling => return Step::Wait(live.moved.subscribe()),
+            Some(live) if live.version().is_some() => {
+                return Step::Settle(id, live.moved.subscribe());
+            }
+            _ => {}
+        }
+        let allowed = may_stand_aside(state, ino, wish.flags);
+        Step::Done(allowed.and_then(|()| self.join(state, ino, id, wish)))
+    }
+
+    /// Makes a writing handle on a live file; the caller has checked that it may.
+    pub(super) fn attach_writer(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        id: LiveId,
+        wish: &Wish,
+    ) -> Opened {
+        let Wish { who, flags, .. } = *wish;
+        let live = state.lives.get_mut(id).expect("the caller found it under the same lock");
+        live.writers += 1;
+        live.open += 1;
+        live.members.insert(who);
+        let source = Arc::clone(&live.source);
+        let own_inode = live.ino == ino;
+        // What may be mapped for writing goes through the daemon: a mapping of the file itself would outlive
+        // the handle unseen.
+        let passes = self.passes_through() && !flags.read;
+        let io = if own_inode {
+            state.count_open(ino);
+            let default = if passes { Mode::Passthrough } else { Mode::Cached };
+            match settle_mode(state, ino, &source, default) {
+                Mode::Passthrough if flags.read => Io::Beside(Arc::clone(&source.backing)),
+                Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
+                Mode::Cached if flags.direct || flags.append => Io::Direct,
+                Mode::Cached => Io::Cached { keep: true },
+                Mode::Direct => Io::Direct,
+            }
+        } else {
+            beside(state, ino)
+        };
+        if own_inode
+            && matches!(io, Io::Beside(_))
+            && let Some(live) = state.lives.get_mut(id)
+        {
+            live.mapped = true;
+        }
+        let handle = state.add_file(OpenFile {
+            ino,
+            who,
+            write: true,
+            to_the_end: flags.append && !matches!(io, Io::Passthrough(_)),
+            bytes: Bytes::Source(source),
+            live: Some(id),
+            aside: !own_inode,
+            passed: matches!(io, Io::Passthrough(_)),
+            wrote: false,
+            appends: flags.append,
+            closed: false,
+            flushed: false,
+            torn: false,
+        });
+        Opened { handle, io, no_flush: false }
+    }
+}
+
+fn reader(ino: Ino, who: Who, bytes: Bytes) -> OpenFile {
+    OpenFile {
+        ino,
+        who,
+        write: false,
+        to_the_end: false,
+        bytes,
+        live: None,
+        aside: false,
+        passed: false,
+        wrote: false,
+        appends: false,
+        closed: false,
+        flushed: false,
+        torn: false,
+    }
+}
+
+/// Decides how the handles of an inode do their I/O, if no open one has.
+fn settle_mode(state: &mut State, ino: Ino, source: &Arc<Source>, default: Mode) -> Mode {
+    let Some(inode) = state.names.inode_mut(ino) else { return Mode::Direct };
+    let mode = *inode.mode.get_or_insert(default);
+    inode.source.get_or_insert_with(|| Arc::clone(source));
+    mode
+}
+
+/// Counts an open whose calls all come to us, whatever the other handles of the inode do.
+pub(super) fn beside(state: &mut State, ino: Ino) -> Io {
+    state.count_open(ino);
+    let Some(inode) = state.names.inode_mut(ino) else { return Io::Direct };
+    match (*inode.mode.get_or_insert(Mode::Direct), &inode.source) {
+        (Mode::Passthrough, Some(source)) => Io::Beside(Arc::clone(&source.backing)),
+        _ => Io::Direct,
+    }
+}
+
+/// Refuses a handle whose mapping would write into the file of an inode that is not its own: the kernel maps
+/// what the other handles of the inode are passed through to.
+pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
+    let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
+    if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }
+}
