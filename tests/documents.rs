@@ -54,13 +54,19 @@ fn is_test_name(word: &str) -> bool {
         "checkpoints_",
         "clouds_",
         "commands_",
+        "directory_times_",
         "gc_",
+        "kill_points_",
+        "limits_",
+        "live_files_",
         "locks_",
         "moves_",
         "programs_",
         "rules_",
         "service_",
+        "unchanged_",
         "visibility_",
+        "writers_",
     ];
     let promise =
         word.strip_prefix('p').and_then(|rest| rest.split_once('_')).is_some_and(|(number, _)| {

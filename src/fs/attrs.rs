@@ -133,7 +133,7 @@ impl Filesystem {
     pub(super) fn get_attr(&self, ino: Ino, handle: Option<Handle>) -> Answer<(Attr, Duration)> {
         let is_directory = {
             let state = self.0.state.lock();
-            if let Some(private) = self.aside_attr(&state, ino, handle) {
+            if let Some(private) = Self::aside_attr(&state, ino, handle) {
                 return private.into();
             }
             matches!(state.names.inode(ino).map(|inode| &inode.node), Some(Node::Directory))
@@ -154,17 +154,16 @@ impl Filesystem {
 
     /// Returns the attributes of a handle that has bytes of its own on an inode that is not its own.
     fn aside_attr(
-        &self,
         state: &State,
         ino: Ino,
         handle: Option<Handle>,
     ) -> Option<Reply<(Attr, Duration)>> {
         let id = state.handles.file(handle?)?.live?;
         let live = state.lives.get(id).filter(|live| live.ino != ino)?;
-        let own = live.size_and_mtime().map_err(Errno::from).and_then(|looks| {
+        let own = live.size_and_mtime().map_err(Errno::from).map(|looks| {
             let entry = live.as_entry(looks);
             let nlink = u32::from(live.place().is_some());
-            Ok((attr_from(ino, &entry, looks.1, nlink), Duration::ZERO))
+            (attr_from(ino, &entry, looks.1, nlink), Duration::ZERO)
         });
         Some(own)
     }

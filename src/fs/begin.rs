@@ -14,6 +14,7 @@ use super::decide::Plan;
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node, Published, Source, Spot};
 use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
+use super::lookup::Seen;
 use super::open::Wish;
 use super::state::State;
 use crate::digest::Digest;
@@ -79,7 +80,7 @@ impl Filesystem {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
         let seen = state.names.path_of(&spot).and_then(|path| self.seen(&path));
-        let seen = seen.map(|seen| seen.published());
+        let seen = seen.map(Seen::published);
         let truncate = wish.flags.truncate;
         let own = match &inode.node {
             Node::Reserved(told) | Node::Entry(told) => Some(told.clone()),
@@ -130,9 +131,9 @@ impl Filesystem {
     }
 
     /// Begins with an empty staging file; `None`: something moved, decide anew.
-    pub(super) fn begin_open(&self, ino: Ino, wish: &Wish, base: Base) -> Reply<Option<Opened>> {
+    pub(super) fn begin_open(&self, ino: Ino, wish: &Wish, base: &Base) -> Reply<Option<Opened>> {
         let (file, staged) = self.stage()?;
-        self.begin_with(ino, wish, &base, file, staged)
+        self.begin_with(ino, wish, base, file, staged)
     }
 
     pub(super) fn stage(&self) -> Reply<(File, StagedPath)> {

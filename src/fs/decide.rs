@@ -119,8 +119,6 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
         // Others have begun since it was promised.
         Is::Reserved if asked.write && name.joinable && !asked.truncate => Plan::JoinAside,
         Is::Reserved if asked.write => Plan::Begin,
-        // Its thread was refused by the mode, and reads what it could not write.
-        Is::Reserved => again_or(current(name)),
         Is::Gone { open } if asked.write => {
             let has_bytes = open || asked.truncate;
             again_or(if has_bytes {
@@ -131,12 +129,14 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
         }
         // Only whoever has it open comes back to it.
         Is::Gone { open: true } if !asked.walked => again_or(Plan::Read),
-        Is::Gone { .. } => again_or(current(name)),
         Is::Entry { bound, readable } if asked.write => write_entry(asked, bound, readable, name),
         // What the caller writes itself, or what the name leads to now, is another inode.
         Is::Entry { bound, .. } if (name.own || !bound) && !asked.last => Plan::LookAgain,
-        // The kernel finds that there is nothing.
-        Is::Entry { readable: false, .. } => again_or(current(name)),
+        // The kernel finds what there is now. Of what is reserved, its thread was refused by the mode, and reads what it
+        // could not write.
+        Is::Reserved | Is::Gone { .. } | Is::Entry { readable: false, .. } => {
+            again_or(current(name))
+        }
         Is::Entry { .. } => Plan::Read,
         Is::Live(live) if asked.write => write_live(asked, live),
         Is::Live(live) => read_live(asked, live, name),
@@ -190,11 +190,13 @@ fn write_live(asked: Asked, live: LiveIs) -> Plan {
 }
 
 fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> Plan {
-    if !readable && !asked.truncate && !(name.own || name.joinable) {
+    let has_bytes = readable || asked.truncate || name.own || name.joinable;
+    if !has_bytes {
         return if asked.last { Plan::Fail(Errno::ENOENT) } else { Plan::LookAgain };
     }
     // A caller that cannot be seen can look again, but nobody can lead it.
-    if !asked.last && !(asked.unseen && bound) {
+    let cannot_be_led = asked.last || (asked.unseen && bound);
+    if !cannot_be_led {
         return Plan::LookAgain;
     }
     match bound {

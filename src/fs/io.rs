@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 
 use super::filesystem::Filesystem;
 use super::handles::Bytes;
-use super::inode::{Node, Source};
+use super::inode::{Inode, Node, Source};
 use crate::namespace::Kind;
 
 impl Filesystem {
@@ -83,7 +83,7 @@ impl Filesystem {
     ) -> Reply<u32> {
         let own = {
             let mut state = self.0.state.lock();
-            let id = state.names.inode(ino).and_then(|inode| inode.live());
+            let id = state.names.inode(ino).and_then(Inode::live);
             id.and_then(|id| Some((id, state.lives.get_mut(id)?))).map(|(id, live)| {
                 live.stored = true;
                 (id, Arc::clone(&live.source), live.version().is_some())

@@ -8,7 +8,7 @@ use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle,
 
 use super::filesystem::Filesystem;
 use super::handles::{Listed, OpenDir, type_of};
-use super::inode::{Node, Spot, number_of};
+use super::inode::{Inode, Node, Spot, number_of};
 use super::lookup::{implied_directory, version_of};
 use super::state::State;
 use super::who::Who;
@@ -65,7 +65,7 @@ impl Filesystem {
         let (names, who) = self.names_for(ino, handle, offset)?;
         let parent = {
             let state = self.0.state.lock();
-            let place = state.names.inode(ino).and_then(|inode| inode.place());
+            let place = state.names.inode(ino).and_then(Inode::place);
             place.map_or(Ino::ROOT, |(dir, _)| *dir)
         };
         for (at, name, dot) in [(0, ".", ino), (1, "..", parent)] {

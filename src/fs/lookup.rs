@@ -12,6 +12,7 @@ use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, OpenFlags,
 
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node, Published, Spot, number_of};
+use super::live::Live;
 use super::state::State;
 use super::who::Who;
 use crate::name::{TreePath, check_name};
@@ -198,10 +199,7 @@ impl Filesystem {
         let retry = state.retries.at(tid, spot, now)?;
         let (flags, seat) = (retry.wish?, retry.seat);
         let ino = self.lead_writer(state, spot, path, who?, flags, seat)?;
-        let attr = match self.attr_of(state, ino) {
-            Ok((attr, _)) => attr,
-            Err(_) => return None,
-        };
+        let (attr, _) = self.attr_of(state, ino).ok()?;
         let mut idle = None;
         if seat != Some(ino) {
             if let Some(inode) = state.names.inode_mut(ino) {
@@ -237,7 +235,7 @@ impl Filesystem {
         let told = match seen {
             Some(seen) => seen.published(),
             None => {
-                let newest = self.newest_private(state, spot)?;
+                let newest = Self::newest_private(state, spot)?;
                 let entry = state.lives.get(newest)?.entry_now();
                 Published { entry, stamp: None, changed_ms: 0 }
             }
@@ -260,9 +258,9 @@ impl Filesystem {
         }
     }
 
-    fn newest_private(&self, state: &State, spot: &Spot) -> Option<LiveId> {
+    fn newest_private(state: &State, spot: &Spot) -> Option<LiveId> {
         let lives = state.names.lives(spot).iter().copied();
-        lives.filter(|id| state.is_unpublished(*id, spot)).last()
+        lives.rev().find(|id| state.is_unpublished(*id, spot))
     }
 
     /// Returns the path of a name that is looked for.
@@ -308,7 +306,7 @@ impl Filesystem {
             let ino = entry_inode(state, spot, path, seen.clone());
             return Some((Lead { ino, left }, Some(seen)));
         }
-        let newest = self.newest_private(state, spot)?;
+        let newest = Self::newest_private(state, spot)?;
         state.lives.get(newest).map(|live| (Lead::lasting(live.ino), None))
     }
 
@@ -422,7 +420,7 @@ fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
         Node::Live(id) => state
             .lives
             .get(*id)
-            .and_then(|live| live.version())
+            .and_then(Live::version)
             .is_some_and(|version| version.published.is(&seen.entry, seen.stamp)),
         _ => false,
     }

@@ -231,12 +231,11 @@ fn published_place(state: &State, ino: Ino) -> Reply<Spot> {
     match &inode.node {
         Node::Directory => return Err(Errno::EPERM),
         Node::Gone(_) | Node::Reserved(_) => return Err(Errno::ENOENT),
-        Node::Entry(_) => {}
         // Its bytes are nobody's yet, so a second name has nothing to lead to.
         Node::Live(id) if state.lives.get(*id).is_none_or(|live| live.version().is_none()) => {
             return Err(Errno::EPERM);
         }
-        Node::Live(_) => {}
+        Node::Entry(_) | Node::Live(_) => {}
     }
     let bound = |spot: &&Spot| state.names.bound(spot) == Some(ino);
     inode.places.iter().find(bound).cloned().ok_or(Errno::ENOENT)

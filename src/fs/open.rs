@@ -14,7 +14,7 @@ use super::begin::Base;
 use super::decide::{Asked, Is, LiveIs, NameHas, Plan, StageIs, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
-use super::inode::{LiveId, Node, Published, Source, Spot};
+use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
 use super::live::Live;
 use super::retry::{Retry, Try};
 use super::state::{State, close_files};
@@ -73,7 +73,7 @@ pub(super) enum Step {
         aside: bool,
     },
     /// A live file has to be begun.
-    Begin(Base),
+    Begin(Box<Base>),
     /// It is decided again when this moves.
     Wait(watch::Receiver<()>),
     /// It is decided again when this moves, or when the published bytes of the live file are kept elsewhere.
@@ -162,7 +162,7 @@ impl Filesystem {
                 }
             },
             Step::Begin(base) if base.copy.is_none() && self.has_room() => {
-                match self.begin_open(ino, wish, base.clone()) {
+                match self.begin_open(ino, wish, &base) {
                     Ok(Some(opened)) => Step::Done(Ok(opened)),
                     Ok(None) => Step::Begin(base),
                     Err(errno) => Step::Done(Err(errno)),
@@ -188,7 +188,7 @@ impl Filesystem {
                         }
                     };
                 }
-                Step::Begin(base) => match self.begin_in_time(ino, wish, base).await {
+                Step::Begin(base) => match self.begin_in_time(ino, wish, *base).await {
                     Ok(Some(opened)) => return Ok(opened),
                     Ok(None) => {}
                     Err(errno) => return Err(errno),
@@ -237,7 +237,7 @@ impl Filesystem {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let (plan, name) = self.decide(state, ino, wish);
-        let live = state.names.inode(ino).and_then(|inode| inode.live());
+        let live = state.names.inode(ino).and_then(Inode::live);
         match plan {
             Plan::Fail(errno) => Step::Done(Err(errno)),
             Plan::LookAgain => Step::Done(Err(Errno::ESTALE)),
@@ -363,7 +363,7 @@ impl Filesystem {
                 .filter(|id| !is_it(id) && may_join(id)),
             current,
             entry: seen.is_some_and(|seen| {
-                let live = inode.and_then(|inode| inode.live());
+                let live = inode.and_then(Inode::live);
                 let version = live.and_then(|id| state.lives.get(id)?.version());
                 version.is_none_or(|version| !version.published.is(&seen.entry, seen.stamp))
             }),
@@ -506,7 +506,7 @@ fn base_at_rest(state: &State, base: Base) -> Step {
         Some((id, live)) if live.version().is_some() && base.copy.is_some() => {
             Step::Settle(id, live.moved.subscribe())
         }
-        _ => Step::Begin(base),
+        _ => Step::Begin(Box::new(base)),
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) const INLINE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// The bytes of a published file up to this size are kept in memory until they are a blob, in case the writer
 /// goes on through a duplicated descriptor.
 const KEPT_BYTES_MAX: u64 = 1024 * 1024;
+/// The permission bit that lets a caller write.
+const MAY_WRITE: u32 = 2;
 /// How often a file that changes while it is digested is digested again.
 const DIGEST_TRIES_MAX: u32 = 4;
 
@@ -380,8 +382,7 @@ impl Filesystem {
         }
         let owner = Caller { uid: live.attrs.uid, gid: live.attrs.gid, tid: 0 };
         let who = caller.unwrap_or(&owner);
-        const WRITE: u32 = 2;
-        !seen.entry.is_directory() && self.permits(who, &seen.entry.attrs, WRITE).is_ok()
+        !seen.entry.is_directory() && self.permits(who, &seen.entry.attrs, MAY_WRITE).is_ok()
     }
 
     /// Returns every name that gets the content: the path, and the hard links of the file.

@@ -64,7 +64,7 @@ impl Filesystem {
 
     fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
         let file = state.remove_file(handle)?;
-        let last = state.live_of(&file).and_then(|id| {
+        let last = file.live.filter(|_| file.write).and_then(|id| {
             let live = state.lives.get_mut(id)?;
             live.writers -= 1;
             live.open -= u32::from(!file.closed);

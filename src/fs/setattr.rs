@@ -31,7 +31,7 @@ enum Resize {
     /// Its writers have closed it, and it is about to be a blob.
     Wait(watch::Receiver<()>),
     /// A whole new version is to be published.
-    Publish(Base),
+    Publish(Box<Base>),
 }
 
 impl Filesystem {
@@ -165,7 +165,7 @@ impl Filesystem {
             }
             return Ok(Resize::Cut(Arc::clone(&live.source)));
         }
-        Ok(Resize::Publish(base))
+        Ok(Resize::Publish(Box::new(base)))
     }
 
     /// Returns whether a new version was published.
@@ -194,7 +194,7 @@ impl Filesystem {
                     left = self.wait_for(&mut moved, left).await.ok_or(Errno::ETIMEDOUT)?;
                 }
                 Resize::Publish(base) => {
-                    if self.publish_resized(wish, ino, base, size).await? {
+                    if self.publish_resized(wish, ino, *base, size).await? {
                         return Ok(true);
                     }
                 }

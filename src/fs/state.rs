@@ -321,11 +321,6 @@ impl State {
         who == Who::Unseen || self.names.inode(ino).is_some_and(|inode| inode.asides > 0)
     }
 
-    /// Returns the live file that a handle writes.
-    pub(super) fn live_of(&self, file: &OpenFile) -> Option<LiveId> {
-        file.live.filter(|_| file.write)
-    }
-
     /// Reports whether an inode is the version that a name has.
     pub(super) fn is_version(&self, ino: Ino, seen: &Seen) -> bool {
         self.names.inode(ino).is_some_and(|inode| match &inode.node {

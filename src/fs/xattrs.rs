@@ -77,12 +77,11 @@ impl Filesystem {
         let state = self.0.state.lock();
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
-            Node::Directory => {}
             // Kept in step with the namespace by every change that is made here, and by lookups.
             Node::Entry(published) if !state.names.is_bound(ino) => {
                 return Ok(published.entry.attrs.xattrs.clone());
             }
-            Node::Entry(_) => {}
+            Node::Directory | Node::Entry(_) => {}
             Node::Reserved(published) => return Ok(published.entry.attrs.xattrs.clone()),
             Node::Gone(entry) => return Ok(entry.attrs.xattrs.clone()),
             Node::Live(id) => {
