@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::inode::{LiveId, Spot};
-use super::retry::RETRY_TIME;
+use super::live::Live;
 use super::state::{State, close_files};
 use super::who::Callers;
 use crate::clock::{self, Clock};
@@ -23,9 +23,12 @@ use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
 /// How often what is being written is measured: so long may it go beyond the limit of the cache.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
-/// How long a published file may stay open before its published bytes are kept elsewhere. Its release follows
-/// the close within microseconds, unless a descriptor was duplicated or inherited.
+/// How long whoever needs a published file waits for its release. That follows the close within microseconds, unless a
+/// descriptor was duplicated or inherited.
 pub(super) const LINGER_MAX: Duration = Duration::from_millis(5);
+/// How long a published file may stay open before its published bytes are kept elsewhere although nobody needs them: its
+/// writer may change them at any moment.
+const KEEP_AFTER: Duration = Duration::from_millis(20);
 
 /// What the file system stands on.
 #[derive(Debug, Clone)]
@@ -233,7 +236,7 @@ impl Filesystem {
         let mut measured = Duration::ZERO;
         loop {
             let lingers = self.busy().await;
-            clock::sleep(if lingers { LINGER_MAX } else { MEASURE_EVERY }).await;
+            clock::sleep(if lingers { KEEP_AFTER } else { MEASURE_EVERY }).await;
             let now = self.0.rooms.clock.mono();
             if now.saturating_sub(measured) >= MEASURE_EVERY {
                 measured = now;
@@ -262,7 +265,7 @@ impl Filesystem {
     async fn keep_lingering(&self, now: Duration) {
         let lingering: Vec<LiveId> = {
             let state = self.0.state.lock();
-            let old = |since: Duration| now.saturating_sub(since) >= LINGER_MAX;
+            let old = |since: Duration| now.saturating_sub(since) >= KEEP_AFTER;
             let all = state.lives.iter().filter(|(_, live)| {
                 let held = live.is_held(now) || live.settling;
                 !held && live.version().is_some_and(|version| old(version.since))
@@ -277,7 +280,6 @@ impl Filesystem {
 
     /// Gives up what is kept for threads that were told to look again and never came.
     fn give_up_retries(&self, now: Duration) {
-        debug_assert!(RETRY_TIME > LINGER_MAX);
         let mut state = self.0.state.lock();
         let expired = state.retries.take_expired(now);
         let idle: Vec<LiveId> =
@@ -291,12 +293,15 @@ impl Filesystem {
     /// Counts what open files take on the disk, for the limits, and makes room for it: writes that are
     /// passed through are not seen.
     fn measure(&self) {
-        let grown = {
+        let open: Vec<LiveId> = {
             let state = self.0.state.lock();
-            let open = state.lives.iter().filter(|(_, live)| live.writers > 0);
-            // All of them: each notes what it takes.
-            open.filter(|(_, live)| live.measure()).count() > 0
+            state.lives.iter().filter(|(_, live)| live.writers > 0).map(|(id, _)| id).collect()
         };
+        let mut grown = false;
+        for id in open {
+            // One at a time: nobody waits for all of them behind the lock.
+            grown |= self.0.state.lock().lives.get(id).is_some_and(Live::measure);
+        }
         if grown && !self.0.rooms.blobs.make_room(0) {
             tracing::debug!("what is being written is more than the limit of the cache leaves");
         }

@@ -203,7 +203,8 @@ impl Filesystem {
             state.names.unbind_all(ino);
             spot
         };
-        self.doubt(spot);
+        // An open by what the kernel remembers is led on; only `stat` may show what the writer does meanwhile.
+        self.invalidate(spot);
     }
 
     /// Makes a copy of the published bytes a blob.
