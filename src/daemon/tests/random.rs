@@ -408,8 +408,8 @@ impl<'a> World<'a> {
 }
 
 fn config(cases: u32) -> ProptestConfig {
-    // `PROPTEST_CASES` overrides it, for a soak.
-    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    // `HEARTHFS_TEST_SEEDS` overrides it, for a soak.
+    let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok().and_then(|text| text.parse().ok());
     ProptestConfig {
         cases: wanted.unwrap_or(cases),
         max_shrink_iters: 400,
