@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::command::run;
-use crate::harness::hand::CREATE_NEW;
+use crate::harness::hand::{CREATE_NEW, SCRATCH};
 use crate::harness::node::Site;
 use crate::harness::store::Trouble;
 use crate::harness::time::thread;
@@ -484,3 +484,44 @@ fn limits_of_a_command_are_its_own() {
     command.args(["-c", script, env!("CARGO_BIN_EXE_hearthfs")]).arg(&mount).arg(&cache);
     assert_eq!(run(&mut command, LIMIT_MS).good().trim(), "300");
 }
+
+/// A file of holes that is larger than the tier is refused at its close, at once, and others do not wait for it.
+fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
+    const HUGE: u64 = 8 << 40;
+    let site = Site::alone();
+    let store = Store::dir(&site);
+    let node = Node::start(&site, "m", Some(&store), Options::new(io).alone());
+    let (old, mut other) = (content(1, 0, 50_000), Hand::new());
+    for name in ["old", "beside"] {
+        other.put(&node.at(name), &old).must("put");
+    }
+    for (name, flags) in [("new", CREATE_NEW), ("readable", SCRATCH), ("old", OFlags::RDWR)] {
+        for written in [false, true] {
+            let when = format!("{name}, written {written}");
+            let mut hand = Hand::new();
+            let fd = hand.open(&node.at(name), flags, 0o644).must("open");
+            hand.ftruncate(fd, HUGE).must("grow");
+            if written {
+                hand.pwrite(fd, HUGE - 5, b"end..").must("write at the end");
+            }
+            let closing = thread(move || {
+                let begun = now();
+                (hand.close(fd), begun.elapsed().as_millis())
+            });
+            let begun = now();
+            assert_eq!(other.get(&node.at("beside")), Ok(old.clone()), "{when}");
+            other.put(&node.at(format!("more {when}")), &old).must("put beside it");
+            let ms = begun.elapsed().as_millis();
+            assert!(ms < AT_ONCE_MS, "{when}: others waited {ms} ms");
+            let (closed, ms) = closing.join().must("close");
+            assert_eq!(closed, Err(Errno::NOSPC), "{when}");
+            assert!(ms < AT_ONCE_MS, "{when}: refused after {ms} ms");
+            let expected = if name == "old" { Ok(old.clone()) } else { Err(Errno::NOENT) };
+            assert_eq!(other.get(&node.at(name)), expected, "{when}, afterwards");
+        }
+    }
+    node.drain();
+    let held = tree::disk_use(&node.cache) >> 20;
+    assert!(held <= 16, "{held} MiB on disk");
+}
+in_both_modes!(limits_a_file_of_holes_is_refused_at_once);

@@ -273,6 +273,81 @@ fn live_files_that_many_append_to(io: Io) {
 }
 in_both_modes!(live_files_that_many_append_to);
 
+/// Two append to one file, and one of them is killed: what the other appends before and after is there after its close.
+fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
+    let cluster = Cluster::two(io);
+    for (k, (exists, killed_first)) in
+        [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
+    {
+        let (name, when) = (format!("f{k}"), format!("{exists} {killed_first}"));
+        let path = cluster.a.at(&name);
+        if exists {
+            Hand::new().put(&path, b"old\n").must("put");
+        }
+        let (mut killed, mut other) = (Hand::new(), Hand::new());
+        let begin = |hand: &mut Hand| hand.open(&path, APPEND, 0o644).must("open to append");
+        let (of_killed, of_other) = if killed_first {
+            let first = begin(&mut killed);
+            (first, begin(&mut other))
+        } else {
+            let first = begin(&mut other);
+            (begin(&mut killed), first)
+        };
+        for round in 0..3 {
+            let line = |word: &str| format!("{word} {round}\n").into_bytes();
+            killed.write(of_killed, &line("killed")).must("append");
+            other.write(of_other, &line("before")).must("append");
+        }
+        killed.kill(Signal::KILL);
+        for round in 0..3 {
+            let line = format!("after {round}\n");
+            other.write(of_other, line.as_bytes()).must("append");
+        }
+        other.close(of_other).must("close");
+        let text = Hand::new().get(&path).must("read");
+        let shown = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = shown.lines().filter(|line| !line.starts_with("killed ")).collect();
+        let mut expected =
+            vec!["before 0", "before 1", "before 2", "after 0", "after 1", "after 2"];
+        if exists {
+            expected.insert(0, "old");
+        }
+        assert_eq!(lines, expected, "{when}: {shown:?}");
+        arrives(&cluster, &name, &text);
+    }
+}
+in_both_modes!(live_files_of_appenders_of_which_one_is_killed);
+
+/// A line that was appended and closed while another process has the file open, which wrote nothing and is killed.
+fn live_files_of_an_idle_appender_that_is_killed(io: Io) {
+    let cluster = Cluster::two(io);
+    for exists in [false, true] {
+        for lines in [1, 3] {
+            let name = format!("{exists}{lines}");
+            let path = cluster.a.at(&name);
+            let mut expected = String::new();
+            if exists {
+                expected.push_str("old\n");
+                Hand::new().put(&path, expected.as_bytes()).must("put");
+            }
+            let mut idle = Hand::new();
+            idle.open(&path, APPEND, 0o644).must("open to append");
+            for k in 0..lines {
+                let line = format!("line {k}\n");
+                let mut other = Hand::new();
+                other.put_with(&path, APPEND, 1 << 16, 0, line.as_bytes()).must("append");
+                expected.push_str(&line);
+            }
+            idle.kill(Signal::KILL);
+            let read = Hand::new().get(&path);
+            let shown = read.map(|read| String::from_utf8_lossy(&read).into_owned());
+            assert_eq!(shown, Ok(expected.clone()), "{name}");
+            arrives(&cluster, &name, expected.as_bytes());
+        }
+    }
+}
+in_both_modes!(live_files_of_an_idle_appender_that_is_killed);
+
 const COUNT: &str = include_str!("../programs/count.py");
 const MATRIX: &str = include_str!("../programs/lock_matrix.py");
 const SQLITE: &str = include_str!("../programs/sqlite_writers.py");

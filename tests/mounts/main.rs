@@ -30,6 +30,7 @@ mod p12;
 mod p13;
 mod p14;
 mod p14_attacks;
+mod p14_reopened;
 mod p15;
 mod p2;
 mod p3;

@@ -2,11 +2,14 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::users::{A, B, World};
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::hand::IN_PLACE;
 use crate::harness::time::thread;
@@ -213,3 +216,87 @@ pub(crate) fn guests(cluster: &Cluster) {
     cluster.settle();
     tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
 }
+
+/// What a writer does to one name, again and again.
+#[derive(Debug, Clone, Copy)]
+enum Rewrite {
+    Emptied,
+    Over,
+    Renamed,
+}
+
+/// Who may only read a file is refused when it opens it to update, and reads the whole of it right after, also while its
+/// owner rewrites it.
+fn p1_whole_or_nothing_after_a_refused_open(io: Io) {
+    const LEN: usize = 150_000;
+    const MS: u64 = 2_500;
+    let Some(world) = World::two(io, "p1_whole_or_nothing_after_a_refused_open") else { return };
+    let ways = [
+        OFlags::RDWR,
+        OFlags::WRONLY,
+        OFlags::RDWR | OFlags::CREATE,
+        OFlags::WRONLY | OFlags::TRUNC,
+        OFlags::WRONLY | OFlags::APPEND,
+    ];
+    // Reads once after each refusal; returns what went wrong.
+    let try_all = |hand: &mut Hand, path: &Path| -> Vec<String> {
+        let mut faults = Vec::new();
+        for flags in ways {
+            let refused = hand.open(path, flags, 0o644);
+            if refused != Err(Errno::ACCESS) {
+                faults.push(format!("{flags:?}: {refused:?}"));
+                if let Ok(fd) = refused {
+                    let _ = hand.close(fd);
+                }
+            }
+            match hand.get(path) {
+                Ok(read) => faults.extend(body::check(&read).err()),
+                Err(errno) => faults.push(format!("to read after {flags:?}: {errno}")),
+            }
+        }
+        faults
+    };
+    for (k, how) in [Rewrite::Emptied, Rewrite::Over, Rewrite::Renamed].into_iter().enumerate() {
+        let path = world.cluster.a.at(format!("open/f{k}"));
+        let (mut owner, mut reader) = (Hand::of(A, &[]), Hand::of(B, &[]));
+        let version = |seq| body::make(Id { writer: 1, seq }, LEN);
+        owner.put(&path, &version(0)).must("put");
+        assert_eq!(try_all(&mut reader, &path), Vec::<String>::new(), "{how:?}, at rest");
+        let over = Arc::new(AtomicBool::new(false));
+        let (end, target) = (Arc::clone(&over), path.clone());
+        let writing = thread(move || {
+            let tmp = target.with_extension("tmp");
+            let mut seq = 0;
+            while !end.load(Ordering::Relaxed) {
+                seq += 1;
+                let done = match how {
+                    Rewrite::Emptied => owner.put(&target, &version(seq)),
+                    Rewrite::Over => {
+                        owner.put_with(&target, OFlags::WRONLY, 50_000, 0, &version(seq))
+                    }
+                    Rewrite::Renamed => {
+                        owner.put(&tmp, &version(seq)).and_then(|()| owner.rename(&tmp, &target))
+                    }
+                };
+                done.must("rewrite");
+            }
+            seq
+        });
+        let (start, mut rounds, mut faults) = (now(), 0, Vec::new());
+        while start.elapsed() < Duration::from_millis(MS) {
+            rounds += 1;
+            faults.extend(try_all(&mut reader, &path));
+        }
+        over.store(true, Ordering::Relaxed);
+        let versions = writing.join().must("the owner");
+        let some = &faults[..faults.len().min(8)];
+        assert!(
+            faults.is_empty(),
+            "{how:?}: {} faults in {rounds} rounds, such as {some:#?}",
+            faults.len()
+        );
+        assert!(rounds > 5 && versions > 5, "{how:?}: {rounds} rounds, {versions} versions");
+        assert_eq!(try_all(&mut reader, &path), Vec::<String>::new(), "{how:?}, at last");
+    }
+}
+in_both_modes!(p1_whole_or_nothing_after_a_refused_open);

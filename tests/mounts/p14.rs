@@ -12,8 +12,8 @@ use crate::harness::time::thread;
 use crate::harness::tree;
 use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
 
-const OWN: &[u8] = b"what B wrote itself";
-const SECRET: &[u8] = b"A's secret, for nobody else";
+pub(super) const OWN: &[u8] = b"what B wrote itself";
+pub(super) const SECRET: &[u8] = b"A's secret, for nobody else";
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 /// How often a call is tried until the kernel relies on what it was told before.
 const TRIES: usize = 3;
@@ -21,7 +21,7 @@ const TRIES: usize = 3;
 const ARRIVAL_MS: u64 = 5_000;
 
 /// Something that B does through a path, and what it read thereby.
-type ByPath = (&'static str, fn(&mut Hand, &Path) -> Result<Option<Vec<u8>>, Errno>);
+pub(super) type ByPath = (&'static str, fn(&mut Hand, &Path) -> Result<Option<Vec<u8>>, Errno>);
 /// Something that B does through a descriptor that is open for reading and writing.
 type ByDescriptor = (&'static str, fn(&mut Hand, i64) -> Result<(), Errno>);
 
@@ -33,7 +33,7 @@ fn open_and_write(hand: &mut Hand, path: &Path, flags: OFlags) -> Result<(), Err
 }
 
 /// Every way to a file's data and attributes that begins with a path.
-const BY_PATH: [ByPath; 11] = [
+pub(super) const BY_PATH: [ByPath; 11] = [
     ("open to read", |hand, path| {
         let fd = hand.open(path, OFlags::RDONLY, 0)?;
         let read = hand.read(fd, 0, 200)?;

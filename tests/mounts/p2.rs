@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::body::{self, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
@@ -206,3 +206,113 @@ fn p2_killed_writer_before_its_rename(io: Io) {
     assert!(std::fs::read(&name).must("read") == bytes);
 }
 in_both_modes!(p2_killed_writer_before_its_rename);
+
+/// Has the child that [`Hand::fork_and_write`] forked write, and kills it when it has.
+fn write_and_die(child: Pid, fd: i64, end: usize) {
+    let said = |file: &str| {
+        std::fs::read_to_string(format!("/proc/{}/{file}", child.as_raw_nonzero()))
+            .must("look at a child")
+    };
+    kill_process(child, Signal::USR1).must("let a child write");
+    eventually(5_000, "the child has written", || {
+        let text = said(&format!("fdinfo/{fd}"));
+        let place = text.lines().find_map(|line| line.strip_prefix("pos:")).unwrap_or_default();
+        if place.trim() == end.to_string() { Ok(()) } else { Err(text) }
+    });
+    kill_process(child, Signal::KILL).must("kill a child");
+    // Nobody waits for it, so it stays as a zombie; its files are closed by then.
+    eventually(5_000, "the child is dead", || {
+        let text = said("stat");
+        if text.contains(") Z ") { Ok(()) } else { Err(text) }
+    });
+}
+
+/// A child that inherited a file, goes on writing when its parent has closed it, and is killed: nothing of what it wrote
+/// is published. What the parent closed is.
+fn p2_killed_writer_of_an_inherited_file(io: Io) {
+    const CHILDS: usize = 100_000;
+    let cluster = Cluster::two(io);
+    let of_child = body::make(Id { writer: 2, seq: 1 }, CHILDS);
+    let of_parent = body::make(Id { writer: 1, seq: 1 }, 5_000);
+    let of_old = body::make(Id { writer: 1, seq: 0 }, 70_000);
+    let ways = [
+        ("plain", IN_PLACE),
+        ("readable", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC),
+        ("append", OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND),
+    ];
+    let mut closed = Vec::new();
+    for (word, flags) in ways {
+        for (old, before) in [(false, false), (true, false), (false, true), (true, true)] {
+            let name = format!("{word}-{old}-{before}");
+            let path = cluster.a.at(&name);
+            if old {
+                Hand::new().put(&path, &of_old).must("write the old version");
+            }
+            let appends = old && flags.contains(OFlags::APPEND);
+            let mut expected = if appends { of_old.clone() } else { Vec::new() };
+            let mut parent = Hand::new();
+            let fd = parent.open(&path, flags, 0o644).must("open");
+            let child = parent.fork_and_write(fd, &of_child);
+            if before {
+                parent.write(fd, &of_parent).must("write by the parent");
+                expected.extend_from_slice(&of_parent);
+            }
+            parent.close(fd).must("close by the parent");
+            write_and_die(child, fd, expected.len() + CHILDS);
+            let read = Hand::new().get(&path);
+            assert!(is_parents(&read, &expected), "{name}: {:?}", read.map(|read| read.len()));
+            closed.push((name, expected));
+        }
+    }
+    cluster.settle();
+    sleep_ms(1_200);
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    for (name, expected) in closed {
+        for node in [&cluster.a, &cluster.b] {
+            let read = Hand::new().get(&node.at(&name));
+            let len = read.as_ref().map(Vec::len);
+            assert!(is_parents(&read, &expected), "{name} after a while: {len:?}");
+        }
+    }
+}
+in_both_modes!(p2_killed_writer_of_an_inherited_file);
+
+/// Reports whether that is what a parent closed. Where it closed nothing but an empty file, there may be none.
+fn is_parents(read: &Result<Vec<u8>, Errno>, expected: &[u8]) -> bool {
+    read.as_deref() == Ok(expected) || (expected.is_empty() && *read == Err(Errno::NOENT))
+}
+
+/// A process that stores into an entry through a mapping and is killed: the previous version stays.
+fn p2_killed_writer_through_a_mapping(io: Io) {
+    const LEN: usize = 200_000;
+    let cluster = Cluster::two(io);
+    let old = body::make(Id { writer: 1, seq: 0 }, LEN);
+    let new = body::make(Id { writer: 2, seq: 0 }, LEN);
+    let ways = [("half", LEN / 2, false), ("synced", LEN / 2, true), ("whole", LEN, false)];
+    for (name, len, synced) in ways {
+        let path = cluster.a.at(name);
+        Hand::new().put(&path, &old).must("write the old version");
+        let mut hand = Hand::new();
+        let fd = hand.open(&path, OFlags::RDWR, 0).must("open");
+        let map = hand.map(fd, LEN, true, true).must("map");
+        hand.map_write(map, 0, &new[..len]);
+        if synced {
+            hand.msync(map).must("msync");
+        }
+        let read = Hand::new().get(&path).must("read while it is mapped");
+        assert!(read == old, "{name}, mapped: {:?}", body::check(&read));
+        hand.kill(Signal::KILL);
+        let read = Hand::new().get(&path).must("read after the kill");
+        assert!(read == old, "{name}, killed: {:?}", body::check(&read));
+    }
+    cluster.settle();
+    sleep_ms(1_200);
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+    for (name, ..) in ways {
+        for node in [&cluster.a, &cluster.b] {
+            let read = Hand::new().get(&node.at(name)).must("read after a while");
+            assert!(read == old, "{name} after a while: {:?}", body::check(&read));
+        }
+    }
+}
+in_both_modes!(p2_killed_writer_through_a_mapping);

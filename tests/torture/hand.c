@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -246,6 +247,28 @@ static void op_forkhold(void) {
   done(pid);
 }
 
+/* heir FD LEN: a child that waits for SIGUSR1, writes LEN bytes to what it inherited, and stays until it is killed. */
+static void op_heir(void) {
+  size_t len = (size_t)num(2);
+  char *data = payload(len);
+  sigset_t go;
+  int which;
+  sigemptyset(&go);
+  sigaddset(&go, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &go, NULL);
+  pid_t pid = fork();
+  if (pid == 0) {
+    /* It must not outlive the test. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigwait(&go, &which);
+    if (write_all((int)num(1), data, len, len, 0) < 0) _exit(93);
+    for (;;) pause();
+  }
+  sigprocmask(SIG_UNBLOCK, &go, NULL);
+  done(pid);
+  free(data);
+}
+
 /* spawn CODE: a child that leaves by exit(CODE) with every descriptor open. Answers its status. */
 static void op_spawn(void) {
   fflush(stdout);
@@ -388,6 +411,7 @@ static int processes(void) {
   else if (is("msync")) done(msync(maps[num(1)].at, maps[num(1)].len, MS_SYNC));
   else if (is("unmap")) op_unmap();
   else if (is("forkhold")) op_forkhold();
+  else if (is("heir")) op_heir();
   else if (is("spawn")) op_spawn();
   else if (is("catch")) op_catch();
   else if (is("freeze")) op_freeze();

@@ -38,6 +38,12 @@ impl Hand {
         Pid::from_raw(child).must("a process id")
     }
 
+    /// Forks a child that writes `bytes` to what it inherited when it gets SIGUSR1, and then waits to be killed.
+    pub(crate) fn fork_and_write(&mut self, fd: i64, bytes: &[u8]) -> Pid {
+        let answer = self.ask(&format!("heir {fd} {}", bytes.len()), bytes).must("fork");
+        Pid::from_raw(answer.result as i32).must("a process id")
+    }
+
     /// Has a handler for a signal. `restart`: calls that it interrupts go on, instead of EINTR.
     pub(crate) fn catch(&mut self, signal: Signal, restart: bool) {
         let request = format!("catch {} {}", signal.as_raw(), i32::from(restart));

@@ -1,0 +1,78 @@
+//! P14 isolation, where B comes by a descriptor that says nothing of the file which has its name now.
+//!
+//! B is the attacker, A has something to lose. What A has is looked at by root, on both nodes.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::p14::{BY_PATH, OWN, SECRET};
+use super::users::{A, Entry, World};
+use crate::harness::hand::IN_PLACE;
+use crate::harness::{Hand, Io, Must as _, in_both_modes};
+
+/// How B comes by a descriptor that cannot read, of a file that nobody has open and no name leads to.
+#[derive(Debug, Clone, Copy)]
+enum Lost {
+    /// B has published the file, and unlinks it.
+    Unlinked,
+    /// B unlinks the file before it closes it.
+    Unpublished,
+    /// A renames its file over that of B.
+    RenamedOver,
+}
+
+/// A descriptor of `O_PATH` keeps an inode, and no bytes: A's file is not reached by it, whoever has the name.
+fn p14_isolation_of_path_descriptors(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_path_descriptors") else { return };
+    let (mut faults, mut precious) = (Vec::new(), Vec::new());
+    for how in [Lost::Unlinked, Lost::Unpublished, Lost::RenamedOver] {
+        for (what, act) in BY_PATH {
+            let when = format!("{what}, {how:?}");
+            let name = format!("open/{}", when.replace([' ', ','], "-"));
+            let (path, tmp) = (world.cluster.a.at(&name), world.cluster.a.at("open/tmp"));
+            let writing = world.b.open(&path, IN_PLACE, 0o644).must("B creates");
+            world.b.write(writing, OWN).must("B writes");
+            let fd = world.b.open(&path, OFlags::PATH, 0).must("B opens the path");
+            if !matches!(how, Lost::Unpublished) {
+                world.b.close(writing).must("B closes");
+            }
+            if matches!(how, Lost::RenamedOver) {
+                world.a.make(&tmp, 0o600, SECRET).must("A's file");
+                world.a.rename(&tmp, &path).must("A renames over");
+            } else {
+                world.b.unlink(&path).must("B unlinks its file");
+                world.a.make(&path, 0o600, SECRET).must("A creates");
+            }
+            if matches!(how, Lost::Unpublished) {
+                world.b.close(writing).must("B closes");
+            }
+            world.a.setxattr(&path, "user.a", b"A", 0).must("A's attribute");
+            let before = Entry::of(&mut world.root, &path);
+            // The second time the kernel has been told what there is to tell.
+            for _ in 0..2 {
+                let result = act(&mut world.b, &Hand::proc_path(fd));
+                // What is left of B's own file may be read, as on a local disk.
+                let fine = match &result {
+                    Err(errno) => matches!(*errno, Errno::NOENT | Errno::ACCESS),
+                    Ok(read) => read.as_deref() == Some(OWN),
+                };
+                if what == "open to read" && !fine {
+                    faults.push(format!("{when}: B was told {result:?}"));
+                }
+                if let Ok(Some(read)) = result
+                    && read.starts_with(&SECRET[..8])
+                {
+                    faults.push(format!("{when}: B read what is A's"));
+                }
+            }
+            world.b.close(fd).must("B closes");
+            let owned = before.owner == (A.uid, A.gid) && before.mode == 0o600;
+            assert!(owned && before.bytes.as_deref() == Ok(SECRET), "{when}: {before:?}");
+            faults.extend(before.differs(&Entry::of(&mut world.root, &path), &when));
+            precious.push((name, before));
+        }
+    }
+    world.check_both(&precious, &mut faults);
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+in_both_modes!(p14_isolation_of_path_descriptors);
