@@ -118,6 +118,8 @@ pub(super) struct Live {
     pub(super) same_as: Option<Published>,
     /// The put of which it is the next version, if it is the same file.
     pub(super) began: Option<Stamp>,
+    /// It was renamed over what is published under its name: that is its to replace, and nobody else's to write.
+    pub(super) renamed: bool,
     /// The put that it may replace: what it began from, or has published last. What replaces that at its name may belong to
     /// somebody who does not let its writer replace it.
     pub(super) base: Option<Stamp>,
@@ -174,6 +176,7 @@ impl Live {
             attrs_moved: false,
             same_as: start.same_as,
             began: start.base,
+            renamed: false,
             base: start.base,
             link: start.link,
             synced: false,

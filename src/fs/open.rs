@@ -44,6 +44,11 @@ impl Wish {
         self.tried != Try::First
     }
 
+    /// Reports whether it writes, were it only by emptying the file.
+    pub(super) fn writes(&self) -> bool {
+        self.flags.write || self.flags.truncate
+    }
+
     /// Returns what it needs the permission bits to allow: 4 to read, 2 to write.
     pub(super) fn wants(&self) -> u32 {
         let OpenFlags { read, write, truncate, .. } = self.flags;
@@ -356,7 +361,7 @@ impl Filesystem {
                 self.permits(&wish.caller, &seen.entry.attrs, wish.wants()).is_ok()
             });
         NameFound {
-            bound: bound || hidden,
+            bound: (bound || hidden) && !(wish.writes() && state.has_successor(spot)),
             own: state.own_live(spot, seen.as_ref(), wish.who).is_some_and(|id| !is_it(&id)),
             joinable: state
                 .joinable(spot, seen.as_ref(), wish.who, wish.flags)

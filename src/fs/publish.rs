@@ -234,7 +234,7 @@ impl Filesystem {
             return Ok(());
         };
         let _one_at_a_time = lock.lock();
-        let (source, synced) = {
+        let (source, synced, size) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
             let now = Mark::of(live.file())?;
@@ -244,8 +244,16 @@ impl Filesystem {
                 return Ok(());
             }
             live.settling = true;
-            (Arc::clone(&live.source), live.synced)
+            (Arc::clone(&live.source), live.synced, now.size)
         };
+        // Before all of it is read: a file of holes may be as large as anybody likes.
+        if size > 0 && !self.0.rooms.ledger.room().admits(size) {
+            if let Some(live) = self.0.state.lock().lives.get_mut(id) {
+                live.settled();
+            }
+            let op = "no room for a closed file below the limit of the cache";
+            return Err(self.give_up_file(id, &Error::new(Kind::NoSpace, op)));
+        }
         let done = self.digest_and_announce(id, caller, held, seen, &source, synced);
         let done = done.map_err(|error| self.give_up_file(id, &error));
         if let Some(live) = self.0.state.lock().lives.get_mut(id) {
@@ -268,13 +276,6 @@ impl Filesystem {
         let digested = digest_of(file, seen).map_err(|e| Error::io("digest a closed file", e))?;
         if let Some(live) = self.0.state.lock().lives.get(id) {
             live.measure();
-        }
-        let size = digested.mark.size;
-        if size > 0 && !self.0.rooms.ledger.room().admits(size) {
-            return Err(Error::new(
-                Kind::NoSpace,
-                "no room for a closed file below the limit of the cache",
-            ));
         }
         if synced {
             file.sync_all().map_err(|e| Error::io("sync a closed file", e))?;
@@ -341,7 +342,7 @@ impl Filesystem {
         let Some(live) = live.filter(|live| !live.is_dropped()) else { return Ok(true) };
         live.attrs = entry.attrs.clone();
         live.attrs_moved = false;
-        (live.began, live.base) = (stamp, stamp);
+        (live.began, live.base, live.renamed) = (stamp, stamp, false);
         let ino = live.ino;
         let size = digested.mark.size;
         live.set_stage(Stage::Published(Box::new(Version {
@@ -377,7 +378,7 @@ impl Filesystem {
     /// to if it asked now.
     fn may_replace(&self, live: &Live, seen: Option<&Seen>, caller: Option<&Caller>) -> bool {
         let Some(seen) = seen else { return true };
-        if seen.stamp == live.base {
+        if live.renamed || seen.stamp == live.base {
             return true;
         }
         let owner = Caller { uid: live.attrs.uid, gid: live.attrs.gid, tid: 0 };

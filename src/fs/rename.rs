@@ -211,6 +211,7 @@ impl Filesystem {
                 live.fresh |= live.clean.size > 0;
                 // It replaces what is published there, and is another file.
                 live.began = None;
+                live.renamed = to.seen.is_some();
                 live.base = to.seen.as_ref().and_then(|seen| seen.stamp);
             }
         }

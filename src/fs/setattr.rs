@@ -151,7 +151,7 @@ impl Filesystem {
         let (Some(spot), Some(published)) = (&base.spot, &base.published) else {
             return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         };
-        if own != Some(published.stamp) {
+        if own != Some(published.stamp) || state.has_successor(spot) {
             return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         }
         // Others write it: it is cut with what they write.
@@ -206,6 +206,9 @@ impl Filesystem {
     /// Publishes a version of another size at once; returns false where the name has another version by now.
     async fn publish_resized(&self, wish: &Wish, ino: Ino, base: Base, size: u64) -> Reply<bool> {
         self.wait_for_room().await?;
+        if !self.0.rooms.ledger.room().admits(size) {
+            return Err(Errno::ENOSPC);
+        }
         // Of a larger file only the beginning is needed.
         let copy = base.copy.clone().filter(|copy| !matches!(copy, Copied::Blob(..)) || size > 0);
         let (file, staged) = self.stage_copy(copy).await?;

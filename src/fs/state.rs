@@ -133,6 +133,13 @@ impl State {
         self.names.lives(spot).iter().any(|id| self.is_unpublished(*id, spot))
     }
 
+    /// Reports whether a file that is still written was renamed over what is published under a name: for whoever walks
+    /// to the name, that has gone.
+    pub(super) fn has_successor(&self, spot: &Spot) -> bool {
+        let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
+        lives.any(|live| live.renamed && !live.is_dropped())
+    }
+
     /// Reports whether a live file is not what its name leads everybody to.
     pub(super) fn is_unpublished(&self, id: LiveId, spot: &Spot) -> bool {
         self.lives

@@ -525,3 +525,17 @@ fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
     assert!(held <= 16, "{held} MiB on disk");
 }
 in_both_modes!(limits_a_file_of_holes_is_refused_at_once);
+
+/// `truncate` of a name to more than the tier holds is refused at once too.
+fn limits_a_name_grown_beyond_the_tier_is_refused_at_once(io: Io) {
+    let (site, old, mut hand) = (Site::alone(), content(1, 0, 50_000), Hand::new());
+    let node = Node::start(&site, "m", None, Options::new(io).alone());
+    hand.put(&node.at("old"), &old).must("put");
+    let begun = now();
+    assert_eq!(hand.truncate(&node.at("old"), 8 << 40), Err(Errno::NOSPC));
+    let ms = begun.elapsed().as_millis();
+    assert!(ms < AT_ONCE_MS, "refused after {ms} ms");
+    assert_eq!(hand.get(&node.at("old")), Ok(old));
+}
+in_both_modes!(limits_a_name_grown_beyond_the_tier_is_refused_at_once);
+

@@ -14,7 +14,7 @@ use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
 
 pub(super) const OWN: &[u8] = b"what B wrote itself";
 pub(super) const SECRET: &[u8] = b"A's secret, for nobody else";
-const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
+pub(super) const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 /// How often a call is tried until the kernel relies on what it was told before.
 const TRIES: usize = 3;
 /// How long a change that was announced may take to arrive at a node whose kernel is not answered.

@@ -5,7 +5,7 @@
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::p14::{BY_PATH, OWN, SECRET};
+use super::p14::{BY_PATH, OWN, READ_WRITE, SECRET};
 use super::users::{A, Entry, World};
 use crate::harness::hand::IN_PLACE;
 use crate::harness::{Hand, Io, Must as _, in_both_modes};
@@ -76,3 +76,46 @@ fn p14_isolation_of_path_descriptors(io: Io) {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 in_both_modes!(p14_isolation_of_path_descriptors);
+
+/// A renames the file that it still writes over one that B has open: what B does by its descriptor, it does to its own.
+fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_files_renamed_before_their_close")
+    else {
+        return;
+    };
+    let (first, rest) = SECRET.split_at(10);
+    let (mut faults, mut precious) = (Vec::new(), Vec::new());
+    let further = BY_PATH.into_iter().filter(|(what, _)| *what != "open to read");
+    let ways: Vec<_> = further.collect();
+    for (flags, word) in [(IN_PLACE, "WRONLY"), (READ_WRITE | OFlags::TRUNC, "RDWR")] {
+        for (what, act) in &ways {
+            let when = format!("{what}, A writes {word}");
+            let name = format!("open/{}", when.replace([' ', ','], "-"));
+            let (path, tmp) = (world.cluster.a.at(&name), world.cluster.a.at("open/tmp"));
+            world.b.make(&path, 0o644, OWN).must("B's file");
+            let fd = world.b.open(&path, OFlags::RDONLY, 0).must("B opens its file");
+            let writing = world.a.open(&tmp, flags, 0o600).must("A creates");
+            world.a.write(writing, first).must("A writes");
+            world.a.rename(&tmp, &path).must("A renames what it writes");
+            for _ in 0..2 {
+                if let Ok(Some(read)) = act(&mut world.b, &Hand::proc_path(fd))
+                    && read.starts_with(&SECRET[..8])
+                {
+                    faults.push(format!("{when}: B read what is A's"));
+                }
+            }
+            world.a.write(writing, rest).must("A writes the rest");
+            world.a.close(writing).must("A closes");
+            let closed = Entry::of(&mut world.root, &path);
+            let owned = closed.owner == (A.uid, A.gid) && closed.mode == 0o600;
+            if !owned || closed.bytes.as_deref() != Ok(SECRET) || !closed.xattrs.is_empty() {
+                faults.push(format!("{when}: A's file became {closed:?}"));
+            }
+            world.b.close(fd).must("B closes");
+            precious.push((name, Entry { bytes: Ok(SECRET.to_vec()), ..closed }));
+        }
+    }
+    world.check_both(&precious, &mut faults);
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+in_both_modes!(p14_isolation_of_files_renamed_before_their_close);
