@@ -41,7 +41,7 @@ impl Filesystem {
         let now = self.0.rooms.clock.mono();
         let ended = self.0.state.lock().retries.end_at(caller.tid, &spot, now);
         self.give_up_seat(ended.1);
-        let wish = Wish { caller: *caller, who, flags, tried: ended.0 };
+        let wish = Wish { caller: *caller, who, flags, tried: ended.0, patient: true };
         let attrs = match self.attrs_for_new(parent, caller, mode) {
             Ok(attrs) => attrs,
             Err(errno) => return Err(errno).into(),

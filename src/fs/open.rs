@@ -27,6 +27,9 @@ use crate::namespace::Entry;
 
 /// How often an open is decided anew because something moved meanwhile.
 pub(super) const DECIDE_TRIES_MAX: u32 = 64;
+/// How long a reader waits for the end of a file that all have closed and that was stored to through a mapping: the
+/// kernel's word of the last `munmap` comes after that has returned.
+const MAPPING_ENDS_MAX: Duration = Duration::from_millis(100);
 
 /// How an inode is to be opened.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +39,8 @@ pub(super) struct Wish {
     pub(super) flags: OpenFlags,
     /// Whether its thread was told to look again just before.
     pub(super) tried: Try,
+    /// It has not waited yet for the end of a file that was stored to through a mapping.
+    pub(super) patient: bool,
 }
 
 impl Wish {
@@ -79,6 +84,8 @@ pub(super) enum Step {
     },
     /// A live file has to be begun.
     Begin(Box<Base>),
+    /// It is decided again when this moves, or after a moment.
+    Linger(watch::Receiver<()>),
     /// It is decided again when this moves.
     Wait(watch::Receiver<()>),
     /// It is decided again when this moves, or when the published bytes of the live file are kept elsewhere.
@@ -96,7 +103,7 @@ impl Filesystem {
             let now = self.0.rooms.clock.mono();
             self.0.state.lock().retries.end(caller.tid, ino, now)
         };
-        let wish = Wish { caller: *caller, who, flags, tried };
+        let wish = Wish { caller: *caller, who, flags, tried, patient: true };
         let kept = Kept { fs: self.clone(), retry };
         match self.open_file_as(ino, &wish) {
             Answer::Now(reply) => self.told(ino, &wish, reply).into(),
@@ -178,7 +185,8 @@ impl Filesystem {
     }
 
     async fn open_in_time(&self, ino: Ino, wish: &Wish, first: Step) -> Reply<Opened> {
-        let writes = wish.flags.write || wish.flags.truncate;
+        let writes = wish.writes();
+        let mut wish = *wish;
         let mut left = if writes { self.0.rules.deadline } else { self.0.rules.open_wait };
         let mut step = first;
         for _ in 0..DECIDE_TRIES_MAX {
@@ -186,25 +194,29 @@ impl Filesystem {
                 Step::Done(reply) => return reply,
                 Step::Blob { digest, size, aside } => {
                     return match self.obtain(digest, size).await {
-                        Ok(blob) => Ok(self.opened_blob(ino, wish, blob, aside)),
+                        Ok(blob) => Ok(self.opened_blob(ino, &wish, blob, aside)),
                         Err(errno) => {
                             self.uncount_open(ino);
-                            Err(self.miss(ino, wish, errno))
+                            Err(self.miss(ino, &wish, errno))
                         }
                     };
                 }
-                Step::Begin(base) => match self.begin_in_time(ino, wish, *base).await {
+                Step::Begin(base) => match self.begin_in_time(ino, &wish, *base).await {
                     Ok(Some(opened)) => return Ok(opened),
                     Ok(None) => {}
                     Err(errno) => return Err(errno),
                 },
+                Step::Linger(mut moved) => {
+                    clock::within(MAPPING_ENDS_MAX, moved.changed()).await;
+                    wish.patient = false;
+                }
                 Step::Wait(mut moved) => {
                     let late = if writes { Errno::ETIMEDOUT } else { Errno::ENOENT };
                     left = self.wait_for(&mut moved, left).await.ok_or(late)?;
                 }
                 Step::Settle(id, mut moved) => self.settle_or_keep(id, &mut moved).await,
             }
-            step = self.step(ino, wish);
+            step = self.step(ino, &wish);
         }
         Err(Errno::EBUSY)
     }
@@ -246,7 +258,11 @@ impl Filesystem {
         match plan {
             Plan::Fail(errno) => Step::Done(Err(errno)),
             Plan::LookAgain => Step::Done(Err(Errno::ESTALE)),
-            Plan::Read => self.read_version(state, ino, wish),
+            Plan::Read => match state.unmapped(ino) {
+                Some((moved, true)) => Step::Wait(moved),
+                Some((moved, false)) if wish.patient => Step::Linger(moved),
+                _ => self.read_version(state, ino, wish),
+            },
             Plan::ReadLive => match live.and_then(|id| state.lives.get(id)) {
                 Some(live) => {
                     let source = Arc::clone(&live.source);

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use hearthfs_mount::{Handle, Ino, OpenFlags};
 use parking_lot::MutexGuard;
+use tokio::sync::watch;
 
 use super::handles::{Handles, OpenFile};
 use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
-use super::live::{Lives, Stage};
+use super::live::{Live, Lives, Stage};
 use super::locks::Locks;
 use super::lookup::Seen;
 use super::names::Names;
@@ -131,6 +132,18 @@ impl State {
     /// Reports whether a live file stands under a name that is no entry there.
     pub(super) fn has_private(&self, spot: &Spot) -> bool {
         self.names.lives(spot).iter().any(|id| self.is_unpublished(*id, spot))
+    }
+
+    /// Returns what tells of the end of a file that all have closed, that was stored to through a mapping since, and whose
+    /// older version is this inode; true if the end has come and is being published.
+    pub(super) fn unmapped(&self, ino: Ino) -> Option<(watch::Receiver<()>, bool)> {
+        let spot = self.names.inode(ino)?.place()?;
+        let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
+        let ends = |live: &&Live| {
+            let ends = live.writers > 0 || live.settling;
+            live.stored && live.open == 0 && ends && live.is_private() && live.wrote()
+        };
+        lives.find(ends).map(|live| (live.moved.subscribe(), live.settling))
     }
 
     /// Reports whether a file that is still written was renamed over what is published under a name: for whoever walks

@@ -538,4 +538,3 @@ fn limits_a_name_grown_beyond_the_tier_is_refused_at_once(io: Io) {
     assert_eq!(hand.get(&node.at("old")), Ok(old));
 }
 in_both_modes!(limits_a_name_grown_beyond_the_tier_is_refused_at_once);
-
