@@ -2,8 +2,8 @@
 //!
 //! Owns the lock that all daemons of one user find who mount at one place, whatever their cache and runtime
 //! directories: a file that is named after the place, in a directory that belongs to that user alone. Must
-//! never lie where another user can open it: to hold a lock takes no more than that, and whoever holds this
-//! one keeps an unmount waiting. Must never be all that keeps two daemons apart: those of two users do not
+//! never lie where another user can open it: to hold a lock takes no more than that, and a process that holds
+//! this one keeps an unmount waiting. Must never be all that keeps two daemons apart: those of two users do not
 //! share it, and there may be no such directory.
 
 use std::fs::File;
@@ -57,7 +57,7 @@ impl Held {
                 Ok(()) if file.metadata().is_ok_and(|about| about.nlink() > 0) => {
                     return Some(Self { _file: file, dir, name });
                 }
-                // Whoever held it has taken the file away.
+                // The process that held it has removed the file.
                 Ok(()) => file = open_file(&dir, &name).ok()?,
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {
                     #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; limited")]

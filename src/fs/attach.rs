@@ -28,7 +28,7 @@ impl Filesystem {
         let io = match settle_mode(state, ino, &source, default) {
             Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
             // The kernel counts by the inode what stands aside there, and sets its size to 0 when it finishes an
-            // open that empties: whoever reads through the page cache could be given too little.
+            // open that empties: a reader through the page cache could be given too little.
             Mode::Cached if wish.flags.direct || state.is_shaken(ino, wish.who) => Io::Direct,
             Mode::Cached => Io::Cached { keep: true },
             Mode::Direct => Io::Direct,
@@ -61,7 +61,7 @@ impl Filesystem {
     /// Makes a handle on an inode that writes another live file of its name.
     pub(super) fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Step {
         match state.lives.get(id) {
-            // Whoever joined now would change what is being digested, or is about to be a blob.
+            // A writer that joined now would change what is being digested, or is about to be a blob.
             Some(live) if live.settling => return Step::Wait(live.moved.subscribe()),
             Some(live) if live.version().is_some() => {
                 return Step::Settle(id, live.moved.subscribe());

@@ -1,7 +1,7 @@
 //! The decision what an open comes to.
 //!
 //! A pure function of what the inode is, what else its name has, and who asks how. Owns no state, takes no
-//! lock, does no I/O; whoever carries the plan out must decide again under the lock in which it acts.
+//! lock, does no I/O; the caller that carries the plan out must decide again under the lock in which it acts.
 
 use hearthfs_mount::Errno;
 
@@ -169,7 +169,7 @@ fn write_live(asked: Asked, live: LiveIs) -> Plan {
     if live.stage == StageIs::Dropped {
         return again_or(Plan::Aside { named: false });
     }
-    // Whoever joined now would change what is being digested.
+    // A writer that joined now would change what is being digested.
     if live.settling {
         return Plan::Wait;
     }

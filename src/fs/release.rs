@@ -76,7 +76,7 @@ impl Filesystem {
         last
     }
 
-    /// Ends a live file for which nobody came, on a thread of its own.
+    /// Ends a live file for which nobody came. Runs on the calling thread.
     pub(super) fn finish_soon(&self, id: LiveId) {
         let last = {
             let mut state = self.0.state.lock();

@@ -320,9 +320,10 @@ impl Filesystem {
     /// Returns the paths of the version that a live file began from, while that is what its name has.
     fn paths_begun_from(&self, state: &State, live: &Live) -> Vec<TreePath> {
         let path = live.place().and_then(|spot| state.names.path_of(spot));
-        let Some(path) = path.filter(|_| live.base.is_some()) else { return Vec::new() };
+        let Some(path) = path.filter(|_| live.began.is_some()) else { return Vec::new() };
         self.0.rooms.ledger.read(|fold| match seen_in(fold, &path) {
-            Some(seen) if seen.stamp == live.base => {
+            // Not `base`: after a rename over a name, that is the stamp of another file, perhaps of another user.
+            Some(seen) if seen.stamp == live.began => {
                 let links = seen.entry.link.into_iter().flat_map(|group| fold.links(group));
                 let mut paths: Vec<TreePath> = links.cloned().chain([path]).collect();
                 paths.sort();

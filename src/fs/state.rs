@@ -1,7 +1,8 @@
 //! The state under the room's one lock: names, live files, handles, locks of names, retries.
 //!
 //! Owns the steps in which these move together. Must never be held while the disk is used, but for a look at
-//! the size and time of an open file.
+//! the size and time of an open file, the setting of its time, and the removal of a staged file that will
+//! never be an entry.
 
 use std::sync::Arc;
 
