@@ -12,7 +12,6 @@ use super::handles::{Bytes, OpenFile};
 use super::inode::{LiveId, Mode, Source};
 use super::open::{Step, Wish};
 use super::state::State;
-use super::who::Who;
 
 impl Filesystem {
     /// Makes a handle that cannot write, on the file of its inode.
@@ -33,14 +32,14 @@ impl Filesystem {
             Mode::Cached => Io::Cached { keep: true },
             Mode::Direct => Io::Direct,
         };
-        let handle = state.add_file(reader(ino, wish.who, Bytes::Source(source)));
+        let handle = state.add_file(reader(ino, wish, Bytes::Source(source)));
         Opened { handle, io, no_flush: true }
     }
 
     /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
-    pub(super) fn attach_bytes(state: &mut State, ino: Ino, who: Who, bytes: Bytes) -> Opened {
+    pub(super) fn attach_bytes(state: &mut State, ino: Ino, wish: &Wish, bytes: Bytes) -> Opened {
         let io = beside(state, ino);
-        let handle = state.add_file(reader(ino, who, bytes));
+        let handle = state.add_file(reader(ino, wish, bytes));
         Opened { handle, io, no_flush: true }
     }
 
@@ -112,6 +111,7 @@ impl Filesystem {
         let handle = state.add_file(OpenFile {
             ino,
             who,
+            user: wish.caller.uid,
             write: true,
             to_the_end: flags.append && !matches!(io, Io::Passthrough(_)),
             bytes: Bytes::Source(source),
@@ -128,10 +128,11 @@ impl Filesystem {
     }
 }
 
-fn reader(ino: Ino, who: Who, bytes: Bytes) -> OpenFile {
+fn reader(ino: Ino, wish: &Wish, bytes: Bytes) -> OpenFile {
     OpenFile {
         ino,
-        who,
+        who: wish.who,
+        user: wish.caller.uid,
         write: false,
         to_the_end: false,
         bytes,

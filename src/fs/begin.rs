@@ -145,20 +145,16 @@ impl Filesystem {
     /// Makes a staging file with a copy of what there is.
     pub(super) async fn stage_copy(&self, copy: Option<Copied>) -> Reply<(File, StagedPath)> {
         let Some(copy) = copy else { return self.stage() };
-        let from = match copy {
-            Copied::Blob(digest, size) => Ok((self.obtain(digest, size).await?, size)),
-            Copied::File(source) => Err(source),
+        let (from, size) = match copy {
+            Copied::Blob(digest, size) => (self.obtain(digest, size).await?, Some(size)),
+            Copied::File(source) => (source, None),
         };
         let this = self.clone();
         crate::task::blocking(move || {
             let (file, staged) = this.stage()?;
-            match from {
-                Ok((blob, size)) => copy_bytes(&blob.file, &file, size)?,
-                Err(source) => {
-                    let from = source.backing.file();
-                    copy_bytes(from, &file, from.metadata()?.len())?;
-                }
-            }
+            let from = from.backing.file();
+            let size = size.map_or_else(|| from.metadata().map(|found| found.len()), Ok)?;
+            copy_bytes(from, &file, size)?;
             set_mtime(&file, UNTOUCHED)?;
             Ok((file, staged))
         })

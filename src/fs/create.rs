@@ -39,8 +39,11 @@ impl Filesystem {
         let spot: Spot = (parent, name.into());
         let who = self.0.callers.who(caller);
         let now = self.0.rooms.clock.mono();
-        let ended = self.0.state.lock().retries.end_at(caller.tid, &spot, now);
+        let ended = self.0.state.lock().retries.end_at(caller, &spot, now);
         self.give_up_seat(ended.1);
+        if !self.0.state.lock().handles.has_room(caller.uid) {
+            return Err(Errno::ENFILE).into();
+        }
         let wish = Wish { caller: *caller, who, flags, tried: ended.0, patient: true };
         let attrs = match self.attrs_for_new(parent, caller, mode) {
             Ok(attrs) => attrs,
@@ -118,7 +121,7 @@ impl Filesystem {
             let now = self.0.rooms.clock.mono();
             let flags = wish.flags.write.then_some(wish.flags);
             let mut state = self.0.state.lock();
-            state.retries.begin(wish.caller.tid, vec![spot.clone()], None, flags, now);
+            state.retries.begin(&wish.caller, vec![spot.clone()], None, flags, now);
             return Err(Errno::ESTALE).into();
         }
         // It has looked again already, and the name has come since.

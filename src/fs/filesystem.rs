@@ -12,10 +12,11 @@ use tokio::sync::Notify;
 
 use super::inode::{LiveId, Spot};
 use super::live::Live;
+use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
 use crate::clock::{self, Clock};
-use crate::local::{Blobs, Staging};
+use crate::local::{Blobs, Staging, descriptors_for_programs};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Time};
@@ -77,6 +78,7 @@ pub(super) struct Inner {
     pub(super) rooms: Rooms,
     pub(super) rules: Rules,
     pub(super) callers: Callers,
+    pub(super) recent: Recent,
     passthrough: AtomicBool,
     invalidator: Mutex<Option<Invalidator>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
@@ -97,11 +99,13 @@ impl Filesystem {
     /// Builds a file system over its rooms.
     pub fn new(rooms: Rooms, rules: Rules) -> Self {
         let callers = Callers::new(Arc::clone(&rooms.tasks));
+        let recent = Recent::new(rooms.blobs.usage().limit, descriptors_for_programs());
         let fs = Self(Arc::new(Inner {
-            state: Mutex::new(State::new()),
+            state: Mutex::new(State::new(descriptors_for_programs())),
             rooms,
             rules,
             callers,
+            recent,
             passthrough: AtomicBool::new(false),
             invalidator: Mutex::new(None),
             told: Mutex::new(0),

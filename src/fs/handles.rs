@@ -9,8 +9,14 @@ use std::sync::Arc;
 use hearthfs_mount::{Handle, Ino};
 
 use super::inode::{LiveId, Source};
+use super::shares::Shares;
 use super::who::Who;
 use crate::namespace::Kind;
+
+/// The most files and directories that are open.
+const OPEN_MAX: u64 = 1 << 20;
+/// The most names that open directories keep, of all listings.
+const LISTED_MAX: u64 = 1 << 22;
 
 /// What a handle reads and writes when its calls come to us.
 #[derive(Debug, Clone)]
@@ -35,8 +41,10 @@ impl Bytes {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) ino: Ino,
-    /// Who opened it.
+    /// The process that opened it.
     pub(super) who: Who,
+    /// The user that it counts for.
+    pub(super) user: u32,
     pub(super) write: bool,
     /// Writes go to the end of the file, wherever the kernel believes that to be.
     pub(super) to_the_end: bool,
@@ -73,18 +81,38 @@ pub(super) struct Listed {
 pub(super) struct OpenDir {
     pub(super) ino: Ino,
     pub(super) who: Who,
+    /// The user that it counts for.
+    pub(super) user: u32,
     pub(super) names: Option<Arc<Vec<Listed>>>,
 }
 
 /// Everything that is open.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Handles {
     files: HashMap<Handle, OpenFile>,
     dirs: HashMap<Handle, OpenDir>,
+    open: Shares,
+    listed: Shares,
     next: u64,
 }
 
 impl Handles {
+    /// Makes empty tables for a process that may have `descriptors` open: every open file can need one.
+    pub(super) fn new(descriptors: u64) -> Self {
+        Self {
+            files: HashMap::new(),
+            dirs: HashMap::new(),
+            open: Shares::new(descriptors.min(OPEN_MAX)),
+            listed: Shares::new(LISTED_MAX),
+            next: 0,
+        }
+    }
+
+    /// Reports whether a user may open one more.
+    pub(super) fn has_room(&self, user: u32) -> bool {
+        self.open.has_room(user)
+    }
+
     fn fresh(&mut self) -> Handle {
         self.next += 1;
         Handle(self.next)
@@ -92,12 +120,14 @@ impl Handles {
 
     pub(super) fn add_file(&mut self, file: OpenFile) -> Handle {
         let handle = self.fresh();
+        self.open.add(file.user, 1);
         self.files.insert(handle, file);
         handle
     }
 
     pub(super) fn add_dir(&mut self, dir: OpenDir) -> Handle {
         let handle = self.fresh();
+        self.open.add(dir.user, 1);
         self.dirs.insert(handle, dir);
         handle
     }
@@ -114,16 +144,27 @@ impl Handles {
         self.dirs.get(&handle)
     }
 
-    pub(super) fn dir_mut(&mut self, handle: Handle) -> Option<&mut OpenDir> {
-        self.dirs.get_mut(&handle)
+    /// Keeps the names of a listing with its handle, in place of those that it had; returns whether its user may
+    /// have so many.
+    pub(super) fn keep_names(&mut self, handle: Handle, names: &Arc<Vec<Listed>>) -> bool {
+        let Some(dir) = self.dirs.get_mut(&handle) else { return true };
+        let count = |names: &Arc<Vec<Listed>>| names.len() as u64;
+        self.listed.give_back(dir.user, dir.names.as_ref().map_or(0, count));
+        dir.names = Some(Arc::clone(names)).filter(|_| self.listed.take(dir.user, count(names)));
+        dir.names.is_some()
     }
 
     pub(super) fn remove_file(&mut self, handle: Handle) -> Option<OpenFile> {
-        self.files.remove(&handle)
+        let file = self.files.remove(&handle)?;
+        self.open.give_back(file.user, 1);
+        Some(file)
     }
 
     pub(super) fn remove_dir(&mut self, handle: Handle) -> Option<OpenDir> {
-        self.dirs.remove(&handle)
+        let dir = self.dirs.remove(&handle)?;
+        self.open.give_back(dir.user, 1);
+        self.listed.give_back(dir.user, dir.names.as_ref().map_or(0, |names| names.len() as u64));
+        Some(dir)
     }
 
     /// Counts the open files.

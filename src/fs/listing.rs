@@ -26,25 +26,28 @@ const TOLD_AT_ONCE: usize = 64;
 impl Filesystem {
     pub(super) fn open_directory(&self, caller: &Caller, ino: Ino) -> Answer<Handle> {
         self.0.rooms.freshness.note_activity();
-        let who = self.0.callers.who(caller);
+        let (who, user) = (self.0.callers.who(caller), caller.uid);
         if self.0.rooms.freshness.ready() {
-            return self.attach_directory(ino, who).into();
+            return self.attach_directory(ino, who, user).into();
         }
         let this = self.clone();
         Answer::later(async move {
             this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
-            this.attach_directory(ino, who)
+            this.attach_directory(ino, who, user)
         })
     }
 
-    fn attach_directory(&self, ino: Ino, who: Who) -> Reply<Handle> {
+    fn attach_directory(&self, ino: Ino, who: Who, user: u32) -> Reply<Handle> {
         let mut state = self.0.state.lock();
+        if !state.handles.has_room(user) {
+            return Err(Errno::ENFILE);
+        }
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         if !matches!(inode.node, Node::Directory) {
             return Err(Errno::ENOTDIR);
         }
         state.count_open(ino);
-        Ok(state.handles.add_dir(OpenDir { ino, who, names: None }))
+        Ok(state.handles.add_dir(OpenDir { ino, who, user, names: None }))
     }
 
     pub(super) fn release_directory(&self, handle: Handle) {
@@ -148,10 +151,8 @@ impl Filesystem {
             (state.names.directory_path(ino), dir.who)
         };
         let names = Arc::new(path.map_or(Vec::new(), |path| self.names_in(ino, &path)));
-        if let Some(dir) = self.0.state.lock().handles.dir_mut(handle) {
-            dir.names = Some(Arc::clone(&names));
-        }
-        Ok((names, who))
+        let kept = self.0.state.lock().handles.keep_names(handle, &names);
+        if kept { Ok((names, who)) } else { Err(Errno::ENOMEM) }
     }
 
     /// Collects the names of a directory, in parts: nobody waits for a large one behind a lock.

@@ -16,13 +16,12 @@ use hearthfs_mount::{Errno, FlockKind, Handle, Ino, Reply};
 use tokio::sync::oneshot;
 
 use super::inode::Spot;
+use super::shares::Shares;
 
 /// The most locks that are held or waited for, of all names.
-const LOCKS_MAX: usize = 65_536;
+const LOCKS_MAX: u64 = 65_536;
 /// The most requests that wait: each looks now and then whether its caller has a signal.
-const WAITING_MAX: usize = 1024;
-/// How many of them may be one user's, so that nobody can keep all others from waiting.
-const WAITING_OF_USER_MAX: usize = 512;
+const WAITING_MAX: u64 = 1024;
 
 /// Number of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -60,6 +59,13 @@ struct Waiter {
     give: oneshot::Sender<()>,
 }
 
+/// A lock that is held.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    exclusive: bool,
+    user: u32,
+}
+
 /// The lock of one name.
 #[derive(Debug, Default)]
 struct Table {
@@ -67,8 +73,8 @@ struct Table {
     names: Vec<Spot>,
     /// Open files that belong here.
     members: usize,
-    /// Who holds it, and whether alone.
-    held: HashMap<Handle, bool>,
+    /// The open files that hold it.
+    held: HashMap<Handle, Hold>,
     /// Who waits for it, the first first.
     waiting: VecDeque<Waiter>,
 }
@@ -77,38 +83,8 @@ impl Table {
     fn admits(&self, handle: Handle, exclusive: bool) -> bool {
         let others = self.held.len() - usize::from(self.held.contains_key(&handle));
         // Whoever holds it alone is the only one.
-        let alone = self.held.iter().next().is_some_and(|(_, alone)| *alone);
+        let alone = self.held.iter().next().is_some_and(|(_, hold)| hold.exclusive);
         others == 0 || !(exclusive || alone)
-    }
-}
-
-/// How many requests wait.
-#[derive(Debug, Default)]
-struct Waiting {
-    all: usize,
-    of_user: HashMap<u32, usize>,
-}
-
-impl Waiting {
-    /// Counts one more, if there is room.
-    fn begin(&mut self, user: u32) -> bool {
-        let of_user = self.of_user.get(&user).copied().unwrap_or(0);
-        let room = self.all < WAITING_MAX && of_user < WAITING_OF_USER_MAX;
-        if room {
-            self.all += 1;
-            self.of_user.insert(user, of_user + 1);
-        }
-        room
-    }
-
-    fn end(&mut self, user: u32) {
-        self.all -= 1;
-        if let Some(count) = self.of_user.get_mut(&user) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_user.remove(&user);
-            }
-        }
     }
 }
 
@@ -120,7 +96,7 @@ struct Member {
 }
 
 /// The locks of all names.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Locks {
     tables: HashMap<TableId, Table>,
     names: HashMap<Spot, TableId>,
@@ -128,9 +104,25 @@ pub(super) struct Locks {
     /// The table of each inode that is open, and how often it is: a file without a name can be opened
     /// again, through `/proc/self/fd`.
     inodes: HashMap<Ino, (TableId, usize)>,
-    held: usize,
-    waiting: Waiting,
+    /// Locks that are held or waited for.
+    shares: Shares,
+    /// Those that are waited for.
+    waiting: Shares,
     last: u64,
+}
+
+impl Default for Locks {
+    fn default() -> Self {
+        Self {
+            tables: HashMap::new(),
+            names: HashMap::new(),
+            members: HashMap::new(),
+            inodes: HashMap::new(),
+            shares: Shares::new(LOCKS_MAX),
+            waiting: Shares::new(WAITING_MAX),
+            last: 0,
+        }
+    }
 }
 
 impl Locks {
@@ -173,11 +165,12 @@ impl Locks {
         }
         let Some(table) = self.tables.get_mut(&id) else { return };
         table.members -= 1;
-        let waiting = &mut self.waiting;
+        let (waiting, shares) = (&mut self.waiting, &mut self.shares);
         table.waiting.retain(|waiter| {
             let stays = waiter.ticket.handle != handle;
             if !stays {
-                waiting.end(waiter.user);
+                waiting.give_back(waiter.user, 1);
+                shares.give_back(waiter.user, 1);
             }
             stays
         });
@@ -207,7 +200,7 @@ impl Locks {
             FlockKind::Exclusive => true,
         };
         let table = self.tables.get(&id).ok_or(Errno::EBADF)?;
-        if table.held.get(&handle) == Some(&exclusive) {
+        if table.held.get(&handle).is_some_and(|hold| hold.exclusive == exclusive) {
             return Ok(Asked::Done);
         }
         let had = self.let_go(id, handle);
@@ -225,17 +218,17 @@ impl Locks {
         user: u32,
         exclusive: bool,
     ) -> Reply<Asked> {
-        if self.held + self.waiting.all >= LOCKS_MAX {
-            return Err(Errno::ENOLCK);
-        }
         let number = self.next();
         let table = self.tables.get_mut(&id).ok_or(Errno::EBADF)?;
+        if !self.shares.take(user, 1) {
+            return Err(Errno::ENOLCK);
+        }
         if table.admits(handle, exclusive) {
-            table.held.insert(handle, exclusive);
-            self.held += 1;
+            table.held.insert(handle, Hold { exclusive, user });
             return Ok(Asked::Done);
         }
-        if !self.waiting.begin(user) {
+        if !self.waiting.take(user, 1) {
+            self.shares.give_back(user, 1);
             return Err(Errno::EAGAIN);
         }
         let (give, given) = oneshot::channel();
@@ -254,7 +247,8 @@ impl Locks {
             return true;
         };
         if let Some(waiter) = table.waiting.remove(at) {
-            self.waiting.end(waiter.user);
+            self.waiting.give_back(waiter.user, 1);
+            self.shares.give_back(waiter.user, 1);
         }
         false
     }
@@ -306,10 +300,11 @@ impl Locks {
 
     /// Ends the lock of an open file, without serving those that wait. Returns whether there was one.
     fn let_go(&mut self, id: TableId, handle: Handle) -> bool {
-        let table = self.tables.get_mut(&id);
-        let had = table.is_some_and(|table| table.held.remove(&handle).is_some());
-        self.held -= usize::from(had);
-        had
+        let hold = self.tables.get_mut(&id).and_then(|table| table.held.remove(&handle));
+        if let Some(hold) = hold {
+            self.shares.give_back(hold.user, 1);
+        }
+        hold.is_some()
     }
 
     /// Gives the lock to those that wait for it, as far as it goes.
@@ -323,13 +318,16 @@ impl Locks {
                 continue;
             }
             let Some(waiter) = table.waiting.remove(at) else { return };
-            self.waiting.end(waiter.user);
+            let user = waiter.user;
+            self.waiting.give_back(user, 1);
             // Nobody listens once the daemon stops.
             if waiter.give.send(()).is_err() {
+                self.shares.give_back(user, 1);
                 continue;
             }
-            if table.held.insert(handle, exclusive).is_none() {
-                self.held += 1;
+            // Another thread may have asked by the same open file.
+            if let Some(hold) = table.held.insert(handle, Hold { exclusive, user }) {
+                self.shares.give_back(hold.user, 1);
             }
         }
     }
@@ -341,279 +339,4 @@ impl Locks {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: Handle = Handle(1);
-    const B: Handle = Handle(2);
-    const C: Handle = Handle(3);
-    const D: Handle = Handle(4);
-    const USER: u32 = 1000;
-
-    fn spot(name: &str) -> Spot {
-        (Ino::ROOT, name.as_bytes().into())
-    }
-
-    /// Opens a file by one name, each time on another inode, as versions are.
-    fn open(locks: &mut Locks, handle: Handle, name: &str) {
-        locks.open(handle, Ino(100 + handle.0), [spot(name)].iter(), None);
-    }
-
-    /// All four on one name.
-    fn four() -> Locks {
-        let mut locks = Locks::default();
-        for handle in [A, B, C, D] {
-            open(&mut locks, handle, "n");
-        }
-        locks
-    }
-
-    fn done(locks: &mut Locks, handle: Handle, kind: FlockKind) {
-        let asked = locks.ask(handle, USER, kind).expect("asked");
-        assert!(matches!(asked, Asked::Done), "{handle:?} {kind:?}");
-    }
-
-    fn waits(locks: &mut Locks, handle: Handle, kind: FlockKind) -> Waits {
-        match locks.ask(handle, USER, kind).expect("asked") {
-            Asked::Waits(waits) => waits,
-            Asked::Done => panic!("{handle:?} {kind:?} need not wait"),
-        }
-    }
-
-    /// Nothing is left once nobody has anything open.
-    fn end(mut locks: Locks) {
-        for handle in [A, B, C, D] {
-            locks.close(handle);
-        }
-        let sizes = [
-            locks.tables.len(),
-            locks.names.len(),
-            locks.members.len(),
-            locks.inodes.len(),
-            locks.held,
-            locks.waiting.all,
-            locks.waiting.of_user.len(),
-        ];
-        assert_eq!(sizes, [0; 7]);
-    }
-
-    use FlockKind::{Exclusive, Shared, Unlock};
-
-    #[test]
-    fn what_excludes_what() {
-        let table = [
-            (None, Shared, true),
-            (None, Exclusive, true),
-            (Some(Shared), Shared, true),
-            (Some(Shared), Exclusive, false),
-            (Some(Exclusive), Shared, false),
-            (Some(Exclusive), Exclusive, false),
-        ];
-        for (held, asked, given) in table {
-            let mut locks = four();
-            if let Some(held) = held {
-                done(&mut locks, A, held);
-                done(&mut locks, A, held);
-            }
-            let got = matches!(locks.ask(B, USER, asked), Ok(Asked::Done));
-            assert_eq!(got, given, "{held:?} {asked:?}");
-            end(locks);
-        }
-    }
-
-    #[test]
-    fn those_that_wait_are_served_in_their_order() {
-        let mut locks = four();
-        done(&mut locks, A, Exclusive);
-        let mut second = waits(&mut locks, B, Exclusive);
-        let mut third = waits(&mut locks, C, Exclusive);
-        done(&mut locks, A, Unlock);
-        assert!(second.given.try_recv().is_ok() && third.given.try_recv().is_err());
-        let mut last = waits(&mut locks, A, Shared);
-        locks.close(B);
-        assert!(third.given.try_recv().is_ok() && last.given.try_recv().is_err());
-        done(&mut locks, C, Unlock);
-        assert!(last.given.try_recv().is_ok());
-        end(locks);
-    }
-
-    #[test]
-    fn who_shares_passes_who_wants_it_alone() {
-        let mut locks = four();
-        done(&mut locks, A, Shared);
-        let mut alone = waits(&mut locks, B, Exclusive);
-        done(&mut locks, C, Shared);
-        done(&mut locks, A, Unlock);
-        assert!(alone.given.try_recv().is_err());
-        done(&mut locks, C, Unlock);
-        assert!(alone.given.try_recv().is_ok());
-        end(locks);
-    }
-
-    #[test]
-    fn all_that_share_are_served_together() {
-        let mut locks = four();
-        done(&mut locks, A, Exclusive);
-        let mut one = waits(&mut locks, B, Shared);
-        let mut alone = waits(&mut locks, C, Exclusive);
-        let mut other = waits(&mut locks, D, Shared);
-        done(&mut locks, A, Unlock);
-        assert!(one.given.try_recv().is_ok() && other.given.try_recv().is_ok());
-        assert!(alone.given.try_recv().is_err());
-        end(locks);
-    }
-
-    #[test]
-    fn a_change_lets_the_old_lock_go_first() {
-        let mut locks = four();
-        done(&mut locks, A, Exclusive);
-        let mut other = waits(&mut locks, B, Shared);
-        done(&mut locks, A, Shared);
-        assert!(other.given.try_recv().is_ok(), "both share");
-        // Who may not wait has lost the lock that he had.
-        let refused = waits(&mut locks, A, Exclusive);
-        assert!(!locks.give_up(refused.ticket));
-        done(&mut locks, B, Exclusive);
-        // Alone, the change comes before those that wait.
-        let mut queued = waits(&mut locks, C, Exclusive);
-        done(&mut locks, B, Shared);
-        done(&mut locks, B, Exclusive);
-        assert!(queued.given.try_recv().is_err());
-        end(locks);
-    }
-
-    #[test]
-    fn giving_up_tells_whether_the_lock_has_come() {
-        let mut locks = four();
-        done(&mut locks, A, Exclusive);
-        let second = waits(&mut locks, B, Exclusive);
-        let third = waits(&mut locks, C, Exclusive);
-        assert!(!locks.give_up(second.ticket));
-        done(&mut locks, A, Unlock);
-        assert!(locks.give_up(third.ticket), "it came");
-        assert!(matches!(locks.ask(A, USER, Shared), Ok(Asked::Waits(_))), "and stays");
-        end(locks);
-    }
-
-    #[test]
-    fn nobody_listens_any_more() {
-        let mut locks = four();
-        done(&mut locks, A, Exclusive);
-        drop(waits(&mut locks, B, Exclusive));
-        let mut third = waits(&mut locks, C, Exclusive);
-        locks.close(A);
-        assert!(third.given.try_recv().is_ok());
-        end(locks);
-    }
-
-    /// Which of the other files a lock of A's keeps out, after something has happened to the names.
-    #[test]
-    fn tables_go_with_names() {
-        type Act = fn(&mut Locks);
-        let table: [(&str, Act, [bool; 3]); 10] = [
-            ("nothing", |_| (), [true, false, false]),
-            ("rename", |l| l.rename(&spot("n"), &spot("x")), [true, false, true]),
-            ("rename over", |l| l.rename(&spot("m"), &spot("n")), [true, false, false]),
-            ("rename over another", |l| l.rename(&spot("n"), &spot("m")), [true, false, false]),
-            ("rename to itself", |l| l.rename(&spot("n"), &spot("n")), [true, false, false]),
-            ("unlink", |l| l.unlink(&spot("n")), [true, false, false]),
-            (
-                "unlink and rename back",
-                |l| {
-                    l.rename(&spot("n"), &spot("y"));
-                    l.unlink(&spot("y"));
-                },
-                [true, false, false],
-            ),
-            ("exchange", |l| l.exchange(&spot("n"), &spot("x")), [true, false, true]),
-            ("link", |l| l.link(&spot("n"), &spot("x")), [true, false, true]),
-            (
-                "link, and the first name goes",
-                |l| {
-                    l.link(&spot("n"), &spot("x"));
-                    l.unlink(&spot("n"));
-                },
-                [true, false, true],
-            ),
-        ];
-        for (what, act, kept_out) in table {
-            let mut locks = Locks::default();
-            for (handle, name) in [(A, "n"), (B, "n"), (C, "m")] {
-                open(&mut locks, handle, name);
-            }
-            done(&mut locks, A, Exclusive);
-            act(&mut locks);
-            open(&mut locks, D, "x");
-            let mut is_kept_out =
-                |handle| matches!(locks.ask(handle, USER, Shared), Ok(Asked::Waits(_)));
-            assert_eq!([B, C, D].map(&mut is_kept_out), kept_out, "{what}");
-            end(locks);
-        }
-    }
-
-    #[test]
-    fn the_next_file_with_a_name_starts_a_table() {
-        let mut locks = Locks::default();
-        open(&mut locks, A, "n");
-        done(&mut locks, A, Exclusive);
-        locks.unlink(&spot("n"));
-        open(&mut locks, B, "n");
-        done(&mut locks, B, Exclusive);
-        // The one that went is opened again by its inode, also when its name leads elsewhere by now.
-        locks.open(C, Ino(100 + A.0), [].iter(), Some(&spot("n")));
-        drop(waits(&mut locks, C, Shared));
-        locks.close(A);
-        assert!(locks.tables.len() == 2);
-        end(locks);
-    }
-
-    #[test]
-    fn a_version_that_was_replaced_shares_the_lock_of_its_name() {
-        let mut locks = Locks::default();
-        locks.open(A, Ino(7), [].iter(), Some(&spot("n")));
-        done(&mut locks, A, Shared);
-        open(&mut locks, B, "n");
-        drop(waits(&mut locks, B, Exclusive));
-        end(locks);
-    }
-
-    #[test]
-    fn names_of_one_file_share_a_table() {
-        let mut locks = Locks::default();
-        let both = [spot("n"), spot("m")];
-        open(&mut locks, A, "m");
-        locks.open(B, Ino(8), both.iter(), None);
-        open(&mut locks, C, "n");
-        done(&mut locks, A, Exclusive);
-        drop(waits(&mut locks, B, Shared));
-        drop(waits(&mut locks, C, Shared));
-        end(locks);
-    }
-
-    #[test]
-    fn numbers_are_bounded() {
-        let mut locks = four();
-        done(&mut locks, A, Exclusive);
-        let waiting: Vec<Waits> =
-            (0..WAITING_OF_USER_MAX).map(|_| waits(&mut locks, B, Exclusive)).collect();
-        assert_eq!(locks.ask(C, USER, Shared).expect_err("enough for one"), Errno::EAGAIN);
-        for number in WAITING_OF_USER_MAX as u32..WAITING_MAX as u32 {
-            assert!(
-                matches!(locks.ask(C, USER + 1 + number, Exclusive), Ok(Asked::Waits(_))),
-                "{number}"
-            );
-        }
-        assert_eq!(locks.ask(C, 7, Shared).expect_err("full"), Errno::EAGAIN);
-        drop(waiting);
-        end(locks);
-        let mut locks = Locks::default();
-        for number in 0..LOCKS_MAX as u64 {
-            open(&mut locks, Handle(10 + number), &number.to_string());
-            done(&mut locks, Handle(10 + number), Shared);
-        }
-        open(&mut locks, A, "n");
-        assert_eq!(locks.ask(A, USER, Shared).expect_err("too many"), Errno::ENOLCK);
-        done(&mut locks, A, Unlock);
-        assert_eq!(locks.ask(B, USER, Unlock).expect_err("not open"), Errno::EBADF);
-    }
-}
+mod tests;

@@ -14,15 +14,14 @@ use super::begin::Base;
 use super::decide::{Asked, Is, LiveIs, NameHas, Plan, StageIs, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
-use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
+use super::inode::{Inode, LiveId, Node, Published, Spot};
 use super::live::Live;
 use super::retry::{Retry, Try};
-use super::state::{State, close_files};
+use super::state::State;
 use super::who::Who;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::Kind;
-use crate::local::OpenBlob;
 use crate::namespace::Entry;
 
 /// How often an open is decided anew because something moved meanwhile.
@@ -99,12 +98,17 @@ impl Filesystem {
             return Err(Errno::EROFS).into();
         }
         let who = self.0.callers.who(caller);
-        let (tried, retry) = {
+        let (tried, retry, room) = {
             let now = self.0.rooms.clock.mono();
-            self.0.state.lock().retries.end(caller.tid, ino, now)
+            let mut state = self.0.state.lock();
+            let (tried, retry) = state.retries.end(caller, ino, now);
+            (tried, retry, state.handles.has_room(caller.uid))
         };
         let wish = Wish { caller: *caller, who, flags, tried, patient: true };
         let kept = Kept { fs: self.clone(), retry };
+        if !room {
+            return Err(Errno::ENFILE).into();
+        }
         match self.open_file_as(ino, &wish) {
             Answer::Now(reply) => self.told(ino, &wish, reply).into(),
             Answer::Later(work) => {
@@ -150,7 +154,7 @@ impl Filesystem {
             .names
             .inode(ino)
             .map_or(Vec::new(), |inode| inode.places.iter().chain(&inode.last).cloned().collect());
-        state.retries.begin(caller.tid, spots, Some(ino), wish, now);
+        state.retries.begin(caller, spots, Some(ino), wish, now);
         drop(state);
         self.0.begun.notify_one();
     }
@@ -158,9 +162,8 @@ impl Filesystem {
     /// Does all that needs no wait.
     fn open_at_once(&self, ino: Ino, wish: &Wish) -> Step {
         match self.step(ino, wish) {
-            Step::Blob { digest, size, aside } => match self.0.rooms.blobs.open_blob(&digest, size)
-            {
-                Ok(Some(blob)) => Step::Done(Ok(self.opened_blob(ino, wish, blob, aside))),
+            Step::Blob { digest, size, aside } => match self.open_here(digest, size) {
+                Ok(Some(source)) => Step::Done(Ok(self.opened_blob(ino, wish, source, aside))),
                 Ok(None) => Step::Blob { digest, size, aside },
                 Err(error) => {
                     // Whoever opens too many files must not fill the log as well.
@@ -194,7 +197,7 @@ impl Filesystem {
                 Step::Done(reply) => return reply,
                 Step::Blob { digest, size, aside } => {
                     return match self.obtain(digest, size).await {
-                        Ok(blob) => Ok(self.opened_blob(ino, &wish, blob, aside)),
+                        Ok(source) => Ok(self.opened_blob(ino, &wish, source, aside)),
                         Err(errno) => {
                             self.uncount_open(ino);
                             Err(self.miss(ino, &wish, errno))
@@ -406,7 +409,7 @@ impl Filesystem {
         match (source, content) {
             (Some(source), _) => Step::Done(Ok(self.attach_reader(state, ino, wish, source))),
             (None, Some((_, 0))) => {
-                Step::Done(Ok(Self::attach_bytes(state, ino, wish.who, Bytes::Empty)))
+                Step::Done(Ok(Self::attach_bytes(state, ino, wish, Bytes::Empty)))
             }
             (None, Some((digest, size))) => {
                 state.count_open(ino);
@@ -460,62 +463,6 @@ impl Filesystem {
             _ => false,
         });
         if lost { Errno::ESTALE } else { errno }
-    }
-
-    /// Makes a blob local, within the deadline, and opens it. Whatever goes wrong is a miss.
-    pub(super) async fn obtain(&self, digest: Digest, size: u64) -> Reply<OpenBlob> {
-        let rooms = &self.0.rooms;
-        if let Ok(Some(blob)) = rooms.blobs.open_blob(&digest, size) {
-            return Ok(blob);
-        }
-        match clock::within(self.0.rules.deadline, rooms.fetcher.fetch(digest, size)).await {
-            Some(Ok(())) => match rooms.blobs.open_blob(&digest, size) {
-                Ok(Some(blob)) => {
-                    rooms.metrics.fetched.add(1);
-                    Ok(blob)
-                }
-                Ok(None) => Err(Errno::ENOENT),
-                Err(error) => Err(super::errno::of_open(error.kind())),
-            },
-            Some(Err(error)) => {
-                tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
-                rooms.metrics.misses.add(1);
-                rooms.metrics.fetch_failures.add(1);
-                Err(super::errno::of_open(error.kind()))
-            }
-            None => {
-                rooms.metrics.fetch_failures.add(1);
-                rooms.metrics.misses.add(1);
-                Err(Errno::ENOENT)
-            }
-        }
-    }
-
-    /// Gives a counted open its blob; another open may have brought one meanwhile, and the kernel wants
-    /// all of an inode's handles on one file.
-    fn opened_blob(&self, ino: Ino, wish: &Wish, blob: OpenBlob, aside: bool) -> Opened {
-        let mut state = self.0.state.lock();
-        let OpenBlob { file, pin } = blob;
-        if aside {
-            state.uncount_open(ino);
-            let bytes = Bytes::Source(Source::new(file, Some(pin)));
-            return Self::attach_bytes(&mut state, ino, wish.who, bytes);
-        }
-        let source = match state.names.inode_mut(ino) {
-            Some(inode) => {
-                inode.opens -= 1;
-                inode.source.clone()
-            }
-            None => None,
-        };
-        let source = source.unwrap_or_else(|| Source::new(file, Some(pin)));
-        self.attach_reader(&mut state, ino, wish, source)
-    }
-
-    fn uncount_open(&self, ino: Ino) {
-        let mut state = self.0.state.lock();
-        state.uncount_open(ino);
-        close_files(state);
     }
 }
 

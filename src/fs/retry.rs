@@ -8,17 +8,18 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use hearthfs_mount::{Ino, OpenFlags};
+use hearthfs_mount::{Caller, Ino, OpenFlags};
 
 use super::inode::Spot;
+use super::shares::Shares;
 
 /// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
 /// publish.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(15);
 /// How long it stays so at names that are not those of what it opened: a rename may have come in between.
 const STRAY_TIME: Duration = Duration::from_millis(100);
-/// How many are recorded. Beyond that nobody is told to look again.
-const RETRIES_MAX: usize = 4096;
+/// How many are recorded, three quarters of them for one user. Beyond that nobody is told to look again.
+const RETRIES_MAX: u64 = 4096;
 
 /// How a call stands to an earlier one of its thread that was answered `ESTALE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +35,8 @@ pub(super) enum Try {
 /// One thread that looks again.
 #[derive(Debug)]
 pub(super) struct Retry {
+    /// The user of the thread.
+    user: u32,
     since: Duration,
     /// Where it looks: the names that lead to what it opened.
     spots: Vec<Spot>,
@@ -49,24 +52,40 @@ pub(super) struct Retry {
 
 /// All threads that look again. Callers that cannot be seen share the number 0: while any of them may be on
 /// its way back, none is told to look again.
-#[derive(Debug, Default)]
-pub(super) struct Retries(HashMap<u32, Retry>);
+#[derive(Debug)]
+pub(super) struct Retries {
+    of_thread: HashMap<u32, Retry>,
+    shares: Shares,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { of_thread: HashMap::new(), shares: Shares::new(RETRIES_MAX) }
+    }
+}
 
 impl Retries {
+    fn take(&mut self, tid: u32) -> Option<Retry> {
+        let retry = self.of_thread.remove(&tid)?;
+        self.shares.give_back(retry.user, 1);
+        Some(retry)
+    }
+
     fn is_fresh(retry: &Retry, now: Duration) -> bool {
         now.saturating_sub(retry.since) < RETRY_TIME
     }
 
     /// Takes the retry that ends with this call on an inode. Returns how the call stands to it, and what is left of a
     /// retry, whether it was this or another that the thread has given up.
-    pub(super) fn end(&mut self, tid: u32, ino: Ino, now: Duration) -> (Try, Option<Retry>) {
-        let full = self.0.len() >= RETRIES_MAX;
+    pub(super) fn end(&mut self, caller: &Caller, ino: Ino, now: Duration) -> (Try, Option<Retry>) {
+        let tid = caller.tid;
+        let full = !self.shares.has_room(caller.uid);
         if tid == 0 {
             // Whether this is the one that looked again cannot be told, so the record stays.
-            let waits = self.0.get(&0).is_some_and(|retry| Self::is_fresh(retry, now));
+            let waits = self.of_thread.get(&0).is_some_and(|retry| Self::is_fresh(retry, now));
             return (if waits || full { Try::Last } else { Try::First }, None);
         }
-        let retry = self.0.remove(&tid);
+        let retry = self.take(tid);
         let fresh = retry.as_ref().filter(|retry| Self::is_fresh(retry, now));
         let how = match fresh {
             Some(retry) if retry.found == Some(ino) => Try::Walked,
@@ -78,12 +97,18 @@ impl Retries {
     }
 
     /// Takes the retry that ends with the making of a name.
-    pub(super) fn end_at(&mut self, tid: u32, spot: &Spot, now: Duration) -> (Try, Option<Retry>) {
+    pub(super) fn end_at(
+        &mut self,
+        caller: &Caller,
+        spot: &Spot,
+        now: Duration,
+    ) -> (Try, Option<Retry>) {
+        let tid = caller.tid;
         if tid == 0 {
-            return self.end(0, Ino::ROOT, now);
+            return self.end(caller, Ino::ROOT, now);
         }
-        let full = self.0.len() >= RETRIES_MAX;
-        let retry = self.0.remove(&tid);
+        let full = !self.shares.has_room(caller.uid);
+        let retry = self.take(tid);
         let this = retry
             .as_ref()
             .is_some_and(|retry| retry.spots.contains(spot) && Self::is_fresh(retry, now));
@@ -98,27 +123,30 @@ impl Retries {
     /// Records that a thread was told to look again.
     pub(super) fn begin(
         &mut self,
-        tid: u32,
+        caller: &Caller,
         spots: Vec<Spot>,
         refused: Option<Ino>,
         wish: Option<OpenFlags>,
         now: Duration,
     ) {
+        let (tid, user) = (caller.tid, caller.uid);
         let wish = wish.filter(|_| tid != 0);
         let (found, seat) = (None, None);
-        self.0.insert(tid, Retry { since: now, spots, wish, refused, found, seat });
+        self.take(tid);
+        self.shares.add(user, 1);
+        self.of_thread.insert(tid, Retry { user, since: now, spots, wish, refused, found, seat });
     }
 
     /// Returns the retry of a thread that looks a name up.
     pub(super) fn at(&mut self, tid: u32, spot: &Spot, now: Duration) -> Option<&mut Retry> {
-        let retry = self.0.get_mut(&tid).filter(|_| tid != 0)?;
+        let retry = self.of_thread.get_mut(&tid).filter(|_| tid != 0)?;
         let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
         (now.saturating_sub(retry.since) < limit).then_some(retry)
     }
 
     /// Notes what a thread that looks again has found, by whichever name.
     pub(super) fn found(&mut self, tid: u32, spot: &Spot, ino: Ino, now: Duration) {
-        let Some(retry) = self.0.get_mut(&tid).filter(|_| tid != 0) else { return };
+        let Some(retry) = self.of_thread.get_mut(&tid).filter(|_| tid != 0) else { return };
         let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
         if now.saturating_sub(retry.since) < limit {
             retry.found = Some(ino);
@@ -127,22 +155,22 @@ impl Retries {
 
     /// Reports whether a thread looks again.
     pub(super) fn has(&self, tid: u32) -> bool {
-        tid != 0 && self.0.contains_key(&tid)
+        tid != 0 && self.of_thread.contains_key(&tid)
     }
 
     /// Takes out every retry that is too old to come back.
     pub(super) fn take_expired(&mut self, now: Duration) -> Vec<Retry> {
         let old: Vec<u32> = self
-            .0
+            .of_thread
             .iter()
             .filter(|(_, retry)| !Self::is_fresh(retry, now))
             .map(|(tid, _)| *tid)
             .collect();
-        old.iter().filter_map(|tid| self.0.remove(tid)).collect()
+        old.iter().filter_map(|tid| self.take(*tid)).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.of_thread.is_empty()
     }
 }
 
@@ -151,6 +179,10 @@ mod tests {
     use super::*;
 
     const NOW: Duration = Duration::from_hours(1);
+
+    fn thread(tid: u32) -> Caller {
+        Caller { uid: 1, gid: 1, tid }
+    }
 
     fn spot(name: &[u8]) -> Spot {
         (Ino::ROOT, name.into())
@@ -165,19 +197,19 @@ mod tests {
             (None, 9, Try::First),
         ] {
             let mut retries_of = Retries::default();
-            retries_of.begin(3, vec![spot(b"name")], Some(Ino(7)), None, NOW);
+            retries_of.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
             if let Some(found) = found {
                 retries_of.found(3, &spot(b"name"), Ino(found), NOW);
             }
-            assert_eq!(retries_of.end(3, Ino(opened), NOW).0, how, "{found:?} {opened}");
-            assert_eq!(retries_of.end(3, Ino(opened), NOW).0, Try::First, "it ended");
+            assert_eq!(retries_of.end(&thread(3), Ino(opened), NOW).0, how, "{found:?} {opened}");
+            assert_eq!(retries_of.end(&thread(3), Ino(opened), NOW).0, Try::First, "it ended");
         }
     }
 
     #[test]
     fn a_lookup_elsewhere_is_no_retry() {
         let mut retries = Retries::default();
-        retries.begin(3, vec![spot(b"name")], Some(Ino(7)), None, NOW);
+        retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
         assert!(retries.at(3, &spot(b"other"), NOW).is_some(), "its name may have moved");
         assert!(retries.at(3, &spot(b"other"), NOW + STRAY_TIME).is_none());
         assert!(retries.at(4, &spot(b"name"), NOW).is_none());
@@ -190,20 +222,22 @@ mod tests {
     #[test]
     fn nobody_is_told_to_look_again_beyond_the_limit() {
         let mut retries = Retries::default();
-        for tid in 1..=RETRIES_MAX as u32 {
-            assert_eq!(retries.end(tid, Ino(7), NOW).0, Try::First, "thread {tid}");
-            retries.begin(tid, Vec::new(), None, None, NOW);
+        for tid in 1..=(RETRIES_MAX / 4 * 3) as u32 {
+            assert_eq!(retries.end(&thread(tid), Ino(7), NOW).0, Try::First, "thread {tid}");
+            retries.begin(&thread(tid), Vec::new(), None, None, NOW);
         }
-        assert_eq!(retries.end(u32::MAX, Ino(7), NOW).0, Try::Last);
+        assert_eq!(retries.end(&thread(u32::MAX), Ino(7), NOW).0, Try::Last);
+        let other = Caller { uid: 2, ..thread(u32::MAX) };
+        assert_eq!(retries.end(&other, Ino(7), NOW).0, Try::First, "of another user");
     }
 
     #[test]
     fn callers_that_cannot_be_seen_share_one_retry() {
         let mut retries = Retries::default();
-        assert_eq!(retries.end(0, Ino(7), NOW).0, Try::First);
-        retries.begin(0, Vec::new(), Some(Ino(7)), None, NOW);
-        assert_eq!(retries.end(0, Ino(9), NOW).0, Try::Last);
-        assert_eq!(retries.end(0, Ino(9), NOW).0, Try::Last, "this may be the one");
-        assert_eq!(retries.end(0, Ino(9), NOW + RETRY_TIME).0, Try::First);
+        assert_eq!(retries.end(&thread(0), Ino(7), NOW).0, Try::First);
+        retries.begin(&thread(0), Vec::new(), Some(Ino(7)), None, NOW);
+        assert_eq!(retries.end(&thread(0), Ino(9), NOW).0, Try::Last);
+        assert_eq!(retries.end(&thread(0), Ino(9), NOW).0, Try::Last, "this may be the one");
+        assert_eq!(retries.end(&thread(0), Ino(9), NOW + RETRY_TIME).0, Try::First);
     }
 }

@@ -34,11 +34,12 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new() -> Self {
+    /// Makes an empty one for a process that may have `descriptors` open.
+    pub(super) fn new(descriptors: u64) -> Self {
         Self {
             names: Names::new(),
             lives: Lives::default(),
-            handles: Handles::default(),
+            handles: Handles::new(descriptors),
             locks: Locks::default(),
             retries: Retries::default(),
             let_go: Vec::new(),

@@ -44,11 +44,21 @@ pub fn raise_limit() -> u64 {
     }
 }
 
+fn limit() -> u64 {
+    *LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+/// Returns how many descriptors the files of programs may take.
+pub fn for_programs() -> u64 {
+    let limit = limit();
+    limit - RESERVE.min(limit / RESERVE_PART)
+}
+
 /// Fails when a file that is opened for a program takes one of the last descriptors. The kernel gives the
 /// lowest number that is free, so the number tells how many are in use. A file that was opened long ago, when
 /// more were, gets a lower one.
 pub fn spare(file: File) -> Result<File> {
-    let limit = *LIMIT.get_or_init(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
+    let limit = limit();
     let fits = |file: &File| is_spare(file.as_raw_fd().unsigned_abs().into(), limit);
     if fits(&file) {
         return Ok(file);

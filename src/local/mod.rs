@@ -15,7 +15,7 @@ mod seal;
 mod staging;
 
 pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, State, Usage};
-pub use descriptors::{raise_limit, spare};
+pub use descriptors::{for_programs as descriptors_for_programs, raise_limit, spare};
 pub use dir::CacheDir;
 pub use index::{Batch, Index, Loaded, Used};
 pub use journal::{Journal, Record, Seq};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::users::{A, B, can_be_others, let_in};
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::command::run;
 use crate::harness::hand::{CREATE_NEW, SCRATCH};
@@ -342,6 +343,38 @@ fn limits_few_descriptors_for_good(io: Io) {
     hand.put(&node.at("after"), b"x").must("create");
 }
 in_both_modes!(limits_few_descriptors_for_good);
+
+/// A user who opens all that it may leaves a quarter to the others, as ordinary programs need it.
+fn limits_one_user_leaves_descriptors_to_others(io: Io) {
+    if !can_be_others("limits_one_user_leaves_descriptors_to_others", io) {
+        return;
+    }
+    let (site, node) = with_descriptors(io, "ulimit -n 512");
+    let_in(site.path(), 0o755);
+    let_in(&node.mount, 0o777);
+    let mut greedy = Hand::of(B, &[]);
+    let mut refused = None;
+    for k in 0..ENTRIES {
+        match greedy.open(&node.at(format!("f{k}")), OFlags::RDONLY, 0) {
+            Ok(_) => {}
+            Err(errno) => {
+                refused = Some((k, errno));
+                break;
+            }
+        }
+    }
+    let (open, errno) = refused.expect("a limit");
+    assert!(errno == Errno::NFILE && open > 200, "{open} open, then {errno}");
+    assert_eq!(greedy.open(&node.at("of-b"), CREATE_NEW, 0o644), Err(Errno::NFILE));
+    let mut other = Hand::of(A, &[]);
+    for k in 0..50 {
+        let path = node.at(format!("f{}", ENTRIES - 1 - k));
+        let file = other.open(&path, OFlags::RDONLY, 0);
+        file.must(format_args!("open file {k} beside the greedy one"));
+    }
+    other.put(&node.at("of-a"), b"x").must("create beside the greedy one");
+}
+in_both_modes!(limits_one_user_leaves_descriptors_to_others);
 
 fn memory(node: &Node) -> u64 {
     let path = format!("/proc/{}/status", node.pid().as_raw_nonzero());

@@ -44,6 +44,18 @@ impl Blobs {
         }
     }
 
+    /// Reports whether the open file of a blob still looks as it did when its digest was last known to be right,
+    /// and notes that the blob is used. Asks the disk nothing.
+    pub fn is_whole(&self, digest: &Digest, size: u64, file: &File) -> bool {
+        let Ok(found) = file.metadata() else { return false };
+        let seal = Seal::of(&found);
+        // Pinned for a moment: that is how use is noted.
+        let Some(_pin) = self.pin(digest) else { return false };
+        let table = self.0.table.lock();
+        let held = table.tier.get(digest);
+        held.is_some_and(|held| held.blob.verified && held.blob.seal == seal && seal.size == size)
+    }
+
     /// Opens a blob while nobody moves its file, if its seal is unbroken then.
     fn open_at_rest(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         let (pin, open) = {

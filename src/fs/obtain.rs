@@ -1,0 +1,95 @@
+//! Bytes of blobs: from this node where it has them, else from the store.
+//!
+//! Owns the way from a digest to an open file. Must never wait for the store in a call that returns at once.
+
+use std::sync::Arc;
+
+use hearthfs_mount::{Errno, Ino, Opened, Reply};
+
+use super::filesystem::Filesystem;
+use super::handles::Bytes;
+use super::inode::Source;
+use super::open::Wish;
+use super::state::close_files;
+use crate::clock;
+use crate::digest::Digest;
+use crate::error::{Kind, Result};
+use crate::local::OpenBlob;
+
+impl Filesystem {
+    /// Opens a blob that this node has; `None` where it does not.
+    pub(super) fn open_here(&self, digest: Digest, size: u64) -> Result<Option<Arc<Source>>> {
+        let blobs = &self.0.rooms.blobs;
+        if let Some(source) = self.0.recent.find(blobs, &digest, size) {
+            return Ok(Some(source));
+        }
+        let open = match blobs.open_blob(&digest, size) {
+            // A program that opens a file goes before what is kept in case that somebody does.
+            Err(error) if error.kind() == Kind::Exhausted && self.0.recent.clear() => {
+                blobs.open_blob(&digest, size)
+            }
+            open => open,
+        };
+        Ok(open?.map(|OpenBlob { file, pin }| {
+            let source = Source::new(file, Some(pin));
+            self.0.recent.keep(digest, size, &source);
+            source
+        }))
+    }
+
+    /// Makes a blob local, within the deadline, and opens it. Whatever goes wrong is a miss.
+    pub(super) async fn obtain(&self, digest: Digest, size: u64) -> Reply<Arc<Source>> {
+        if let Ok(Some(source)) = self.open_here(digest, size) {
+            return Ok(source);
+        }
+        let rooms = &self.0.rooms;
+        match clock::within(self.0.rules.deadline, rooms.fetcher.fetch(digest, size)).await {
+            Some(Ok(())) => match self.open_here(digest, size) {
+                Ok(Some(source)) => {
+                    rooms.metrics.fetched.add(1);
+                    Ok(source)
+                }
+                Ok(None) => Err(Errno::ENOENT),
+                Err(error) => Err(super::errno::of_open(error.kind())),
+            },
+            Some(Err(error)) => {
+                tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
+                rooms.metrics.misses.add(1);
+                rooms.metrics.fetch_failures.add(1);
+                Err(super::errno::of_open(error.kind()))
+            }
+            None => {
+                rooms.metrics.fetch_failures.add(1);
+                rooms.metrics.misses.add(1);
+                Err(Errno::ENOENT)
+            }
+        }
+    }
+
+    /// Gives a counted open its blob; another open may have brought one meanwhile, and the kernel wants
+    /// all of an inode's handles on one file.
+    pub(super) fn opened_blob(
+        &self,
+        ino: Ino,
+        wish: &Wish,
+        source: Arc<Source>,
+        aside: bool,
+    ) -> Opened {
+        let mut state = self.0.state.lock();
+        if aside {
+            state.uncount_open(ino);
+            return Self::attach_bytes(&mut state, ino, wish, Bytes::Source(source));
+        }
+        let shared = state.names.inode_mut(ino).and_then(|inode| {
+            inode.opens -= 1;
+            inode.source.clone()
+        });
+        self.attach_reader(&mut state, ino, wish, shared.unwrap_or(source))
+    }
+
+    pub(super) fn uncount_open(&self, ino: Ino) {
+        let mut state = self.0.state.lock();
+        state.uncount_open(ino);
+        close_files(state);
+    }
+}

@@ -1,0 +1,146 @@
+//! Files of blobs that were opened lately, still registered with the kernel.
+//!
+//! Owns these files between two opens: opening, registering, unregistering and closing a blob cost more than all
+//! else that an open of a small file does. Must never serve a file whose seal is broken, and must never keep
+//! more of the tier from eviction, or more descriptors, than its limits.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::inode::Source;
+use crate::digest::Digest;
+use crate::local::Blobs;
+
+/// The most files that are kept.
+const FILES_MAX: u64 = 256;
+/// The part of all descriptors that they may take.
+const DESCRIPTORS_PART: u64 = 16;
+/// The part of the tier that they may keep from eviction.
+const TIER_PART: u64 = 16;
+/// A larger file takes so long to read that opening it makes no difference.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Files that were opened lately.
+#[derive(Debug)]
+pub(super) struct Recent {
+    kept: Mutex<Kept>,
+    bytes_max: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    files: LruCache<Digest, (Arc<Source>, u64)>,
+    bytes: u64,
+}
+
+impl Recent {
+    /// Makes an empty one for a tier of `tier_bytes` and a process that may have `descriptors` open.
+    pub(super) fn new(tier_bytes: u64, descriptors: u64) -> Self {
+        let most = (descriptors / DESCRIPTORS_PART).clamp(1, FILES_MAX);
+        let most = usize::try_from(most).ok().and_then(NonZeroUsize::new);
+        let files = LruCache::new(most.unwrap_or(NonZeroUsize::MIN));
+        Self { kept: Mutex::new(Kept { files, bytes: 0 }), bytes_max: tier_bytes / TIER_PART }
+    }
+
+    /// Returns the file of a blob if it was opened lately and still looks as it did when its digest was last
+    /// known to be right.
+    pub(super) fn find(&self, blobs: &Blobs, digest: &Digest, size: u64) -> Option<Arc<Source>> {
+        let source = Arc::clone(&self.kept.lock().files.get(digest)?.0);
+        if blobs.is_whole(digest, size, source.backing.file()) {
+            return Some(source);
+        }
+        let broken = self.kept.lock().remove(digest);
+        drop(broken);
+        None
+    }
+
+    /// Keeps a file that was just opened.
+    pub(super) fn keep(&self, digest: Digest, size: u64, source: &Arc<Source>) {
+        if size == 0 || size > FILE_BYTES_MAX.min(self.bytes_max) {
+            return;
+        }
+        // They are closed after the lock is free.
+        let mut pushed_out = Vec::new();
+        let mut kept = self.kept.lock();
+        pushed_out.extend(kept.remove(&digest));
+        while kept.bytes + size > self.bytes_max || kept.files.len() == kept.files.cap().get() {
+            let Some((_, (oldest, bytes))) = kept.files.pop_lru() else { break };
+            kept.bytes -= bytes;
+            pushed_out.push(oldest);
+        }
+        kept.bytes += size;
+        kept.files.put(digest, (Arc::clone(source), size));
+        drop(kept);
+    }
+
+    /// Lets go of all files; returns whether there were any.
+    pub(super) fn clear(&self) -> bool {
+        let all: Vec<_> = {
+            let mut kept = self.kept.lock();
+            kept.bytes = 0;
+            std::iter::from_fn(|| kept.files.pop_lru()).collect()
+        };
+        !all.is_empty()
+    }
+}
+
+impl Kept {
+    fn remove(&mut self, digest: &Digest) -> Option<Arc<Source>> {
+        let (source, bytes) = self.files.pop(digest)?;
+        self.bytes -= bytes;
+        Some(source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn source() -> Arc<Source> {
+        Source::new(File::open("/dev/null").unwrap(), None)
+    }
+
+    fn digest(number: u64) -> Digest {
+        Digest::of(&number.to_le_bytes())
+    }
+
+    fn kept(recent: &Recent) -> (usize, u64) {
+        let kept = recent.kept.lock();
+        (kept.files.len(), kept.bytes)
+    }
+
+    #[test]
+    fn bytes_and_descriptors_are_bounded() {
+        let recent = Recent::new(1000 * TIER_PART, 1 << 20);
+        let first = source();
+        recent.keep(digest(1), 600, &first);
+        recent.keep(digest(1), 600, &first);
+        assert_eq!(kept(&recent), (1, 600), "once");
+        recent.keep(digest(2), 400, &source());
+        assert_eq!(kept(&recent), (2, 1000));
+        recent.keep(digest(3), 1, &source());
+        assert_eq!(kept(&recent), (2, 401), "the oldest goes");
+        assert_eq!(Arc::strong_count(&first), 1);
+        recent.keep(digest(4), 1001, &source());
+        recent.keep(digest(5), 0, &source());
+        assert_eq!(kept(&recent), (2, 401), "too large, and empty");
+        assert!(recent.clear() && !recent.clear());
+        assert_eq!(kept(&recent), (0, 0));
+
+        for (descriptors, most) in [(1 << 20, 256), (320, 20), (4, 1)] {
+            let recent = Recent::new(1 << 40, descriptors);
+            for number in 0..300 {
+                recent.keep(digest(number), 10, &source());
+            }
+            assert_eq!(kept(&recent), (most, most as u64 * 10), "{descriptors}");
+        }
+        let recent = Recent::new(1 << 40, 1 << 20);
+        recent.keep(digest(1), FILE_BYTES_MAX + 1, &source());
+        assert_eq!(kept(&recent), (0, 0));
+    }
+}
