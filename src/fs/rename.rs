@@ -1,5 +1,6 @@
 //! Rename: one atomic group of changes, whatever moves.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 
@@ -143,6 +144,7 @@ impl Filesystem {
             ops.extend(self.ops_on_further_names(&to.path, &lost.entry));
         }
         ops.extend(self.ops_to_move(&from.path, &to.path)?);
+        directories_last(&mut ops);
         Ok((Move::Replace, ops))
     }
 
@@ -153,6 +155,7 @@ impl Filesystem {
         let puts: HashSet<TreePath> =
             ops.iter().filter(|(_, op)| matches!(op, Op::Put(_))).map(|(p, _)| p.clone()).collect();
         ops.retain(|(path, op)| matches!(op, Op::Put(_)) || !puts.contains(path));
+        directories_last(&mut ops);
         Ok(ops)
     }
 
@@ -225,13 +228,21 @@ impl Filesystem {
     fn ops_to_move(&self, from: &TreePath, to: &TreePath) -> Reply<Vec<(TreePath, Op)>> {
         let ledger = &self.0.rooms.ledger;
         let moving: Vec<(TreePath, Option<Entry>)> = ledger.read(|fold| {
-            let own = seen_in(fold, from).map(|seen| (from.clone(), Some(seen.entry)));
+            let as_shown = |path: &TreePath, mut entry: Entry| {
+                if let Some(moved) = fold.moved(path).filter(|_| entry.is_directory()) {
+                    entry.attrs.mtime = moved;
+                }
+                entry
+            };
+            let own =
+                seen_in(fold, from).map(|seen| (from.clone(), Some(as_shown(from, seen.entry))));
             let below = fold.below(from).filter_map(|(path, register)| {
                 let entry = register.entry.clone()?;
                 // What is past its age stays behind, and goes.
                 let changed_ms = Some(register.changed_ms());
                 let left = ledger.living_left(fold, &path, &entry, changed_ms);
-                Some((path, left.map(|_| entry)))
+                let entry = left.map(|_| as_shown(&path, entry));
+                Some((path, entry))
             });
             own.into_iter().chain(below).take(MOVE_ENTRIES_MAX + 1).collect()
         });
@@ -248,6 +259,16 @@ impl Filesystem {
         }
         Ok(ops)
     }
+}
+
+/// Puts directories after what moves into them and out of them, the deepest first. A directory that moves keeps its
+/// time, and a change of its content with a later stamp would be shown instead.
+fn directories_last(ops: &mut [(TreePath, Op)]) {
+    let is_directory = |op: &Op| matches!(op, Op::Put(entry) if entry.is_directory());
+    ops.sort_by(|(one, one_op), (other, other_op)| {
+        let order = is_directory(one_op).cmp(&is_directory(other_op));
+        order.then_with(|| if is_directory(one_op) { other.cmp(one) } else { Ordering::Equal })
+    });
 }
 
 /// Lets the inodes that moved be the versions that were put under their new paths.

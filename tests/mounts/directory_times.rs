@@ -11,6 +11,8 @@ use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sl
 
 /// Directories of the tree that is copied.
 const DIRECTORIES: usize = 192;
+/// `RENAME_EXCHANGE` of `renameat2(2)`.
+const EXCHANGE: u32 = 2;
 
 /// Seconds and nanoseconds of every file and directory below one, by its path.
 type Times = BTreeMap<PathBuf, (i64, i64)>;
@@ -149,3 +151,33 @@ fn directory_times_move_with_later_content(io: Io) {
     shows(&|found| found.0 > given.0, "a time that moved once more");
 }
 in_both_modes!(directory_times_move_with_later_content);
+
+/// A rename moves the directories above it, and nothing below.
+fn directory_times_of_a_renamed_tree(io: Io) {
+    let cluster = Cluster::two(io);
+    let tree = cluster.site.path().join("tree");
+    make_tree(&tree);
+    let want = times_of(&tree);
+    let (first, second) = (cluster.a.at("first"), cluster.a.at("second"));
+    run(Command::new("cp").arg("-a").arg(&tree).arg(&first), 60_000).good();
+    std::fs::create_dir(&second).must("mkdir");
+    std::fs::write(second.join("other"), "x").must("write");
+    let of_second = times_of(&second);
+    std::fs::rename(&first, cluster.a.at("third")).must("rename");
+    let mut hand = Hand::new();
+    let exchanged = hand.rename_with(&cluster.a.at("third"), &second, EXCHANGE);
+    exchanged.must("exchange");
+    cluster.a.drain();
+    for node in [&cluster.a, &cluster.b] {
+        eventually(10_000, "the times are there", || {
+            let third = node.at("third");
+            if !third.exists() {
+                return Err("nothing is there".to_owned());
+            }
+            let mut wrong_ones = wrong(&times_of(&node.at("second")), &want);
+            wrong_ones.extend(wrong(&times_of(&third), &of_second));
+            if wrong_ones.is_empty() { Ok(()) } else { Err(wrong_ones.join("\n")) }
+        });
+    }
+}
+in_both_modes!(directory_times_of_a_renamed_tree);
