@@ -358,8 +358,8 @@ pub struct Abilities {
 ///
 /// Two duties come with what the session asks of the kernel. Inode numbers are never used twice. And
 /// setuid and setgid bits of regular files go ([`without_privileges`]) at each change of owner or
-/// group, and at each change of size and each open for writing by a caller other than root: the
-/// kernel has left that to us, and passed-through writes are never seen here.
+/// group, and when a caller other than root writes the file or changes its size. The kernel has left that
+/// to us. Passed-through writes are never seen here, so an open for writing that is followed by a write counts.
 pub trait Vfs: Send + Sync + 'static {
     /// Tells what the session can do, before the first request.
     fn start(&self, abilities: Abilities);
@@ -492,10 +492,10 @@ pub trait Vfs: Send + Sync + 'static {
 }
 
 /// Returns permission bits without those that lend the rights of an owner or group: setuid always,
-/// setgid where the group may run the file.
-pub fn without_privileges(perm: u16) -> u16 {
+/// setgid where the group may run the file, or where the caller is neither root nor in that group.
+pub fn without_privileges(perm: u32, in_group: bool) -> u32 {
     let group_runs = perm & 0o010 != 0;
-    perm & if group_runs { !0o6000 } else { !0o4000 }
+    perm & if group_runs || !in_group { !0o6000 } else { !0o4000 }
 }
 
 #[cfg(test)]
@@ -505,7 +505,8 @@ mod tests {
     #[test]
     fn privileges_go_as_the_kernel_has_them_go() {
         for (perm, left) in [(0o6755, 0o755), (0o6745, 0o2745), (0o4644, 0o644), (0o1777, 0o1777)] {
-            assert_eq!(without_privileges(perm), left, "{perm:o}");
+            assert_eq!(without_privileges(perm, true), left, "{perm:o}");
+            assert_eq!(without_privileges(perm, false), left & 0o1777, "{perm:o}");
         }
     }
 }

@@ -54,6 +54,9 @@ impl Filesystem {
         let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
         // It is emptied without the lock, before the caller is answered.
         live.fresh |= wish.flags.truncate && live.file().metadata()?.len() > 0;
+        if wish.caller.uid != 0 {
+            self.drop_privileges(&wish.caller, &mut live.attrs);
+        }
         Ok(self.attach_writer(state, ino, id, wish))
     }
 

@@ -115,7 +115,11 @@ impl Filesystem {
         };
         let attrs = entry.map(|entry| entry.attrs.clone());
         let attrs = attrs.or_else(|| state.entry_of(ino).map(|entry| entry.attrs));
-        Ok(Base { spot, published, attrs: attrs.unwrap_or_default(), copy })
+        let mut attrs = attrs.unwrap_or_default();
+        if wish.caller.uid != 0 {
+            self.drop_privileges(&wish.caller, &mut attrs);
+        }
+        Ok(Base { spot, published, attrs, copy })
     }
 
     /// Waits for room, copies what there is, and begins; `None`: something moved, decide anew.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hearthfs_mount::{Abilities, Caller, Errno, Invalidator, Reply, Tasks};
+use hearthfs_mount::{Abilities, Caller, Errno, Invalidator, Reply, Tasks, without_privileges};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -30,6 +30,9 @@ pub(super) const LINGER_MAX: Duration = Duration::from_millis(5);
 /// How long a published file may stay open before its published bytes are kept elsewhere although nobody needs them: its
 /// writer may change them at any moment.
 const KEEP_AFTER: Duration = Duration::from_millis(20);
+
+/// The bits that lend the rights of an owner or group.
+const SET_ID: u32 = 0o6000;
 
 /// What the file system stands on.
 #[derive(Debug, Clone)]
@@ -233,6 +236,17 @@ impl Filesystem {
             attrs.mode
         };
         if bits & want == want { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// Takes away the bits that lend the rights of an owner or group, as `caller` changes the bytes or the owner.
+    pub(super) fn drop_privileges(&self, caller: &Caller, attrs: &mut Attrs) {
+        if attrs.mode & SET_ID == 0 {
+            return;
+        }
+        let in_group = caller.uid == 0
+            || caller.gid == attrs.gid
+            || self.0.callers.is_in_group(caller, attrs.gid);
+        attrs.mode = without_privileges(attrs.mode, in_group);
     }
 
     /// Does what is due now and then, for ever: a task of the daemon's.

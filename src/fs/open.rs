@@ -61,7 +61,7 @@ impl Wish {
 
     fn asked(&self) -> Asked {
         Asked {
-            write: self.flags.write || self.flags.truncate,
+            write: self.writes(),
             truncate: self.flags.truncate,
             last: self.is_last(),
             walked: self.tried == Try::Walked,

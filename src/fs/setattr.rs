@@ -47,12 +47,12 @@ impl Filesystem {
         let now = self.0.rooms.clock.mono();
         let (tried, retry) = self.0.state.lock().retries.end(caller, ino, now);
         self.give_up_seat(retry);
-        let Some(size) = set.size else { return self.set_rest(ino, set) };
+        let Some(size) = set.size else { return self.set_rest(caller, ino, set) };
         let who = self.0.callers.who(caller);
         let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
         let wish = Wish { caller: *caller, who, flags, tried, patient: true };
         match self.resize(&wish, ino, set.handle, size) {
-            Ok(Resize::Done) => self.set_rest(ino, set),
+            Ok(Resize::Done) => self.set_rest(caller, ino, set),
             Err(errno) => Err(self.looks_again(&wish, ino, errno)).into(),
             Ok(step) => {
                 let this = self.clone();
@@ -67,7 +67,7 @@ impl Filesystem {
                         Ok(false) => {}
                         Err(errno) => return Err(this.looks_again(&wish, ino, errno)),
                     }
-                    match this.set_rest(ino, set) {
+                    match this.set_rest(&wish.caller, ino, set) {
                         Answer::Now(reply) => reply,
                         Answer::Later(work) => work.await,
                     }
@@ -84,10 +84,10 @@ impl Filesystem {
         errno
     }
 
-    fn set_rest(&self, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)> {
+    fn set_rest(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)> {
         let rest = SetAttr { size: None, handle: None, ..set };
         if rest != SetAttr::default()
-            && let Err(errno) = self.set_attrs(ino, set)
+            && let Err(errno) = self.set_attrs(caller, ino, set)
         {
             return Err(errno).into();
         }
@@ -237,9 +237,17 @@ impl Filesystem {
     }
 
     /// Changes attributes other than the size.
-    pub(super) fn set_attrs(&self, ino: Ino, set: SetAttr) -> Reply<()> {
+    pub(super) fn set_attrs(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Reply<()> {
         let now = self.now();
+        let is_directory = {
+            let state = self.0.state.lock();
+            state.names.inode(ino).is_some_and(|inode| matches!(inode.node, Node::Directory))
+        };
+        let owns_anew = (set.uid.is_some() || set.gid.is_some()) && !is_directory;
         self.edit_attrs(ino, |attrs| {
+            if owns_anew {
+                self.drop_privileges(caller, attrs);
+            }
             apply(attrs, set, now);
             Ok(())
         })

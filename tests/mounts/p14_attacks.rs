@@ -414,3 +414,44 @@ fn p14_isolation_from_user_namespaces(io: Io) {
     });
 }
 in_both_modes!(p14_isolation_from_user_namespaces);
+
+/// Bits that lend the rights of an owner or group go when another changes the bytes, and when the owner changes.
+fn p14_isolation_of_set_id_bits(io: Io) {
+    as_in_a_plain_directory(io, "p14_isolation_of_set_id_bits", &[GROUP], |stage| {
+        for mode in [0o6777, 0o4777, 0o2777, 0o2767, 0o6666] {
+            let files: Vec<PathBuf> = ["update", "empty", "append", "cut", "read", "nothing"]
+                .iter()
+                .map(|what| stage.of_a(&format!("open/{what}-{mode:o}"), mode))
+                .collect();
+            let [update, empty, append, cut, read, nothing] = files.as_slice() else {
+                unreachable!("there are six")
+            };
+            for (path, flags) in [
+                (update, OFlags::RDWR),
+                (empty, IN_PLACE),
+                (append, OFlags::WRONLY.union(OFlags::APPEND)),
+            ] {
+                let fd = stage.b.open(path, flags, 0).must("B may write");
+                stage.try_b("write", |b| b.write(fd, b"B"));
+                stage.b.close(fd).must("close");
+            }
+            stage.try_b("truncate", |b| b.truncate(cut, 1));
+            stage.try_b("read", |b| b.get(read));
+            let fd = stage.b.open(nothing, OFlags::WRONLY, 0).must("B may write");
+            stage.b.close(fd).must("close");
+
+            let mut root = Hand::new();
+            let by_root = stage.of_a(&format!("open/root-{mode:o}"), mode);
+            let fd = root.open(&by_root, OFlags::WRONLY, 0).must("root may write");
+            root.write(fd, b"R").must("write");
+            root.close(fd).must("close");
+            for (name, uid, gid) in [("u", Some(B.uid), None), ("g", None, Some(B.gid))] {
+                let given = stage.of_a(&format!("open/{name}-{mode:o}"), mode);
+                root.chown(&given, uid, gid).must("root gives it away");
+            }
+            let own = stage.of_a(&format!("open/own-{mode:o}"), mode);
+            stage.a.chown(&own, None, Some(GROUP)).must("A gives it to its group");
+        }
+    });
+}
+in_both_modes!(p14_isolation_of_set_id_bits);

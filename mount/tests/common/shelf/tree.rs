@@ -111,7 +111,7 @@ impl Node {
     }
 
     pub(super) fn drop_privileges(&mut self) {
-        self.attr.perm = without_privileges(self.attr.perm);
+        self.attr.perm = without_privileges(self.attr.perm.into(), true) as u16;
     }
 }
 
