@@ -12,6 +12,7 @@ mod kernel;
 mod node;
 mod options;
 mod peers;
+mod pressure;
 mod report;
 mod scale;
 mod single;
@@ -75,7 +76,7 @@ fn compare(options: &Options) -> Result<bool> {
     facts(&mut report, &above, options)?;
     clock::start_watchdog()?;
     let mut good = true;
-    for part in [Part::Single, Part::Across, Part::Scale, Part::Peers] {
+    for part in [Part::Single, Part::Pressure, Part::Across, Part::Scale, Part::Peers] {
         if !options.wants(part) {
             continue;
         }
@@ -85,6 +86,7 @@ fn compare(options: &Options) -> Result<bool> {
         let before = load();
         let (took, done) = clock::timed(|| match part {
             Part::Single => single::run(&dir, &counts, &bodies, &mut report),
+            Part::Pressure => pressure::run(&dir, &counts, &bodies, &mut report),
             Part::Across => across::run(&dir, &counts, &bodies, &mut report),
             Part::Scale => scale::run(&dir, &counts, options.million, &bodies, &mut report),
             Part::Peers => peers::run(&dir, &counts, &bodies, &mut report),

@@ -43,6 +43,8 @@ pub(crate) struct Options {
 pub(crate) enum Part {
     /// One node, against disk and floor.
     Single,
+    /// One node while much is listed, and much is open.
+    Pressure,
     /// Two nodes over a slow store.
     Across,
     /// Many entries.
@@ -56,7 +58,7 @@ impl Part {
     pub(crate) fn limit(self) -> Duration {
         Duration::from_mins(match self {
             Self::Single | Self::Scale => 20,
-            Self::Across | Self::Peers => 10,
+            Self::Pressure | Self::Across | Self::Peers => 10,
         })
     }
 }
@@ -102,6 +104,10 @@ pub(crate) struct Counts {
     pub(crate) idle_s: u64,
     /// Entries of the larger store.
     pub(crate) entries: usize,
+    /// Names of a directory that is listed beside other work.
+    pub(crate) pressed: usize,
+    /// Files that are held open beside other work.
+    pub(crate) held: usize,
 }
 
 const FULL: Counts = Counts {
@@ -116,6 +122,8 @@ const FULL: Counts = Counts {
     seen: 40,
     idle_s: 30,
     entries: 100_000,
+    pressed: 40_000,
+    held: 15_000,
 };
 
 const QUICK: Counts = Counts {
@@ -130,6 +138,8 @@ const QUICK: Counts = Counts {
     seen: 5,
     idle_s: 5,
     entries: 5000,
+    pressed: 4000,
+    held: 1500,
 };
 
 impl Counts {

@@ -141,20 +141,20 @@ pub(crate) const WORKS: &[Work] = &[
         rounds_max: |counts| counts.rounds_all(),
         ..PLAIN
     },
-    write_work("create+write+close 8 KiB", |site| write_all(site, 8 * KIB)),
-    write_work("create+write+close 256 KiB", |site| write_all(site, 256 * KIB)),
-    write_work("create+write+close 4 MiB", |site| write_all(site, 4096 * KIB)),
+    write_work("create+write+close 8 KiB", 1.5, |site| write_all(site, 8 * KIB)),
+    write_work("create+write+close 256 KiB", 1.3, |site| write_all(site, 256 * KIB)),
+    write_work("create+write+close 4 MiB", 1.1, |site| write_all(site, 4096 * KIB)),
     Work {
         name: "temporary+rename 8 KiB",
-        ratio_max: Some(1.3),
-        trips_max: Some(5.0),
+        ratio_max: Some(1.5),
+        trips_max: Some(8.0),
         before: |site| touch_dir(site, "renamed"),
         turn: rename_all,
         ..PLAIN
     },
     Work {
         name: "list+stat, names unknown",
-        ratio_max: Some(1.2),
+        ratio_max: Some(1.1),
         before: |site| touch_dir(site, "list"),
         turn: |site| list(site, site.round),
         per_sample: |counts| counts.listed,
@@ -163,7 +163,7 @@ pub(crate) const WORKS: &[Work] = &[
     },
     Work {
         name: "list+stat, names known",
-        ratio_max: Some(1.2),
+        ratio_max: Some(1.1),
         before: |site| list(site, 0).map(drop),
         turn: |site| list(site, 0),
         per_sample: |counts| counts.listed,
@@ -180,9 +180,13 @@ const fn read_work(
     Work { name, ratio_max: Some(ratio), trips_max: Some(1.0), turn, ..PLAIN }
 }
 
-const fn write_work(name: &'static str, turn: fn(&Site<'_>) -> Result<Vec<Duration>>) -> Work {
+const fn write_work(
+    name: &'static str,
+    ratio: f64,
+    turn: fn(&Site<'_>) -> Result<Vec<Duration>>,
+) -> Work {
     let before = |site: &Site<'_>| touch_dir(site, "made");
-    Work { name, ratio_max: Some(1.3), trips_max: Some(3.0), before, turn, ..PLAIN }
+    Work { name, ratio_max: Some(ratio), trips_max: Some(5.0), before, turn, ..PLAIN }
 }
 
 /// Makes what the works find: every file and directory that is there before the first round.

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -501,3 +502,49 @@ fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
     hand.put(&node.at("later"), &content(99)).must("put when there is room");
     node.drain();
 }
+
+/// The cache directory of an earlier version, whose daemon was killed while files were open. It was made with the commit
+/// before 8bb2f3c, in passthrough mode: `d/f0` to `d/f7`, a file that was renamed, a symbolic and a hard link, a file that was
+/// replaced, one that was removed, one that was closed and stayed open by a duplicate, and two that were never closed.
+fn bad_input_cache_directory_of_an_earlier_version(io: Io) {
+    let site = Site::new();
+    let cache = site.dir("cache");
+    std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(0o700)).must("chmod");
+    let archive =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/cache-of-a-killed-node.tar.gz");
+    let mut tar = Command::new("tar");
+    tar.args(["--no-same-owner", "-xzf", archive, "-C"]).arg(&cache);
+    run(&mut tar, 10_000).good();
+    for round in ["first", "second"] {
+        let node = Node::start_in(&site, "m", None, Options::new(io), &cache);
+        let mut hand = Hand::new();
+        let mut expect = |name: &str, want: &[u8]| {
+            let read = hand.get(&node.at(format!("d/{name}"))).must(name);
+            assert!(read == want, "{name}, {round} start: {} bytes", read.len());
+        };
+        for k in 0..8 {
+            expect(&format!("f{k}"), format!("entry {k} ").repeat(200 * (k + 1)).as_bytes());
+        }
+        expect("renamed", "renamed ".repeat(1000).as_bytes());
+        expect("large", b"large 16 bytes..".repeat(100 * 1024).as_slice());
+        expect("old", b"second version");
+        expect("still-open", b"closed once");
+        expect("link", "entry 1 ".repeat(400).as_bytes());
+        expect("hard", "entry 2 ".repeat(600).as_bytes());
+        assert_eq!(hand.getxattr(&node.at("d/f3"), "user.k"), Ok(b"v".to_vec()), "{round}");
+        assert_eq!(std::fs::metadata(node.at("d/f2")).must("stat").nlink(), 2, "{round}");
+        for name in ["gone", "never-closed", "tmp"] {
+            assert_eq!(
+                hand.get(&node.at(format!("d/{name}"))),
+                Err(Errno::NOENT),
+                "{name}, {round}"
+            );
+        }
+        hand.put(&node.at(format!("d/new-{round}")), b"new").must("write");
+    }
+    let left = std::fs::read_dir(cache.join("v1/staging")).must("list");
+    let left = left.map(|entry| entry.and_then(|entry| entry.metadata()).must("stat"));
+    let bytes = left.filter(|about| about.is_file() && about.len() > 0).count();
+    assert_eq!(bytes, 0, "staged bytes that no entry needs");
+}
+in_both_modes!(bad_input_cache_directory_of_an_earlier_version);
