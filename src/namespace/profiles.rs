@@ -186,13 +186,15 @@ fn part<'p>(rule: &Rule, number: u16, names: &Names<'p>, from: usize) -> Option<
 pub struct Draft {
     profiles: BTreeMap<String, Profile>,
     disabled: Vec<String>,
+    /// Profiles that were not there to begin with; `None` where there was nothing to begin with.
+    fresh: Option<Vec<String>>,
 }
 
 impl Draft {
     /// Begins with the profiles that come with the program.
     pub fn shipped() -> Self {
         let all = BUILTIN.all().iter().map(|profile| (profile.name.clone(), profile.clone()));
-        Self { profiles: all.collect(), disabled: Vec::new() }
+        Self { profiles: all.collect(), disabled: Vec::new(), fresh: Some(Vec::new()) }
     }
 
     /// Takes one key of one profile, which may be a new one.
@@ -207,24 +209,35 @@ impl Draft {
             let reason = format!("{name:?} is no name of a profile: a-z, 0-9, `-` and `_`");
             return Err(Refused { at: None, reason });
         }
-        if key == "enabled" {
-            let DeValue::Boolean(on) = *value.get_ref() else {
-                let reason = "expected true or false".to_owned();
-                return Err(Refused { at: Some(value.span().start), reason });
-            };
-            self.disabled.retain(|other| other != name);
-            if !on {
-                self.disabled.push(name.to_owned());
-            }
-            return Ok(());
+        if !self.profiles.contains_key(name) {
+            let fresh =
+                Profile { name: name.to_owned(), title: name.to_owned(), ..Profile::default() };
+            self.profiles.insert(name.to_owned(), fresh);
+            self.fresh.iter_mut().for_each(|names| names.push(name.to_owned()));
         }
-        let fresh =
-            || Profile { name: name.to_owned(), title: name.to_owned(), ..Profile::default() };
-        self.profiles.entry(name.to_owned()).or_insert_with(fresh).set(key, value)
+        if key != "enabled" {
+            return self.profiles.entry(name.to_owned()).or_default().set(key, value);
+        }
+        let DeValue::Boolean(on) = *value.get_ref() else {
+            let reason = "expected true or false".to_owned();
+            return Err(Refused { at: Some(value.span().start), reason });
+        };
+        self.disabled.retain(|other| other != name);
+        if !on {
+            self.disabled.push(name.to_owned());
+        }
+        Ok(())
     }
 
     /// Checks each profile as a whole; the error names it.
     pub fn finish(mut self) -> Result<Profiles, (String, Refused)> {
+        for name in self.fresh.iter().flatten() {
+            let profile = &self.profiles[name];
+            if profile.dir.is_empty() && profile.also.is_empty() && profile.variables.is_empty() {
+                let reason = "no profile of this name comes with hearthfs, and a new one needs `dir` or `also`";
+                return Err((name.clone(), Refused { at: None, reason: reason.to_owned() }));
+            }
+        }
         self.profiles.retain(|name, _| !self.disabled.contains(name));
         let (mut roots, mut first_rule) = (Vec::new(), 0_usize);
         for (index, profile) in self.profiles.values().enumerate() {

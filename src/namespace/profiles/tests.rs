@@ -226,11 +226,12 @@ fn ordinary_names_elsewhere_are_ordinary() {
 fn keys_tell_units_apart() {
     let profiles = Profiles::default();
     let dir = path("triton/H64");
-    let key = |of: &'static str| match Box::leak(Box::new(path(of))) {
-        leaked => match profiles.classify(leaked).kind {
+    let key = |of: &str| {
+        let leaked: &'static TreePath = Box::leak(Box::new(path(of)));
+        match profiles.classify(leaked).kind {
             FileKind::Unit(part) => part.key,
             other => panic!("{of}: {other:?}"),
-        },
+        }
     };
     let (json, ptx) = (key("triton/H64/add.json"), key("triton/H64/add.ptx"));
     assert_eq!(json, ptx);
@@ -312,7 +313,7 @@ fn what_cannot_be_is_refused() {
         ("[ccache]\nvariables = [\"A=B\"]\n", &["A=B"]),
         ("[ccache]\ncolour = 1\n", &["unknown key"]),
         ("[mine]\nvariables = [\"MINE\"]\n", &["mine", "dir"]),
-        ("[mine]\nrules = [{ names = [\"x\"], kind = \"temporary\" }]\n", &["mine", "nowhere"]),
+        ("[mine]\nrules = [{ names = [\"x\"], kind = \"temporary\" }]\n", &["mine", "`also`"]),
         ("[Mine]\ndir = \"x\"\n", &["Mine", "a-z"]),
     ] {
         let error = with(text).expect_err(text);
