@@ -161,6 +161,8 @@ fn usage_errors_are_refusals() {
 fn bad_configuration_is_refused_before_anything_is_changed() {
     let bench = Bench::new();
     std::fs::write(bench.path("bad.toml"), "[local]\ncache_sise = \"1GiB\"\n").expect("write");
+    let rules = "[profiles.ccache]\nrules = [{ names = [\"a\"], kind = \"temporay\" }]\n";
+    std::fs::write(bench.path("rules.toml"), rules).expect("write");
     for command in [&["mount", "mnt"][..], &["config", "check"], &["run", "--mount", "mnt"]] {
         for (options, words) in [
             (&["--remote", "bucket"][..], &["--remote", "remote.url", "\"bucket\"", "s3://"][..]),
@@ -168,6 +170,10 @@ fn bad_configuration_is_refused_before_anything_is_changed() {
             (&["--cache-size", "50"], &["local.cache_size", "no unit"]),
             (&["--cache-size", "1MiB"], &["from 16MiB"]),
             (&["--config", "bad.toml"], &["bad.toml:2", "local.cache_sise", "cache_size"]),
+            (
+                &["--config", "rules.toml"],
+                &["rules.toml:2", "profiles.ccache.rules", "temporay", "`temporary`"],
+            ),
             (&["--config", "none.toml"], &["none.toml"]),
             (&["--set", "remote.frehsness=1s"], &["remote.freshness"]),
             (&["--io", "fast"], &["mount.io", "\"auto\""]),
@@ -269,6 +275,25 @@ fn config_show_is_a_file_that_says_the_same() {
     assert!(json.as_array().is_some_and(|all| all.iter().any(|e| e["key"] == "local.cache_size")));
     let check = bench.output(&["config", "check", "mnt", "--cache-dir", "c"]);
     assert!(check.status.success() && err(&check).contains("in order"), "{}", err(&check));
+}
+
+#[test]
+fn profiles_are_shown_with_what_the_configuration_adds() {
+    let bench = Bench::new();
+    let text = "[profiles.ccache]\nalso = [\"teams/*/ccache\"]\n[profiles.go]\nenabled = false\n\
+                [profiles.mine]\ndir = \"mine\"\nvariables = [\"MINE_DIR\"]\n";
+    std::fs::write(bench.config(), text).expect("write");
+    let table = out(&bench.output(&["profiles"]));
+    assert!(table.contains("\nmine ") && table.contains("MINE_DIR"), "{table}");
+    assert!(table.contains("\nccache ") && !table.contains("GOCACHE"), "{table}");
+    let one = out(&bench.output(&["profiles", "ccache"]));
+    assert!(one.contains("teams/*/ccache") && one.contains("CCACHE_DIR=MOUNT/ccache"), "{one}");
+    let json = out(&bench.output(&["profiles", "ccache", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["profiles"][0]["also"][0], "teams/*/ccache", "{json:#}");
+    refuses(&bench, &["profiles", "ccahce"], 2, &["ccahce", "did you mean ccache?"]);
+    let shown = out(&bench.output(&["config", "show"]));
+    assert!(shown.contains("# [profiles.mine]: `hearthfs profiles mine`"), "{shown}");
 }
 
 #[test]

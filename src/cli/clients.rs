@@ -1,110 +1,112 @@
-//! The programs that cache into a directory, and how each is told which.
+//! What is set for a command so that the clients in it cache on the mount.
 //!
-//! Owns the table of their environment variables. Must never override what the user has set.
+//! Owns the decision which variables of the profiles are set. Must never override what the user has set.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// One variable of one client.
-#[derive(Debug)]
-pub(super) struct Client {
-    /// Who reads it.
-    name: &'static str,
-    /// The variable.
-    variable: &'static str,
-    /// The directory of the client below the mount. Variables that share one are one setting: if the
-    /// user has set any of them, none is touched.
-    dir: &'static str,
-    /// Whether the client fails, or caches nothing, if the directory is not there.
-    needs_dir: bool,
-    /// Other variables that, if they are set and hold this word, say the same in another way.
-    unless: &'static [(&'static str, &'static str)],
-}
+use crate::namespace::{Profile, Profiles, Unless};
 
-const fn client(name: &'static str, variable: &'static str, dir: &'static str) -> Client {
-    Client { name, variable, dir, needs_dir: false, unless: &[] }
-}
-
-/// All clients. What each does in its directory is known from reading its source or watching it run.
-///
-/// Not in here, on purpose: Bazel takes `--disk_cache` only as a flag; CUDA's ComputeCache is one index
-/// file without locks, which is better kept on the node; XLA's side caches lie below JAX's directory.
-static CLIENTS: &[Client] = &[
-    client("OLYMPUS", "OLYMPUS_COMPILATION_CACHE_DIR", "jax"),
-    client("JAX", "JAX_COMPILATION_CACHE_DIR", "jax"),
-    // Not known to make its directory.
-    Client { needs_dir: true, ..client("PyTorch/XLA", "XLA_PERSISTENT_CACHE_PATH", "torch_xla") },
-    client("TorchInductor", "TORCHINDUCTOR_CACHE_DIR", "inductor"),
-    client("Triton", "TRITON_CACHE_DIR", "triton"),
-    // It asks for a directory that is there and writable, or gives up.
-    Client { needs_dir: true, ..client("triton-dejavu", "TRITON_DEJAVU_STORAGE", "triton-dejavu") },
-    client("vLLM", "VLLM_CACHE_ROOT", "vllm"),
-    client("PyTorch extensions", "TORCH_EXTENSIONS_DIR", "torch_extensions"),
-    client("numba", "NUMBA_CACHE_DIR", "numba"),
-    Client {
-        unless: &[("NEURON_CC_FLAGS", "--cache_dir")],
-        ..client("AWS Neuron", "NEURON_COMPILE_CACHE_URL", "neuron")
-    },
-    // Whoever names a second level keeps the first where it is: on the node's own disk, where its
-    // statistics and locks, which mean nothing elsewhere, cost the other nodes nothing.
-    Client {
-        unless: &[("CCACHE_REMOTE_STORAGE", ""), ("CCACHE_SECONDARY_STORAGE", "")],
-        ..client("ccache", "CCACHE_DIR", "ccache")
-    },
-    client("sccache", "SCCACHE_DIR", "sccache"),
-    client("Go", "GOCACHE", "go-build"),
-];
+/// Where the mount is, for what runs in the command.
+const MOUNT_VARIABLE: &str = "HEARTHFS_MOUNT";
 
 /// What is to be set for a command that runs on a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Plan {
     /// Variables and their values.
-    pub(super) variables: Vec<(&'static str, OsString)>,
+    pub(super) variables: Vec<(String, OsString)>,
     /// Directories that have to be there, relative to the mount.
-    pub(super) dirs: Vec<&'static str>,
+    pub(super) dirs: Vec<String>,
 }
 
-/// Decides what to set for a command on the mount at `point`, given what the user has set.
-pub(super) fn plan(point: &Path, set: &BTreeMap<OsString, OsString>) -> Plan {
-    let is_set = |variable: &str| set.contains_key(OsStr::new(variable));
+/// Decides what to set for a command on the mount at `point`, given what the user has set, and whether programs
+/// that compile quickly are to be kept too.
+pub(super) fn plan(
+    profiles: &Profiles,
+    point: &Path,
+    set: &BTreeMap<OsString, OsString>,
+    short_compiles: bool,
+) -> Plan {
+    let is_set = |variable: &String| set.contains_key(OsStr::new(variable));
     let mut plan = Plan::default();
-    for client in CLIENTS {
-        let mut same = CLIENTS.iter().filter(|other| other.dir == client.dir);
-        if same.any(|other| is_set(other.variable)) || said_otherwise(client, set) {
-            continue;
+    for profile in profiles.all() {
+        let mut further: Vec<_> = Vec::new();
+        if short_compiles {
+            further.extend(&profile.short_compiles);
         }
-        plan.variables.push((client.variable, point.join(client.dir).into_os_string()));
-        if client.needs_dir && !plan.dirs.contains(&client.dir) {
-            plan.dirs.push(client.dir);
+        if !profile.variables.iter().any(is_set) && !said_otherwise(profile, set) {
+            for variable in &profile.variables {
+                plan.variables.push((variable.clone(), point.join(&profile.dir).into_os_string()));
+            }
+            if profile.needs_dir {
+                plan.dirs.push(profile.dir.clone());
+            }
+            further.extend(&profile.settings);
+        }
+        for (variable, value) in further.into_iter().filter(|(variable, _)| !is_set(variable)) {
+            plan.variables.push((variable.clone(), value.into()));
         }
     }
-    plan.variables.push(("HEARTHFS_MOUNT", point.as_os_str().to_owned()));
+    plan.variables.push((MOUNT_VARIABLE.to_owned(), point.as_os_str().to_owned()));
     plan
 }
 
-fn said_otherwise(client: &Client, set: &BTreeMap<OsString, OsString>) -> bool {
-    client.unless.iter().any(|(variable, word)| {
-        set.get(OsStr::new(variable)).is_some_and(|value| value.to_string_lossy().contains(*word))
+fn said_otherwise(profile: &Profile, set: &BTreeMap<OsString, OsString>) -> bool {
+    profile.unless.iter().any(|Unless { variable, holds }| {
+        set.get(OsStr::new(variable)).is_some_and(|value| value.to_string_lossy().contains(holds))
     })
+}
+
+/// Says why a command whose files were all missing has written none, if a client that leaves quick programs out
+/// has looked for its directory; `set` is what the command was given.
+pub(super) fn why_nothing(
+    profiles: &Profiles,
+    point: &Path,
+    set: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let mut leaving = profiles.all().iter().filter(|profile| {
+        let quick = profile.short_compiles.keys().any(|variable| !set(variable));
+        quick && !profile.dir.is_empty() && point.join(&profile.dir).is_dir()
+    });
+    let profile = leaving.next()?;
+    let settings: Vec<String> =
+        profile.short_compiles.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    Some(format!(
+        "hint: nothing was found and nothing was written; if this was {}: it keeps no program that compiles \
+         quickly, and `hearthfs run --cache-short-compiles` sets {}",
+        profile.title,
+        settings.join(" ")
+    ))
 }
 
 /// Writes the table for the help text.
 pub(super) fn help() -> String {
-    let row = |client: &Client| {
-        let value = format!("DIR/{}", client.dir);
-        format!("  {:<30} {:<26} {}\n", client.variable, value, client.name)
-    };
-    CLIENTS.iter().map(row).collect()
+    let shipped = Profiles::default();
+    let rows = shipped.all().iter().flat_map(|profile| {
+        profile.variables.iter().map(|variable| {
+            let value = format!("DIR/{}", profile.dir);
+            format!("  {variable:<30} {value:<26} {}\n", profile.title)
+        })
+    });
+    rows.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn planned(set: &[(&str, &str)]) -> BTreeMap<&'static str, String> {
+    fn planned(set: &[(&str, &str)]) -> BTreeMap<String, String> {
+        planned_by(&Profiles::default(), set, false)
+    }
+
+    fn planned_by(
+        profiles: &Profiles,
+        set: &[(&str, &str)],
+        short_compiles: bool,
+    ) -> BTreeMap<String, String> {
         let set = set.iter().map(|(k, v)| (k.into(), v.into())).collect();
-        let plan = plan(Path::new("/m"), &set);
+        let plan = plan(profiles, Path::new("/m"), &set, short_compiles);
         plan.variables.into_iter().map(|(k, v)| (k, v.into_string().expect("text"))).collect()
     }
 
@@ -129,7 +131,53 @@ mod tests {
         ] {
             assert_eq!(all.get(variable).map(String::as_str), Some(value), "{variable}");
         }
-        assert_eq!(all.len(), CLIENTS.len() + 1);
+        assert_eq!(all.len(), 14);
+    }
+
+    #[test]
+    fn programs_that_compile_quickly_are_kept_on_demand() {
+        const VARIABLE: &str = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS";
+        let shipped = Profiles::default();
+        assert!(!planned(&[]).contains_key(VARIABLE));
+        assert_eq!(planned_by(&shipped, &[], true).get(VARIABLE).map(String::as_str), Some("0"));
+        assert!(!planned_by(&shipped, &[(VARIABLE, "3")], true).contains_key(VARIABLE));
+        let elsewhere = [("JAX_COMPILATION_CACHE_DIR", "/m/other")];
+        assert!(planned_by(&shipped, &elsewhere, true).contains_key(VARIABLE));
+    }
+
+    #[test]
+    fn the_configuration_adds_variables() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let file = dir.path().join("c.toml");
+        let text = "[profiles.ccache]\nsettings = { CCACHE_BASEDIR = \"/src\" }\n\
+                    [profiles.go]\nenabled = false\n\
+                    [profiles.mine]\ndir = \"mine\"\nvariables = [\"MINE_DIR\"]\n";
+        std::fs::write(&file, text).expect("write");
+        let flags = crate::config::Flags { file: Some(file), values: Vec::new() };
+        let around = crate::config::Surroundings::default();
+        let profiles = crate::config::load(&flags, &around, None).expect("good").settings.profiles;
+        let all = planned_by(&profiles, &[], false);
+        assert_eq!(all.get("MINE_DIR").map(String::as_str), Some("/m/mine"));
+        assert_eq!(all.get("CCACHE_BASEDIR").map(String::as_str), Some("/src"));
+        assert!(!all.contains_key("GOCACHE"));
+        let mine = planned_by(&profiles, &[("CCACHE_DIR", "/own")], false);
+        assert!(!mine.contains_key("CCACHE_BASEDIR"), "it goes with the directory");
+    }
+
+    #[test]
+    fn why_nothing_was_written() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let profiles = Profiles::default();
+        let asked = |set: bool| why_nothing(&profiles, dir.path(), |_| set);
+        assert_eq!(asked(false), None, "no JAX was here");
+        std::fs::create_dir(dir.path().join("jax")).expect("mkdir");
+        let said = asked(false).expect("a hint");
+        for word in
+            ["JAX", "--cache-short-compiles", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"]
+        {
+            assert!(said.contains(word), "{said}");
+        }
+        assert_eq!(asked(true), None, "it is set already");
     }
 
     #[test]
@@ -154,10 +202,25 @@ mod tests {
 
     #[test]
     fn directories_of_clients_that_make_none() {
-        let dirs = plan(Path::new("/m"), &BTreeMap::new()).dirs;
+        let profiles = Profiles::default();
+        let dirs = plan(&profiles, Path::new("/m"), &BTreeMap::new(), false).dirs;
         assert_eq!(dirs, ["torch_xla", "triton-dejavu"]);
         let mine = BTreeMap::from([("TRITON_DEJAVU_STORAGE".into(), "/mine".into())]);
-        assert!(!plan(Path::new("/m"), &mine).dirs.contains(&"triton-dejavu"));
+        let dirs = plan(&profiles, Path::new("/m"), &mine, false).dirs;
+        assert!(!dirs.iter().any(|dir| dir == "triton-dejavu"));
+    }
+
+    /// Returns the variables of all clients, each with the directory that it names.
+    fn table() -> BTreeMap<String, String> {
+        let shipped = Profiles::default();
+        let pairs = shipped.all().iter().flat_map(|profile| {
+            profile.variables.iter().map(|variable| (variable.clone(), profile.dir.clone()))
+        });
+        pairs.collect()
+    }
+
+    fn variables() -> Vec<String> {
+        table().into_keys().collect()
     }
 
     /// Runs the snippet for logins in a shell, and returns what it exports.
@@ -170,9 +233,10 @@ mod tests {
         let output = shell.output().expect("a shell");
         assert!(output.status.success(), "{output:?}");
         let lines = String::from_utf8(output.stdout).expect("text");
+        let variables = variables();
         let pairs = lines.lines().filter_map(|line| line.split_once('='));
         pairs
-            .filter(|(name, _)| CLIENTS.iter().any(|client| client.variable == *name))
+            .filter(|(name, _)| variables.iter().any(|variable| variable == name))
             .filter(|(name, _)| !set.iter().any(|(own, _)| own == name))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect()
@@ -190,8 +254,6 @@ mod tests {
         ] {
             let mut wanted = planned(set);
             wanted.remove("HEARTHFS_MOUNT");
-            let wanted: BTreeMap<String, String> =
-                wanted.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
             assert_eq!(exported(set), wanted, "{set:?}");
         }
     }
@@ -201,10 +263,11 @@ mod tests {
         let text = include_str!("../../systemd/hearthfs-clients.conf");
         let lines = text.lines().filter_map(|line| line.strip_prefix("Environment="));
         let set: BTreeMap<&str, &str> = lines.filter_map(|line| line.split_once('=')).collect();
-        assert_eq!(set.len(), CLIENTS.len());
-        for client in CLIENTS {
-            let value = format!("/mnt/cache/{}", client.dir);
-            assert_eq!(set.get(client.variable), Some(&value.as_str()), "{}", client.variable);
+        let wanted = table();
+        assert_eq!(set.len(), wanted.len());
+        for (variable, dir) in wanted {
+            let value = format!("/mnt/cache/{dir}");
+            assert_eq!(set.get(variable.as_str()), Some(&value.as_str()), "{variable}");
         }
     }
 }

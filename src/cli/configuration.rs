@@ -10,6 +10,7 @@ use super::options::MountOptions;
 use super::output::{data, note};
 use super::{dirs, point};
 use crate::config::{self, KEYS, Loaded, Surroundings};
+use crate::namespace::{Profile, Profiles};
 
 /// The commands under `hearthfs config`.
 #[derive(Subcommand, Clone, Debug)]
@@ -98,6 +99,11 @@ fn file(around: &Surroundings, loaded: &Loaded) -> String {
             write!(text, ": {}/<name of the mount>", base.display()).ok();
         }
         text.push('\n');
+    }
+    let shipped = Profiles::default();
+    let changed = |profile: &&Profile| shipped.get(&profile.name) != Some(profile);
+    for profile in loaded.settings.profiles.all().iter().filter(changed) {
+        writeln!(text, "\n# [profiles.{0}]: `hearthfs profiles {0}` prints it", profile.name).ok();
     }
     text
 }

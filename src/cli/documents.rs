@@ -1,12 +1,16 @@
 //! What the documents say of settings and commands is what there is.
 //!
-//! Owns the text of `docs/configuration.md`, which is made of the table of keys and the annotated file.
+//! Owns the text of what is made of other things: `docs/configuration.md`, of the table of keys and the annotated
+//! file; `docs/clients.md` and the snippets for logins and units, of the profiles of clients.
+
+mod clients;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::helper;
 use super::options::OWN_FLAGS;
+use super::run::SHORT_COMPILES;
 use crate::config::{KEYS, Key};
 
 /// Tells the test to write the document instead of comparing it.
@@ -46,7 +50,8 @@ fn rows(key: &Key) -> Vec<(&'static str, String)> {
     let code = |text: String| format!("`{text}`");
     let mut rows = vec![("default", code(key.literal(key.default)))];
     rows.extend(key.variable.map(|name| ("environment", code(name.to_owned()))));
-    let flag = OWN_FLAGS.iter().find(|(name, _)| *name == key.name).map(|(_, flag)| *flag);
+    let mut flags = OWN_FLAGS.iter().chain([&SHORT_COMPILES]);
+    let flag = flags.find(|(name, _)| *name == key.name).map(|(_, flag)| *flag);
     let flag = match key.name {
         "mount.directory" => "the argument".to_owned(),
         name => code(flag.map_or_else(|| format!("--set {name}=..."), str::to_owned)),
@@ -106,20 +111,39 @@ fn configuration() -> String {
     text
 }
 
+/// Compares a file with what it is made of, or writes it.
+fn is_up_to_date(file: &str, made: &str, of: &str) {
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(root().join(file), made).expect("written");
+    }
+    assert!(
+        made == read(file),
+        "{file} is not what {of} say; {WRITE}=1 cargo test --lib documents writes it"
+    );
+}
+
+#[test]
+fn what_is_made_of_the_profiles_is_up_to_date() {
+    let document = clients::document();
+    for profile in crate::namespace::Profiles::default().all() {
+        assert!(document.contains(&format!("\n## {}\n\n", profile.title)), "{}", profile.name);
+    }
+    for (file, made) in [
+        ("docs/clients.md", document),
+        ("systemd/hearthfs.sh", clients::login_snippet()),
+        ("systemd/hearthfs-clients.conf", clients::unit_snippet()),
+    ] {
+        is_up_to_date(file, &made, "the profiles in src/namespace/profiles.toml");
+    }
+}
+
 #[test]
 fn the_document_of_the_configuration_is_up_to_date() {
     let made = configuration();
     for key in KEYS {
         assert!(made.contains(&format!("\n### {}\n\n", key.name)), "{}", key.name);
     }
-    if std::env::var_os(WRITE).is_some() {
-        std::fs::write(root().join("docs/configuration.md"), &made).expect("written");
-    }
-    assert!(
-        made == read("docs/configuration.md"),
-        "docs/configuration.md is not what the keys and systemd/hearthfs.toml say; \
-         {WRITE}=1 cargo test --lib documents writes it"
-    );
+    is_up_to_date("docs/configuration.md", &made, "the keys and systemd/hearthfs.toml");
 }
 
 /// Returns the commands of ours in the shell blocks of a document.
@@ -143,7 +167,13 @@ fn commands(text: &str) -> Vec<Vec<String>> {
 #[test]
 fn commands_in_the_documents_are_right() {
     let mut count = 0;
-    for name in ["README.md", "docs/operations.md", "docs/semantics.md", "docs/design.md"] {
+    for name in [
+        "README.md",
+        "docs/operations.md",
+        "docs/semantics.md",
+        "docs/design.md",
+        "docs/clients.md",
+    ] {
         assert!(root().join(Path::new(name)).exists(), "{name}");
         for words in commands(&read(name)) {
             count += 1;

@@ -20,6 +20,7 @@ mod mount;
 mod options;
 mod output;
 mod point;
+mod profiles;
 mod run;
 mod share;
 mod status;
@@ -62,6 +63,8 @@ enum Command {
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
+    /// Show what is known of the programs that cache here: variables, and what their files are
+    Profiles(profiles::Show),
     /// Look at a mount from outside of its daemon
     #[command(name = crate::daemon::LOOK, hide = true)]
     LookAt { dir: PathBuf },
@@ -124,6 +127,15 @@ store declares none. What is not hearthfs's is counted and left alone. Exits 1 w
 Examples:
   hearthfs gc file:///nfs/cache --dry-run
   hearthfs gc s3://bucket/cache --json | jq .deleted";
+
+const PROFILES_NOTES: &str = "\
+What comes with hearthfs, with what tables [profiles.NAME] of the configuration add or replace. docs/clients.md says the \
+same at length.
+
+Examples:
+  hearthfs profiles
+  hearthfs profiles ccache
+  hearthfs profiles --json | jq '.profiles[].variables'";
 
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
@@ -195,6 +207,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Lifecycle(command) => lifecycle::run(command),
         Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
+        Command::Profiles(command) => profiles::run(command),
         Command::LookAt { dir } => {
             background::take_name();
             return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8));
@@ -206,8 +219,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
 /// Returns the tree of commands with its help texts.
 fn command() -> clap::Command {
     let run_notes = format!(
-        "{RUN_NOTES}{}\nWith CCACHE_REMOTE_STORAGE=file:DIR/ccache set by you, ccache keeps its first level \
-         (CCACHE_DIR)\non the node's own disk and shares its second.\nHEARTHFS_MOUNT is set to DIR, so that a run inside the command joins the same mount.\n\n\
+        "{RUN_NOTES}{}\nWhat you have set is left alone; so is CCACHE_DIR where you name a second level (CCACHE_REMOTE_STORAGE).\nHEARTHFS_MOUNT is set to DIR, so that a run inside the command joins the same mount.\n\n\
          Examples:\n  hearthfs run -- make -j8\n  hearthfs run --mount /mnt/cache -- python train.py",
         clients::help()
     );
@@ -221,6 +233,7 @@ fn command() -> clap::Command {
         .mut_subcommand("drain", |c| c.after_help(DRAIN_NOTES))
         .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
+        .mut_subcommand("profiles", |c| c.after_help(PROFILES_NOTES))
         .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
 }
 
@@ -271,6 +284,7 @@ mod tests {
             "lifecycle",
             "config",
             "gc",
+            "profiles",
             "s3://BUCKET",
             "gs://BUCKET",
             "az://ACCOUNT/CONTAINER",

@@ -1,6 +1,6 @@
 //! `hearthfs run`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::background;
 use super::child::{Running, Signals, end_like};
-use super::clients::{Plan, plan};
+use super::clients::{Plan, plan, why_nothing};
 use super::failure::{Failure, Outcome};
 use super::mount::{check_before_mount, clear};
 use super::options::MountOptions;
@@ -20,7 +20,7 @@ use super::point::{self, State};
 use super::share::Share;
 use super::unmount::shut_down;
 use crate::clock::Clock;
-use crate::config::{self, ByteSize, Loaded, Origin, Surroundings};
+use crate::config::{self, ByteSize, FlagValue, Flags, Loaded, Origin, Surroundings};
 use crate::control::{self, Backlog, Status};
 use crate::daemon::MANAGER_VARIABLES;
 use crate::metrics::Snapshot;
@@ -37,8 +37,27 @@ pub(super) struct Run {
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
+    /// Tell clients to keep also what compiles quickly (run.cache_short_compiles)
+    #[arg(long)]
+    cache_short_compiles: bool,
+
     #[command(flatten)]
     options: MountOptions,
+}
+
+/// The flag of `run` that sets a key.
+pub(super) const SHORT_COMPILES: (&str, &str) =
+    ("run.cache_short_compiles", "--cache-short-compiles");
+
+impl Run {
+    fn flags(&self) -> Flags {
+        let mut flags = self.options.flags();
+        if self.cache_short_compiles {
+            let [key, flag] = [SHORT_COMPILES.0, SHORT_COMPILES.1].map(str::to_owned);
+            flags.values.push(FlagValue { key, value: "true".to_owned(), flag });
+        }
+        flags
+    }
 }
 
 /// The mount that the command runs on.
@@ -52,7 +71,7 @@ struct Joined {
 pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
     let around = Surroundings::of_process();
     let (point, named) = mount_point(&around, command)?;
-    let loaded = config::load(&command.options.flags(), &around, Some(&point))?;
+    let loaded = config::load(&command.flags(), &around, Some(&point))?;
     for warning in &loaded.warnings {
         note(&format!("warning: {warning}"));
     }
@@ -61,15 +80,25 @@ pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
     }
     let status = super::wait(async {
         let mut signals = Signals::listen()?;
-        let joined = tokio::select! {
+        let mut joined = tokio::select! {
             joined = join(&around, &point, command, &loaded) => joined?,
             which = signals.next_end() => hearthfs_mount::die_of(which.as_raw()),
         };
-        let result = execute(&around, &point, command, &mut signals).await;
+        let settings = &loaded.settings;
+        let short = settings.run.cache_short_compiles;
+        let plan = plan(&settings.profiles, &point, &around.variables, short);
+        if make_dirs(&point, &plan)
+            && let Some(before) = &mut joined.before
+            && let Ok((_, status)) = control::find(&around, &point, Some(around.uid)).await
+        {
+            // What it cost to make them is no figure of the command's.
+            *before = status;
+        }
+        let result = execute(command, &plan, &mut signals).await;
         if !result.as_ref().is_ok_and(ExitStatus::success) {
             signals.forget().await;
         }
-        finish(&around, &point, joined, &loaded, &mut signals).await;
+        finish(&around, &point, joined, &loaded, &plan, &mut signals).await;
         result
     })?;
     Ok(end_like(status))
@@ -80,7 +109,7 @@ fn mount_point(around: &Surroundings, command: &Run) -> Outcome<(PathBuf, bool)>
     if let Some(dir) = &command.mount {
         return Ok((point::absolute(around, dir), true));
     }
-    let loaded = config::load(&command.options.flags(), around, None)?;
+    let loaded = config::load(&command.flags(), around, None)?;
     if let Some(dir) = loaded.settings.mount.directory {
         return Ok((dir, true));
     }
@@ -122,7 +151,7 @@ async fn join(
             if matches!(state, State::Stale) && around.uid != 0 {
                 clear(around, point).await?;
             }
-            background::launch(around, point, &command.options.flags()).await?;
+            background::launch(around, point, &command.flags()).await?;
             let (_, status) = control::find(around, point, Some(around.uid)).await?;
             share.own(&status)?;
             Some(status)
@@ -153,24 +182,24 @@ fn same_mount(status: &Status, loaded: &Loaded) -> Outcome<()> {
     Ok(())
 }
 
-async fn execute(
-    around: &Surroundings,
-    point: &Path,
-    command: &Run,
-    signals: &mut Signals,
-) -> Outcome<ExitStatus> {
-    let Plan { variables, dirs } = plan(point, &around.variables);
-    for dir in dirs {
-        let path = point.join(dir);
-        match std::fs::DirBuilder::new().recursive(true).create(&path) {
+/// Makes the directories that clients need; returns whether any was missing.
+fn make_dirs(point: &Path, plan: &Plan) -> bool {
+    let missing = plan.dirs.iter().map(|dir| point.join(dir)).filter(|path| !path.is_dir());
+    let missing: Vec<PathBuf> = missing.collect();
+    for path in &missing {
+        match std::fs::DirBuilder::new().recursive(true).create(path) {
             Ok(()) => {}
             // A read-only mount serves what is there, and that is what was asked for.
             Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {}
             Err(error) => note(&format!("warning: make {}: {error}", path.display())),
         }
     }
+    !missing.is_empty()
+}
+
+async fn execute(command: &Run, plan: &Plan, signals: &mut Signals) -> Outcome<ExitStatus> {
     let mut process = Command::new(&command.command[0]);
-    process.args(&command.command[1..]).envs(variables);
+    process.args(&command.command[1..]).envs(plan.variables.iter().map(|(k, v)| (k, v)));
     for variable in MANAGER_VARIABLES {
         process.env_remove(variable);
     }
@@ -184,6 +213,7 @@ async fn finish(
     point: &Path,
     joined: Joined,
     loaded: &Loaded,
+    plan: &Plan,
     signals: &mut Signals,
 ) {
     let Some(before) = joined.before else {
@@ -201,6 +231,16 @@ async fn finish(
     match drained {
         Ok(drained) => {
             note(&summary(&before, &drained));
+            let is_set = |name: &str| {
+                plan.variables.iter().any(|(set, _)| set == name)
+                    || around.variables.contains_key(OsStr::new(name))
+            };
+            if let Some(hint) = Some(grown(&before, &drained))
+                .filter(|grown| grown.hits + grown.published == 0 && grown.misses > 0)
+                .and_then(|_| why_nothing(&loaded.settings.profiles, point, is_set))
+            {
+                note(&hint);
+            }
             if drained.complete {
                 again = None;
             }
@@ -254,12 +294,17 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
     Ok(Drained { complete: report.complete, left: report.left, elapsed_ms, status })
 }
 
+/// What the mount's counters have grown by.
+fn grown(before: &Status, drained: &Drained) -> Snapshot {
+    let same_daemon = before.started_ms == drained.status.started_ms;
+    let start = if same_daemon { before.counters.clone() } else { Snapshot::default() };
+    drained.status.counters.since(&start)
+}
+
 /// The one line at the end. The counters are the mount's: what other commands did there in the
 /// meantime is in them too.
 fn summary(before: &Status, drained: &Drained) -> String {
-    let same_daemon = before.started_ms == drained.status.started_ms;
-    let start = if same_daemon { before.counters.clone() } else { Snapshot::default() };
-    let grown = drained.status.counters.since(&start);
+    let grown = grown(before, drained);
     let mut line = format!(
         "hearthfs: {}, {}, {} published ({}), ",
         count(grown.hits, "hit", "hits"),

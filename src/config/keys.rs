@@ -163,6 +163,13 @@ pub static KEYS: &[Key] = &[
         variable: None,
         set: |s, v| word(v, &SWITCH).map(|on| s.expiry.renew_on_use = on),
     },
+    Key {
+        name: "run.cache_short_compiles",
+        shape: Shape::Switch,
+        default: "false",
+        variable: Some("HEARTHFS_CACHE_SHORT_COMPILES"),
+        set: |s, v| word(v, &SWITCH).map(|on| s.run.cache_short_compiles = on),
+    },
     text("log.level", "info", Some("HEARTHFS_LOG"), |s, v| {
         log_level(v).map(|level| s.log.level = level)
     }),

@@ -5,6 +5,7 @@
 
 mod keys;
 mod paths;
+mod profiles;
 mod settings;
 mod source;
 mod suggest;
@@ -20,7 +21,9 @@ use serde::Serialize;
 pub use keys::{CACHE_SIZE_MIN, KEYS, Key, Shape, THREADS_MAX};
 use paths::foreign_link;
 pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
-pub use settings::{AllowOther, IoMode, Local, Log, LogFormat, Mount, Remote, Settings, Writeback};
+pub use settings::{
+    AllowOther, IoMode, Local, Log, LogFormat, Mount, Remote, Run, Settings, Writeback,
+};
 pub use source::{Origin, Problem, Surroundings};
 pub use suggest::nearest;
 pub use units::{ByteSize, format_age, format_duration, parse_age, parse_duration};
@@ -108,11 +111,9 @@ pub fn load(
     let mut problems = Vec::new();
     let file = find_file(flags, around);
     let mut layers = Vec::new();
-    if let Some(path) = &file {
-        let (raws, bad) = source::file(path);
-        layers.push(raws);
-        problems.extend(bad);
-    }
+    let written = file.as_deref().map(source::file).unwrap_or_default();
+    layers.push(written.raws);
+    problems.extend(written.problems);
     let (raws, bad, mut warnings) = source::environment(around);
     layers.push(raws);
     problems.extend(bad);
@@ -129,6 +130,7 @@ pub fn load(
         }
     }
     let (mut settings, mut effective) = apply(&chosen);
+    settings.profiles = written.profiles;
     settle_mount_point(&mut settings, &mut effective, mount_point);
     settle_cache_dir(&mut settings, &mut effective, around, &mut problems);
     settle_open_wait(&mut settings, &mut effective);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::units::ByteSize;
 use super::url::RemoteUrl;
+use crate::namespace::Profiles;
 
 /// All effective values of one mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,8 +22,12 @@ pub struct Settings {
     pub writeback: Writeback,
     /// How long entries live.
     pub expiry: Expiry,
+    /// What a command on the mount is given.
+    pub run: Run,
     /// What is written about it.
     pub log: Log,
+    /// What is known of clients: what comes with the program, and what the configuration adds.
+    pub profiles: Profiles,
 }
 
 /// Section `[mount]`.
@@ -116,6 +121,13 @@ pub struct Expiry {
     pub age: Option<Duration>,
     /// Whether the bytes of an entry that is used after half its age are stored again.
     pub renew_on_use: bool,
+}
+
+/// Section `[run]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Run {
+    /// Whether clients that leave out what compiles quickly are told to keep it too.
+    pub cache_short_compiles: bool,
 }
 
 /// Section `[log]`.

@@ -12,8 +12,10 @@ use serde::Serialize;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{self, Key, Shape};
+use super::profiles;
 use super::suggest::nearest;
 use super::url::without_secrets;
+use crate::namespace::Profiles;
 
 /// The largest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -173,13 +175,27 @@ fn strange_variables(around: &Surroundings) -> Vec<String> {
         .collect()
 }
 
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    pub(super) raws: Vec<Raw>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) profiles: Profiles,
+}
+
+impl Parsed {
+    fn bad(problem: Problem) -> Self {
+        Self { problems: vec![problem], ..Self::default() }
+    }
+}
+
 /// Reads the file.
-pub(super) fn file(path: &Path) -> (Vec<Raw>, Vec<Problem>) {
+pub(super) fn file(path: &Path) -> Parsed {
     match text_of(path) {
         Ok(text) => parse(path, &text),
         Err(reason) => {
             let reason = format!("cannot read the configuration file {}: {reason}", path.display());
-            (Vec::new(), vec![Problem::new(Origin::Default, "", None, reason)])
+            Parsed::bad(Problem::new(Origin::Default, "", None, reason))
         }
     }
 }
@@ -197,16 +213,16 @@ fn text_of(path: &Path) -> Result<String, String> {
 }
 
 /// Reads the text of a file.
-pub(super) fn parse(path: &Path, text: &str) -> (Vec<Raw>, Vec<Problem>) {
+pub(super) fn parse(path: &Path, text: &str) -> Parsed {
     let at = |offset: usize| Origin::File { path: path.to_owned(), line: line_of(text, offset) };
     let table = match DeTable::parse(text) {
         Ok(table) => table.into_inner(),
         Err(error) => {
             let origin = at(error.span().map_or(0, |span| span.start));
-            return (Vec::new(), vec![Problem::new(origin, "", None, error.message())]);
+            return Parsed::bad(Problem::new(origin, "", None, error.message()));
         }
     };
-    let (mut raws, mut problems) = (Vec::new(), Vec::new());
+    let Parsed { mut raws, mut problems, profiles: mut known } = Parsed::default();
     for (section, content) in table {
         let origin = at(section.span().start);
         let section = section.into_inner();
@@ -214,8 +230,14 @@ pub(super) fn parse(path: &Path, text: &str) -> (Vec<Raw>, Vec<Problem>) {
             problems.push(stray_key(origin, &section));
             continue;
         };
+        if section == profiles::SECTION {
+            let (read, bad) = profiles::read(content, text, at);
+            known = read;
+            problems.extend(bad);
+            continue;
+        }
         if !keys::sections().contains(&&*section) {
-            problems.push(unknown(origin, "section", &section, &keys::sections()));
+            problems.push(unknown(origin, "section", &section, &sections()));
             continue;
         }
         for (name, value) in content {
@@ -238,7 +260,12 @@ pub(super) fn parse(path: &Path, text: &str) -> (Vec<Raw>, Vec<Problem>) {
         Origin::File { line, .. } => line,
         _ => 0,
     });
-    (raws, problems)
+    Parsed { raws, problems, profiles: known }
+}
+
+/// Returns all sections that a file can have.
+fn sections() -> Vec<&'static str> {
+    keys::sections().into_iter().chain([profiles::SECTION]).collect()
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

@@ -33,7 +33,7 @@ fn load_text(text: &str) -> (Result<Loaded, Refusal>, String) {
 #[test]
 fn shipped_file_is_the_defaults() {
     let text = include_str!("../../systemd/hearthfs.toml");
-    let (raws, problems) = source::parse(Path::new("hearthfs.toml"), text);
+    let source::Parsed { raws, problems, .. } = source::parse(Path::new("hearthfs.toml"), text);
     assert_eq!(problems, []);
     let written: Vec<_> = raws.iter().map(|raw| raw.key.name).collect();
     for key in KEYS {
@@ -98,7 +98,7 @@ fn flag_before_environment_before_file_before_default() {
 fn bad_files_are_refused_by_name_and_line() {
     let cases: [(&str, usize, &[&str]); 27] = [
         ("[locl]\n", 1, &["locl", "unknown section", "\"local\""]),
-        ("[zebra]\n", 1, &["zebra", "mount, local, remote, writeback, expiry, log"]),
+        ("[zebra]\n", 1, &["zebra", "mount, local, remote, writeback, expiry, run, log, profiles"]),
         ("cache_dir = \"/x\"\n", 1, &["cache_dir", "[local]"]),
         ("bogus = 1\n", 1, &["bogus", "outside of a section"]),
         ("[local]\n\ncache_sise = \"1GiB\"\n", 3, &["local.cache_sise", "\"cache_size\""]),

@@ -10,6 +10,7 @@ mod entry;
 mod fold;
 mod living;
 mod location;
+mod profiles;
 
 pub use age::Age;
 pub use change::{Change, Op};
@@ -21,3 +22,7 @@ pub use entry::{
 pub use fold::{Applied, Builder, Child, Fold, Register};
 pub use living::Living;
 pub use location::{Location, Site};
+pub use profiles::{
+    Check, Class, Draft as ProfilesDraft, FileKind, PROFILE_KEYS, Part, Pattern, Profile, Profiles,
+    Refused, Rule, RuleKind, Scope, Touch, UnitKey, Unless, Writers,
+};

@@ -20,7 +20,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("name", &[]),
     ("stamp", &[]),
     ("task", &[]),
-    ("config", &[]),
+    // It checks what a file says of clients, which is the namespace's to know.
+    ("config", &[&["namespace"]]),
     // Pure: it reads no clock, spawns nothing and draws no random numbers.
     ("namespace", &[&["digest", "error", "name", "stamp"]]),
     ("local", &[LEAVES, &["namespace"]]),
@@ -30,7 +31,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // The socket and its words; what they do is behind a trait that the daemon implements.
     ("control", &[LEAVES]),
     ("daemon", &[LEAVES, &["namespace", "local", "remote", "sync", "fs", "control"]]),
-    ("cli", &[LEAVES, &["daemon", "control"]]),
+    ("cli", &[LEAVES, &["namespace", "daemon", "control"]]),
 ];
 
 /// Crates that are named in their places only.

@@ -250,6 +250,38 @@ fn commands_run_sets_the_variables_and_passes_the_rest_on() {
     assert!(!is_mounted(mount.as_ref()));
 }
 
+/// JAX keeps no program that compiles in less than a second, and says nothing: `run` does.
+#[test]
+fn commands_run_says_why_nothing_was_written() {
+    const VARIABLE: &str = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS";
+    let site = Site::new();
+    let (store, mount) = (Store::dir(&site), text(&site.dir("m")));
+    // What JAX does for a program that compiles quickly, and what it does for others.
+    let quick =
+        "mkdir -p $JAX_COMPILATION_CACHE_DIR; test ! -e $JAX_COMPILATION_CACHE_DIR/jit_f-cache";
+    let slow = format!("{quick} && echo program > $JAX_COMPILATION_CACHE_DIR/jit_f-cache");
+    let said_of = |script: &str, option: Option<&str>| {
+        let mut command = site.hearthfs();
+        command.args(["run", "--mount", &mount, "--remote", &store.url(), "--cache-dir"]);
+        command.arg(site.path().join("run.cache")).args(option);
+        command.args(["--", "sh", "-c", script]);
+        let said = run(&mut command, LIMIT_MS);
+        assert_eq!(said.code(), 0, "{said:?}");
+        said
+    };
+    let others = said_of("true", None);
+    assert!(!others.err.contains(VARIABLE), "{others:?}");
+    let hinted = said_of(quick, None);
+    assert!(hinted.err.contains("--cache-short-compiles"), "{hinted:?}");
+    assert!(hinted.err.contains(&format!("{VARIABLE}=0")), "{hinted:?}");
+    let told =
+        said_of(&format!("{quick}; echo {VARIABLE}=${VARIABLE}"), Some("--cache-short-compiles"));
+    assert_eq!(told.out.trim(), format!("{VARIABLE}=0"), "{told:?}");
+    assert!(!told.err.contains(VARIABLE), "{told:?}");
+    let written = said_of(&slow, None);
+    assert!(!written.err.contains(VARIABLE), "{written:?}");
+}
+
 #[test]
 fn commands_run_drains_what_the_command_wrote() {
     let site = Site::new();

@@ -1,0 +1,248 @@
+//! What the profiles of clients say, as documents and shell: `docs/clients.md` and the snippets of `systemd/`.
+
+use std::fmt::Write as _;
+
+use super::paragraph;
+use crate::namespace::{
+    Check, Pattern, Profile, Profiles, Rule, RuleKind, Scope, Touch, Unless, Writers,
+};
+
+const HEAD: &str = "\
+# hearthfs: clients
+
+Made of `src/namespace/profiles.toml`; `hearthfs profiles NAME` prints the same of what is in effect on this machine,
+with what `[profiles.NAME]` of the configuration adds.
+
+`hearthfs run -- COMMAND` sets the variables below for one command, `systemd/hearthfs.sh` for logins and
+`systemd/hearthfs-clients.conf` for units. Whatever the user has set stays. MOUNT is the mount point.
+
+**Mount at the same path on all nodes.** Triton and TorchInductor keep absolute paths in their entries, and JAX hashes
+the path of its cache directory into every key. Nodes that mount elsewhere share nothing of these.
+
+**A rename out of or into the mount fails with EXDEV**, as between any two file systems. A client that writes its
+temporary files elsewhere needs `TMPDIR` on the mount.
+";
+
+const KINDS: &str = "\
+## What the kinds mean
+
+A name that no rule fits is an ordinary file: it is shared, whole, when it is closed. The names of a rule are known in the
+directory of their client only.
+
+| kind | meaning | in this version |
+|---|---|---|
+";
+
+const ADDING: &str = "
+## Adding to it
+
+The configuration adds clients, directories and rules, and replaces the rest; `hearthfs config check` refuses what
+cannot be. Its rules go before those that come with hearthfs, and the first that fits counts.
+
+```toml
+[profiles.ccache]
+also = [\"teams/*/ccache\"]      # further directories below the mount in which the names of ccache are known
+settings = { CCACHE_BASEDIR = \"/src\" }
+
+[profiles.mine]                # a client that hearthfs does not know
+title = \"My compiler\"
+variables = [\"MY_CACHE_DIR\"]   # `hearthfs run` sets it to MOUNT/mine
+dir = \"mine\"
+rules = [{ names = [\"*.part\"], kind = \"temporary\", what = \"entries that are being written\" }]
+
+[profiles.go]
+enabled = false                # no variable is set, and its names mean nothing
+```
+
+The words, and the form of patterns, are at the head of
+[`src/namespace/profiles.toml`](../src/namespace/profiles.toml).
+";
+
+/// Writes `docs/clients.md`. Writing to a string does not fail.
+pub(super) fn document() -> String {
+    let mut text = HEAD.to_owned() + "\n" + KINDS;
+    for kind in RuleKind::ALL {
+        let today = if kind.is_in_effect() { "acted on" } else { "**not acted on yet**" };
+        writeln!(text, "| {} | {} | {today} |", kind.word(), kind.meaning()).ok();
+    }
+    text.push_str(
+        "\nWhat is not acted on yet is marked *(not yet)* below: such files are ordinary files in this version.\n",
+    );
+    for profile in Profiles::default().all() {
+        client(&mut text, profile);
+    }
+    text + ADDING
+}
+
+fn client(text: &mut String, profile: &Profile) {
+    writeln!(text, "\n## {}\n", profile.title).ok();
+    text.push_str(&paragraph(&pointing(profile)));
+    if !profile.rules.is_empty() {
+        let mut roots = vec![profile.dir.as_str()];
+        roots.extend(profile.also.iter().map(Pattern::text));
+        roots.retain(|root| !root.is_empty());
+        let places: Vec<String> = roots.iter().map(|root| place(root)).collect();
+        write!(text, "\nIts names are known in {}:\n\n", places.join(", ")).ok();
+        text.push_str("| names | what they are | where they go |\n|---|---|---|\n");
+        for rule in &profile.rules {
+            let mut names: Vec<_> =
+                rule.names.iter().map(|name| format!("`{}`", name.text())).collect();
+            if let Some(dir) = &rule.inside {
+                names.push(format!("in `{dir}`"));
+            }
+            let mark = if rule.kind.is_in_effect() { "" } else { " *(not yet)*" };
+            let (names, what, goes) = (names.join(" "), &rule.what, goes(rule));
+            writeln!(text, "| {names} | {what} | {goes}{mark} |").ok();
+        }
+    }
+    if !profile.notes.is_empty() {
+        text.push('\n');
+        for note in &profile.notes {
+            text.push_str(&paragraph(&format!("- {note}")));
+        }
+    }
+}
+
+fn place(root: &str) -> String {
+    if root == "**" { "any directory".to_owned() } else { format!("`MOUNT/{root}`") }
+}
+
+/// Says how a client is pointed at the mount.
+fn pointing(profile: &Profile) -> String {
+    let mut said = Vec::new();
+    if !profile.variables.is_empty() {
+        let set = profile.variables.iter().map(|name| format!("`{name}=MOUNT/{}`", profile.dir));
+        let set: Vec<String> = set.collect();
+        said.push(format!("`run` sets {}", set.join(" and ")));
+        let more = profile.settings.iter().map(|(name, value)| format!(" and `{name}={value}`"));
+        said.extend(more);
+        let mut unless: Vec<String> = Vec::new();
+        for Unless { variable, holds } in &profile.unless {
+            let holds =
+                if holds.is_empty() { String::new() } else { format!(" to hold `{holds}`") };
+            unless.push(format!("`{variable}`{holds}"));
+        }
+        let own = if profile.variables.len() > 1 { "any of them" } else { "it" };
+        unless.insert(0, own.to_owned());
+        said.push(format!(", unless the user has set {}.", unless.join(" or ")));
+    }
+    if !profile.short_compiles.is_empty() {
+        let set = profile.short_compiles.iter().map(|(name, value)| format!("`{name}={value}`"));
+        let set: Vec<String> = set.collect();
+        said.push(format!(" With `run.cache_short_compiles` it also sets {}.", set.join(" and ")));
+    }
+    if profile.needs_dir {
+        said.push(" It also makes the directory, because the program does not.".to_owned());
+    }
+    said.push(format!(" {}", profile.how));
+    said.concat()
+}
+
+/// Says where the files of a rule go, and when.
+fn goes(rule: &Rule) -> String {
+    match rule.kind {
+        RuleKind::Ordinary => "all nodes, when closed".to_owned(),
+        RuleKind::Temporary => "nowhere".to_owned(),
+        RuleKind::NodeLocal => "nowhere; kept on the node".to_owned(),
+        RuleKind::WriteOnce => "all nodes, when closed; the first version stays".to_owned(),
+        RuleKind::Lock => match rule.scope {
+            Some(Scope::Cluster) => "all nodes; excludes all nodes".to_owned(),
+            _ => "nowhere; excludes the processes of the node".to_owned(),
+        },
+        RuleKind::Touched => match rule.changes {
+            Some(Touch::Content) => "rewritten on a hit; gathered for other nodes".to_owned(),
+            _ => "times change on a hit; gathered for other nodes".to_owned(),
+        },
+        RuleKind::Check => {
+            let format = match rule.format {
+                Some(Check::Zstd) => "a whole zstd frame, if it begins as one",
+                Some(Check::Elf) => "a whole ELF file",
+                Some(Check::Zip) => "a whole zip archive",
+                Some(Check::Json) | None => "one JSON value",
+            };
+            format!("other nodes only if it is {format}")
+        }
+        RuleKind::Unit => {
+            let until = rule.marker.as_ref().map_or_else(
+                || "its writer ends".to_owned(),
+                |marker| format!("`{marker}` is published"),
+            );
+            let whose = match rule.writers {
+                Some(Writers::Several) => ", of all processes that write it",
+                _ => "",
+            };
+            format!("all nodes, together{whose}; held back until {until}")
+        }
+    }
+}
+
+/// Writes `systemd/hearthfs.sh`.
+pub(super) fn login_snippet() -> String {
+    let mut text = String::from(
+        "# Points the compile caches of all logins at the mount: copy to /etc/profile.d/ and set the mount point.\n\
+         # What a user has set stays. `hearthfs run` does the same for one command.\n\
+         # Made of src/namespace/profiles.toml.\n\n\
+         _hearthfs=/mnt/cache\n\n",
+    );
+    for profile in Profiles::default().all().iter().filter(|one| !one.variables.is_empty()) {
+        text.push_str(&export(profile));
+    }
+    text.push_str("\nunset _hearthfs\n");
+    text
+}
+
+fn export(profile: &Profile) -> String {
+    let dir = &profile.dir;
+    let is_plain = profile.variables.len() == 1 && profile.settings.is_empty();
+    if is_plain && profile.unless.is_empty() {
+        let variable = &profile.variables[0];
+        return format!("export {variable}=\"${{{variable}-$_hearthfs/{dir}}}\"\n");
+    }
+    let (words, plain): (Vec<&Unless>, Vec<&Unless>) =
+        profile.unless.iter().partition(|unless| !unless.holds.is_empty());
+    let set = profile.variables.iter().chain(plain.iter().map(|unless| &unless.variable));
+    let set: Vec<String> = set.map(|name| format!("${{{name}+set}}")).collect();
+    let set = set.concat();
+    let mut lines = vec![format!("if [ -z \"{set}\" ]; then")];
+    lines.extend(
+        profile.variables.iter().map(|name| format!("    export {name}=\"$_hearthfs/{dir}\"")),
+    );
+    lines.extend(
+        profile
+            .settings
+            .iter()
+            .map(|(name, value)| format!("    export {name}=\"${{{name}-{value}}}\"")),
+    );
+    lines.push("fi".to_owned());
+    for Unless { variable, holds } in words {
+        for line in &mut lines {
+            line.insert_str(0, "    ");
+        }
+        lines.splice(
+            0..0,
+            [format!("case ${{{variable}-}} in"), format!("*{holds}*) ;;"), "*)".to_owned()],
+        );
+        lines.extend(["    ;;".to_owned(), "esac".to_owned()]);
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Writes `systemd/hearthfs-clients.conf`.
+pub(super) fn unit_snippet() -> String {
+    let mut text = String::from(
+        "# Points the compile caches of another unit at the mount: copy to /etc/systemd/system/UNIT.service.d/, and set\n\
+         # the instance and the mount point. What the unit's own EnvironmentFile= sets goes before this.\n\
+         # Made of src/namespace/profiles.toml.\n\n\
+         [Unit]\nWants=hearthfs@cluster.service\nAfter=hearthfs@cluster.service\n\n[Service]\n",
+    );
+    for profile in Profiles::default().all() {
+        for variable in &profile.variables {
+            writeln!(text, "Environment={variable}=/mnt/cache/{}", profile.dir).ok();
+        }
+        for (name, value) in &profile.settings {
+            writeln!(text, "Environment=\"{name}={value}\"").ok();
+        }
+    }
+    text
+}

@@ -1,0 +1,261 @@
+//! What is known of the programs that cache here: their variables, and what their files are.
+//!
+//! Owns the profiles, which are data (`profiles.toml`), and the question what a path is. Must never open or
+//! read a file: a name is all it gets to see.
+
+mod class;
+mod pattern;
+mod spec;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+pub use class::{Check, Class, FileKind, Part, Scope, Touch, UnitKey, Writers};
+use pattern::Names;
+pub use pattern::Pattern;
+pub use spec::{PROFILE_KEYS, Profile, Refused, Rule, RuleKind, Unless};
+
+use crate::name::TreePath;
+
+const SHIPPED: &str = include_str!("profiles.toml");
+
+static BUILTIN: LazyLock<Profiles> = LazyLock::new(|| match Profiles::of_text(SHIPPED) {
+    Ok(profiles) => profiles,
+    // A test reads the file, so no program with such a file is ever shipped.
+    Err(refused) => panic!("profiles.toml, byte {:?}: {refused}", refused.at),
+});
+
+/// All profiles, ready to be asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Profiles(Arc<Tables>);
+
+#[derive(PartialEq, Eq, Debug)]
+struct Tables {
+    profiles: Vec<Profile>,
+    /// The directories of all profiles: those at one depth before those at any, the deepest first.
+    roots: Vec<Root>,
+}
+
+/// A directory in which the names of a profile are known.
+#[derive(PartialEq, Eq, Debug)]
+struct Root {
+    pattern: Pattern,
+    profile: usize,
+    /// The number of the profile's first rule among those of all.
+    first_rule: u16,
+}
+
+impl Default for Profiles {
+    /// Those that come with the program.
+    fn default() -> Self {
+        BUILTIN.clone()
+    }
+}
+
+impl Profiles {
+    fn of_text(text: &str) -> Result<Self, Refused> {
+        let table = DeTable::parse(text).map_err(|error| Refused {
+            at: error.span().map(|span| span.start),
+            reason: error.message().to_owned(),
+        })?;
+        let mut draft = Draft::default();
+        for (name, content) in table.into_inner() {
+            let at = Some(content.span().start);
+            let DeValue::Table(content) = content.into_inner() else {
+                let reason = format!("{} is to be a table", name.get_ref());
+                return Err(Refused { at, reason });
+            };
+            for (key, value) in content {
+                draft.set(name.get_ref(), key.get_ref(), value)?;
+            }
+        }
+        draft.finish().map_err(|(_, refused)| refused)
+    }
+
+    /// Returns the profiles, by name.
+    pub fn all(&self) -> &[Profile] {
+        &self.0.profiles
+    }
+
+    /// Returns the profile of that name.
+    pub fn get(&self, name: &str) -> Option<&Profile> {
+        self.0.profiles.iter().find(|profile| profile.name == name)
+    }
+
+    /// Says what a path is, by its names. Allocates nothing; the work is bounded by the number of rules times
+    /// the length of the path.
+    pub fn classify<'p>(&self, path: &'p TreePath) -> Class<'p> {
+        let mut answer = Answer::default();
+        let Some(names) = Names::split(path.as_bytes()) else { return answer.class() };
+        let mut depth = 0;
+        for root in &self.0.roots {
+            if root.pattern.is_anywhere() {
+                if answer.is_whole() {
+                    break;
+                }
+            } else if root.pattern.depth() < depth {
+                // A directory inside of another client's belongs to the inner one alone.
+                continue;
+            }
+            root.pattern.ends_in(&names, 0, |from| {
+                if !root.pattern.is_anywhere() {
+                    depth = root.pattern.depth();
+                }
+                let rules = &self.0.profiles[root.profile].rules;
+                answer.ask(rules, root.first_rule, &names, from);
+                answer.is_whole().then_some(())
+            });
+        }
+        answer.class()
+    }
+}
+
+/// The answer, as far as it is known.
+#[derive(Default)]
+struct Answer<'p> {
+    kind: Option<FileKind<'p>>,
+    check: Option<Check>,
+    touch: Option<Touch>,
+}
+
+impl<'p> Answer<'p> {
+    fn class(self) -> Class<'p> {
+        Class { kind: self.kind.unwrap_or_default(), check: self.check, touch: self.touch }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.kind.is_some() && self.check.is_some() && self.touch.is_some()
+    }
+
+    /// Asks the rules of one profile about the names from `from` on.
+    fn ask(&mut self, rules: &[Rule], first: u16, names: &Names<'p>, from: usize) {
+        for (number, rule) in (first..).zip(rules) {
+            let is_open = match rule.kind {
+                RuleKind::Check => self.check.is_none(),
+                RuleKind::Touched => self.touch.is_none(),
+                _ => self.kind.is_none(),
+            };
+            if !is_open {
+                continue;
+            }
+            if rule.kind == RuleKind::Unit {
+                self.kind = part(rule, number, names, from).map(FileKind::Unit);
+                continue;
+            }
+            if !rule.names.iter().any(|pattern| pattern.matches(names, from).is_some()) {
+                continue;
+            }
+            match rule.kind {
+                RuleKind::Ordinary => self.kind = Some(FileKind::Ordinary),
+                RuleKind::Temporary => self.kind = Some(FileKind::Temporary),
+                RuleKind::NodeLocal => self.kind = Some(FileKind::NodeLocal),
+                RuleKind::WriteOnce => self.kind = Some(FileKind::WriteOnce),
+                RuleKind::Lock => self.kind = rule.scope.map(FileKind::Lock),
+                RuleKind::Check => self.check = rule.format,
+                RuleKind::Touched => self.touch = rule.changes,
+                RuleKind::Unit => {}
+            }
+        }
+    }
+}
+
+/// Finds out which part of which unit a path is, if it is one by this rule.
+fn part<'p>(rule: &Rule, number: u16, names: &Names<'p>, from: usize) -> Option<Part<'p>> {
+    let found = |dir: usize| {
+        let stem = rule.names.iter().find_map(|pattern| pattern.matches(names, dir))?;
+        let has = |role: &Option<Pattern>| {
+            role.as_ref().is_some_and(|pattern| pattern.matches(names, dir).is_some())
+        };
+        let dir_bytes = names.upto(dir, 0).len() as u32;
+        let key = UnitKey { rule: number, dir_bytes, prefix: names.upto(dir, stem) };
+        let writers = rule.writers.unwrap_or_default();
+        Some(Part { key, is_entry: has(&rule.entry), is_marker: has(&rule.marker), writers })
+    };
+    match &rule.inside {
+        None => found(from),
+        Some(dir) => dir.ends_in(names, from, found),
+    }
+}
+
+/// Profiles that are put together key by key: those that come with the program, and what the configuration says.
+#[derive(Debug, Default)]
+pub struct Draft {
+    profiles: BTreeMap<String, Profile>,
+    disabled: Vec<String>,
+    /// Profiles that were not there to begin with; `None` where there was nothing to begin with.
+    fresh: Option<Vec<String>>,
+}
+
+impl Draft {
+    /// Begins with the profiles that come with the program.
+    pub fn shipped() -> Self {
+        let all = BUILTIN.all().iter().map(|profile| (profile.name.clone(), profile.clone()));
+        Self { profiles: all.collect(), disabled: Vec::new(), fresh: Some(Vec::new()) }
+    }
+
+    /// Takes one key of one profile, which may be a new one.
+    pub fn set(
+        &mut self,
+        name: &str,
+        key: &str,
+        value: Spanned<DeValue<'_>>,
+    ) -> Result<(), Refused> {
+        let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+        if name.is_empty() || !name.bytes().all(good) {
+            let reason = format!("{name:?} is no name of a profile: a-z, 0-9, `-` and `_`");
+            return Err(Refused { at: None, reason });
+        }
+        if !self.profiles.contains_key(name) {
+            let fresh =
+                Profile { name: name.to_owned(), title: name.to_owned(), ..Profile::default() };
+            self.profiles.insert(name.to_owned(), fresh);
+            self.fresh.iter_mut().for_each(|names| names.push(name.to_owned()));
+        }
+        if key != "enabled" {
+            return self.profiles.entry(name.to_owned()).or_default().set(key, value);
+        }
+        let DeValue::Boolean(on) = *value.get_ref() else {
+            let reason = "expected true or false".to_owned();
+            return Err(Refused { at: Some(value.span().start), reason });
+        };
+        self.disabled.retain(|other| other != name);
+        if !on {
+            self.disabled.push(name.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Checks each profile as a whole; the error names it.
+    pub fn finish(mut self) -> Result<Profiles, (String, Refused)> {
+        for name in self.fresh.iter().flatten() {
+            let profile = &self.profiles[name];
+            if profile.dir.is_empty() && profile.also.is_empty() && profile.variables.is_empty() {
+                let reason = "no profile of this name comes with hearthfs, and a new one needs `dir` or `also`";
+                return Err((name.clone(), Refused { at: None, reason: reason.to_owned() }));
+            }
+        }
+        self.profiles.retain(|name, _| !self.disabled.contains(name));
+        let (mut roots, mut first_rule) = (Vec::new(), 0_usize);
+        for (index, profile) in self.profiles.values().enumerate() {
+            let named = |refused| (profile.name.clone(), refused);
+            profile.check().map_err(named)?;
+            let number = u16::try_from(first_rule).map_err(|_| {
+                let reason = format!("all profiles together have more than {} rules", u16::MAX);
+                (profile.name.clone(), Refused { at: None, reason })
+            })?;
+            for pattern in profile.roots().map_err(named)? {
+                roots.push(Root { pattern, profile: index, first_rule: number });
+            }
+            first_rule += profile.rules.len();
+        }
+        roots.sort_by_key(|root| (root.pattern.is_anywhere(), Reverse(root.pattern.depth())));
+        Ok(Profiles(Arc::new(Tables { profiles: self.profiles.into_values().collect(), roots })))
+    }
+}
+
+#[cfg(test)]
+mod tests;
