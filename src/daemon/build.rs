@@ -130,6 +130,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         read_only: settings.mount.read_only,
         shared: remote.is_some(),
         root,
+        profiles: settings.profiles.clone(),
         cache_dir: dir.path().to_owned(),
     };
     let fs = Filesystem::new(below, rules);

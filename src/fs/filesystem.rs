@@ -19,7 +19,7 @@ use crate::clock::{self, Clock};
 use crate::local::{Blobs, Staging, descriptors_for_programs};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Time};
+use crate::namespace::{Attrs, Entry, FileKind, Profiles, Time};
 use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
 /// How often what is being written is measured: so long may it go beyond the limit of the cache.
@@ -71,6 +71,8 @@ pub struct Rules {
     pub shared: bool,
     /// The root directory, until somebody changes it.
     pub root: Entry,
+    /// What is known of the files of clients by their names.
+    pub profiles: Profiles,
     /// The directory whose file system `statfs` speaks of.
     pub cache_dir: std::path::PathBuf,
 }
@@ -247,6 +249,11 @@ impl Filesystem {
             || caller.gid == attrs.gid
             || self.0.callers.is_in_group(caller, attrs.gid);
         attrs.mode = without_privileges(attrs.mode, in_group);
+    }
+
+    /// Reports whether the first version of a path stays: one that was begun before it came does not replace it.
+    pub(super) fn is_write_once(&self, path: &TreePath) -> bool {
+        self.0.rules.profiles.classify(path).kind == FileKind::WriteOnce
     }
 
     /// Does what is due now and then, for ever: a task of the daemon's.

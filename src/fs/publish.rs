@@ -310,8 +310,8 @@ impl Filesystem {
             let Some((spot, path)) = place_of(&state, live) else { return Ok(false) };
             let entry = entry_of(live, &digested);
             let seen = self.seen(&path);
-            if !self.may_replace(live, seen.as_ref(), caller) {
-                // On one machine the writer would not have been let in. It has a file of its own.
+            if !self.may_replace(live, &path, seen.as_ref(), caller) {
+                // It goes on with a file of its own.
                 state.unplace_live(id);
                 return Ok(false);
             }
@@ -375,11 +375,20 @@ impl Filesystem {
     }
 
     /// Reports whether a writer may replace what its name has now: what it began from, or what it could write
-    /// to if it asked now.
-    fn may_replace(&self, live: &Live, seen: Option<&Seen>, caller: Option<&Caller>) -> bool {
+    /// to if it asked now. Where the first version stays, that is only what it began from.
+    fn may_replace(
+        &self,
+        live: &Live,
+        path: &TreePath,
+        seen: Option<&Seen>,
+        caller: Option<&Caller>,
+    ) -> bool {
         let Some(seen) = seen else { return true };
         if live.renamed || seen.stamp == live.base {
             return true;
+        }
+        if self.is_write_once(path) {
+            return false;
         }
         let owner = Caller { uid: live.attrs.uid, gid: live.attrs.gid, tid: 0 };
         let who = caller.unwrap_or(&owner);

@@ -47,6 +47,8 @@ enum Move {
     Private,
     /// One name takes the place of the other.
     Replace,
+    /// What moves is gone: the other name keeps what it has.
+    GiveWay,
     /// Each takes the place of the other.
     Exchange,
 }
@@ -67,8 +69,9 @@ impl Filesystem {
             let (how, ops) = self.plan_rename(&state, caller, &from, &to, mode)?;
             (from, to, how, ops)
         };
-        // Other processes go on finding the version that stays until the file is closed.
-        let divided = (from.seen.is_none() && to.seen.is_some()).then(|| to.spot.clone());
+        // Other processes go on finding the version that stays, and the kernel takes the one that moved for it.
+        let stays = matches!(how, Move::GiveWay) || (from.seen.is_none() && to.seen.is_some());
+        let divided = stays.then(|| to.spot.clone());
         self.carry_out(turn, &from, &to, &how, ops)?;
         self.doubt(divided);
         Ok(())
@@ -140,12 +143,26 @@ impl Filesystem {
         if from.seen.is_none() {
             return Ok((Move::Private, Vec::new()));
         }
+        if let (Some(moving), Some(there)) = (&from.seen, &to.seen)
+            && self.comes_too_late(&to.path, moving, there)
+        {
+            let mut ops = vec![(from.path.clone(), Op::Remove)];
+            ops.extend(self.ops_on_further_names(&from.path, &moving.entry));
+            return Ok((Move::GiveWay, ops));
+        }
         if let Some(lost) = &to.seen {
             ops.extend(self.ops_on_further_names(&to.path, &lost.entry));
         }
         ops.extend(self.ops_to_move(&from.path, &to.path)?);
         directories_last(&mut ops);
         Ok((Move::Replace, ops))
+    }
+
+    /// Reports whether a file that moves to a name is older than what that has, and the name keeps its first version.
+    /// Both were written without knowing of each other.
+    fn comes_too_late(&self, to: &TreePath, moving: &Seen, there: &Seen) -> bool {
+        let files = moving.entry.content().is_some() && there.entry.content().is_some();
+        files && there.stamp > moving.stamp && self.is_write_once(to)
     }
 
     fn ops_to_exchange(&self, from: &Side, to: &Side) -> Reply<Vec<(TreePath, Op)>> {
@@ -179,6 +196,11 @@ impl Filesystem {
         match how {
             Move::Nothing => {}
             Move::Private => self.move_private(state, from, to),
+            Move::GiveWay => {
+                self.keep_linked(state, &from.spot);
+                state.retire(&from.spot);
+                state.locks.unlink(&from.spot);
+            }
             Move::Replace => {
                 self.keep_linked(state, &to.spot);
                 state.retire(&to.spot);

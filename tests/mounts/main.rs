@@ -40,6 +40,7 @@ mod p7;
 mod p8;
 mod p9;
 mod posix_suites;
+mod profiles;
 mod programs;
 mod rules;
 mod s3;

@@ -169,7 +169,7 @@ impl RuleKind {
 
     /// Reports whether the program acts on it today; what it does not act on is treated as ordinary.
     pub fn is_in_effect(self) -> bool {
-        matches!(self, Self::Ordinary)
+        matches!(self, Self::Ordinary | Self::WriteOnce)
     }
 }
 
