@@ -462,14 +462,14 @@ impl Filesystem {
         if lost { Errno::ESTALE } else { errno }
     }
 
-    /// Makes a blob local, within the deadline, and opens it. Whatever goes wrong is a miss.
+    /// Makes a blob local, within the deadline from the last byte that came, and opens it. Whatever goes wrong is a miss.
     pub(super) async fn obtain(&self, digest: Digest, size: u64) -> Reply<OpenBlob> {
         let rooms = &self.0.rooms;
         if let Ok(Some(blob)) = rooms.blobs.open_blob(&digest, size) {
             return Ok(blob);
         }
-        match clock::within(self.0.rules.deadline, rooms.fetcher.fetch(digest, size)).await {
-            Some(Ok(())) => match rooms.blobs.open_blob(&digest, size) {
+        match rooms.fetcher.fetch_within(digest, size, self.0.rules.deadline).await {
+            Ok(()) => match rooms.blobs.open_blob(&digest, size) {
                 Ok(Some(blob)) => {
                     rooms.metrics.fetched.add(1);
                     Ok(blob)
@@ -477,16 +477,11 @@ impl Filesystem {
                 Ok(None) => Err(Errno::ENOENT),
                 Err(error) => Err(super::errno::of_open(error.kind())),
             },
-            Some(Err(error)) => {
+            Err(error) => {
                 tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
                 rooms.metrics.misses.add(1);
                 rooms.metrics.fetch_failures.add(1);
                 Err(super::errno::of_open(error.kind()))
-            }
-            None => {
-                rooms.metrics.fetch_failures.add(1);
-                rooms.metrics.misses.add(1);
-                Err(Errno::ENOENT)
             }
         }
     }

@@ -11,8 +11,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::health::{Gate, Lane};
 use super::meter::{Meter, Verb};
+use super::progress::Progress;
 use super::store::Backend;
-use super::trouble::{Cause, Trouble};
+use super::trouble::{Cause, Reach, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -31,8 +32,10 @@ pub(super) struct Call {
     pub(super) lane: Lane,
     /// What is being done, for the error.
     pub(super) op: String,
-    /// The time from the permit to the end.
+    /// The time from the permit to the end, and from the last bytes that moved.
     pub(super) limit: Duration,
+    /// Told when bytes move.
+    pub(super) progress: Progress,
     /// The store has been checked, so that a directory without its format object is a fault.
     pub(super) guarded: bool,
 }
@@ -117,7 +120,7 @@ impl Caller {
                 done => done,
             }
         };
-        let mut trouble = match clock::within(call.limit, guarded).await {
+        let mut trouble = match call.progress.within(call.limit, guarded).await {
             Some(Ok(value)) => {
                 ticket.answered();
                 return Ok(value);
@@ -141,10 +144,12 @@ impl Caller {
             ticket.undecided();
         } else if trouble.cause() == Cause::Credentials {
             ticket.unanswered(&format!("{}: {trouble}; {}", call.op, self.remedy));
-        } else if trouble.is_outage() {
-            ticket.unanswered(&format!("{}: {trouble}", call.op));
         } else {
-            ticket.answered();
+            match trouble.reach() {
+                Reach::Store => ticket.unanswered(&format!("{}: {trouble}", call.op)),
+                Reach::Request => ticket.refused(&format!("{}: {trouble}", call.op)),
+                Reach::Nothing => ticket.answered(),
+            }
         }
         if !matches!(trouble.kind, Kind::NotFound | Kind::Exists) {
             self.meter.error();
