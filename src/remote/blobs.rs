@@ -133,8 +133,9 @@ impl Remote {
             limit: caller.time_for(size as u64),
             ..self.call(Verb::Put, format!("write a part of {key}"))
         };
+        caller.call(call, |_| async move { Ok(part.await?) }).await?;
         caller.meter.up(size as u64);
-        caller.call(call, |_| async move { Ok(part.await?) }).await
+        Ok(())
     }
 
     /// Makes the object appear. When that seems to fail, the object itself says whether it did: the

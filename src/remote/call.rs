@@ -13,6 +13,7 @@ use super::health::{Gate, Lane};
 use super::meter::{Meter, Verb};
 use super::progress::Progress;
 use super::store::Backend;
+use super::time::StoreTime;
 use super::trouble::{Cause, Reach, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -63,6 +64,7 @@ pub(super) struct Caller {
     pub(super) gate: Arc<Gate>,
     pub(super) meter: Arc<Meter>,
     pub(super) deadline: Duration,
+    time: Arc<StoreTime>,
     /// What a person can do about credentials that are refused.
     remedy: &'static str,
     permits: Semaphore,
@@ -75,11 +77,12 @@ impl Caller {
         gate: Arc<Gate>,
         meter: Arc<Meter>,
         deadline: Duration,
+        time: Arc<StoreTime>,
         remedy: &'static str,
     ) -> Self {
         let permits = Semaphore::new(REQUESTS_IN_FLIGHT_MAX);
         let reserve = Semaphore::new(RESERVE_MAX);
-        Self { backend, gate, meter, deadline, remedy, permits, reserve }
+        Self { backend, gate, meter, deadline, time, remedy, permits, reserve }
     }
 
     /// Returns the time for a request that moves this many bytes.
@@ -120,7 +123,11 @@ impl Caller {
                 done => done,
             }
         };
-        let mut trouble = match call.progress.within(call.limit, guarded).await {
+        let done = call.progress.within(call.limit, guarded).await;
+        if let Some(date_ms) = self.meter.take_date_ms() {
+            self.time.note_date(date_ms);
+        }
+        let mut trouble = match done {
             Some(Ok(value)) => {
                 ticket.answered();
                 return Ok(value);

@@ -86,7 +86,7 @@ pub(super) struct Inner {
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
     pub(super) foreign_said: AtomicBool,
-    pub(super) time: StoreTime,
+    pub(super) time: Arc<StoreTime>,
     pub(super) expiry: Agreement,
 }
 
@@ -179,11 +179,11 @@ impl Remote {
     ) -> Self {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string(), options.deadline));
         let remedy = connect::credentials_remedy(url);
-        let time = StoreTime::new(clock.clone());
+        let time = Arc::new(StoreTime::new(clock.clone()));
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller: Caller::new(backend, gate, meter, options.deadline, remedy),
+            caller: Caller::new(backend, gate, meter, options.deadline, time.clone(), remedy),
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
@@ -480,13 +480,14 @@ impl Remote {
         let caller = &self.inner.caller;
         let call =
             Call { limit: caller.time_for(size), ..self.call(Verb::Put, format!("write {key}")) };
-        caller.meter.up(size);
         caller
             .call(call, |store| async move {
                 store.put(&key, PutPayload::from(bytes)).await?;
                 Ok::<_, Failure>(())
             })
-            .await
+            .await?;
+        caller.meter.up(size);
+        Ok(())
     }
 }
 

@@ -202,3 +202,47 @@ fn p8_never_in_the_way_of_an_entry_that_needs_longer_than_the_deadline() {
         assert!(read.expect("no longer than the deadline").is_none());
     });
 }
+
+#[test]
+fn uploads_go_on_as_soon_as_the_store_is_back() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("first", b"opens the store");
+        a.push().await;
+        a.fail("hang=1");
+        a.engine.start();
+        for n in 0..3_u64 {
+            a.write(&format!("f{n}"), &content(n, 6000));
+        }
+        // Long enough for the longest pauses.
+        for _ in 0..300 {
+            world.clock.advance(Duration::from_secs(1));
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_ne!(a.remote().health(), Health::Up);
+        a.faults.set(Plan::default());
+        // A program asks for something.
+        a.remote().background().list_log(None).await.expect("it is back");
+        // A try that got no answer may be under way still.
+        let report = a.engine.drain(DEADLINE + Duration::from_secs(2), |_| ()).await;
+        assert!(report.complete, "{report:?}");
+        a.engine.stop().await;
+    });
+}
+
+#[test]
+fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("first", b"opens the store");
+        a.push().await;
+        let before = a.remote().requests().bytes_up;
+        a.fail("status=503 only=packs/");
+        a.write("f", &content(1, 9000));
+        assert!(within(Duration::from_mins(2), a.push()).await.is_none());
+        assert_eq!(a.remote().requests().bytes_up, before);
+        a.faults.set(Plan::default());
+    });
+}
