@@ -11,7 +11,6 @@ use super::handles::Bytes;
 use super::inode::Source;
 use super::open::Wish;
 use super::state::close_files;
-use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Kind, Result};
 use crate::local::OpenBlob;
@@ -37,14 +36,14 @@ impl Filesystem {
         }))
     }
 
-    /// Makes a blob local, within the deadline, and opens it. Whatever goes wrong is a miss.
+    /// Makes a blob local, within the deadline from the last byte that came, and opens it. Whatever goes wrong is a miss.
     pub(super) async fn obtain(&self, digest: Digest, size: u64) -> Reply<Arc<Source>> {
         if let Ok(Some(source)) = self.open_here(digest, size) {
             return Ok(source);
         }
         let rooms = &self.0.rooms;
-        match clock::within(self.0.rules.deadline, rooms.fetcher.fetch(digest, size)).await {
-            Some(Ok(())) => match self.open_here(digest, size) {
+        match rooms.fetcher.fetch_within(digest, size, self.0.rules.deadline).await {
+            Ok(()) => match self.open_here(digest, size) {
                 Ok(Some(source)) => {
                     rooms.metrics.fetched.add(1);
                     Ok(source)
@@ -52,16 +51,11 @@ impl Filesystem {
                 Ok(None) => Err(Errno::ENOENT),
                 Err(error) => Err(super::errno::of_open(error.kind())),
             },
-            Some(Err(error)) => {
+            Err(error) => {
                 tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
                 rooms.metrics.misses.add(1);
                 rooms.metrics.fetch_failures.add(1);
                 Err(super::errno::of_open(error.kind()))
-            }
-            None => {
-                rooms.metrics.fetch_failures.add(1);
-                rooms.metrics.misses.add(1);
-                Err(Errno::ENOENT)
             }
         }
     }

@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -17,10 +16,10 @@ use tokio::sync::mpsc;
 
 use super::call::{Call, Failure};
 use super::frame::{WINDOW_LOG_MAX, ZSTD_LEVEL};
-use super::meter::Verb;
+use super::meter::{Meter, Verb};
+use super::progress::Progress;
 use super::store::{Remote, UPLOAD_MIB_MAX};
 use super::trouble::Trouble;
-use crate::clock;
 use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -134,8 +133,9 @@ impl Remote {
             limit: caller.time_for(size as u64),
             ..self.call(Verb::Put, format!("write a part of {key}"))
         };
+        caller.call(call, |_| async move { Ok(part.await?) }).await?;
         caller.meter.up(size as u64);
-        caller.call(call, |_| async move { Ok(part.await?) }).await
+        Ok(())
     }
 
     /// Makes the object appear. When that seems to fail, the object itself says whether it did: the
@@ -178,20 +178,18 @@ impl Remote {
         let key = self.inner.keys.blob(digest);
         let caller = &self.inner.caller;
         let most = compressed_bytes_max(size);
-        let call =
-            Call { limit: caller.time_for(most), ..self.call(Verb::Get, format!("read {key}")) };
+        let call = self.call(Verb::Get, format!("read {key}"));
+        let progress = call.progress.clone();
         let digest = *digest;
         caller
             .call(call, |store| async move {
-                let head = clock::within(caller.deadline, store.get(&key)).await;
-                let got = head.ok_or_else(|| Trouble::timed_out("no answer came".into()))??;
+                let got = store.get(&key).await?;
                 if got.meta.size > most {
                     let text = format!("{} bytes for a blob of {size}", got.meta.size);
                     return Err(Trouble::corrupt(text).into());
                 }
-                caller.meter.down(got.meta.size);
                 let sink = Sink { file, hasher: Hasher::new(), written: 0, size };
-                receive(got.payload, got.meta.size, sink, digest, caller.deadline).await
+                receive(got.payload, got.meta.size, sink, digest, &caller.meter, &progress).await
             })
             .await
     }
@@ -203,12 +201,18 @@ async fn receive(
     size: u64,
     mut sink: Sink,
     digest: Digest,
-    deadline: Duration,
+    meter: &Meter,
+    progress: &Progress,
 ) -> std::result::Result<(), Failure> {
     let mut stream = match body {
         GetResultPayload::File(mut from, _) => {
+            meter.down(size);
+            let progress = progress.clone();
             return task::blocking(move || {
-                decompress(&mut sink, |chunk| from.read(chunk))?;
+                decompress(&mut sink, |chunk| {
+                    progress.note();
+                    from.read(chunk)
+                })?;
                 sink.verify(&digest)
             })
             .await;
@@ -220,10 +224,11 @@ async fn receive(
     let reading = async move {
         let mut arrived = 0;
         loop {
-            let next = clock::within(deadline, stream.next()).await;
-            match next.ok_or_else(|| Trouble::timed_out("it stopped".into()))? {
+            match stream.next().await {
                 Some(chunk) => {
                     let chunk = chunk?;
+                    progress.note();
+                    meter.down(chunk.len() as u64);
                     arrived += chunk.len() as u64;
                     // The writer has an error of its own when it listens no more.
                     if chunks.send(chunk).await.is_err() {

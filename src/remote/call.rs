@@ -11,8 +11,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::health::{Gate, Lane};
 use super::meter::{Meter, Verb};
+use super::progress::Progress;
 use super::store::Backend;
-use super::trouble::{Cause, Trouble};
+use super::time::StoreTime;
+use super::trouble::{Cause, Reach, Trouble};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -31,8 +33,10 @@ pub(super) struct Call {
     pub(super) lane: Lane,
     /// What is being done, for the error.
     pub(super) op: String,
-    /// The time from the permit to the end.
+    /// The time from the permit to the end, and from the last bytes that moved.
     pub(super) limit: Duration,
+    /// Told when bytes move.
+    pub(super) progress: Progress,
     /// The store has been checked, so that a directory without its format object is a fault.
     pub(super) guarded: bool,
 }
@@ -60,6 +64,7 @@ pub(super) struct Caller {
     pub(super) gate: Arc<Gate>,
     pub(super) meter: Arc<Meter>,
     pub(super) deadline: Duration,
+    time: Arc<StoreTime>,
     /// What a person can do about credentials that are refused.
     remedy: &'static str,
     permits: Semaphore,
@@ -72,11 +77,12 @@ impl Caller {
         gate: Arc<Gate>,
         meter: Arc<Meter>,
         deadline: Duration,
+        time: Arc<StoreTime>,
         remedy: &'static str,
     ) -> Self {
         let permits = Semaphore::new(REQUESTS_IN_FLIGHT_MAX);
         let reserve = Semaphore::new(RESERVE_MAX);
-        Self { backend, gate, meter, deadline, remedy, permits, reserve }
+        Self { backend, gate, meter, deadline, time, remedy, permits, reserve }
     }
 
     /// Returns the time for a request that moves this many bytes.
@@ -117,7 +123,11 @@ impl Caller {
                 done => done,
             }
         };
-        let mut trouble = match clock::within(call.limit, guarded).await {
+        let done = call.progress.within(call.limit, guarded).await;
+        if let Some(date_ms) = self.meter.take_date_ms() {
+            self.time.note_date(date_ms);
+        }
+        let mut trouble = match done {
             Some(Ok(value)) => {
                 ticket.answered();
                 return Ok(value);
@@ -141,10 +151,12 @@ impl Caller {
             ticket.undecided();
         } else if trouble.cause() == Cause::Credentials {
             ticket.unanswered(&format!("{}: {trouble}; {}", call.op, self.remedy));
-        } else if trouble.is_outage() {
-            ticket.unanswered(&format!("{}: {trouble}", call.op));
         } else {
-            ticket.answered();
+            match trouble.reach() {
+                Reach::Store => ticket.unanswered(&format!("{}: {trouble}", call.op)),
+                Reach::Request => ticket.refused(&format!("{}: {trouble}", call.op)),
+                Reach::Nothing => ticket.answered(),
+            }
         }
         if !matches!(trouble.kind, Kind::NotFound | Kind::Exists) {
             self.meter.error();

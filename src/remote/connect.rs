@@ -46,7 +46,7 @@ pub struct RemoteOptions {
     /// Whether the bucket (S3) or account (Azure) goes into the path instead of the host name; `None` =
     /// by the endpoint.
     pub path_style: Option<bool>,
-    /// How long a small request may take; large bodies get time by their size on top.
+    /// How long a request may take from the last bytes that moved.
     pub deadline: Duration,
     /// How long entries live as this node is configured, `None` for ever: what a store that is made
     /// now declares.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -57,7 +58,19 @@ pub struct Plan {
     pub stale_list: Duration,
     /// How far the store's clock is ahead of what it would be, in seconds.
     pub ahead_s: i32,
+    /// The status with which requests are answered that do nothing; 0 for none.
+    pub status: u16,
+    /// Only requests for keys that hold this text meet the faults above from `hang` to `status`; a list counts as
+    /// the key [`LIST`]. All requests do when it is empty.
+    pub only: String,
+    /// Bytes of a body that arrive in a second; 0 for all at once.
+    pub bytes_per_s: u32,
 }
+
+/// The key of a list, for [`Plan::only`].
+pub const LIST: &str = "LIST";
+/// How often a slow body brings something.
+const TRICKLES_PER_S: u32 = 2;
 
 impl Plan {
     /// Reads settings such as `latency_ms=20 errors=10 hang=1 stale_ms=2000`.
@@ -68,6 +81,10 @@ impl Plan {
             let (name, value) = setting.split_once('=').ok_or_else(refuse)?;
             if name == "ahead_s" {
                 plan.ahead_s = value.parse().map_err(|_| refuse())?;
+                continue;
+            }
+            if name == "only" {
+                value.clone_into(&mut plan.only);
                 continue;
             }
             let value: u32 = value.parse().map_err(|_| refuse())?;
@@ -82,6 +99,8 @@ impl Plan {
                 "truncated" => plan.truncated_percent = value,
                 "broken_lists" => plan.broken_lists_percent = value,
                 "stale_ms" => plan.stale_list = time,
+                "status" => plan.status = u16::try_from(value).map_err(|_| refuse())?,
+                "bytes_per_s" => plan.bytes_per_s = value,
                 _ => return Err(refuse()),
             }
         }
@@ -96,6 +115,8 @@ pub struct Faults {
     file: Option<(PathBuf, Mutex<Option<SystemTime>>)>,
     clock: Clock,
     written: Mutex<HashMap<Path, Duration>>,
+    /// Requests for what the faults are about.
+    met: AtomicU64,
 }
 
 impl Default for Faults {
@@ -105,6 +126,7 @@ impl Default for Faults {
             file: None,
             clock: Clock::system(),
             written: Mutex::default(),
+            met: AtomicU64::new(0),
         }
     }
 }
@@ -118,6 +140,11 @@ impl Faults {
     /// Switches to these faults.
     pub fn set(&self, plan: Plan) {
         *self.plan.lock() = plan;
+    }
+
+    /// Counts the requests so far for keys that the faults of their moment were about.
+    pub fn met(&self) -> u64 {
+        self.met.load(Ordering::Relaxed)
     }
 
     /// Returns the faults that are switched on.
@@ -163,14 +190,21 @@ impl Faults {
         percent > 0 && task::random_u64() % 100 < u64::from(percent)
     }
 
-    /// Lets a request through to the store, or not.
-    async fn before(&self) -> object_store::Result<Plan> {
+    /// Lets a request for a key through to the store, or not.
+    async fn before(&self, key: &str) -> object_store::Result<Plan> {
         let plan = self.plan();
         if !plan.latency.is_zero() {
             clock::sleep(plan.latency).await;
         }
+        if !key.contains(&plan.only) {
+            return Ok(plan);
+        }
+        self.met.fetch_add(1, Ordering::Relaxed);
         if plan.hang {
             futures::future::pending::<()>().await;
+        }
+        if plan.status != 0 {
+            return Err(failure(format!("status code: {}: injected", plan.status).into()));
         }
         if plan.forbidden {
             let path = "anything".to_owned();
@@ -238,7 +272,7 @@ impl ObjectStore for FaultStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
-        let plan = self.faults.before().await?;
+        let plan = self.faults.before(at.as_ref()).await?;
         let done = self.inner.put_opts(at, payload, options).await?;
         self.faults.note_written(at, &plan);
         Faults::after(&plan, done)
@@ -249,15 +283,18 @@ impl ObjectStore for FaultStore {
         at: &Path,
         options: PutMultipartOptions,
     ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.faults.before().await?;
+        self.faults.before(at.as_ref()).await?;
         let inner = self.inner.put_multipart_opts(at, options).await?;
         Ok(Box::new(FaultUpload { inner, at: at.clone(), faults: self.faults.clone() }))
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        let plan = self.faults.before().await?;
+        let plan = self.faults.before(at.as_ref()).await?;
         let mut got = self.inner.get_opts(at, options).await?;
         shift(&mut got.meta, &plan);
+        if plan.bytes_per_s > 0 {
+            got = trickle(got, plan.bytes_per_s);
+        }
         if Faults::hits(plan.truncated_percent) { Ok(cut(got)) } else { Ok(got) }
     }
 
@@ -266,7 +303,7 @@ impl ObjectStore for FaultStore {
         at: &Path,
         ranges: &[Range<u64>],
     ) -> object_store::Result<Vec<Bytes>> {
-        self.faults.before().await?;
+        self.faults.before(at.as_ref()).await?;
         self.inner.get_ranges(at, ranges).await
     }
 
@@ -275,7 +312,7 @@ impl ObjectStore for FaultStore {
         all: BoxStream<'static, object_store::Result<Path>>,
     ) -> BoxStream<'static, object_store::Result<Path>> {
         let (inner, faults) = (self.inner.clone(), self.faults.clone());
-        stream::once(async move { faults.before().await.map(|_| inner.delete_stream(all)) })
+        stream::once(async move { faults.before("").await.map(|_| inner.delete_stream(all)) })
             .flat_map(|allowed| match allowed {
                 Ok(deleted) => deleted,
                 Err(error) => stream::once(async { Err(error) }).boxed(),
@@ -296,7 +333,7 @@ impl ObjectStore for FaultStore {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.faults.before().await?;
+        self.faults.before(LIST).await?;
         self.inner.list_with_delimiter(prefix).await
     }
 
@@ -306,7 +343,7 @@ impl ObjectStore for FaultStore {
         to: &Path,
         options: CopyOptions,
     ) -> object_store::Result<()> {
-        self.faults.before().await?;
+        self.faults.before(to.as_ref()).await?;
         self.inner.copy_opts(from, to, options).await
     }
 
@@ -316,7 +353,7 @@ impl ObjectStore for FaultStore {
         to: &Path,
         options: RenameOptions,
     ) -> object_store::Result<()> {
-        self.faults.before().await?;
+        self.faults.before(to.as_ref()).await?;
         self.inner.rename_opts(from, to, options).await
     }
 }
@@ -326,7 +363,7 @@ fn listed(
     inner: BoxStream<'static, object_store::Result<ObjectMeta>>,
 ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
     let gate = faults.clone();
-    stream::once(async move { gate.before().await.map(|plan| (plan, inner)) })
+    stream::once(async move { gate.before(LIST).await.map(|plan| (plan, inner)) })
         .flat_map(|allowed| match allowed {
             Ok((plan, all)) => {
                 let whole = !Faults::hits(plan.broken_lists_percent);
@@ -374,6 +411,31 @@ fn cut(got: GetResult) -> GetResult {
     }
 }
 
+/// Makes a body come slowly, in small pieces.
+fn trickle(got: GetResult, bytes_per_s: u32) -> GetResult {
+    let (meta, range) = (got.meta.clone(), got.range.clone());
+    let (attributes, extensions) = (got.attributes.clone(), got.extensions.clone());
+    let piece = (bytes_per_s / TRICKLES_PER_S).max(1) as usize;
+    let pieces = got.into_stream().flat_map(move |chunk| {
+        let mut all = Vec::new();
+        match chunk {
+            Ok(mut bytes) => {
+                while !bytes.is_empty() {
+                    all.push(Ok(bytes.split_to(piece.min(bytes.len()))));
+                }
+            }
+            Err(error) => all.push(Err(error)),
+        }
+        stream::iter(all)
+    });
+    let slowly = pieces.then(|piece| async {
+        clock::sleep(Duration::from_secs(1) / TRICKLES_PER_S).await;
+        piece
+    });
+    let payload = GetResultPayload::Stream(slowly.boxed());
+    GetResult { payload, meta, range, attributes, extensions }
+}
+
 #[derive(Debug)]
 struct FaultUpload {
     inner: Box<dyn MultipartUpload>,
@@ -386,21 +448,22 @@ struct FaultUpload {
 impl MultipartUpload for FaultUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
         let (part, faults) = (self.inner.put_part(data), self.faults.clone());
+        let at = self.at.clone();
         Box::pin(async move {
-            faults.before().await?;
+            faults.before(at.as_ref()).await?;
             part.await
         })
     }
 
     async fn complete(&mut self) -> object_store::Result<PutResult> {
-        let plan = self.faults.before().await?;
+        let plan = self.faults.before(self.at.as_ref()).await?;
         let done = self.inner.complete().await?;
         self.faults.note_written(&self.at, &plan);
         Faults::after(&plan, done)
     }
 
     async fn abort(&mut self) -> object_store::Result<()> {
-        self.faults.before().await?;
+        self.faults.before(self.at.as_ref()).await?;
         self.inner.abort().await
     }
 }

@@ -1,12 +1,14 @@
 //! Whether the store answers, and who may still ask it when it does not.
 //!
 //! Owns the gate in front of every request. Must never make a program wait for a store that is known
-//! to be dead, and never keep quiet work from finding out that it is alive again.
+//! to be dead, never keep quiet work from finding out that it is alive again, and never take the trouble of one
+//! object for one of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
@@ -23,9 +25,9 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 /// Whether the store answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It answered the last request.
+    /// Something was had of it lately.
     Up,
-    /// It did not.
+    /// It does not answer, or nothing was had of it for a whole deadline.
     Down {
         /// Since when, in milliseconds since the Unix epoch by our clock.
         since_ms: u64,
@@ -46,12 +48,20 @@ pub(super) enum Lane {
 pub(super) struct Gate {
     clock: Clock,
     label: String,
+    /// When requests that fail one by one, with none that succeeds between them, count as an outage.
+    patience: Duration,
     state: Mutex<State>,
+    /// Told when the store answers again.
+    recovered: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     down: Option<Down>,
+    /// Counts the requests that succeeded.
+    good: u64,
+    /// When the first request failed since the last one that succeeded.
+    bad_since: Option<Duration>,
     last_warn: Option<Duration>,
     unsaid: u64,
 }
@@ -59,6 +69,9 @@ struct State {
 #[derive(Debug)]
 struct Down {
     since_ms: u64,
+    /// Nobody answers, so programs are kept away. Otherwise the store does answer, and each request may be the one
+    /// that is granted.
+    closed: bool,
     backoff: Duration,
     next_try: Duration,
     probing: bool,
@@ -68,15 +81,22 @@ struct Down {
 #[derive(Debug)]
 pub(super) struct Ticket {
     gate: Arc<Gate>,
-    /// When the request itself began; none while it waits for its turn.
-    started: Option<Duration>,
+    /// When the request itself began, and how many had succeeded until then; none while it waits for its turn.
+    started: Option<(Duration, u64)>,
     probe: bool,
     open: bool,
 }
 
 impl Gate {
-    pub(super) fn new(clock: Clock, label: String) -> Self {
-        Self { clock, label, state: Mutex::default() }
+    /// Makes the gate of a store that is believed to answer. Requests that fail one by one, with none that succeeds
+    /// between them, are an outage after `patience`.
+    pub(super) fn new(clock: Clock, label: String, patience: Duration) -> Self {
+        Self { clock, label, patience, state: Mutex::default(), recovered: Notify::new() }
+    }
+
+    /// Told when the store answers again.
+    pub(super) fn recovered(&self) -> &Notify {
+        &self.recovered
     }
 
     pub(super) fn health(&self) -> Health {
@@ -91,7 +111,7 @@ impl Gate {
         let now = self.clock.mono();
         let mut probe = false;
         if lane == Lane::Foreground
-            && let Some(down) = &mut self.state.lock().down
+            && let Some(down) = self.state.lock().down.as_mut().filter(|down| down.closed)
         {
             if down.probing || now < down.next_try {
                 return Err(Error::new(
@@ -106,15 +126,47 @@ impl Gate {
     }
 
     fn succeeded(&self) {
-        let Some(down) = self.state.lock().down.take() else { return };
+        let down = {
+            let mut state = self.state.lock();
+            state.good += 1;
+            state.bad_since = None;
+            state.down.take()
+        };
+        let Some(down) = down else { return };
+        self.recovered.notify_waiters();
         let down_ms = self.clock.wall_ms().saturating_sub(down.since_ms);
         tracing::info!(remote = %self.label, down_ms, "remote answers again");
     }
 
-    fn failed(&self, why: &str) {
-        let now = self.clock.mono();
+    /// Notes that a request failed in a way that says something of the whole store. It says so only as long as no
+    /// other succeeded since the request began.
+    fn failed(&self, started: Option<(Duration, u64)>, why: &str) {
+        let state = self.state.lock();
+        if started.is_none_or(|(_, good)| good == state.good) {
+            self.note_down(state, true, why);
+        }
+    }
+
+    /// Notes that a request failed in a way that says something of what it asked for. Where nothing at all is had
+    /// for a whole deadline, or never was, it is the store.
+    fn refused(&self, started: Option<(Duration, u64)>, why: &str) {
         let mut state = self.state.lock();
+        let now = self.clock.mono();
+        if started.is_some_and(|(_, good)| good != state.good) {
+            return;
+        }
+        let began = started.map_or(now, |(began, _)| began);
+        let since = *state.bad_since.get_or_insert(began);
+        let never = state.good == 0;
+        if never || now.saturating_sub(since) >= self.patience {
+            self.note_down(state, never, why);
+        }
+    }
+
+    fn note_down(&self, mut state: MutexGuard<'_, State>, closed: bool, why: &str) {
+        let now = self.clock.mono();
         if let Some(down) = &mut state.down {
+            down.closed |= closed;
             // Several requests of one outage fail together; only one of them lengthens it.
             if now >= down.next_try {
                 down.backoff = (down.backoff * 2).min(BACKOFF_MAX);
@@ -124,6 +176,7 @@ impl Gate {
         }
         state.down = Some(Down {
             since_ms: self.clock.wall_ms(),
+            closed,
             backoff: BACKOFF_MIN,
             next_try: now + BACKOFF_MIN,
             probing: false,
@@ -144,7 +197,7 @@ impl Gate {
 impl Ticket {
     /// Notes that the request goes out now.
     pub(super) fn begin(&mut self) {
-        self.started = Some(self.gate.clock.mono());
+        self.started = Some((self.gate.clock.mono(), self.gate.state.lock().good));
     }
 
     /// Ends the request well: the store answered, whatever it said.
@@ -153,10 +206,17 @@ impl Ticket {
         self.gate.succeeded();
     }
 
-    /// Ends the request without an answer that one could use.
+    /// Ends the request without an answer: the store itself is in trouble.
     pub(super) fn unanswered(mut self, why: &str) {
         self.open = false;
-        self.gate.failed(why);
+        self.gate.failed(self.started, why);
+        self.end_probe();
+    }
+
+    /// Ends the request with an answer that is of no use to it.
+    pub(super) fn refused(mut self, why: &str) {
+        self.open = false;
+        self.gate.refused(self.started, why);
         self.end_probe();
     }
 
@@ -183,8 +243,8 @@ impl Drop for Ticket {
         // The caller has a shorter deadline than ours. Were this not counted, a store that hangs
         // would cost every lookup the caller's whole deadline.
         let now = self.gate.clock.mono();
-        if self.started.is_some_and(|started| now.saturating_sub(started) >= GIVEN_UP_AFTER) {
-            self.gate.failed("no answer within the caller's time");
+        if self.started.is_some_and(|(at, _)| now.saturating_sub(at) >= GIVEN_UP_AFTER) {
+            self.gate.failed(self.started, "no answer within the caller's time");
         }
         self.end_probe();
     }
@@ -196,7 +256,48 @@ mod tests {
 
     fn gate() -> (Clock, Arc<Gate>) {
         let clock = Clock::manual(1_000_000);
-        (clock.clone(), Arc::new(Gate::new(clock, "test".to_owned())))
+        (clock.clone(), Arc::new(Gate::new(clock, "test".to_owned(), PATIENCE)))
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn begun(gate: &Arc<Gate>) -> Ticket {
+        let mut ticket = gate.enter(Lane::Foreground).expect("let through");
+        ticket.begin();
+        ticket
+    }
+
+    #[test]
+    fn what_is_refused_is_no_outage_while_anything_is_granted() {
+        let (clock, gate) = gate();
+        begun(&gate).answered();
+        for _ in 0..100 {
+            begun(&gate).refused("503");
+            clock.advance(Duration::from_secs(1));
+            begun(&gate).answered();
+        }
+        assert_eq!(gate.health(), Health::Up);
+        let slow = begun(&gate);
+        begun(&gate).answered();
+        slow.unanswered("no answer");
+        assert_eq!(gate.health(), Health::Up, "others were answered meanwhile");
+    }
+
+    #[test]
+    fn when_nothing_is_granted_for_a_deadline_it_is_an_outage_that_keeps_nobody_away() {
+        let (clock, gate) = gate();
+        begun(&gate).answered();
+        for _ in 0..5 {
+            begun(&gate).refused("503");
+            assert_eq!(gate.health(), Health::Up);
+            clock.advance(Duration::from_secs(1));
+        }
+        begun(&gate).refused("503");
+        assert_ne!(gate.health(), Health::Up);
+        let (one, other) = (begun(&gate), begun(&gate));
+        one.refused("503");
+        other.answered();
+        assert_eq!(gate.health(), Health::Up);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Requests {
     pub deletes: u64,
     /// Questions whether an object is there.
     pub heads: u64,
-    /// Bytes of objects sent, as compressed.
+    /// Bytes of objects that the store has acknowledged, as compressed; of large ones part by part.
     pub bytes_up: u64,
     /// Bytes of objects received, as compressed.
     pub bytes_down: u64,
@@ -63,9 +63,26 @@ pub(super) struct Meter {
     bytes_up: AtomicU64,
     bytes_down: AtomicU64,
     errors: AtomicU64,
+    /// What the clock of whoever answered last has shown, in milliseconds since the Unix epoch; 0 for nothing new.
+    date_ms: AtomicU64,
 }
 
 impl Meter {
+    /// Returns what the clock of whoever answered last has shown, once.
+    pub(super) fn take_date_ms(&self) -> Option<u64> {
+        match self.date_ms.swap(0, Ordering::Relaxed) {
+            0 => None,
+            ms => Some(ms),
+        }
+    }
+
+    /// Notes what a header `Date` says.
+    fn note_date(&self, date: &str) {
+        if let Ok(date) = chrono::DateTime::parse_from_rfc2822(date) {
+            self.date_ms.store(date.timestamp_millis().max(0) as u64, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn request(&self, verb: Verb) {
         let counter = match verb {
             Verb::Put => &self.puts,
@@ -139,7 +156,11 @@ impl HttpService for Metered {
         }
         let verb = verb_of(request.method().as_str(), query);
         self.meter.request(verb);
-        self.inner.execute(request).await
+        let answer = self.inner.execute(request).await?;
+        if let Some(date) = answer.headers().get("date").and_then(|date| date.to_str().ok()) {
+            self.meter.note_date(date);
+        }
+        Ok(answer)
     }
 }
 
@@ -163,6 +184,16 @@ fn has(query: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_date_is_told_once() {
+        let meter = Meter::default();
+        for date in ["Sun, 06 Nov 1994 08:49:37 GMT", "yesterday", ""] {
+            meter.note_date(date);
+        }
+        assert_eq!(meter.take_date_ms(), Some(784_111_777_000));
+        assert_eq!(meter.take_date_ms(), None);
+    }
 
     #[test]
     fn requests_are_told_apart() {

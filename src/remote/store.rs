@@ -3,14 +3,18 @@
 //! Owns the handle, and the operations on commits and packs. Must never interpret what it moves.
 
 use std::collections::BinaryHeap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutPayload};
+use object_store::{
+    GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt as _, PutPayload,
+};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
@@ -24,12 +28,14 @@ use super::health::{Gate, Health, Lane};
 use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
 use super::pack::PACK_BYTES_MAX;
+use super::progress::Progress;
 use super::time::StoreTime;
 use super::trouble::Trouble;
 use crate::clock::{self, Clock};
 use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::{NodeId, Stamp};
+use crate::task;
 
 /// The most commits that one list returns; whoever gets so many asks again after the last.
 pub const LOG_ITEMS_MAX: usize = 500_000;
@@ -39,6 +45,8 @@ pub(super) const UPLOAD_MIB_MAX: u32 = 128;
 const LIST_TIME_MAX: Duration = Duration::from_mins(2);
 /// Keys on one page of a list, for counting pages where the store has none.
 const PAGE_ITEMS: usize = 1000;
+/// Bytes of a file that are read at once.
+const FILE_CHUNK_BYTES: usize = 1 << 20;
 /// One object of the log, or a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogItem {
@@ -55,6 +63,8 @@ pub struct LogItem {
 pub struct Remote {
     pub(super) inner: Arc<Inner>,
     pub(super) lane: Lane,
+    /// Told when bytes of this handle's requests move.
+    progress: Option<Progress>,
 }
 
 #[derive(Debug)]
@@ -76,7 +86,7 @@ pub(super) struct Inner {
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
     pub(super) foreign_said: AtomicBool,
-    pub(super) time: StoreTime,
+    pub(super) time: Arc<StoreTime>,
     pub(super) expiry: Agreement,
 }
 
@@ -167,13 +177,13 @@ impl Remote {
         clock: Clock,
         node: NodeId,
     ) -> Self {
-        let gate = Arc::new(Gate::new(clock.clone(), url.to_string()));
+        let gate = Arc::new(Gate::new(clock.clone(), url.to_string(), options.deadline));
         let remedy = connect::credentials_remedy(url);
-        let time = StoreTime::new(clock.clone());
+        let time = Arc::new(StoreTime::new(clock.clone()));
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller: Caller::new(backend, gate, meter, options.deadline, remedy),
+            caller: Caller::new(backend, gate, meter, options.deadline, time.clone(), remedy),
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
@@ -188,7 +198,7 @@ impl Remote {
             time,
             expiry: Agreement::new(options.expiry),
         };
-        Self { inner: Arc::new(inner), lane: Lane::Foreground }
+        Self { inner: Arc::new(inner), lane: Lane::Foreground, progress: None }
     }
 
     /// Makes the handle and checks the store.
@@ -214,7 +224,23 @@ impl Remote {
     /// through to a store that is down. Writes always are so.
     #[must_use]
     pub fn background(&self) -> Self {
-        Self { inner: self.inner.clone(), lane: Lane::Background }
+        Self { lane: Lane::Background, ..self.clone() }
+    }
+
+    /// Returns a handle that tells when bytes of its requests move.
+    #[must_use]
+    pub fn telling(&self, progress: &Progress) -> Self {
+        Self { progress: Some(progress.clone()), ..self.clone() }
+    }
+
+    /// Returns how long a request may take from the last bytes that moved.
+    pub fn deadline(&self) -> Duration {
+        self.inner.caller.deadline
+    }
+
+    /// Returns when a store that did not answer does so again.
+    pub fn recovered(&self) -> impl Future<Output = ()> + '_ {
+        self.inner.caller.gate.recovered().notified()
     }
 
     /// Returns the address.
@@ -391,7 +417,8 @@ impl Remote {
             Verb::Get | Verb::List | Verb::Head => self.lane,
         };
         let limit = self.inner.caller.deadline;
-        Call { verb, lane, op: op.into(), limit, guarded: true }
+        let progress = self.progress.clone().unwrap_or_default();
+        Call { verb, lane, op: op.into(), limit, progress, guarded: true }
     }
 
     async fn read(&self, key: Path, range: Option<(u64, u64)>, most: u64) -> Result<Bytes> {
@@ -408,14 +435,13 @@ impl Remote {
         most: u64,
     ) -> Result<Bytes> {
         let caller = &self.inner.caller;
-        let call = Call { limit: caller.time_for(most), ..call };
+        let progress = call.progress.clone();
         let bytes = caller
             .call(call, |store| async move {
                 let range =
                     range.map(|(offset, length)| GetRange::Bounded(offset..offset + length));
                 let options = GetOptions { range: range.clone(), ..GetOptions::default() };
-                let head = clock::within(caller.deadline, store.get_opts(&key, options)).await;
-                let got = head.ok_or_else(|| Trouble::timed_out("no answer came".into()))??;
+                let got = store.get_opts(&key, options).await?;
                 let length = got.range.end - got.range.start;
                 if length > most {
                     let text = format!("{length} bytes where {most} are the most");
@@ -428,9 +454,7 @@ impl Remote {
                     let text = format!("{length} of {} bytes are there", wanted.end - wanted.start);
                     return Err(Trouble::corrupt(text).into());
                 }
-                let body = clock::within(caller.time_for(length), got.bytes()).await;
-                let bytes =
-                    body.ok_or_else(|| Trouble::timed_out("the body did not come".into()))??;
+                let bytes = body_of(got, length as usize, &progress).await?;
                 if bytes.len() as u64 != length {
                     return Err(Trouble::cut_short(bytes.len() as u64, length).into());
                 }
@@ -456,14 +480,64 @@ impl Remote {
         let caller = &self.inner.caller;
         let call =
             Call { limit: caller.time_for(size), ..self.call(Verb::Put, format!("write {key}")) };
-        caller.meter.up(size);
         caller
             .call(call, |store| async move {
                 store.put(&key, PutPayload::from(bytes)).await?;
                 Ok::<_, Failure>(())
             })
-            .await
+            .await?;
+        caller.meter.up(size);
+        Ok(())
     }
+}
+
+/// Reads a body of `length` bytes, and tells as it comes.
+async fn body_of(
+    got: GetResult,
+    length: usize,
+    progress: &Progress,
+) -> std::result::Result<Bytes, Failure> {
+    let got = match got {
+        GetResult { payload: GetResultPayload::File(file, _), range, .. } => {
+            let progress = progress.clone();
+            let read = task::blocking(move || read_file(&file, range.start, length, &progress));
+            let failed = |error| object_store::Error::Generic { store: "file", source: error };
+            return Ok(read.await.map_err(|error| failed(error.into()))?);
+        }
+        got => got,
+    };
+    let mut pieces = got.into_stream();
+    let mut body = Bytes::new();
+    let mut joined = BytesMut::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece?;
+        progress.note();
+        if piece.len() == length {
+            body = piece;
+            continue;
+        }
+        joined.reserve(length.saturating_sub(joined.len()).min(length));
+        joined.extend_from_slice(&piece);
+    }
+    Ok(if joined.is_empty() { body } else { joined.freeze() })
+}
+
+/// Reads from a file of a shared directory, less if it ends before, and tells as it comes.
+fn read_file(file: &File, at: u64, length: usize, progress: &Progress) -> std::io::Result<Bytes> {
+    let mut bytes = vec![0; length];
+    let mut done = 0;
+    while done < length {
+        let upto = length.min(done + FILE_CHUNK_BYTES);
+        match file.read_at(&mut bytes[done..upto], at + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        progress.note();
+    }
+    bytes.truncate(done);
+    Ok(bytes.into())
 }
 
 fn log_item(

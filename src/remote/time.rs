@@ -11,6 +11,8 @@ use crate::clock::Clock;
 
 /// Differences of the clocks below this are noise: stores tell time in whole seconds.
 const NOISE_MS: i64 = 2000;
+/// The time in an answer may be that of a proxy, whose clock is another. It counts when it says that ours stood still.
+const DATE_NOISE_MS: u64 = 60_000;
 /// How long what was learned is relied on while there is something to learn from.
 const LEARN_EVERY: Duration = Duration::from_hours(1);
 
@@ -93,14 +95,22 @@ impl StoreTime {
         off
     }
 
-    /// Learns that the store has something that it took at `stored_ms`: so late it is at least. That is all
-    /// that a node has to go by which writes nothing; who has learned better does not need it.
+    /// Learns that the store's clock has shown `stored_ms`: so late it is at least. That is all that a node has to go
+    /// by which writes nothing. Who has learned better needs it too: a virtual machine may be stopped without its
+    /// monotonic clock counting that.
     pub(super) fn note_taken(&self, stored_ms: u64) {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
         let now_ms = self.at(&state, mono);
-        if state.learned.is_none() && stored_ms > now_ms.saturating_add_signed(NOISE_MS) {
+        if stored_ms > now_ms.saturating_add_signed(NOISE_MS) {
             state.base = Some((stored_ms, mono));
+        }
+    }
+
+    /// As [`StoreTime::note_taken`], of what the head of an answer shows.
+    pub(super) fn note_date(&self, date_ms: u64) {
+        if date_ms > self.now_ms().saturating_add(DATE_NOISE_MS) {
+            self.note_taken(date_ms);
         }
     }
 }
@@ -144,6 +154,23 @@ mod tests {
         assert!(time.is_learned() && !time.is_old());
         clock.advance(LEARN_EVERY);
         assert!(time.is_old());
+    }
+
+    #[test]
+    fn a_pause_that_our_clock_does_not_count_is_made_good() {
+        let clock = Clock::manual(50_000);
+        let time = StoreTime::new(clock.clone());
+        time.learn(ms(50_000), ms(50_000), 50_000);
+        time.note_taken(3_650_000);
+        assert_eq!(time.now_ms(), 3_650_000);
+        time.note_taken(60_000);
+        assert_eq!(time.now_ms(), 3_650_000, "what is older says nothing");
+        clock.advance(ms(1_000));
+        assert_eq!(
+            time.learn(ms(51_000), ms(51_000), 81_000),
+            -3_570_000,
+            "what we wrote says all"
+        );
     }
 
     #[test]

@@ -59,19 +59,70 @@ pub(super) enum Cause {
     Other,
 }
 
+/// What an error of the store asks of whoever gets it. This is the one place that says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// The object is not there, or is not what it should be. It is the same for everybody who asks.
+    Proof,
+    /// It may be over soon: throttling, a fault of a server, a line that broke, no answer. It is waited out.
+    Passing,
+    /// The store does not do this with this object, and waiting changes nothing: not allowed, too large, malformed.
+    Refused,
+    /// It says nothing of the store: our own disk, our own end.
+    Ours,
+}
+
+impl Class {
+    /// Returns the class of an error of a request.
+    pub fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::NotFound | Kind::Corrupt => Self::Proof,
+            Kind::Unavailable | Kind::TimedOut => Self::Passing,
+            Kind::Denied | Kind::Invalid => Self::Refused,
+            Kind::Exists
+            | Kind::Busy
+            | Kind::NoSpace
+            | Kind::Exhausted
+            | Kind::Closed
+            | Kind::Internal => Self::Ours,
+        }
+    }
+}
+
+/// Of what a failure says that it cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Of everything in the store, unless another request succeeded meanwhile.
+    Store,
+    /// Of what was asked for. Others may fare better.
+    Request,
+    /// Of nothing: the store has answered.
+    Nothing,
+}
+
 /// What went wrong, boiled down.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct Trouble {
     pub(super) kind: Kind,
     cause: Cause,
+    /// Nothing came back: there is nobody, or nobody who answers.
+    silent: bool,
     text: String,
 }
 
 impl Trouble {
-    /// Reports whether it says that the whole store does not answer, rather than this one request.
-    pub(super) fn is_outage(&self) -> bool {
-        matches!(self.kind, Kind::TimedOut | Kind::Unavailable | Kind::Denied)
+    /// Returns of what it says that it cannot be had.
+    pub(super) fn reach(&self) -> Reach {
+        match (self.kind, self.cause) {
+            (Kind::TimedOut | Kind::Unavailable | Kind::Denied, _) if self.silent => Reach::Store,
+            (
+                _,
+                Cause::MissingBucket | Cause::NoCredentials | Cause::Credentials | Cause::Clock,
+            ) => Reach::Store,
+            (Kind::TimedOut | Kind::Unavailable | Kind::Denied, _) => Reach::Request,
+            _ => Reach::Nothing,
+        }
     }
 
     /// Returns what an error of a request is due to.
@@ -86,15 +137,15 @@ impl Trouble {
     }
 
     fn plain(kind: Kind, text: String) -> Self {
-        Self { kind, cause: Cause::Other, text }
+        Self { kind, cause: Cause::Other, silent: false, text }
     }
 
     pub(super) fn timed_out(text: String) -> Self {
-        Self::plain(Kind::TimedOut, text)
+        Self { silent: true, ..Self::plain(Kind::TimedOut, text) }
     }
 
     pub(super) fn gone(text: String) -> Self {
-        Self::plain(Kind::Unavailable, text)
+        Self { silent: true, ..Self::plain(Kind::Unavailable, text) }
     }
 
     pub(super) fn corrupt(text: String) -> Self {
@@ -132,7 +183,8 @@ impl Trouble {
             (Some(status), None) => format!("status {status}"),
             (None, _) => said.clone(),
         };
-        Self { kind, cause, text: clipped(text.trim()) }
+        let silent = status.is_none() && is_silent(error);
+        Self { kind, cause, silent, text: clipped(text.trim()) }
     }
 
     pub(super) fn into_error(self, op: impl Into<String>) -> Error {
@@ -223,6 +275,25 @@ fn kind_of_cause(error: &StoreError) -> Option<Kind> {
     None
 }
 
+/// Reports whether nobody was reached: no connection came about, or no answer came.
+fn is_silent(error: &StoreError) -> bool {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(http) = error.downcast_ref::<HttpError>() {
+            return matches!(http.kind(), HttpErrorKind::Connect | HttpErrorKind::Timeout);
+        }
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            use std::io::ErrorKind as Io;
+            return matches!(
+                io.kind(),
+                Io::ConnectionRefused | Io::HostUnreachable | Io::NetworkUnreachable | Io::TimedOut
+            );
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// Returns what the innermost cause says: the library's wrappers repeat their cause.
 fn root_text(error: &StoreError) -> String {
     let mut cause: &(dyn StdError + 'static) = error;
@@ -303,6 +374,33 @@ mod tests {
         assert_eq!(Trouble::of(&signature).cause(), Cause::Credentials);
         let skewed = Trouble::of(&said("403 Forbidden", "RequestTimeTooSkewed"));
         assert_eq!((skewed.kind, skewed.cause()), (Kind::Denied, Cause::Clock));
+    }
+
+    #[test]
+    fn what_was_answered_is_the_requests_own_trouble() {
+        let status = |text: &str| {
+            Trouble::of(&generic(&format!("Server returned non-2xx status code: {text}"))).reach()
+        };
+        for (text, reach) in [
+            ("503: <Error><Code>SlowDown</Code><Message/></Error>", Reach::Request),
+            ("429: <Error><Code>TooManyRequests</Code><Message/></Error>", Reach::Request),
+            ("500: nothing", Reach::Request),
+            ("403: <Error><Code>AccessDenied</Code><Message/></Error>", Reach::Request),
+            ("403: <Error><Code>ExpiredToken</Code><Message/></Error>", Reach::Store),
+            ("404: <Error><Code>NoSuchBucket</Code><Message/></Error>", Reach::Store),
+            ("400: <Error><Code>EntityTooLarge</Code><Message/></Error>", Reach::Nothing),
+        ] {
+            assert_eq!(status(text), reach, "{text}");
+        }
+        let system = |kind: std::io::ErrorKind| {
+            let source = Box::new(std::io::Error::new(kind, "x"));
+            Trouble::of(&StoreError::Generic { store: "S3", source }).reach()
+        };
+        assert_eq!(system(std::io::ErrorKind::ConnectionReset), Reach::Request);
+        assert_eq!(system(std::io::ErrorKind::ConnectionRefused), Reach::Store);
+        assert_eq!(Trouble::timed_out(String::new()).reach(), Reach::Store);
+        assert_eq!(Trouble::cut_short(1, 2).reach(), Reach::Request);
+        assert_eq!(Trouble::corrupt(String::new()).reach(), Reach::Nothing);
     }
 
     #[test]

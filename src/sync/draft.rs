@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use std::io::Read;
 
 use super::chains::{Chains, Run};
-use super::doubts;
 use super::ledger::location_of;
 use super::missing::Missing;
 use crate::error::Result;
@@ -73,9 +72,6 @@ impl Draft {
         self.missing.came(commit);
         self.missing.note_absent(Run::of(commit), self.chains.lack_before(commit));
         self.chains.note(commit);
-        for doubt in doubts::of(commit) {
-            self.fold.unlocate(&doubt.digest, &doubt.location);
-        }
         let name = keys::commit_name(&commit.stamp);
         for blob in &commit.blobs {
             if let Some(location) = location_of(&name, commit, blob) {

@@ -1,14 +1,15 @@
 //! The fetcher: makes contents local that other nodes have published.
 //!
-//! Owns the way from a location to a verified local blob. Must never let a byte in that is not what
-//! its digest says, and never call a blob bad because the store does not answer.
+//! Owns the way from a location to a verified local blob, and the wait where that is in trouble. Must never let a
+//! byte in that is not what its digest says, never call a blob bad because the store does not answer, and never
+//! make an entry wait for the trouble of another place.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -16,14 +17,16 @@ use tokio::sync::Semaphore;
 use super::flight::Flights;
 use super::lacking::Lacking;
 use super::ledger::Ledger;
+use super::patience::{WAIT_MAX, WAIT_MIN, wait_out};
 use super::quiet::Quiet;
 use super::room::Demand;
+use super::troubled::Troubled;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
 use crate::namespace::{Commit, Location, Place, Site};
-use crate::remote::{PackReader, Remote, decode_commit, decode_frame};
+use crate::remote::{Class, PackReader, Progress, Remote, decode_commit, decode_frame};
 use crate::task;
 
 /// Fetches under way at once; the store has a limit of its own below.
@@ -58,6 +61,8 @@ struct Inner {
     packs: Flights<Arc<str>>,
     commits: Flights<Arc<str>>,
     places: Semaphore,
+    /// Packs, commits and contents that are objects, by their names.
+    troubled: Troubled<Arc<str>>,
     quiet_newer: Quiet,
     lacking: Lacking,
     quiet_lacking: Quiet,
@@ -72,6 +77,7 @@ impl Fetcher {
         let remote = ledger.remote().cloned();
         let (blobs, packs, commits) = (Flights::new(), Flights::new(), Flights::new());
         let places = Semaphore::new(FETCHES_AT_ONCE);
+        let troubled = Troubled::new(ledger.clock().clone(), WAIT_MIN, WAIT_MAX);
         let (quiet_newer, quiet_lacking) = (Quiet::default(), Quiet::default());
         Self(Arc::new(Inner {
             ledger,
@@ -81,6 +87,7 @@ impl Fetcher {
             packs,
             commits,
             places,
+            troubled,
             quiet_newer,
             lacking: Lacking::default(),
             quiet_lacking,
@@ -89,24 +96,44 @@ impl Fetcher {
         }))
     }
 
+    /// Makes a content local, as [`Fetcher::fetch`] does. What may pass is waited out until no byte has come for
+    /// `limit`: throttling, a line that breaks, a fault of a server. A store that is known not to answer is not.
+    pub async fn fetch_within(&self, digest: Digest, size: u64, limit: Duration) -> Result<()> {
+        if self.0.ledger.blobs().contains(&digest) {
+            return Ok(());
+        }
+        let progress = Progress::default();
+        let Some(remote) = &self.0.remote else {
+            return self.fetch_telling(digest, size, &progress).await;
+        };
+        wait_out(remote, limit, &progress, || self.fetch_telling(digest, size, &progress)).await
+    }
+
     /// Makes a content local. Wait as long as you like: when the future is dropped, the work goes on.
     ///
     /// `NotFound` when no location is known, what is there is past its age, or is not the content (it is
     /// hidden then);
     /// `Unavailable` or `TimedOut` when the store does not answer; `NoSpace` when there is no room.
     pub async fn fetch(&self, digest: Digest, size: u64) -> Result<()> {
+        self.fetch_telling(digest, size, &Progress::default()).await
+    }
+
+    async fn fetch_telling(&self, digest: Digest, size: u64, progress: &Progress) -> Result<()> {
         if self.0.ledger.blobs().contains(&digest) {
             return Ok(());
         }
         let inner = Arc::clone(&self.0);
-        let work = Box::pin(async move {
-            let fetched = inner.fetch_if_room(digest, size).await;
-            if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
-                inner.doubt(digest);
-            }
-            fetched
-        });
-        let fetched = self.0.blobs.join(&self.0.runtime, digest, FLIGHTS_MAX, work).await;
+        let work = move |progress| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let fetched = inner.fetch_if_room(digest, size, &progress).await;
+                if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
+                    inner.doubt(digest);
+                }
+                fetched
+            })
+        };
+        let flights = &self.0.blobs;
+        let fetched = flights.join(&self.0.runtime, digest, FLIGHTS_MAX, progress, work).await;
         if is_full(&fetched) {
             self.0.without_room.fetch_add(1, Ordering::Relaxed);
         }
@@ -122,7 +149,12 @@ impl Fetcher {
 impl Inner {
     /// Fetches a content if there is room for it, and remembers if there is none: nobody shall download again
     /// and again what cannot be kept.
-    async fn fetch_if_room(self: &Arc<Self>, digest: Digest, size: u64) -> Result<()> {
+    async fn fetch_if_room(
+        self: &Arc<Self>,
+        digest: Digest,
+        size: u64,
+        progress: &Progress,
+    ) -> Result<()> {
         let (clock, blobs) = (self.ledger.clock(), self.ledger.blobs());
         let lacks = || Error::new(Kind::NoSpace, format!("no room for blob {digest}"));
         if self.lacking.is_in_vain(&digest, size, clock.mono(), blobs.disk_free()) {
@@ -136,7 +168,7 @@ impl Inner {
             {
                 break;
             }
-            fetched = self.fetch(digest, size).await;
+            fetched = self.fetch(digest, size, progress).await;
             // Writers may have been faster, or the disk has known better than its figures.
             if !is_full(&fetched) {
                 self.lacking.clear(&digest);
@@ -172,7 +204,7 @@ impl Inner {
         self.ledger.doubt_names();
     }
 
-    async fn fetch(self: &Arc<Self>, digest: Digest, size: u64) -> Result<()> {
+    async fn fetch(self: &Arc<Self>, digest: Digest, size: u64, progress: &Progress) -> Result<()> {
         let mut tries = 0;
         loop {
             if self.ledger.blobs().contains(&digest) {
@@ -181,7 +213,7 @@ impl Inner {
             let unknown =
                 || Error::new(Kind::NotFound, format!("no place of blob {digest} is known"));
             let location = self.ledger.location(&digest).ok_or_else(unknown)?;
-            let remote = self.remote.as_ref().ok_or_else(unknown)?;
+            let remote = self.remote.as_ref().ok_or_else(unknown)?.telling(progress);
             // Whether the store still has it says nothing then: that is no damage.
             if self.ledger.is_expired(location.stored_ms) {
                 return Err(Error::new(Kind::NotFound, format!("blob {digest} is past its age")));
@@ -191,13 +223,17 @@ impl Inner {
                 return Err(Error::new(Kind::NotFound, op));
             }
             let fetched = match &location.site {
-                Site::Pack { pack, .. } => self.fetch_packed(remote, digest, &location, pack).await,
-                Site::Object => self.fetch_object(remote, digest, size).await,
-                Site::Inline { commit } => self.fetch_inline(remote, digest, commit).await,
+                Site::Pack { pack, .. } => {
+                    self.fetch_packed(&remote, digest, &location, pack, progress).await
+                }
+                Site::Object => self.fetch_object(&remote, digest, size).await,
+                Site::Inline { commit } => {
+                    self.fetch_inline(&remote, digest, commit, progress).await
+                }
             };
             let error = match fetched {
                 Ok(()) => return Ok(()),
-                Err(error) if !is_proof(error.kind()) => return Err(error),
+                Err(error) if !is_proof(&error) => return Err(error),
                 Err(error) => error,
             };
             tries += 1;
@@ -215,13 +251,17 @@ impl Inner {
         digest: Digest,
         location: &Location,
         pack: &Arc<str>,
+        progress: &Progress,
     ) -> Result<()> {
         let mut newer = None;
         let end = self.ledger.pack_end(pack);
         if end <= WHOLE_PACK_BYTES && self.ledger.blobs().make_room(end) {
             let (inner, name) = (Arc::clone(self), Arc::clone(pack));
-            let work = Box::pin(async move { inner.fetch_pack(&name).await });
-            let whole = self.packs.join(&self.runtime, Arc::clone(pack), FLIGHTS_MAX, work).await;
+            let work = move |progress| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move { inner.fetch_pack(&name, &progress).await })
+            };
+            let name = Arc::clone(pack);
+            let whole = self.packs.join(&self.runtime, name, FLIGHTS_MAX, progress, work).await;
             if self.ledger.blobs().contains(&digest) {
                 return Ok(());
             }
@@ -231,7 +271,7 @@ impl Inner {
                 Err(error) if error.kind() == Kind::Invalid => newer = Some(error),
                 // For one of its members there may be room.
                 Err(error) if error.kind() == Kind::NoSpace => {}
-                Err(error) if !is_proof(error.kind()) => return Err(error),
+                Err(error) if !is_proof(&error) => return Err(error),
                 _ => {}
             }
         }
@@ -239,8 +279,10 @@ impl Inner {
             return Err(Error::new(Kind::Internal, "a blob in a pack has another site"));
         };
         let size = location.size;
-        let _place = self.place().await;
-        let frame = remote.get_pack_range(pack, offset, u64::from(length)).await?;
+        let frame = {
+            let get = || remote.get_pack_range(pack, offset, u64::from(length));
+            self.request(pack, get).await?
+        };
         let ledger = self.ledger.clone();
         let kept = task::blocking(move || {
             let bytes = decode_frame(&frame, &digest, size)?;
@@ -264,12 +306,9 @@ impl Inner {
     }
 
     /// Fetches a whole pack and keeps what files use of it.
-    async fn fetch_pack(&self, pack: &Arc<str>) -> Result<()> {
-        let remote = self.remote.as_ref().ok_or_else(|| Error::new(Kind::NotFound, "no remote"))?;
-        let bytes = {
-            let _place = self.place().await;
-            remote.get_pack(pack).await?
-        };
+    async fn fetch_pack(&self, pack: &Arc<str>, progress: &Progress) -> Result<()> {
+        let remote = self.telling(progress)?;
+        let bytes = self.request(pack, || remote.get_pack(pack)).await?;
         let (ledger, pack) = (self.ledger.clone(), Arc::clone(pack));
         task::blocking(move || {
             let reader = PackReader::open(&bytes)?;
@@ -300,14 +339,14 @@ impl Inner {
     }
 
     async fn fetch_object(&self, remote: &Remote, digest: Digest, size: u64) -> Result<()> {
-        let _place = self.place().await;
         if !self.ledger.blobs().make_room(size) {
             return Err(Error::new(Kind::NoSpace, format!("no room for blob {digest}")));
         }
         let (file, staged) = self.ledger.staging().create()?;
         staged.note_bytes(size);
         let sink = file.try_clone().map_err(|e| Error::io("open a staging file once more", e))?;
-        remote.get_blob(&digest, size, sink).await?;
+        let name: Arc<str> = Arc::from(digest.to_string());
+        self.request(&name, || remote.get_blob(&digest, size, sink)).await?;
         let blobs = self.ledger.blobs().clone();
         task::blocking(move || blobs.adopt(staged, &file, digest, size, State::Saved)).await?;
         Ok(())
@@ -318,15 +357,19 @@ impl Inner {
         remote: &Remote,
         digest: Digest,
         commit: &Arc<str>,
+        progress: &Progress,
     ) -> Result<()> {
         let (inner, name) = (Arc::clone(self), Arc::clone(commit));
-        let work = Box::pin(async move { inner.fetch_commit(&name).await });
-        self.commits.join(&self.runtime, Arc::clone(commit), FLIGHTS_MAX, work).await?;
+        let work = move |progress| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move { inner.fetch_commit(&name, &progress).await })
+        };
+        let name = Arc::clone(commit);
+        self.commits.join(&self.runtime, name, FLIGHTS_MAX, progress, work).await?;
         if self.ledger.blobs().contains(&digest) {
             return Ok(());
         }
         // Whoever fetched it had no use for this one yet.
-        let bytes = self.read_commit(remote, commit).await?;
+        let bytes = self.request(commit, || remote.get_commit(commit)).await?;
         let ledger = self.ledger.clone();
         task::blocking(move || {
             let commit = decode_commit(&bytes)?;
@@ -341,9 +384,9 @@ impl Inner {
 
     /// Fetches a commit again and keeps what files use of the blobs in it: who wants one of them is
     /// likely to want the others.
-    async fn fetch_commit(&self, name: &Arc<str>) -> Result<()> {
-        let remote = self.remote.as_ref().ok_or_else(|| Error::new(Kind::NotFound, "no remote"))?;
-        let bytes = self.read_commit(remote, name).await?;
+    async fn fetch_commit(&self, name: &Arc<str>, progress: &Progress) -> Result<()> {
+        let remote = self.telling(progress)?;
+        let bytes = self.request(name, || remote.get_commit(name)).await?;
         let (ledger, name) = (self.ledger.clone(), Arc::clone(name));
         task::blocking(move || {
             // Decoding compares the bytes with the digests.
@@ -366,13 +409,30 @@ impl Inner {
         .await
     }
 
-    async fn read_commit(&self, remote: &Remote, name: &str) -> Result<Bytes> {
-        let _place = self.place().await;
-        remote.get_commit(name).await
+    fn telling(&self, progress: &Progress) -> Result<Remote> {
+        let remote = self.remote.as_ref().ok_or_else(|| Error::new(Kind::NotFound, "no remote"))?;
+        Ok(remote.telling(progress))
     }
 
-    async fn place(&self) -> tokio::sync::SemaphorePermit<'_> {
-        self.places.acquire().await.expect("the semaphore is never closed")
+    /// Makes one request for an object, not before its time if it is in trouble. Who waits for that takes no place
+    /// from others.
+    async fn request<T, F>(&self, name: &Arc<str>, request: impl FnOnce() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let left = self.troubled.left(name);
+        if !left.is_zero() {
+            clock::sleep(left).await;
+        }
+        let _place = self.places.acquire().await.expect("the semaphore is never closed");
+        let got = request().await;
+        match &got {
+            Err(error) if Class::of(error.kind()) == Class::Passing => {
+                self.troubled.note(Arc::clone(name));
+            }
+            _ => self.troubled.clear(name),
+        }
+        got
     }
 }
 
@@ -402,6 +462,6 @@ fn lies_in(location: Option<&Location>, name: &str) -> bool {
 
 /// Reports whether an error says that the bytes are not where they should be, or not what they
 /// should be; everything else says only that they cannot be had now.
-fn is_proof(kind: Kind) -> bool {
-    matches!(kind, Kind::NotFound | Kind::Corrupt)
+fn is_proof(error: &Error) -> bool {
+    Class::of(error.kind()) == Class::Proof
 }

@@ -1,4 +1,5 @@
-//! Flights: work that several callers want is done once, and goes on when they give up.
+//! Flights: work that several callers want is done once, and goes on when they give up. All of them are told as it
+//! gets on.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,14 +11,18 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::error::{Error, Kind, Result};
+use crate::remote::Progress;
 use crate::task;
 
 /// What a flight came to, for each who waits.
 type Outcome = Option<std::result::Result<(), (Kind, String)>>;
 
+/// One of them: how it ends, and that it gets on.
+type Flight = (watch::Receiver<Outcome>, Progress);
+
 /// Work in progress, by what it is for.
 #[derive(Debug)]
-pub(super) struct Flights<K>(Arc<Mutex<HashMap<K, watch::Receiver<Outcome>>>>);
+pub(super) struct Flights<K>(Arc<Mutex<HashMap<K, Flight>>>);
 
 impl<K> Clone for Flights<K> {
     fn clone(&self) -> Self {
@@ -30,24 +35,27 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
         Self(Arc::default())
     }
 
-    /// Joins the flight for `key`, or starts `work` for it if there is none.
+    /// Joins the flight for `key`, or starts `work` for it if there is none. As it gets on, `progress` is told.
     pub(super) async fn join(
         &self,
         runtime: &Handle,
         key: K,
         most: usize,
-        work: BoxFuture<'static, Result<()>>,
+        progress: &Progress,
+        work: impl FnOnce(Progress) -> BoxFuture<'static, Result<()>>,
     ) -> Result<()> {
-        let mut outcome = {
+        let (mut outcome, moved) = {
             let mut flying = self.0.lock();
             match flying.get(&key) {
-                Some(outcome) => outcome.clone(),
+                Some(flight) => flight.clone(),
                 None if flying.len() >= most => {
                     return Err(Error::new(Kind::Busy, "too much is being fetched"));
                 }
                 None => {
                     let (sender, receiver) = watch::channel(None);
-                    flying.insert(key.clone(), receiver.clone());
+                    let moved = Progress::default();
+                    flying.insert(key.clone(), (receiver.clone(), moved.clone()));
+                    let work = work(moved.clone());
                     let landing = Landing { flights: self.clone(), key };
                     drop(task::spawn(runtime, "fetch", async move {
                         let done = work.await;
@@ -55,15 +63,18 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
                         drop(landing);
                         sender.send_replace(Some(done.map_err(|e| (e.kind(), e.chain()))));
                     }));
-                    receiver
+                    (receiver, moved)
                 }
             }
         };
-        let landed = outcome.wait_for(Option::is_some).await;
-        match landed.as_deref() {
-            Ok(Some(Ok(()))) => Ok(()),
-            Ok(Some(Err((kind, text)))) => Err(Error::new(*kind, text.clone())),
-            _ => Err(Error::new(Kind::Closed, "a fetch was stopped")),
+        let landing = async {
+            let landed = outcome.wait_for(Option::is_some).await;
+            landed.ok().and_then(|outcome| outcome.clone())
+        };
+        match progress.follow(&moved, landing).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err((kind, text))) => Err(Error::new(kind, text)),
+            None => Err(Error::new(Kind::Closed, "a fetch was stopped")),
         }
     }
 }

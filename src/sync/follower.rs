@@ -5,6 +5,7 @@
 
 mod rebuild;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,13 @@ use tokio::task::JoinHandle;
 use super::backoff::Backoff;
 use super::freshness::Freshness;
 use super::ledger::Ledger;
+use super::patience::wait_out;
+use super::quiet::Quiet;
+use super::troubled::Troubled;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::namespace::Commit;
-use crate::remote::{LOG_ITEMS_MAX, Remote, decode_commit, keys};
+use crate::remote::{Class, LOG_ITEMS_MAX, Progress, Remote, decode_commit, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
@@ -48,6 +52,9 @@ const POLL_ALWAYS_ASKED: Duration = Duration::from_secs(1);
 /// The shortest and the longest wait after a poll that failed.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How long a commit is left alone that the store does not give out.
+const WITHHELD_MIN: Duration = Duration::from_secs(5);
+const WITHHELD_MAX: Duration = Duration::from_mins(5);
 /// Commits that cannot be used and are remembered; what is forgotten is read in vain once more.
 const UNUSABLE_MAX: usize = 10_000;
 
@@ -62,6 +69,9 @@ struct Inner {
     remote: Option<Remote>,
     freshness: Freshness,
     state: Mutex<State>,
+    /// Commits of the log that the store does not give out, each for itself.
+    withheld: Troubled<Stamp>,
+    quiet_withheld: Quiet,
     /// Held by whoever polls: two that take over a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
 }
@@ -80,6 +90,8 @@ struct State {
     caught_up: bool,
     /// The checkpoint that was looked at last: it says nothing that is not known.
     compared: Option<Stamp>,
+    /// The last list failed for a whole deadline: the next ones are not waited for.
+    impatient: bool,
     /// Checkpoints that cannot be used.
     bad_checkpoints: HashSet<Stamp>,
 }
@@ -98,8 +110,10 @@ enum Got {
     Commit(Box<Commit>),
     /// It is not there any more.
     Gone,
-    /// It cannot be had now.
+    /// It cannot be had now, because nothing can.
     Later,
+    /// The store does not give it out.
+    Withheld(Error),
     Unusable(Unusable, Error),
 }
 
@@ -119,8 +133,17 @@ impl Follower {
     pub fn new(ledger: Ledger, freshness: Duration) -> Self {
         let remote = ledger.remote().cloned();
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
+        let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let (state, polling) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self(Arc::new(Inner { ledger, remote, freshness, state, polling }))
+        Self(Arc::new(Inner {
+            ledger,
+            remote,
+            freshness,
+            state,
+            withheld,
+            quiet_withheld: Quiet::default(),
+            polling,
+        }))
     }
 
     /// As [`Freshness::wait_fresh`].
@@ -196,7 +219,7 @@ impl Follower {
         let mut listed_again = false;
         loop {
             let after = (!whole).then(|| watermark_ms.saturating_sub(LOOK_BACK_MS));
-            let names = self.list(remote, after).await?;
+            let names = self.list_patiently(remote, after).await?;
             let latest_ms = names.last().map_or(0, |stamp| stamp.ms);
             match self.fold(remote, self.unfolded(&names, whole), listed_again).await {
                 Folded::Gap => (listed_again, whole) = (true, true),
@@ -233,6 +256,24 @@ impl Follower {
         self.0.state.lock().whole.is_none_or(|at| now >= at + WHOLE_EVERY)
     }
 
+    /// Lists the log as [`Follower::list`] does. What may pass is waited out, because programs wait for what the list
+    /// says; but not a second time: who looks a name up later goes by what is known.
+    async fn list_patiently(&self, remote: &Remote, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
+        let impatient = self.0.state.lock().impatient;
+        let listed = if impatient {
+            self.list(remote, from_ms).await
+        } else {
+            let (limit, progress) = (remote.deadline(), Progress::default());
+            let request = || {
+                self.0.freshness.begin_again();
+                self.list(remote, from_ms)
+            };
+            wait_out(remote, limit, &progress, request).await
+        };
+        self.0.state.lock().impatient = listed.is_err();
+        listed
+    }
+
     /// Lists the log, from a time on or whole, in order.
     async fn list(&self, remote: &Remote, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
         let first = Stamp { ms: from_ms.unwrap_or(0), counter: 0, node: NodeId(0) };
@@ -252,12 +293,21 @@ impl Follower {
 
     /// Returns what of the log is to be read.
     fn unfolded(&self, names: &[Stamp], whole: bool) -> Vec<Stamp> {
+        let mut names = Cow::Borrowed(names);
+        // A list of what is new does not name them again.
+        let due: Vec<Stamp> = self.0.withheld.due();
+        if due.iter().any(|stamp| !names.contains(stamp)) {
+            names.to_mut().extend(due);
+            names.to_mut().sort_unstable();
+            names.to_mut().dedup();
+        }
         let state = self.0.state.lock();
         let usable = names.iter().filter(|stamp| match state.unusable.get(stamp) {
             Some(Unusable::Damaged) => whole,
             Some(Unusable::Unknown) => false,
             None => true,
         });
+        let usable = usable.filter(|stamp| self.0.withheld.left(stamp).is_zero());
         self.0.ledger.unseen(usable.copied())
     }
 
@@ -293,8 +343,12 @@ impl Follower {
                     })
                     .await;
                 }
-                Got::Gone => {}
+                Got::Gone => self.0.withheld.clear(&stamp),
                 Got::Later => drop(waiting.insert(stamp.node)),
+                Got::Withheld(error) => {
+                    self.0.ledger.note_unusable(stamp);
+                    self.withhold(stamp, &error);
+                }
                 Got::Unusable(why, error) => {
                     self.0.ledger.note_unusable(stamp);
                     self.give_up(stamp, why, &error);
@@ -302,6 +356,19 @@ impl Follower {
             }
         }
         if waiting.is_empty() { Folded::All } else { Folded::Partly }
+    }
+
+    /// Leaves a commit alone for some time.
+    fn withhold(&self, stamp: Stamp, error: &Error) {
+        if self.0.withheld.note(stamp)
+            && let Some(unsaid) = self.0.quiet_withheld.tell(self.0.ledger.clock())
+        {
+            let name = keys::commit_name(&stamp);
+            tracing::warn!(
+                %name, error = %error.chain(), unsaid,
+                "the store does not give out a commit, and it is left out for now; may this node read it?"
+            );
+        }
     }
 
     fn give_up(&self, stamp: Stamp, why: Unusable, error: &Error) {
@@ -327,34 +394,49 @@ impl Follower {
 
     /// Reads one commit.
     async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, Got) {
-        let name = keys::commit_name(&stamp);
-        let mut got = Got::Later;
-        for attempt in 0..READ_TRIES {
-            if attempt > 0 {
-                clock::sleep(READ_WAIT).await;
-            }
-            let read = match remote.get_commit(&name).await {
-                Ok(bytes) => task::blocking(move || decode_commit(&bytes)).await,
-                Err(error) => Err(error),
-            };
-            got = match read {
-                Ok(commit) if commit.stamp == stamp => {
+        let mut attempt = 1;
+        loop {
+            let error = match self.read_once(remote, stamp).await {
+                Ok(commit) => {
+                    self.0.withheld.clear(&stamp);
                     return (stamp, Got::Commit(Box::new(commit)));
                 }
-                Ok(_) => {
-                    let error = Error::new(Kind::Corrupt, "a commit has the name of another");
-                    Got::Unusable(Unusable::Damaged, error)
-                }
-                Err(error) => match error.kind() {
-                    Kind::NotFound => return (stamp, Got::Gone),
-                    Kind::Invalid => return (stamp, Got::Unusable(Unusable::Unknown, error)),
-                    Kind::Corrupt => Got::Unusable(Unusable::Damaged, error),
-                    _ if self.0.freshness.is_down() => return (stamp, Got::Later),
-                    _ => Got::Later,
-                },
+                Err(error) => error,
             };
+            let got = match (Class::of(error.kind()), error.kind()) {
+                (_, Kind::NotFound) => Got::Gone,
+                // It may have been a bad read.
+                (Class::Proof, _) if attempt < READ_TRIES => {
+                    attempt += 1;
+                    clock::sleep(READ_WAIT).await;
+                    continue;
+                }
+                (Class::Proof, _) => Got::Unusable(Unusable::Damaged, error),
+                (_, Kind::Invalid) => Got::Unusable(Unusable::Unknown, error),
+                (Class::Passing | Class::Refused, _) if !self.0.freshness.is_down() => {
+                    Got::Withheld(error)
+                }
+                _ => Got::Later,
+            };
+            return (stamp, got);
         }
-        (stamp, got)
+    }
+
+    /// Reads one commit. What may pass is waited out the first time; later, one request has to do.
+    async fn read_once(&self, remote: &Remote, stamp: Stamp) -> Result<Commit> {
+        let name = keys::commit_name(&stamp);
+        let bytes = if self.0.withheld.knows(&stamp) {
+            remote.get_commit(&name).await?
+        } else {
+            let progress = Progress::default();
+            let (limit, remote) = (remote.deadline(), remote.telling(&progress));
+            wait_out(&remote, limit, &progress, || remote.get_commit(&name)).await?
+        };
+        let commit = task::blocking(move || decode_commit(&bytes)).await?;
+        if commit.stamp != stamp {
+            return Err(Error::new(Kind::Corrupt, "a commit has the name of another"));
+        }
+        Ok(commit)
     }
 }
 

@@ -252,11 +252,19 @@ impl Freshness {
         list
     }
 
+    /// Notes that the list under way is asked for anew: it shows what is in the log from now on.
+    pub(super) fn begin_again(&self) {
+        let now = self.0.clock.mono();
+        if let Some(list) = &mut self.0.state.lock().running {
+            list.start = now;
+        }
+    }
+
     /// Ends a list; `good` when everything it showed was folded.
     pub(super) fn end(&self, list: List, good: bool) {
         {
             let mut state = self.0.state.lock();
-            state.running = None;
+            let list = state.running.take().filter(|one| one.number == list.number).unwrap_or(list);
             if good {
                 state.good = Some(list);
                 let now = self.0.clock.mono();

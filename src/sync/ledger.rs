@@ -35,7 +35,7 @@ use tokio::sync::{Notify, watch};
 
 pub(in crate::sync) use self::adopt::Overtaken;
 pub(in crate::sync) use self::apply::location_of;
-use self::bad::Bad;
+use self::bad::{Bad, Doubted};
 pub use self::hold::{HOLD_MAX, HoldToken};
 use self::late::Late;
 pub use self::open::LedgerParts;
@@ -127,6 +127,7 @@ struct Inner {
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
     traffic: Traffic,
+    doubted: Doubted,
     quiet_bad: Quiet,
     quiet_save: Quiet,
 }

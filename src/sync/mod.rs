@@ -19,10 +19,12 @@ pub mod gc;
 mod lacking;
 mod ledger;
 mod missing;
+mod patience;
 mod publisher;
 mod quiet;
 mod renewer;
 mod room;
+mod troubled;
 mod upload;
 
 pub use checkpointer::{Checkpointer, LOG_GRACE};

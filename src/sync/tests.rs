@@ -18,3 +18,4 @@ mod publish;
 mod repair;
 mod requests;
 mod same;
+mod trouble;

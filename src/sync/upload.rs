@@ -42,6 +42,10 @@ const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u
 /// The shortest and the longest wait before an upload is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// The longest wait while the store does not answer. A try costs it nothing then, and may be what finds it up again.
+const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
+/// After an outage the uploads of all nodes begin again within this time.
+const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
 /// How often a blob that cannot be read is tried again: its writer may be about to replace it.
 const LOCAL_TRIES: u32 = 5;
 /// How long is waited between these.
@@ -376,8 +380,8 @@ impl Uploader {
         let wait = backoff.wait();
         let wait_ms = wait.as_millis() as u64;
         // The remote itself reports outages, of which credentials that expired are one.
-        let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut)
-            || matches!(self.remote.health(), Health::Down { .. });
+        let down = matches!(self.remote.health(), Health::Down { .. });
+        let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) || down;
         let told = if outage { None } else { self.quiet.tell(self.ledger.clock()) };
         if let Some(unsaid) = told {
             let error = error.chain();
@@ -385,7 +389,12 @@ impl Uploader {
         } else {
             tracing::debug!(error = %error.chain(), wait_ms, "upload failed");
         }
-        clock::sleep(wait).await;
+        let wait = if down { wait.min(DOWN_WAIT_MAX) } else { wait };
+        if clock::within(wait, self.remote.recovered()).await.is_some() {
+            backoff.reset();
+            let part = f64::from(task::random_u64() as u32) / f64::from(u32::MAX);
+            clock::sleep(RECOVERY_SPREAD.mul_f64(part)).await;
+        }
     }
 }
 

@@ -187,6 +187,14 @@ impl Store {
         }
     }
 
+    /// Makes a server in this process answer 503 to requests for keys that hold this text.
+    pub(crate) fn throttle(&self, part_of_key: &str) {
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
+            panic!("troubles are for the server in this process")
+        };
+        server.faults.throttle(Some(part_of_key.to_owned()));
+    }
+
     /// Takes an ability from a server in this process, which does not say so.
     pub(crate) fn unable(&self, what: Unable) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
@@ -225,6 +233,7 @@ impl Store {
                 server.faults.hang(false);
                 server.faults.forbid(false);
                 server.faults.errors(0);
+                server.faults.throttle(None);
                 server.faults.latency(Duration::ZERO);
             }
             Kind::Moto(_) | Kind::Azurite(_) | Kind::Radosgw(_) => {}

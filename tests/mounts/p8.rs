@@ -218,6 +218,41 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
 }
 in_both_modes!(p8_never_in_the_way_of_a_failing_server);
 
+/// S3 throttles with 503, and may do so for one object: whoever wants that waits, and nobody else does.
+#[test]
+fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
+    let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone().deadline("20s"));
+    let mut hand = Hand::new();
+    for k in 0..6 {
+        // Each one is an object of its own.
+        hand.put(&cluster.a.at(format!("large-{k}")), &bytes(k, 1_500_000)).must("put");
+    }
+    cluster.a.drain();
+    eventually(5_000, "node B knows all names", || {
+        let count = tree::texts(&cluster.b.mount).len();
+        if count == 6 { Ok(()) } else { Err(count.to_string()) }
+    });
+    let objects = cluster.store.objects_in("blobs");
+    assert_eq!(objects.len(), 6, "{objects:?}");
+    let digest = blake3::hash(&bytes(0, 1_500_000)).to_hex().to_string();
+    assert!(
+        objects.iter().any(|key| key.to_string_lossy().contains(&digest)),
+        "{digest} is none of {objects:?}"
+    );
+    cluster.store.throttle(&digest);
+    let path = cluster.b.at("large-0");
+    let waiting = thread(move || (std::fs::read(path), now()));
+    for k in 1..6 {
+        let read = std::fs::read(cluster.b.at(format!("large-{k}"))).must("what lies elsewhere");
+        assert!(read == bytes(k, 1_500_000));
+    }
+    let healed = now();
+    cluster.store.heal();
+    let (read, ended) = waiting.join().must("the reader ends");
+    assert!(read.must("what was throttled") == bytes(0, 1_500_000));
+    assert!(ended >= healed, "it has waited for the store");
+}
+
 /// A node that starts while the store does not answer serves what it has.
 #[test]
 fn p8_never_in_the_way_of_a_start() {

@@ -33,6 +33,8 @@ pub(crate) struct ServerFaults {
     /// Status and body of the answer to questions for lifecycle rules.
     rules: std::sync::Mutex<Option<(u16, String)>>,
     unable: std::sync::Mutex<Option<Unable>>,
+    /// Keys that hold this text are answered with 503.
+    throttled: std::sync::Mutex<Option<String>>,
     requests: AtomicU64,
 }
 
@@ -66,6 +68,16 @@ impl ServerFaults {
     /// Answers that percentage of requests with 503.
     pub(crate) fn errors(&self, percent: u64) {
         self.errors_percent.store(percent, Ordering::Relaxed);
+    }
+
+    /// Answers 503 to requests for keys that hold this text.
+    pub(crate) fn throttle(&self, part_of_key: Option<String>) {
+        *self.throttled.lock().expect("nobody panics with it") = part_of_key;
+    }
+
+    fn throttles(&self, path: &str) -> bool {
+        let throttled = self.throttled.lock().expect("nobody panics with it");
+        throttled.as_ref().is_some_and(|part| path.contains(part))
     }
 
     /// Answers nothing while it is on.
@@ -238,7 +250,7 @@ async fn answer(
         return Ok(refusal(403, "AccessDenied"));
     }
     let percent = faults.errors_percent.load(Ordering::Relaxed);
-    if percent > 0 && task::random_u64() % 100 < percent {
+    if percent > 0 && task::random_u64() % 100 < percent || faults.throttles(request.uri().path()) {
         return Ok(refusal(503, "SlowDown"));
     }
     let for_rules = request.uri().query().is_some_and(|query| query.starts_with("lifecycle"))

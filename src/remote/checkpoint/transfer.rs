@@ -10,10 +10,8 @@ use object_store::ObjectStoreExt as _;
 use tokio::sync::mpsc;
 
 use super::CHECKPOINT_BYTES_MAX;
-use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::blobs::{PART_BYTES, Piece, upload_mib};
-use crate::remote::call::Call;
 use crate::remote::keys;
 use crate::remote::meter::Verb;
 use crate::remote::store::{LogItem, Remote};
@@ -35,14 +33,11 @@ impl Remote {
         let key = self.inner.keys.checkpoint(name)?;
         self.ready(self.lane).await?;
         let caller = &self.inner.caller;
-        let call = Call {
-            limit: caller.time_for(CHECKPOINT_BYTES_MAX),
-            ..self.call(Verb::Get, format!("read {key}"))
-        };
+        let call = self.call(Verb::Get, format!("read {key}"));
+        let progress = call.progress.clone();
         caller
             .call(call, |store| async move {
-                let head = clock::within(caller.deadline, store.get(&key)).await;
-                let got = head.ok_or_else(|| Trouble::timed_out("no answer came".into()))??;
+                let got = store.get(&key).await?;
                 let size = got.meta.size;
                 if size > CHECKPOINT_BYTES_MAX {
                     let text = format!("{size} bytes where {CHECKPOINT_BYTES_MAX} are the most");
@@ -51,11 +46,9 @@ impl Remote {
                 caller.meter.down(size);
                 let (mut body, mut arrived, mut at) = (got.into_stream(), 0, 0);
                 let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-                while let Some(bytes) = clock::within(caller.deadline, body.next())
-                    .await
-                    .ok_or_else(|| Trouble::timed_out("it stopped".into()))?
-                {
+                while let Some(bytes) = body.next().await {
                     let bytes = bytes?;
+                    progress.note();
                     arrived += bytes.len() as u64;
                     chunk.extend_from_slice(&bytes);
                     if chunk.len() >= CHUNK_BYTES {

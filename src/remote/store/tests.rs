@@ -233,6 +233,10 @@ fn forbidden_writes_are_no_outage_for_readers() {
         let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
         assert_eq!(denied.expect_err("403").kind(), Kind::Denied);
         assert_eq!(remote.health(), Health::Up);
+        // When nothing at all is had for a whole deadline, it is an outage.
+        assert_eq!(remote.list_log(None).await.expect_err("403").kind(), Kind::Denied);
+        assert_eq!(remote.health(), Health::Up);
+        clock::sleep(SHORT).await;
         assert_eq!(remote.list_log(None).await.expect_err("403").kind(), Kind::Denied);
         assert!(matches!(remote.health(), Health::Down { .. }));
     });
@@ -368,13 +372,16 @@ fn the_stores_time_is_learned() {
 
 #[test]
 fn plans_are_read_from_text() {
-    let plan = Plan::parse("latency_ms=20 errors=10,hang=1\n").expect("known settings");
+    let plan = Plan::parse("latency_ms=20 errors=10,hang=1 status=413 only=packs/a\n")
+        .expect("known settings");
     assert_eq!(
         plan,
         Plan {
             latency: Duration::from_millis(20),
             errors_percent: 10,
             hang: true,
+            status: 413,
+            only: "packs/a".to_owned(),
             ..Plan::default()
         }
     );

@@ -266,6 +266,10 @@ impl Follower {
                     .await;
                 }
                 Got::Gone => {}
+                Got::Withheld(error) => {
+                    draft.missing.note_unusable(stamp);
+                    self.withhold(stamp, &error);
+                }
                 Got::Later => {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));

@@ -27,7 +27,7 @@ impl Ledger {
         if self.is_seen(&stamp) {
             return Vec::new();
         }
-        let (mut moved, lost);
+        let mut moved;
         {
             let mut order = self.0.order.lock();
             if !order.seen.insert(stamp) {
@@ -42,7 +42,8 @@ impl Ledger {
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
             let mut fold = self.0.fold.write();
-            (moved, lost) = (Vec::new(), self.hear(&mut order, &mut fold, doubts::of(commit)));
+            moved = Vec::new();
+            self.hear(&mut order, &fold, doubts::of(commit));
             let mut healed = HashSet::new();
             for blob in &commit.blobs {
                 if let Some(location) = location_of(name, commit, blob)
@@ -74,11 +75,11 @@ impl Ledger {
             if order.bad.has_amends() {
                 self.0.queued.notify_waiters();
             }
-            if lost || !moved.is_empty() {
+            if !moved.is_empty() {
                 self.0.applied.fetch_add(1, Ordering::Release);
             }
         }
-        if lost || !moved.is_empty() {
+        if !moved.is_empty() {
             self.tell(&moved);
         }
         moved
@@ -144,6 +145,7 @@ impl Ledger {
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
+            order.bad.note_stored(stored.iter());
             for (digest, location) in stored {
                 learn(&mut order, &mut fold, digest, location);
             }

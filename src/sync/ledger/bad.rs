@@ -1,15 +1,19 @@
 //! Bad places: where the remote should have a content and does not.
 //!
 //! Owns what this node found out and what others told it, and who stores a content again: the node that
-//! published the file, if it still has the bytes, and otherwise whoever writes it next. Must never take
-//! a place for bad because the store does not answer.
+//! stored it there, if it still has the bytes, and otherwise whoever writes it next. Must never take a place for bad
+//! because the store does not answer, nor because another node says so: that may be a node whose memory or proxy is
+//! bad. What another node says is a *doubt*: the place is believed in still, and nobody relies on it unseen.
 
 use std::collections::{HashMap, HashSet};
+
+use parking_lot::Mutex;
 
 use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::name::TreePath;
-use crate::namespace::{Fold, Location};
+use crate::namespace::{Fold, Location, Site};
+use crate::remote::keys;
 use crate::sync::doubts::{Amends, DOUBTS_MAX, Doubt};
 
 /// Places that are remembered; what is forgotten may be found bad once more.
@@ -17,34 +21,71 @@ const BAD_MAX: usize = 10_000;
 /// How often one content is stored again because others cannot read it: more would mean that it is
 /// they who cannot read. After that it waits for its next writer.
 const REPAIRS_MAX: u32 = 3;
+/// Contents that this run has stored as objects of their own, whose names do not tell who did. What is forgotten
+/// waits for its next writer.
+const OWN_OBJECTS_MAX: usize = 10_000;
+
+/// Places that other nodes could not read. Cheap to ask, also with the namespace locked.
+#[derive(Debug, Default)]
+pub(super) struct Doubted(Mutex<HashMap<Digest, u64>>);
+
+impl Doubted {
+    /// Reports whether a content that was stored at a time is in doubt.
+    pub(super) fn has(&self, digest: &Digest, stored_ms: u64) -> bool {
+        self.at(digest).is_some_and(|doubted_ms| doubted_ms >= stored_ms)
+    }
+
+    /// Returns when what is in doubt was stored.
+    fn at(&self, digest: &Digest) -> Option<u64> {
+        self.0.lock().get(digest).copied()
+    }
+
+    fn note(&self, digest: Digest, stored_ms: u64) {
+        let mut all = self.0.lock();
+        if all.len() < BAD_MAX || all.contains_key(&digest) {
+            all.insert(digest, stored_ms);
+        }
+    }
+}
 
 /// What is known of bad places, and what is to be done about them.
 #[derive(Debug, Default)]
 pub(super) struct Bad {
-    places: HashMap<Digest, Place>,
+    /// What this node has looked at itself.
+    places: HashMap<Digest, Location>,
     /// How often each content was stored again.
     repaired: HashMap<Digest, u32>,
     /// What waits for the next commit.
     amends: Amends,
     /// Contents that are being renewed.
     renewing: HashSet<Digest>,
-}
-
-#[derive(Debug)]
-struct Place {
-    location: Location,
-    /// This node has looked itself; the others know it from somebody who has.
-    own: bool,
+    /// Contents that this run has stored as objects of their own.
+    own_objects: HashSet<Digest>,
 }
 
 impl Bad {
     fn is(&self, digest: &Digest, location: &Location) -> bool {
-        self.places.get(digest).is_some_and(|place| place.location == *location)
+        self.places.get(digest) == Some(location)
     }
 
-    fn note(&mut self, digest: Digest, location: Location, own: bool) {
+    /// Returns the place of a content that was found bad here. For others it is where the content lies, as far as
+    /// the log says.
+    pub(super) fn place(&self, digest: &Digest) -> Option<&Location> {
+        self.places.get(digest)
+    }
+
+    fn note(&mut self, digest: Digest, location: Location) {
         if self.places.len() < BAD_MAX || self.places.contains_key(&digest) {
-            self.places.insert(digest, Place { location, own });
+            self.places.insert(digest, location);
+        }
+    }
+
+    /// Notes what this node has stored.
+    pub(super) fn note_stored<'a>(&mut self, stored: impl Iterator<Item = &'a (Digest, Location)>) {
+        for (digest, location) in stored {
+            if location.site == Site::Object && self.own_objects.len() < OWN_OBJECTS_MAX {
+                self.own_objects.insert(*digest);
+            }
         }
     }
 
@@ -83,9 +124,7 @@ pub(super) fn learn(
 ) -> bool {
     if order.bad.is(&digest, &location) {
         // Whoever says so has not heard of it.
-        if order.bad.places.get(&digest).is_some_and(|place| place.own) {
-            order.bad.tell(digest, location);
-        }
+        order.bad.tell(digest, location);
         return false;
     }
     if !fold.locate(digest, &location) {
@@ -102,7 +141,7 @@ impl Ledger {
         {
             let mut order = self.0.order.lock();
             self.0.fold.write().unlocate(digest, wrong);
-            order.bad.note(*digest, wrong.clone(), true);
+            order.bad.note(*digest, wrong.clone());
             order.bad.tell(*digest, wrong.clone());
             order.dirty.locations.insert(*digest);
         }
@@ -133,47 +172,54 @@ impl Ledger {
         !self.0.order.lock().bad.renewing.is_empty()
     }
 
-    /// Takes in what another node could not read. Returns whether a content is not known to be anywhere now.
-    pub(super) fn hear(&self, order: &mut Order, fold: &mut Fold, doubts: Vec<Doubt>) -> bool {
-        let mut lost = HashSet::new();
+    /// Takes in what another node could not read: from now on nobody here relies on it unseen. A program that opens
+    /// it reads and verifies it, as always; a writer stores it again. If this node has stored it there and has the
+    /// bytes, it stores them again at once.
+    pub(super) fn hear(&self, order: &mut Order, fold: &Fold, doubts: Vec<Doubt>) {
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
-            if known.as_ref().is_some_and(|known| *known != location)
-                || order.bad.is(&digest, &location)
+            // It is somewhere else, or where nobody looks any more.
+            if known.is_some_and(|known| known != location || self.is_expired(known.stored_ms))
+                || self.0.doubted.has(&digest, location.stored_ms)
             {
                 continue;
             }
-            if known.as_ref().is_some_and(|known| self.is_expired(known.stored_ms)) {
-                // It is where nobody looks any more.
-                continue;
-            }
-            if known.is_some() {
-                fold.unlocate(&digest, &location);
-                order.dirty.locations.insert(digest);
-                lost.insert(digest);
-            }
-            order.bad.note(digest, location, false);
-        }
-        if lost.is_empty() {
-            return false;
-        }
-        let own = fold.registers().filter(|(_, register)| register.stamp.node == self.node());
-        let contents = own.filter_map(|(_, register)| register.entry?.content());
-        for (digest, size) in contents.filter(|(digest, _)| lost.contains(digest)) {
-            let queued = &mut order.bad.amends.repairs;
-            if queued.len() >= DOUBTS_MAX || queued.contains(&(digest, size)) {
-                continue;
-            }
-            let room = order.bad.repaired.len() < BAD_MAX;
-            let times = order.bad.repaired.get(&digest).copied().unwrap_or(0);
-            // Unsaved first: it must not be let go before it is stored.
-            if room && times < REPAIRS_MAX && self.0.blobs.mark_unsaved(&digest) {
-                order.bad.repaired.insert(digest, times + 1);
-                queued.push((digest, size));
-                tracing::info!(%digest, "another node could not read a blob; it is stored again");
+            self.0.doubted.note(digest, location.stored_ms);
+            if self.is_own(order, &digest, &location) && fold.uses(&digest) {
+                self.repair(order, digest, location.size);
             }
         }
-        true
+    }
+
+    /// Reports whether this node has stored a content at a place.
+    fn is_own(&self, order: &Order, digest: &Digest, location: &Location) -> bool {
+        let by = match &location.site {
+            Site::Pack { pack, .. } => keys::pack_stamp(pack),
+            Site::Inline { commit } => keys::commit_stamp(commit),
+            Site::Object => return order.bad.own_objects.contains(digest),
+        };
+        by.is_some_and(|stamp| stamp.node == self.node())
+    }
+
+    fn repair(&self, order: &mut Order, digest: Digest, size: u64) {
+        let queued = &mut order.bad.amends.repairs;
+        if queued.len() >= DOUBTS_MAX || queued.contains(&(digest, size)) {
+            return;
+        }
+        let room = order.bad.repaired.len() < BAD_MAX;
+        let times = order.bad.repaired.get(&digest).copied().unwrap_or(0);
+        // Unsaved first: it must not be let go before it is stored.
+        if room && times < REPAIRS_MAX && self.0.blobs.mark_unsaved(&digest) {
+            order.bad.repaired.insert(digest, times + 1);
+            queued.push((digest, size));
+            tracing::info!(%digest, "another node could not read a blob; it is stored again");
+        }
+    }
+
+    /// Reports whether what was stored at a time should be stored again by whoever writes it: half of its age is
+    /// over, or another node could not read it.
+    pub(super) fn is_unsure(&self, digest: &Digest, stored_ms: u64) -> bool {
+        self.is_half_over(stored_ms) || self.0.doubted.has(digest, stored_ms)
     }
 
     /// Returns the time to note for contents that are being stored now: what was found bad is older,
@@ -183,8 +229,11 @@ impl Ledger {
         contents: impl Iterator<Item = &'a Digest>,
     ) -> u64 {
         let order = self.0.order.lock();
-        let bad = contents.filter_map(|digest| order.bad.places.get(digest));
-        bad.map(|place| place.location.stored_ms + 1).fold(self.now_ms(), u64::max)
+        let bad = contents.filter_map(|digest| {
+            let found = order.bad.place(digest).map(|place| place.stored_ms);
+            found.max(self.0.doubted.at(digest))
+        });
+        bad.map(|stored_ms| stored_ms + 1).fold(self.now_ms(), u64::max)
     }
 }
 

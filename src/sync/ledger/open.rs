@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use super::bad::Bad;
+use super::bad::{Bad, Doubted};
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
 use super::shown::Unsent;
@@ -125,6 +125,7 @@ impl Ledger {
             replayed,
             unsent: Unsent::default(),
             listed: Mutex::new(None),
+            doubted: Doubted::default(),
             quiet_bad: Quiet::default(),
             traffic: super::Traffic::default(),
             quiet_save: Quiet::default(),

@@ -52,7 +52,7 @@ impl Ledger {
             None => self.is_half_over(register.changed_ms()),
             Some(digest) if self.0.unsent.has(&digest) => false,
             Some(digest) => match fold.stored_ms(&digest) {
-                Some(stored_ms) => self.is_half_over(stored_ms),
+                Some(stored_ms) => self.is_unsure(&digest, stored_ms),
                 // The store has lost it; who writes it again brings it back.
                 None => self.0.remote.is_some(),
             },

@@ -155,7 +155,9 @@ impl Ledger {
     pub(in crate::sync) fn may_reuse(&self, digest: &Digest, location: &Location) -> bool {
         let now = self.0.clock.mono();
         let listed = self.0.listed.lock().is_some_and(|at| within(at, now));
-        listed && !self.is_half_over(location.stored_ms) && self.0.unsent.is_shared(digest, now)
+        listed
+            && !self.is_unsure(digest, location.stored_ms)
+            && self.0.unsent.is_shared(digest, now)
     }
 
     /// Notes what a record puts before it is applied: it keeps the bytes that the remote does not have, or
@@ -164,7 +166,7 @@ impl Ledger {
         let Op::Put(entry) = op else { return };
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else { return };
         self.0.unsent.note(seq, digest, fold, self.0.clock.mono());
-        if fold.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms)) {
+        if fold.stored_ms(&digest).is_none_or(|stored_ms| self.is_unsure(&digest, stored_ms)) {
             self.0.blobs.mark_unsaved(&digest);
         }
     }

@@ -133,7 +133,10 @@ impl Snapshot {
             let register = kept.unwrap_or_else(|| order.committed(&path, || Some(shown)));
             let Some(register) = register else { continue };
             let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
-            let location = content.and_then(|(digest, _)| fold.location(&digest));
+            // What only this node could not read is where the log says, for whoever starts from this.
+            let location = content.and_then(|(digest, _)| {
+                fold.location(&digest).or_else(|| order.bad.place(&digest).cloned())
+            });
             out.push((path, register, location));
         }
         let before = self.before(order)?;

@@ -305,7 +305,7 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
         assert_eq!(freshness.name_ttl(), FRESH_FOR_EVER);
         // The store is gone.
         b.fail("resets=100");
-        pass(&world, 1000).await;
+        pass(&world, 1100).await;
         assert_eq!((told(), freshness.name_ttl()), (2, Duration::ZERO));
         b.fail("");
         while !freshness.wait_fresh(LONG).await {

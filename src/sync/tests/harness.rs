@@ -25,6 +25,9 @@ pub(super) const FORMAT_BYTES: u64 = 100;
 /// A time at which tests begin; any will do.
 pub(super) const NOW_MS: u64 = 1_760_000_000_000;
 
+/// How long a program waits while nothing moves.
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
+
 /// Runs a test with one thread and virtual time: sleeping costs nothing.
 pub(super) fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -235,7 +238,7 @@ impl Node {
     pub(super) async fn read_blob(&self, digest: Digest, size: u64) -> Option<Vec<u8>> {
         use std::os::unix::fs::FileExt as _;
         let blobs = self.engine.ledger().blobs();
-        self.engine.fetcher().fetch(digest, size).await.ok()?;
+        self.engine.fetcher().fetch_within(digest, size, DEADLINE).await.ok()?;
         let open = blobs.open_blob(&digest, size).unwrap()?;
         let mut bytes = vec![0; size as usize];
         open.file.read_exact_at(&mut bytes, 0).unwrap();

@@ -117,6 +117,46 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
     });
 }
 
+/// A node whose memory or proxy is bad doubts everything that it reads.
+#[test]
+fn p9_self_healing_is_no_affair_of_those_who_can_read() {
+    run(async {
+        for size in [2_000, 9_000, 1_500_000] {
+            let world = World::new();
+            let (mut a, known) = (world.node(), world.node());
+            for n in 0..5_u64 {
+                a.write(&format!("f{n}"), &content(n, size));
+            }
+            a.push().await;
+            drop(a);
+            assert!(known.pull().await);
+            let mut ill = world.node();
+            assert!(ill.pull().await);
+            for n in 0..5_u64 {
+                let (digest, _) = ill.entry(&format!("f{n}")).unwrap().content().unwrap();
+                let location = ill.engine.ledger().location(&digest).unwrap();
+                ill.engine.ledger().mark_bad(&digest, &location);
+                assert!(size < 4096 || ill.entry(&format!("f{n}")).is_none());
+            }
+            ill.push().await;
+            let fresh = world.node();
+            assert!(known.pull().await && fresh.pull().await);
+            for node in [&known, &fresh] {
+                for n in 0..5_u64 {
+                    let name = format!("f{n}");
+                    assert!(node.entry(&name).is_some(), "{name} of {size} bytes is hidden");
+                    assert!(node.read(&name).await == Some(content(n, size)), "{name}");
+                }
+            }
+            // Nor of those who start from what it has written.
+            ill.engine.checkpointer().unwrap().write().await.unwrap();
+            let late = world.node();
+            assert!(late.pull().await);
+            assert!(late.read("f3").await == Some(content(3, size)), "{size}");
+        }
+    });
+}
+
 #[test]
 fn what_was_learned_is_there_after_a_crash_without_the_store() {
     run(async {

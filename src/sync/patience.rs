@@ -1,0 +1,59 @@
+//! Patience: what may pass is waited out, within the caller's deadline.
+//!
+//! Owns the one wait between a request that failed and the next. Must never wait for a store that is known not to
+//! answer, nor for an answer that stays as it is.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::backoff::Backoff;
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::remote::{Class, Health, Progress, Remote};
+
+/// The shortest and the longest wait between two requests that a program waits for.
+pub(super) const WAIT_MIN: Duration = Duration::from_millis(100);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often a body is asked for anew that began to come and broke off: its bytes count as progress, and a line
+/// that always breaks would keep the caller for ever.
+const BROKEN_MAX: u32 = 4;
+
+/// Reports whether it is worth asking again: the trouble may pass, and the store is there.
+pub(super) fn may_pass(remote: &Remote, error: &Error) -> bool {
+    Class::of(error.kind()) == Class::Passing && remote.health() == Health::Up
+}
+
+/// Makes a request until it is answered, the trouble is none that passes, or nothing has moved for `limit`.
+pub(super) async fn wait_out<T, F>(
+    remote: &Remote,
+    limit: Duration,
+    progress: &Progress,
+    request: impl Fn() -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let last = Mutex::new(None);
+    let again = async {
+        let mut backoff = Backoff::new(WAIT_MIN, WAIT_MAX);
+        let mut broken = 0;
+        loop {
+            let moves = progress.moves();
+            let error = match request().await {
+                Err(error) if may_pass(remote, &error) => error,
+                done => return done,
+            };
+            broken += u32::from(progress.moves() > moves);
+            if broken >= BROKEN_MAX {
+                return Err(error);
+            }
+            *last.lock() = Some(error);
+            clock::sleep(backoff.wait()).await;
+        }
+    };
+    progress.within(limit, again).await.unwrap_or_else(|| {
+        let silent = || Error::new(Kind::TimedOut, format!("nothing has come for {limit:?}"));
+        Err(last.into_inner().unwrap_or_else(silent))
+    })
+}

@@ -1,0 +1,248 @@
+//! P8: trouble of the store is waited out where it may pass, and is that object's alone.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::clock::{Clock, sleep, within};
+use crate::remote::Health;
+use crate::remote::fault::Plan;
+
+/// Writes four packs of six files each, and returns their keys.
+async fn four_packs(world: &World) -> Vec<String> {
+    let mut a = world.node();
+    for pack in 0..4_u64 {
+        for n in 0..6_u64 {
+            a.write(&name(pack, n), &content(pack * 10 + n, 6000));
+        }
+        a.push().await;
+    }
+    let packs: Vec<String> = keys_in(world, "packs/").await;
+    assert_eq!(packs.len(), 4);
+    packs
+}
+
+async fn keys_in(world: &World, folder: &str) -> Vec<String> {
+    world.store.keys().await.into_iter().filter(|key| key.starts_with(folder)).collect()
+}
+
+fn name(pack: u64, n: u64) -> String {
+    format!("p{pack}/{n}")
+}
+
+/// Every other pack is read while one is in trouble, whatever the trouble is.
+async fn others_are_read(node: &Node) {
+    for pack in 1..4_u64 {
+        for n in 0..6_u64 {
+            let read = node.read(&name(pack, n)).await;
+            assert!(read == Some(content(pack * 10 + n, 6000)), "{}", name(pack, n));
+        }
+    }
+}
+
+#[test]
+fn p8_never_in_the_way_a_throttled_pack_is_waited_for() {
+    run(async {
+        let world = World::new();
+        let packs = four_packs(&world).await;
+        for trouble in ["status=503", "status=429", "status=500", "resets=100"] {
+            let b = world.node();
+            assert!(b.pull().await);
+            b.fail(&format!("{trouble} only={}", packs[0]));
+            let heal = async {
+                sleep(Duration::from_secs(3)).await;
+                b.faults.set(Plan::default());
+            };
+            let wanted = name(0, 0);
+            let (read, ()) = futures::join!(b.read(&wanted), heal);
+            assert!(read == Some(content(0, 6000)), "{trouble}");
+        }
+    });
+}
+
+#[test]
+fn p8_never_in_the_way_of_entries_that_lie_elsewhere() {
+    run(async {
+        let world = World::new();
+        let packs = four_packs(&world).await;
+        for trouble in ["status=503", "status=403", "status=404", "forbidden=1", "resets=100"] {
+            let b = world.node();
+            assert!(b.pull().await);
+            b.fail(&format!("{trouble} only={}", packs[0]));
+            assert!(b.read(&name(0, 1)).await.is_none(), "{trouble}");
+            others_are_read(&b).await;
+            assert_eq!(b.remote().health(), Health::Up, "{trouble}");
+        }
+    });
+}
+
+/// Many programs that wait for one pack ask for it no more often than one does.
+#[test]
+fn p13_bounded_requests_for_a_pack_that_is_throttled() {
+    run(async {
+        let world = World::new();
+        let packs = four_packs(&world).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        b.fail(&format!("status=503 only={}", packs[0]));
+        let names: Vec<String> = (0..60).map(|n| name(0, n % 6)).collect();
+        let reads = names.iter().map(|name| b.read(name));
+        let read = within(Duration::from_millis(5500), futures::future::join_all(reads)).await;
+        assert!(read.expect("no longer than the deadline").iter().all(Option::is_none));
+        assert!(b.faults.met() < 20, "{} requests", b.faults.met());
+        let read = within(Duration::from_secs(4), b.read(&name(0, 1))).await;
+        assert!(read.is_none(), "whoever comes later waits as long");
+    });
+}
+
+#[test]
+fn p8_never_in_the_way_of_what_is_known_when_lists_are_refused() {
+    run(async {
+        let world = World::new();
+        four_packs(&world).await;
+        for trouble in ["status=503", "status=403", "resets=100"] {
+            let b = world.node();
+            b.engine.start();
+            assert!(b.engine.follower().wait_fresh(DEADLINE).await);
+            b.fail(&format!("{trouble} only=LIST"));
+            for pack in 0..4_u64 {
+                for n in 0..6_u64 {
+                    // As a lookup and an open do, now and then.
+                    b.engine.follower().wait_fresh(DEADLINE).await;
+                    let read = b.read(&name(pack, n)).await;
+                    assert!(read == Some(content(pack * 10 + n, 6000)), "{trouble}");
+                    world.clock.advance(Duration::from_millis(700));
+                    sleep(Duration::from_millis(700)).await;
+                }
+            }
+            b.engine.stop().await;
+        }
+    });
+}
+
+#[test]
+fn p10_freshness_when_a_list_is_throttled_for_a_moment() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        b.engine.start();
+        assert!(b.engine.follower().wait_fresh(DEADLINE).await);
+        a.write("new", b"written while lists are throttled");
+        a.push().await;
+        world.clock.advance(Duration::from_secs(2));
+        b.fail("status=503 only=LIST");
+        let heal = async {
+            sleep(Duration::from_secs(2)).await;
+            b.faults.set(Plan::default());
+        };
+        let (fresh, ()) = futures::join!(b.engine.follower().wait_fresh(DEADLINE), heal);
+        assert!(fresh && b.entry("new").is_some(), "the lookup has waited");
+        b.engine.stop().await;
+    });
+}
+
+#[test]
+fn a_commit_that_may_not_be_read_is_a_missing_one() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..5_u64 {
+            a.write(&format!("f{n}"), &content(n, 3000));
+            a.push().await;
+        }
+        let commits = keys_in(&world, "log/").await;
+        for trouble in ["status=403", "forbidden=1", "status=503"] {
+            let b = world.node();
+            b.fail(&format!("{trouble} only={}", commits[2]));
+            b.pull().await;
+            assert!(b.pull().await, "{trouble}: everything that can be read was folded");
+            for n in [0, 1, 3, 4] {
+                assert!(b.read(&format!("f{n}")).await == Some(content(n, 3000)), "{trouble}");
+            }
+            assert!(b.entry("f2").is_none());
+            let met = b.faults.met();
+            for _ in 0..100 {
+                assert!(b.pull().await);
+                world.clock.advance(Duration::from_millis(500));
+            }
+            let asked = b.faults.met() - met;
+            assert!(asked < 10, "{trouble}: asked {asked} times in 50 s");
+            assert!(!b.engine.ledger().may_lack() && b.engine.ledger().is_partial());
+            b.engine.checkpointer().unwrap().write().await.expect("checkpoints go on");
+            b.faults.set(Plan::default());
+            world.clock.advance(Duration::from_mins(10));
+            assert!(b.pull().await);
+            assert!(b.read("f2").await == Some(content(2, 3000)), "{trouble}: it comes late");
+            assert!(!b.engine.ledger().is_partial(), "{trouble}");
+            for key in keys_in(&world, "checkpoints/").await {
+                world.store.remove(&key).await;
+            }
+        }
+    });
+}
+
+/// The deadline counts from the last byte that came.
+#[test]
+fn p8_never_in_the_way_of_an_entry_that_needs_longer_than_the_deadline() {
+    run_real(async {
+        let world = World::with_clock(Clock::system());
+        let mut a = world.node();
+        a.write("large", &content(1, 1_200_000));
+        a.write("packed", &content(2, 1_000_000));
+        a.push().await;
+        let b = world.node();
+        assert!(b.pull().await);
+        // Both together take longer than the deadline, and each of them does.
+        b.fail("bytes_per_s=180000");
+        let (large, packed) = futures::join!(b.read("large"), b.read("packed"));
+        assert!(large == Some(content(1, 1_200_000)) && packed == Some(content(2, 1_000_000)));
+        let c = world.node();
+        assert!(c.pull().await);
+        c.fail("hang=1");
+        let read = within(DEADLINE + Duration::from_secs(1), c.read("large")).await;
+        assert!(read.expect("no longer than the deadline").is_none());
+    });
+}
+
+#[test]
+fn uploads_go_on_as_soon_as_the_store_is_back() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("first", b"opens the store");
+        a.push().await;
+        a.fail("hang=1");
+        a.engine.start();
+        for n in 0..3_u64 {
+            a.write(&format!("f{n}"), &content(n, 6000));
+        }
+        // Long enough for the longest pauses.
+        for _ in 0..300 {
+            world.clock.advance(Duration::from_secs(1));
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_ne!(a.remote().health(), Health::Up);
+        a.faults.set(Plan::default());
+        // A program asks for something.
+        a.remote().background().list_log(None).await.expect("it is back");
+        // A try that got no answer may be under way still.
+        let report = a.engine.drain(DEADLINE + Duration::from_secs(2), |_| ()).await;
+        assert!(report.complete, "{report:?}");
+        a.engine.stop().await;
+    });
+}
+
+#[test]
+fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("first", b"opens the store");
+        a.push().await;
+        let before = a.remote().requests().bytes_up;
+        a.fail("status=503 only=packs/");
+        a.write("f", &content(1, 9000));
+        assert!(within(Duration::from_mins(2), a.push()).await.is_none());
+        assert_eq!(a.remote().requests().bytes_up, before);
+        a.faults.set(Plan::default());
+    });
+}

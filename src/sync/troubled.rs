@@ -1,0 +1,121 @@
+//! Objects in trouble: what the store does not give out now, each for itself.
+//!
+//! Owns how often such an object is asked for, whoever wants it. Must never keep anybody from another object.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::backoff::Backoff;
+use crate::clock::Clock;
+
+/// Objects that are remembered; what is forgotten is asked for at once.
+const TROUBLED_MAX: usize = 1024;
+
+/// What is in trouble, and until when it is left alone.
+#[derive(Debug)]
+pub(super) struct Troubled<K> {
+    clock: Clock,
+    min: Duration,
+    max: Duration,
+    all: Mutex<HashMap<K, One>>,
+}
+
+#[derive(Debug)]
+struct One {
+    backoff: Backoff,
+    until: Duration,
+}
+
+impl<K: Eq + Hash> Troubled<K> {
+    /// Remembers nothing yet. An object is left alone for between `min` and `max`, longer each time.
+    pub(super) fn new(clock: Clock, min: Duration, max: Duration) -> Self {
+        Self { clock, min, max, all: Mutex::default() }
+    }
+
+    /// Returns how long an object is still left alone.
+    pub(super) fn left(&self, key: &K) -> Duration {
+        let all = self.all.lock();
+        all.get(key).map_or(Duration::ZERO, |one| one.until.saturating_sub(self.clock.mono()))
+    }
+
+    /// Reports whether an object was asked for before and not given since.
+    pub(super) fn knows(&self, key: &K) -> bool {
+        self.all.lock().contains_key(key)
+    }
+
+    /// Returns the objects for which it is time to be asked for again.
+    pub(super) fn due(&self) -> Vec<K>
+    where
+        K: Clone,
+    {
+        let now = self.clock.mono();
+        let all = self.all.lock();
+        all.iter().filter(|(_, one)| one.until <= now).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Notes that an object was asked for and not given. Returns whether that is its first trouble.
+    pub(super) fn note(&self, key: K) -> bool {
+        let now = self.clock.mono();
+        let mut all = self.all.lock();
+        if all.len() >= TROUBLED_MAX && !all.contains_key(&key) {
+            // Nobody has asked for these any more.
+            all.retain(|_, one| one.until + self.max > now);
+            if all.len() >= TROUBLED_MAX {
+                return true;
+            }
+        }
+        let mut first = false;
+        let one = all.entry(key).or_insert_with(|| {
+            first = true;
+            One { backoff: Backoff::new(self.min, self.max), until: now }
+        });
+        one.until = now + one.backoff.wait();
+        first
+    }
+
+    /// Notes that an object was given.
+    pub(super) fn clear(&self, key: &K) {
+        let mut all = self.all.lock();
+        if !all.is_empty() {
+            all.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_object_waits_for_itself() {
+        let clock = Clock::manual(1_000_000);
+        let (min, max) = (Duration::from_millis(100), Duration::from_secs(1));
+        let troubled = Troubled::new(clock.clone(), min, max);
+        assert!(troubled.note("a") && !troubled.note("a"));
+        assert!(troubled.left(&"a") >= min && troubled.left(&"b").is_zero());
+        clock.advance(max);
+        assert!(troubled.left(&"a").is_zero());
+        for n in 0..2 * TROUBLED_MAX {
+            troubled.note(if n % 2 == 0 { "a" } else { "b" });
+        }
+        assert!((max / 2..=max).contains(&troubled.left(&"b")));
+        troubled.clear(&"b");
+        assert!(troubled.left(&"b").is_zero() && !troubled.left(&"a").is_zero());
+    }
+
+    #[test]
+    fn there_is_a_bound() {
+        let clock = Clock::manual(1_000_000);
+        let troubled = Troubled::new(clock.clone(), Duration::from_secs(1), Duration::from_secs(1));
+        for n in 0..=TROUBLED_MAX {
+            troubled.note(n);
+        }
+        assert_eq!(troubled.all.lock().len(), TROUBLED_MAX);
+        clock.advance(Duration::from_secs(3));
+        troubled.note(TROUBLED_MAX + 1);
+        assert_eq!(troubled.all.lock().len(), 1);
+    }
+}
