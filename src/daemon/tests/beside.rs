@@ -99,3 +99,18 @@ fn what_is_written_to_an_empty_file_goes_with_it_when_a_new_one_takes_its_name()
         assert_eq!(get(kernel, &first, "file"), b"of the new");
     });
 }
+
+#[test]
+fn a_mode_that_is_set_beside_a_writer_stays_when_that_one_closes() {
+    in_both_modes(|kernel| {
+        let (writer, other) = (Program::start(), Program::start());
+        put(kernel, &other, "file", b"text");
+        kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
+        kernel.chmod(&other.caller(), "file", 0o600).unwrap();
+        assert_eq!(kernel.stat(&writer.caller(), "file").unwrap().perm, 0o600, "it is one file");
+        kernel.write(1, 0, b"next").unwrap();
+        kernel.close(&writer.caller(), 1).unwrap();
+        assert_eq!(kernel.stat(&other.caller(), "file").unwrap().perm, 0o600);
+        assert_eq!(get(kernel, &other, "file"), b"next");
+    });
+}
