@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use crate::vfs::Ino;
+use crate::vfs::{Ino, Notices};
 
 /// Most names that wait to be invalidated. What does not fit is dropped: it costs freshness up to the
 /// lifetime that the kernel was given with the name, never correctness.
@@ -48,26 +48,6 @@ impl Invalidator {
         Ok(Self { queue, counts, device: Arc::new(device) })
     }
 
-    /// Makes the kernel look every name up again before it believes in it; returns whether it can do so
-    /// (Linux 6.16 or later). Takes no lock of the kernel's, so it may be called from inside a request,
-    /// and has happened when it returns.
-    pub fn expire_all(&self) -> bool {
-        // `struct fuse_out_header` of a notification: length, code, no request.
-        let mut notice = [0; 16];
-        notice[..4].copy_from_slice(&16u32.to_ne_bytes());
-        notice[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
-        (&*self.device).write_all(&notice).is_ok()
-    }
-
-    /// Asks that the kernel looks this name up again before it believes in it, present or missing.
-    pub fn inval_entry(&self, parent: Ino, name: &OsStr) {
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.queue.try_send((parent, name.to_owned()))
-        {
-            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Returns how many names the kernel was told of.
     pub fn sent(&self) -> u64 {
         self.counts.sent.load(Ordering::Relaxed)
@@ -76,6 +56,25 @@ impl Invalidator {
     /// Returns how many names were dropped because the queue was full or the kernel refused.
     pub fn dropped(&self) -> u64 {
         self.counts.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Notices for Invalidator {
+    /// Needs Linux 6.16 or later.
+    fn expire_all(&self) -> bool {
+        // `struct fuse_out_header` of a notification: length, code, no request.
+        let mut notice = [0; 16];
+        notice[..4].copy_from_slice(&16u32.to_ne_bytes());
+        notice[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
+        (&*self.device).write_all(&notice).is_ok()
+    }
+
+    fn inval_entry(&self, parent: Ino, name: &OsStr) {
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            self.queue.try_send((parent, name.to_owned()))
+        {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

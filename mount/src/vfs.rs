@@ -491,6 +491,16 @@ pub trait Vfs: Send + Sync + 'static {
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<()>;
 }
 
+/// The way back: how a file system tells its kernel that names have moved.
+pub trait Notices: fmt::Debug + Send + Sync {
+    /// Makes the kernel look every name up again before it believes in it; returns whether it can do so. Takes no
+    /// lock of the kernel's, so it may be called from inside a request, and has happened when it returns.
+    fn expire_all(&self) -> bool;
+    /// Asks that the kernel looks this name up again before it believes in it, present or missing. Never blocks; it
+    /// happens soon.
+    fn inval_entry(&self, parent: Ino, name: &OsStr);
+}
+
 /// Returns permission bits without those that lend the rights of an owner or group: setuid always,
 /// setgid where the group may run the file, or where the caller is neither root nor in that group.
 pub fn without_privileges(perm: u32, in_group: bool) -> u32 {

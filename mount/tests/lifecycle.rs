@@ -19,7 +19,7 @@ use std::time::Duration;
 use common::shelf::{Manners, Shelf, Way};
 use common::{Mounted, say_skipped, skipped};
 use hearthfs_mount::process::{Signal, send_signal};
-use hearthfs_mount::{Ino, MountOptions, Session, clear_stale, is_stale, mounts};
+use hearthfs_mount::{Ino, MountOptions, Notices as _, Session, clear_stale, is_stale, mounts};
 
 /// The environment variable that turns this test binary into a server of a mount.
 const SERVE_AT: &str = "HEARTHFS_TEST_SERVE_AT";

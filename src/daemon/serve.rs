@@ -83,7 +83,7 @@ fn serve_on(
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
     let session = mount(runtime, settings, mount_point, node.rooms())?;
-    node.rooms().fs.set_invalidator(session.notifier());
+    node.rooms().fs.set_notices(Arc::new(session.notifier()));
     node.set_session(Arc::clone(&session));
     let sweeping = {
         let fs = node.rooms().fs.clone();

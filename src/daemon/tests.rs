@@ -2,10 +2,13 @@
 //! through a kernel.
 
 mod beside;
+mod calls;
 mod given;
 mod kernel;
 mod model;
 mod node;
 mod programs;
 mod random;
+mod users;
+mod world;
 mod writers;

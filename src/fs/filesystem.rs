@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hearthfs_mount::{Abilities, Caller, Errno, Invalidator, Reply, Tasks, without_privileges};
+use hearthfs_mount::{Abilities, Caller, Errno, Notices, Reply, Tasks, without_privileges};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -85,7 +85,7 @@ pub(super) struct Inner {
     pub(super) callers: Callers,
     pub(super) recent: Recent,
     passthrough: AtomicBool,
-    invalidator: Mutex<Option<Invalidator>>,
+    kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
     told: Mutex<u64>,
     /// The kernel cannot be told at once, so it must not remember names.
@@ -112,7 +112,7 @@ impl Filesystem {
             callers,
             recent,
             passthrough: AtomicBool::new(false),
-            invalidator: Mutex::new(None),
+            kernel: Mutex::new(None),
             told: Mutex::new(0),
             forgetful: AtomicBool::new(false),
             begun: Notify::new(),
@@ -133,10 +133,10 @@ impl Filesystem {
     }
 
     /// Gives the way to tell the kernel that names moved.
-    pub fn set_invalidator(&self, invalidator: Invalidator) {
-        let forgetful = self.0.rules.shared && !invalidator.expire_all();
+    pub fn set_notices(&self, kernel: Arc<dyn Notices>) {
+        let forgetful = self.0.rules.shared && !kernel.expire_all();
         self.0.forgetful.store(forgetful, Ordering::Relaxed);
-        *self.0.invalidator.lock() = Some(invalidator);
+        *self.0.kernel.lock() = Some(kernel);
     }
 
     /// Refuses new writers from now on; what is open goes on.
@@ -192,7 +192,7 @@ impl Filesystem {
 
     /// Makes the kernel look every name up again, at once; returns whether it can.
     pub(super) fn expire_names(&self) -> bool {
-        self.0.invalidator.lock().as_ref().is_none_or(Invalidator::expire_all)
+        self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_all())
     }
 
     /// Makes the kernel doubt these names before the caller is answered; on a kernel that cannot, soon after.
@@ -217,10 +217,10 @@ impl Filesystem {
 
     /// Makes the kernel ask again for names. Call it with no lock held.
     pub(super) fn invalidate(&self, spots: impl IntoIterator<Item = Spot>) {
-        let guard = self.0.invalidator.lock();
-        if let Some(invalidator) = guard.as_ref() {
+        let guard = self.0.kernel.lock();
+        if let Some(kernel) = guard.as_ref() {
             for (parent, name) in spots {
-                invalidator.inval_entry(parent, OsStr::from_bytes(&name));
+                kernel.inval_entry(parent, OsStr::from_bytes(&name));
             }
         }
     }

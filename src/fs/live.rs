@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hearthfs_mount::Ino;
+use hearthfs_mount::{Ino, Reply};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -302,6 +302,17 @@ impl Live {
     /// Returns it as an entry as it is now.
     pub(super) fn entry_now(&self) -> Entry {
         self.as_entry(self.size_and_mtime().unwrap_or((0, self.attrs.mtime)))
+    }
+
+    /// Changes its attributes; returns whether anything is different now.
+    pub(super) fn edit_attrs(&mut self, edit: &impl Fn(&mut Attrs) -> Reply<()>) -> Reply<bool> {
+        let mut after = self.attrs.clone();
+        edit(&mut after)?;
+        let before = std::mem::replace(&mut self.attrs, after);
+        if self.attrs.mtime != before.mtime {
+            self.set_mtime(self.attrs.mtime)?;
+        }
+        Ok(self.attrs != before)
     }
 
     /// Makes the file look as if it was last written at `mtime`, where it was written at all.

@@ -265,6 +265,9 @@ impl Filesystem {
             let root = &self.0.rules.root;
             let paths = self.paths_of(state, ino);
             Self::edit_private(state, ino, paths.is_empty(), &edit)?;
+            if !paths.is_empty() {
+                Self::edit_successors(state, ino, &edit);
+            }
             self.0.rooms.ledger.read(|fold| {
                 let ops = paths.into_iter().filter_map(|path| {
                     let op = attrs_op(fold, &path, root, &edit)?;
@@ -305,14 +308,7 @@ impl Filesystem {
             Node::Directory | Node::Entry(_) | Node::Reserved(_) => Ok(()),
             Node::Live(id) => {
                 let live = state.lives.get_mut(*id).ok_or(Errno::ESTALE)?;
-                let before = live.attrs.clone();
-                let mut after = before.clone();
-                edit(&mut after)?;
-                live.attrs = after;
-                if live.attrs.mtime != before.mtime {
-                    live.set_mtime(live.attrs.mtime)?;
-                }
-                let changed = live.attrs != before;
+                let changed = live.edit_attrs(edit)?;
                 let attrs = live.attrs.clone();
                 match live.version_mut() {
                     // It is published under its name as well.
@@ -321,6 +317,33 @@ impl Filesystem {
                     _ => live.attrs_moved |= changed,
                 }
                 Ok(())
+            }
+        }
+    }
+
+    /// Changes the attributes of what others are writing from the version of an inode: it is the same file, and their
+    /// close must not undo the change.
+    fn edit_successors(state: &mut State, ino: Ino, edit: &impl Fn(&mut Attrs) -> Reply<()>) {
+        let Some(inode) = state.names.inode(ino) else { return };
+        let (stamp, link) = match &inode.node {
+            Node::Entry(published) => (published.stamp, published.entry.link),
+            Node::Live(id) => match state.lives.get(*id) {
+                Some(live) => (live.began, live.link),
+                None => return,
+            },
+            _ => return,
+        };
+        let all = inode.places.iter().flat_map(|spot| state.lives_of(spot, link));
+        for id in all.collect::<Vec<_>>() {
+            let is_next = |live: &&mut Live| {
+                let same = if link.is_some() { live.link == link } else { live.began == stamp };
+                same && stamp.is_some() && live.ino != ino
+            };
+            if let Some(live) = state.lives.get_mut(id).filter(is_next)
+                && let Err(errno) = live.edit_attrs(edit)
+            {
+                // What cannot be changed there is not what the caller has named.
+                tracing::debug!(?errno, "attributes of a file that is being written stay");
             }
         }
     }

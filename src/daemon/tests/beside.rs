@@ -1,44 +1,10 @@
 //! Writing beside others: by descriptors whose names have moved on.
 
-use hearthfs_mount::{Errno, OpenFlags};
+use hearthfs_mount::Errno;
 
 use super::kernel::Kernel;
-use super::node::{node, runtime};
+use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
-
-const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
-    truncate: false,
-    append: false,
-    exclusive: false,
-    direct: false,
-};
-const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
-const REPLACE: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
-
-fn put(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
-    kernel.open(&program.caller(), path, 90, REPLACE, true).unwrap();
-    if !bytes.is_empty() {
-        kernel.write(90, 0, bytes).unwrap();
-    }
-    kernel.close(&program.caller(), 90).unwrap();
-}
-
-fn get(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> Vec<u8> {
-    kernel.open(&program.caller(), path, 91, READ, false).unwrap();
-    let bytes = kernel.read(91).unwrap();
-    kernel.close(&program.caller(), 91).unwrap();
-    bytes
-}
-
-/// Runs a test with and without passthrough.
-fn in_both_modes(test: impl Fn(&mut Kernel<'_>)) {
-    for passthrough in [false, true] {
-        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
-        test(&mut Kernel::start(&runtime, node(&dir), passthrough));
-    }
-}
 
 /// Does all that is done to an open file, and expects it to have this size.
 fn use_open_file(kernel: &mut Kernel<'_>, program: &Program, fd: u32, size: u64) {
@@ -131,5 +97,20 @@ fn what_is_written_to_an_empty_file_goes_with_it_when_a_new_one_takes_its_name()
         kernel.close(&whom, 2).unwrap();
         kernel.close(&who, 1).unwrap();
         assert_eq!(get(kernel, &first, "file"), b"of the new");
+    });
+}
+
+#[test]
+fn a_mode_that_is_set_beside_a_writer_stays_when_that_one_closes() {
+    in_both_modes(|kernel| {
+        let (writer, other) = (Program::start(), Program::start());
+        put(kernel, &other, "file", b"text");
+        kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
+        kernel.chmod(&other.caller(), "file", 0o600).unwrap();
+        assert_eq!(kernel.stat(&writer.caller(), "file").unwrap().perm, 0o600, "it is one file");
+        kernel.write(1, 0, b"next").unwrap();
+        kernel.close(&writer.caller(), 1).unwrap();
+        assert_eq!(kernel.stat(&other.caller(), "file").unwrap().perm, 0o600);
+        assert_eq!(get(kernel, &other, "file"), b"next");
     });
 }

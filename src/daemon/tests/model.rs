@@ -1,91 +1,129 @@
-//! The reference model: what docs/semantics.md says of names, content and who sees what, as plain maps.
+//! The reference model: what docs/semantics.md says of names, content, rights and who sees what, as plain maps.
 //!
 //! Numbers of rules are those of that file. Changes are numbered, so that what two nodes did without
 //! knowing of each other can be folded: per path the later one wins (P7), and what lies in a directory
 //! keeps it there (rule 11).
 
 mod files;
+mod locks;
 mod names;
+mod nodes;
+mod open;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hearthfs_mount::Errno;
+use hearthfs_mount::{Errno, OpenFlags};
 
+use super::calls::{Call, Kind, Seen, Shown, Text};
 use super::kernel::Fd;
+use super::users::{R, Rights, User, W, X};
+
+/// What a thing is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    Dir,
+    Link(String),
+    File(Text),
+}
 
 /// What a path points to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Thing {
-    Dir,
-    /// The target, and the group of hard links it belongs to.
-    Link(String, Option<u64>),
-    /// The content, and the group of hard links it belongs to.
-    File(Vec<u8>, Option<u64>),
+pub(super) struct Thing {
+    pub(super) what: What,
+    pub(super) rights: Rights,
+    /// The hard links it belongs to.
+    pub(super) group: Option<u64>,
+    /// The change that put it: names one version of a file.
+    put: u64,
 }
 
 /// One version of a file while it is being written.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 struct Draft {
     /// `None` once it was unlinked or replaced: it will never be published.
     name: Option<String>,
     bytes: Vec<u8>,
+    rights: Rights,
     /// Who opened it for writing, and so sees its bytes.
     members: BTreeSet<usize>,
-    writers: u32,
     /// Published even if nothing is written.
     fresh: bool,
+    /// Something was written that no close has published.
     wrote: bool,
+    /// Its rights were changed, and no close has published that.
+    changed: bool,
     closed_once: bool,
     group: Option<u64>,
+    /// The version of which it is the next one.
+    began: Option<u64>,
+    /// The version that it may replace whatever its rights are.
+    base: Option<u64>,
 }
 
-#[derive(Clone, Debug)]
-enum Bytes {
-    /// Those of a draft, as they are at each moment.
+/// What an open file is of.
+#[derive(Clone, PartialEq, Debug)]
+enum Of {
+    /// A draft, as it is at each moment.
     Draft(usize),
-    /// Those of one version, for ever (P3).
-    Version(Vec<u8>),
+    /// One version, for ever (P3).
+    Version { text: Text, rights: Rights, put: u64 },
 }
 
-#[derive(Clone, Debug)]
-struct Handle {
-    program: usize,
+/// An open file, which descriptors and mappings hold.
+#[derive(Clone, PartialEq, Debug)]
+struct File {
+    opener: usize,
     write: bool,
-    bytes: Bytes,
+    append: bool,
+    of: Of,
+    /// Its opener has closed it.
+    closed: bool,
+    /// It was made through `/proc/self/fd` and writes what the descriptor before it is not of.
+    aside: bool,
+    /// The lock of the name that it was opened by, and whether it holds that, and holds it alone.
+    table: u64,
+    lock: Option<bool>,
 }
 
-/// How a program opens a file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
-    pub(super) create: bool,
-    pub(super) exclusive: bool,
-    pub(super) truncate: bool,
+/// A descriptor, or a mapping.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Descriptor {
+    pub(super) program: usize,
+    file: Fd,
+    pub(super) mapping: bool,
+}
+
+/// What a name shows to one program.
+struct View {
+    kind: Kind,
+    rights: Rights,
+    size: Option<u64>,
+    /// The draft that it sees.
+    draft: Option<usize>,
 }
 
 type Done = Result<(), Errno>;
-/// What a node knows of a path: the number of the last change, and what it put.
+/// What a node knows of a path: the number of the last change, and what it left there.
 pub(super) type Registers = BTreeMap<String, (u64, Option<Thing>)>;
 
 /// What one node must show.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Model {
+    /// Who runs each program.
+    users: Vec<User>,
+    /// The rights of the root directory, and of one that is there only for what another node has put below it.
+    root: Rights,
+    implied: Rights,
     registers: Registers,
     /// What all nodes knew when they met last.
     told: Registers,
     drafts: BTreeMap<usize, Draft>,
-    handles: BTreeMap<Fd, Handle>,
-    next_draft: usize,
-}
-
-/// Numbers the changes of all nodes.
-#[derive(Debug, Default)]
-pub(super) struct Counter(u64);
-
-impl Counter {
-    fn next(&mut self) -> u64 {
-        self.0 += 1;
-        self.0
-    }
+    files: BTreeMap<Fd, File>,
+    pub(super) descriptors: BTreeMap<Fd, Descriptor>,
+    /// The locks of names that are open.
+    tables: BTreeMap<String, u64>,
+    /// Numbers changes, drafts and locks.
+    last: u64,
 }
 
 fn parent(path: &str) -> &str {
@@ -100,48 +138,98 @@ fn moved(path: &str, from: &str, to: &str) -> String {
     format!("{to}{}", &path[from.len()..])
 }
 
+impl Thing {
+    fn kind(&self) -> Kind {
+        match self.what {
+            What::Dir => Kind::Dir,
+            What::Link(_) => Kind::Link,
+            What::File(_) => Kind::File,
+        }
+    }
+
+    fn text(&self) -> Option<&Text> {
+        if let What::File(text) = &self.what { Some(text) } else { None }
+    }
+}
+
 impl Model {
+    pub(super) fn new(users: Vec<User>, root: Rights, implied: Rights) -> Self {
+        Self {
+            users,
+            root,
+            implied,
+            registers: Registers::new(),
+            told: Registers::new(),
+            drafts: BTreeMap::new(),
+            files: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Does what a program asks, and returns what it must see.
+    pub(super) fn call(&mut self, program: usize, call: &Call) -> Seen {
+        let done = match call {
+            Call::Read { fd } => return Ok(Shown::Bytes(self.read(*fd))),
+            Call::Stat { path } => return self.stat(program, path),
+            Call::List { path } => return self.list(program, path).map(Shown::Names),
+            Call::Open { path, fd, flags, mode } => self.open(program, path, *fd, *flags, *mode),
+            Call::Reopen { fd, new, flags } => self.reopen(program, *fd, *new, *flags),
+            Call::Duplicate { fd, new, to } => {
+                let file = self.descriptors[fd].file;
+                let twin = Descriptor { program: *to, file, mapping: false };
+                self.descriptors.insert(*new, twin);
+                Ok(())
+            }
+            Call::Write { fd, at, text } => {
+                self.write(*fd, *at, &text.0);
+                Ok(())
+            }
+            Call::SetSize { fd, size } => {
+                self.set_size(*fd, *size);
+                Ok(())
+            }
+            Call::SetMode { fd, mode } => self.set_mode_of(program, *fd, *mode),
+            Call::Close { fd } | Call::Unmap { mapping: fd } => {
+                self.close(*fd);
+                Ok(())
+            }
+            Call::Map { fd, mapping } => {
+                let file = self.descriptors[fd].file;
+                self.descriptors.insert(*mapping, Descriptor { program, file, mapping: true });
+                Ok(())
+            }
+            Call::Store { mapping, at, text } => {
+                self.write(*mapping, *at, &text.0);
+                Ok(())
+            }
+            Call::Lock { fd, kind } => self.lock(*fd, *kind),
+            Call::Truncate { path, size } => self.truncate(program, path, *size),
+            Call::ChangeMode { path, mode } => self.set_mode(program, path, *mode),
+            Call::MakeDir { path, mode } => self.make(program, path, What::Dir, *mode),
+            Call::Symlink { path } => {
+                self.make(program, path, What::Link("target".to_owned()), 0o777)
+            }
+            Call::Link { from, to } => self.link(program, from, to),
+            Call::Unlink { path } => self.unlink(program, path),
+            Call::RemoveDir { path } => self.rmdir(program, path),
+            Call::Rename { from, to } => self.rename(program, from, to),
+        };
+        done.map(|()| Shown::Nothing)
+    }
+
     /// Ends all programs and what they had open; what was published stays (P4).
     pub(super) fn restart(&mut self) {
         self.drafts.clear();
-        self.handles.clear();
-    }
-
-    /// Returns what this node tells the others: its changes since they met last, and `heard` since. A path
-    /// that it made and removed again is nobody's business, unless another has spoken of it, and is
-    /// afterwards as it was before.
-    pub(super) fn tell(&mut self, heard: &Registers) -> Registers {
-        let mut news = Registers::new();
-        for (path, now) in std::mem::take(&mut self.registers) {
-            let before = self.told.get(&path).cloned();
-            let was_there = before.as_ref().is_some_and(|(_, thing)| thing.is_some());
-            let kept = if now.1.is_some() || was_there || heard.contains_key(&path) {
-                Some(now)
-            } else {
-                before.clone()
-            };
-            if let Some(kept) = kept {
-                if before.is_none_or(|before| before.0 < kept.0) {
-                    news.insert(path.clone(), kept.clone());
-                }
-                self.registers.insert(path, kept);
-            }
-        }
-        news
-    }
-
-    /// Learns what another node has told.
-    pub(super) fn learn(&mut self, news: &Registers) {
-        for (path, (number, thing)) in news {
-            if self.registers.get(path).is_none_or(|(known, _)| known < number) {
-                self.registers.insert(path.clone(), (*number, thing.clone()));
-            }
-        }
-    }
-
-    /// Notes that all nodes know the same.
-    pub(super) fn met(&mut self) {
-        self.told = self.registers.clone();
+        self.files.clear();
+        self.descriptors.clear();
+        self.tables.clear();
     }
 
     fn reachable(&self, path: &str) -> bool {
@@ -149,7 +237,7 @@ impl Model {
         while !at.is_empty() {
             at = parent(at);
             let above = self.registers.get(at).and_then(|(_, thing)| thing.as_ref());
-            if above.is_some_and(|thing| *thing != Thing::Dir) {
+            if above.is_some_and(|thing| thing.what != What::Dir) {
                 return false;
             }
         }
@@ -158,15 +246,16 @@ impl Model {
 
     /// Returns what is published under a path.
     pub(super) fn published(&self, path: &str) -> Option<Thing> {
+        let dir = |rights| Some(Thing { what: What::Dir, rights, group: None, put: 0 });
         if path.is_empty() {
-            return Some(Thing::Dir);
+            return dir(self.root);
         }
         if !self.reachable(path) {
             return None;
         }
         match self.registers.get(path) {
             Some((_, Some(thing))) => Some(thing.clone()),
-            _ => self.live_below(path).next().map(|_| Thing::Dir),
+            _ => self.live_below(path).next().and_then(|_| dir(self.implied)),
         }
     }
 
@@ -176,12 +265,9 @@ impl Model {
         live.filter(move |(path, _)| is_below(path, dir))
     }
 
-    /// Returns the drafts of a name, and of the further names of a file with hard links.
+    /// Returns the drafts of a name, and of the further names of a file with hard links, oldest first.
     fn drafts_at<'a>(&'a self, path: &'a str) -> impl Iterator<Item = (usize, &'a Draft)> {
-        let group = match self.published(path) {
-            Some(Thing::File(_, group)) => group,
-            _ => None,
-        };
+        let group = self.published(path).and_then(|thing| thing.group);
         let all = self.drafts.iter().map(|(id, draft)| (*id, draft));
         all.filter(move |(_, draft)| {
             let linked = group.is_some() && draft.group == group && draft.name.is_some();
@@ -189,77 +275,132 @@ impl Model {
         })
     }
 
-    /// Counts the drafts of a name.
-    pub(super) fn drafts_of(&self, path: &str) -> usize {
-        self.drafts_at(path).count()
+    /// Reports whether a draft is there by itself: somebody writes it, or nothing of it was ever published. What was
+    /// closed goes with what is published.
+    fn is_private(&self, id: usize) -> bool {
+        self.is_open(id) || self.drafts[&id].began.is_none()
     }
 
-    /// Reports whether a file with several names is being written under a path or below it.
-    pub(super) fn linked_drafts_below(&self, path: &str) -> bool {
-        self.drafts.values().any(|draft| {
-            let name = draft.name.as_deref();
-            draft.group.is_some() && name.is_some_and(|name| name == path || is_below(name, path))
-        })
+    /// Yields the names of drafts that are there by themselves.
+    fn private_names(&self) -> impl Iterator<Item = &String> {
+        let private = self.drafts.iter().filter(|(id, _)| self.is_private(**id));
+        private.filter_map(|(_, draft)| draft.name.as_ref())
     }
 
     /// Reports whether anything is being written under a path or below it.
-    pub(super) fn drafts_below(&self, path: &str) -> bool {
-        self.drafts
-            .values()
-            .filter_map(|draft| draft.name.as_deref())
-            .any(|name| name == path || is_below(name, path))
+    fn drafts_below(&self, path: &str) -> bool {
+        self.private_names().any(|name| name == path || is_below(name, path))
     }
 
-    fn is_taken(&self, path: &str) -> bool {
-        self.published(path).is_some() || self.drafts_at(path).next().is_some()
+    /// Yields the open files that write a draft.
+    fn writers(&self, id: usize) -> impl Iterator<Item = &File> {
+        self.files.values().filter(move |file| file.write && file.of == Of::Draft(id))
+    }
+
+    /// Reports whether somebody has a draft open for writing and has not closed it.
+    fn is_open(&self, id: usize) -> bool {
+        self.writers(id).any(|file| !file.closed)
+    }
+
+    /// Reports whether a draft is a matter of what its name has now: somebody writes it, or it is the same file.
+    fn concerns(&self, id: usize, path: &str) -> bool {
+        let (draft, published) = (&self.drafts[&id], self.published(path));
+        let same = match &published {
+            Some(thing) if draft.group.is_some() => thing.group == draft.group,
+            Some(thing) => draft.began == Some(thing.put),
+            None => draft.began.is_none(),
+        };
+        self.is_open(id) || same
+    }
+
+    /// Returns the newest draft of a name that a program takes part in.
+    fn own_draft(&self, program: usize, path: &str) -> Option<usize> {
+        let mine = self.drafts_at(path).filter(|(_, draft)| draft.members.contains(&program));
+        mine.map(|(id, _)| id).filter(|id| self.concerns(*id, path)).last()
+    }
+
+    /// Returns what a program finds under a name: its own draft, what is published, or, where there is nothing yet,
+    /// what others write (rules 1 to 3).
+    fn view(&self, program: usize, path: &str) -> Option<View> {
+        let of_draft = |id: usize, size| {
+            let rights = self.drafts[&id].rights;
+            View { kind: Kind::File, rights, size, draft: Some(id) }
+        };
+        if let Some(id) = self.own_draft(program, path) {
+            return Some(of_draft(id, Some(self.drafts[&id].bytes.len() as u64)));
+        }
+        if let Some(thing) = self.published(path) {
+            let size = thing.text().map(|text| text.0.len() as u64);
+            return Some(View { kind: thing.kind(), rights: thing.rights, size, draft: None });
+        }
+        // How far another has come with its file is nobody's business.
+        let private = self.drafts_at(path).filter(|(id, _)| self.is_private(*id));
+        private.last().map(|(id, _)| of_draft(id, None))
+    }
+
+    fn permit(&self, program: usize, rights: Rights, want: u32) -> Done {
+        if self.users[program].may(want, rights) { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    fn rights_of_dir(&self, path: &str) -> Rights {
+        self.published(path).map_or(self.root, |thing| thing.rights)
+    }
+
+    /// Checks that a program may add or take away names in the directory of a path.
+    fn permit_change(&self, program: usize, path: &str) -> Done {
+        self.permit(program, self.rights_of_dir(parent(path)), W | X)
     }
 
     /// Walks to the directory of a path, as every call does.
-    fn walk(&self, path: &str) -> Done {
+    fn walk(&self, program: usize, path: &str) -> Done {
         let mut at = String::new();
         for part in parent(path).split('/').filter(|part| !part.is_empty()) {
+            self.permit(program, self.rights_of_dir(&at), X)?;
             at = if at.is_empty() { part.to_owned() } else { format!("{at}/{part}") };
-            match self.published(&at) {
-                Some(Thing::Dir) => {}
+            match self.view(program, &at) {
+                Some(View { kind: Kind::Dir, .. }) => {}
                 Some(_) => return Err(Errno::ENOTDIR),
-                None if self.drafts_at(&at).next().is_some() => return Err(Errno::ENOTDIR),
                 None => return Err(Errno::ENOENT),
             }
         }
-        Ok(())
+        self.permit(program, self.rights_of_dir(&at), X)
     }
 
-    fn put(&mut self, counter: &mut Counter, path: &str, thing: Thing) {
-        self.registers.insert(path.to_owned(), (counter.next(), Some(thing)));
+    fn put(&mut self, path: &str, thing: Thing) {
+        let number = self.next();
+        self.registers.insert(path.to_owned(), (number, Some(thing)));
     }
 
-    fn remove(&mut self, counter: &mut Counter, path: &str) {
+    fn remove(&mut self, path: &str) {
         // Rule 11: a directory that is there only for what lies in it stays when that goes.
         let dir = parent(path);
         if !dir.is_empty() && !matches!(self.registers.get(dir), Some((_, Some(_)))) {
-            self.put(counter, dir, Thing::Dir);
+            let rights = Rights { mode: 0o755, ..self.implied };
+            let put = self.next();
+            self.put(dir, Thing { what: What::Dir, rights, group: None, put });
         }
-        self.registers.insert(path.to_owned(), (counter.next(), None));
+        let number = self.next();
+        self.registers.insert(path.to_owned(), (number, None));
     }
 
-    /// Returns every path that is visible to a program that writes nothing.
-    pub(super) fn tree(&self) -> BTreeMap<String, Thing> {
+    /// Returns every path that is visible to a program that writes nothing and may read all.
+    pub(super) fn tree(&self) -> BTreeMap<String, (What, Rights)> {
         let mut tree = BTreeMap::new();
         let all = self.live_below("").map(|(path, _)| path.clone());
         for path in all.collect::<Vec<_>>() {
             let mut at = path.as_str();
             while !at.is_empty() {
                 if let Some(thing) = self.published(at) {
-                    let thing = match thing {
-                        Thing::File(bytes, _) => Thing::File(bytes, None),
-                        Thing::Link(target, _) => Thing::Link(target, None),
-                        Thing::Dir => Thing::Dir,
-                    };
-                    tree.insert(at.to_owned(), thing);
+                    tree.insert(at.to_owned(), (thing.what, thing.rights));
                 }
                 at = parent(at);
             }
         }
         tree
     }
+}
+
+fn wants(flags: OpenFlags) -> u32 {
+    let write = flags.write || flags.truncate;
+    (if flags.read { R } else { 0 }) | (if write { W } else { 0 })
 }

@@ -1,8 +1,26 @@
-//! The plainest node that tests start from: no store, on a directory of its own.
+//! The plainest node that tests start from: no store, on a directory of its own. And what most tests do with it.
 
 use std::time::Duration;
 
+use hearthfs_mount::OpenFlags;
+
+use super::kernel::Kernel;
+use super::programs::Program;
 use crate::config::{ByteSize, Settings};
+
+/// How a file is opened to read it.
+pub(super) const READ: OpenFlags = OpenFlags {
+    read: true,
+    write: false,
+    truncate: false,
+    append: false,
+    exclusive: false,
+    direct: false,
+};
+/// How a file is opened to change it.
+pub(super) const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
+/// How a file is opened to write it anew.
+pub(super) const REPLACE: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
 
 pub(super) fn node(dir: &tempfile::TempDir) -> Settings {
     let mut settings = Settings::default();
@@ -15,4 +33,29 @@ pub(super) fn node(dir: &tempfile::TempDir) -> Settings {
 
 pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Writes a whole file.
+pub(super) fn put(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
+    kernel.open(&program.caller(), path, 90, REPLACE, true).unwrap();
+    if !bytes.is_empty() {
+        kernel.write(90, 0, bytes).unwrap();
+    }
+    kernel.close(&program.caller(), 90).unwrap();
+}
+
+/// Reads a whole file.
+pub(super) fn get(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> Vec<u8> {
+    kernel.open(&program.caller(), path, 91, READ, false).unwrap();
+    let bytes = kernel.read(91).unwrap();
+    kernel.close(&program.caller(), 91).unwrap();
+    bytes
+}
+
+/// Runs a test with and without passthrough.
+pub(super) fn in_both_modes(test: impl Fn(&mut Kernel<'_>)) {
+    for passthrough in [false, true] {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        test(&mut Kernel::start(&runtime, node(&dir), passthrough));
+    }
 }

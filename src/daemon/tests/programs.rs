@@ -8,6 +8,8 @@ use hearthfs_mount::Caller;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::users::{ROOT, User};
+
 /// Starts all programs of this run. If each were started from here, the moment between fork and exec would
 /// hold the lock of every cache directory that some other test has open just then. Each
 /// test has one of its own.
@@ -24,7 +26,8 @@ impl Nursery {
     fn start() -> Self {
         // The parent of a program never buries it: that it was killed can be seen for as long as it takes.
         let script = "while read -r line; do
-            sh -c 'sleep 3600 >/dev/null & echo $! $$; exec sleep 3600 >/dev/null' &
+            set -- $line
+            $2 $3 sh -c 'sleep 3600 >/dev/null & echo $! $$; exec sleep 3600 >/dev/null' &
         done";
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -36,19 +39,30 @@ impl Nursery {
 
 /// A process that waits to be killed, and its parent, which waits too.
 #[derive(Debug)]
-pub(super) struct Program(Pid, Pid);
+pub(super) struct Program(Pid, Pid, User);
 
 impl Program {
     pub(super) fn start() -> Self {
+        Self::start_as(ROOT)
+    }
+
+    /// Starts one in the supplementary groups of a user, which takes root where there are any.
+    pub(super) fn start_as(user: User) -> Self {
         let mut line = String::new();
+        let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
+        let ask = if groups.is_empty() {
+            "one\n".to_owned()
+        } else {
+            format!("one setpriv --groups={}\n", groups.join(","))
+        };
         let test = std::thread::current().name().unwrap_or_default().to_owned();
         let mut nurseries = NURSERIES.lock();
         let nursery = nurseries.entry(test).or_insert_with(Nursery::start);
-        nursery.ask.write_all(b"one more\n").unwrap();
+        nursery.ask.write_all(ask.as_bytes()).unwrap();
         nursery.told.read_line(&mut line).unwrap();
         let mut pids =
             line.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
-        let program = Self(pids.next().unwrap(), pids.next().unwrap());
+        let program = Self(pids.next().unwrap(), pids.next().unwrap(), user);
         // Up to then its parent is a shell, which buries the dead.
         let parent = format!("/proc/{}/comm", program.1.as_raw_nonzero());
         while std::fs::read_to_string(&parent).unwrap() != "sleep\n" {
@@ -59,7 +73,7 @@ impl Program {
 
     /// Returns it as the kernel names who calls.
     pub(super) fn caller(&self) -> Caller {
-        Caller { uid: 0, gid: 0, tid: self.0.as_raw_nonzero().get() as u32 }
+        Caller { uid: self.2.uid, gid: self.2.gid, tid: self.0.as_raw_nonzero().get() as u32 }
     }
 
     /// Kills it and waits until the kernel has taken its memory, as that of a task that closes its files.

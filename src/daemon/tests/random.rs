@@ -1,37 +1,44 @@
-//! Random programs on one node, and on two, step by step beside the model.
+//! Random programs on one node, on one node among changes of another, and on two, step by step beside the model.
+//!
+//! `HEARTHFS_TEST_SEEDS=N` runs N of each. A program that fails is made as short as it goes, and printed call by call.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hearthfs_mount::{Caller, Errno, OpenFlags};
+use hearthfs_mount::{FlockKind, OpenFlags};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
-use super::kernel::{Fd, Kernel};
-use super::model::{Counter, Model, Registers, Thing, Wish};
-use super::programs::Program;
+use super::calls::{Call, Text};
+use super::model::Registers;
+use super::world::{PROGRAMS, World};
 use crate::config::{ByteSize, Settings};
 
-const PROGRAMS: usize = 3;
 /// Few names, so that programs meet.
 const PATHS: [&str; 10] = ["a", "b", "d", "d/a", "d/b", "d/s", "d/s/a", "e", "e/a", "e/b"];
 /// The longest file.
 const SIZE_MAX: usize = 3000;
-/// Programs have no more files open at once than this.
-const HANDLES_MAX: usize = 8;
+/// Modes of files and directories: mostly such that others get somewhere.
+const MODES: [u32; 6] = [0o666, 0o644, 0o660, 0o666, 0o600, 0o462];
+const DIR_MODES: [u32; 7] = [0o777, 0o755, 0o777, 0o1777, 0o2775, 0o700, 0o770];
+/// What tells from which step bytes come.
+const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// What a program does. Numbers choose among what there is, so that any sequence makes sense.
 #[derive(Clone, Debug)]
 enum Act {
-    OpenToWrite {
+    Open {
         path: usize,
-        create: bool,
-        exclusive: bool,
-        truncate: bool,
+        flags: OpenFlags,
+        mode: Option<usize>,
     },
-    OpenToRead {
-        path: usize,
+    Reopen {
+        handle: usize,
+        flags: OpenFlags,
+    },
+    Duplicate {
+        handle: usize,
+        to: Option<usize>,
     },
     Write {
         handle: usize,
@@ -42,16 +49,36 @@ enum Act {
         handle: usize,
         size: usize,
     },
+    SetMode {
+        handle: usize,
+        mode: usize,
+    },
     Read {
         handle: usize,
     },
     Close {
         handle: usize,
     },
+    Map {
+        handle: usize,
+    },
+    Store {
+        mapping: usize,
+        at: usize,
+        length: usize,
+    },
+    Unmap {
+        mapping: usize,
+    },
+    Lock {
+        handle: usize,
+        kind: FlockKind,
+    },
     /// Creates, writes and closes in one go.
     Put {
         path: usize,
         length: usize,
+        mode: usize,
     },
     /// Reads a whole file by its name.
     Get {
@@ -61,8 +88,13 @@ enum Act {
         path: usize,
         size: usize,
     },
+    ChangeMode {
+        path: usize,
+        mode: usize,
+    },
     MakeDir {
         path: usize,
+        mode: usize,
     },
     Symlink {
         path: usize,
@@ -94,43 +126,88 @@ enum Act {
     },
 }
 
-fn any_act() -> impl Strategy<Value = Act> {
-    let path = || 0..PATHS.len();
-    let handle = || 0..HANDLES_MAX;
-    let size = || prop_oneof![Just(0), 1..SIZE_MAX];
+fn any_path() -> std::ops::Range<usize> {
+    0..PATHS.len()
+}
+
+fn any_size() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(0), 1..SIZE_MAX]
+}
+
+fn any_write() -> impl Strategy<Value = OpenFlags> {
+    let some = prop::bool::weighted;
+    (any::<bool>(), some(0.2), any::<bool>(), some(0.2)).prop_map(
+        |(read, append, truncate, exclusive)| OpenFlags {
+            read,
+            write: true,
+            append,
+            truncate,
+            exclusive,
+            direct: false,
+        },
+    )
+}
+
+const READ: OpenFlags = super::node::READ;
+
+/// Calls on open files.
+fn any_act_on_a_file() -> impl Strategy<Value = Act> {
+    let handle = || 0..8_usize;
+    let flags = prop_oneof![Just(READ), any_write()];
+    let kinds = [FlockKind::Shared, FlockKind::Exclusive, FlockKind::Unlock];
     prop_oneof![
-        8 => (path(), any::<bool>(), prop::bool::weighted(0.2), any::<bool>()).prop_map(
-            |(path, create, exclusive, truncate)| {
-                Act::OpenToWrite { path, create, exclusive, truncate }
-            }
-        ),
-        4 => path().prop_map(|path| Act::OpenToRead { path }),
         8 => (handle(), 0..100_usize, 1..SIZE_MAX)
             .prop_map(|(handle, at, length)| Act::Write { handle, at, length }),
-        2 => (handle(), size()).prop_map(|(handle, size)| Act::SetSize { handle, size }),
+        2 => (handle(), any_size()).prop_map(|(handle, size)| Act::SetSize { handle, size }),
+        2 => (handle(), 0..MODES.len()).prop_map(|(handle, mode)| Act::SetMode { handle, mode }),
         5 => handle().prop_map(|handle| Act::Read { handle }),
-        7 => handle().prop_map(|handle| Act::Close { handle }),
-        6 => (path(), size()).prop_map(|(path, length)| Act::Put { path, length }),
+        9 => handle().prop_map(|handle| Act::Close { handle }),
+        2 => (handle(), flags).prop_map(|(handle, flags)| Act::Reopen { handle, flags }),
+        3 => (handle(), prop::option::of(0..PROGRAMS))
+            .prop_map(|(handle, to)| Act::Duplicate { handle, to }),
+        1 => handle().prop_map(|handle| Act::Map { handle }),
+        2 => (handle(), 0..SIZE_MAX, 1..100_usize)
+            .prop_map(|(mapping, at, length)| Act::Store { mapping, at, length }),
+        1 => handle().prop_map(|mapping| Act::Unmap { mapping }),
+        3 => (handle(), prop::sample::select(kinds.to_vec()))
+            .prop_map(|(handle, kind)| Act::Lock { handle, kind }),
+    ]
+}
+
+/// Calls by names that leave nothing open.
+fn any_act_on_a_name() -> impl Strategy<Value = Act> {
+    let path = any_path;
+    prop_oneof![
+        7 => (path(), any_size(), 0..MODES.len())
+            .prop_map(|(path, length, mode)| Act::Put { path, length, mode }),
         5 => path().prop_map(|path| Act::Get { path }),
-        1 => (path(), size()).prop_map(|(path, size)| Act::Truncate { path, size }),
-        4 => path().prop_map(|path| Act::MakeDir { path }),
+        5 => (path(), 0..DIR_MODES.len()).prop_map(|(path, mode)| Act::MakeDir { path, mode }),
         1 => path().prop_map(|path| Act::Symlink { path }),
-        2 => (path(), path()).prop_map(|(from, to)| Act::Link { from, to }),
         3 => path().prop_map(|path| Act::Unlink { path }),
         2 => path().prop_map(|path| Act::RemoveDir { path }),
         5 => (path(), path()).prop_map(|(from, to)| Act::Rename { from, to }),
         3 => path().prop_map(|path| Act::Stat { path }),
         2 => path().prop_map(|path| Act::List { path }),
-        1 => Just(Act::Die),
         1 => Just(Act::Forget),
-        1 => any::<bool>().prop_map(|orderly| Act::Restart { orderly }),
     ]
 }
 
-/// Bytes that tell from which step they come.
-fn bytes_of(step: usize, length: usize) -> Vec<u8> {
-    let mark = format!("<{step}>");
-    mark.bytes().cycle().take(length).collect()
+/// Everything that one node takes part in.
+fn any_act() -> impl Strategy<Value = Act> {
+    let path = any_path;
+    let mode = || prop::option::of(0..MODES.len());
+    prop_oneof![
+        30 => any_act_on_a_name(),
+        36 => any_act_on_a_file(),
+        10 => (path(), any_write(), mode())
+            .prop_map(|(path, flags, mode)| Act::Open { path, flags, mode }),
+        5 => (path(), mode()).prop_map(|(path, mode)| Act::Open { path, flags: READ, mode }),
+        1 => (path(), any_size()).prop_map(|(path, size)| Act::Truncate { path, size }),
+        3 => (path(), 0..MODES.len()).prop_map(|(path, mode)| Act::ChangeMode { path, mode }),
+        2 => (path(), path()).prop_map(|(from, to)| Act::Link { from, to }),
+        1 => Just(Act::Die),
+        1 => any::<bool>().prop_map(|orderly| Act::Restart { orderly }),
+    ]
 }
 
 fn settings(dir: &std::path::Path, store: Option<&std::path::Path>) -> Settings {
@@ -152,258 +229,123 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// A node with its programs, and what it must show.
-struct World<'a> {
-    kernel: Kernel<'a>,
-    model: Model,
-    programs: Vec<Program>,
-    next_fd: Fd,
+fn text_of(step: usize, length: usize) -> Text {
+    Text(vec![MARKS[step % MARKS.len()]; length])
 }
 
-impl<'a> World<'a> {
-    fn new(runtime: &'a Runtime, settings: Settings, passthrough: bool) -> Self {
-        let kernel = Kernel::start(runtime, settings, passthrough);
-        let programs = (0..PROGRAMS).map(|_| Program::start()).collect();
-        Self { kernel, model: Model::default(), programs, next_fd: 0 }
-    }
-
-    fn caller(&self, program: usize) -> Caller {
-        self.programs[program].caller()
-    }
-
-    /// Chooses an open handle of a program.
-    fn handle(&self, program: usize, choice: usize, to_write: bool) -> Option<Fd> {
-        let all = self.model.handles().into_iter();
-        let mine: Vec<Fd> = all
-            .filter(|(_, of, write)| *of == program && (*write || !to_write))
-            .map(|(fd, _, _)| fd)
-            .collect();
-        (!mine.is_empty()).then(|| mine[choice % mine.len()])
-    }
-
-    fn open_to_write(&mut self, program: usize, path: &str, wish: Wish) -> Option<Fd> {
-        // Who joins whom among more than two who write one name at once is not the subject here.
-        if self.model.drafts_of(path) >= 2 || self.model.handles().len() >= HANDLES_MAX {
-            return None;
+impl World<'_> {
+    fn put(&mut self, step: usize, program: usize, path: &'static str, length: usize, mode: usize) {
+        let Some(fd) = self.new_fd() else { return };
+        let (flags, mode) = (super::node::REPLACE, Some(MODES[mode]));
+        // What may be mapped goes another way than what may not.
+        let flags = OpenFlags { read: step.is_multiple_of(2), ..flags };
+        if self.call(program, &Call::Open { path, fd, flags, mode }) {
+            if length > 0 {
+                self.call(program, &Call::Write { fd, at: 0, text: text_of(step, length) });
+            }
+            self.call(program, &Call::Close { fd });
         }
-        let (who, fd) = (self.caller(program), self.next_fd);
-        self.next_fd += 1;
-        let flags = OpenFlags {
-            // What may be mapped goes another way than what may not.
-            read: program != 1,
-            write: true,
-            truncate: wish.truncate,
-            exclusive: wish.create && wish.exclusive,
-            ..OpenFlags::default()
+    }
+
+    fn get(&mut self, program: usize, path: &'static str) {
+        let Some(fd) = self.new_fd() else { return };
+        if self.call(program, &Call::Open { path, fd, flags: READ, mode: None }) {
+            self.call(program, &Call::Read { fd });
+            self.call(program, &Call::Close { fd });
+        }
+    }
+
+    /// Turns an act on an open file into the call that it is here.
+    fn call_on_a_file(&mut self, step: usize, program: usize, act: &Act) -> Option<Call> {
+        let is_open = |_: u32, one: &super::model::Descriptor| !one.mapping;
+        let any = |world: &Self, choice| world.choose(program, choice, is_open);
+        let writer = |world: &Self, choice| {
+            let writes = |fd, one: &_| is_open(fd, one) && world.models[0].writes(fd);
+            world.choose(program, choice, writes)
         };
-        let done = self.kernel.open(&who, path, fd, flags, wish.create);
-        assert_eq!(done, self.model.open_to_write(program, path, fd, wish), "open {path} {wish:?}");
-        done.is_ok().then_some(fd)
-    }
-
-    fn open_to_read(&mut self, program: usize, path: &str) -> Option<Fd> {
-        if self.model.handles().len() >= HANDLES_MAX {
-            return None;
-        }
-        let (who, fd) = (self.caller(program), self.next_fd);
-        self.next_fd += 1;
-        let flags = OpenFlags { read: true, ..OpenFlags::default() };
-        let done = self.kernel.open(&who, path, fd, flags, false);
-        assert_eq!(done, self.model.open_to_read(program, path, fd), "open {path} to read");
-        done.is_ok().then_some(fd)
-    }
-
-    fn write(&mut self, fd: Fd, at: usize, bytes: &[u8]) {
-        self.kernel.write(fd, at as u64, bytes).unwrap();
-        self.model.write(fd, at, bytes);
-    }
-
-    fn read(&mut self, fd: Fd) {
-        let (read, wanted) = (self.kernel.read(fd).unwrap(), self.model.read(fd));
-        let text = String::from_utf8_lossy;
-        assert_eq!(text(&read), text(&wanted));
-    }
-
-    fn close(&mut self, counter: &mut Counter, program: usize, fd: Fd) {
-        let who = self.caller(program);
-        self.kernel.close(&who, fd).unwrap();
-        self.model.close(counter, fd);
-    }
-
-    fn put(&mut self, counter: &mut Counter, program: usize, path: &str, bytes: &[u8]) {
-        let wish = Wish { create: true, exclusive: false, truncate: true };
-        if let Some(fd) = self.open_to_write(program, path, wish) {
-            if !bytes.is_empty() {
-                self.write(fd, 0, bytes);
-            }
-            self.close(counter, program, fd);
-        }
-    }
-
-    fn get(&mut self, counter: &mut Counter, program: usize, path: &str) {
-        if let Some(fd) = self.open_to_read(program, path) {
-            self.read(fd);
-            self.close(counter, program, fd);
-        }
-    }
-
-    fn names(&mut self, counter: &mut Counter, program: usize, act: &Act) {
-        let (who, kernel, model) = (self.caller(program), &mut self.kernel, &mut self.model);
-        let (done, wanted) = match *act {
-            Act::Truncate { path, .. } if model.drafts_of(PATHS[path]) > 0 => return,
-            Act::Truncate { path, size } => {
-                let done = kernel.truncate(&who, PATHS[path], size as u64);
-                (done, model.truncate(counter, PATHS[path], size))
-            }
-            Act::MakeDir { path } => {
-                let done = kernel.mkdir(&who, PATHS[path]);
-                (done, model.make(counter, PATHS[path], Thing::Dir))
-            }
-            Act::Symlink { path } => {
-                let target = format!("to {path}");
-                let done = kernel.symlink(&who, PATHS[path], &target);
-                (done, model.make(counter, PATHS[path], Thing::Link(target, None)))
-            }
-            Act::Link { from, .. } if model.drafts_of(PATHS[from]) > 0 => return,
-            Act::Link { from, to } => {
-                let done = kernel.link(&who, PATHS[from], PATHS[to]);
-                (done, model.link(counter, PATHS[from], PATHS[to]))
-            }
-            Act::Unlink { path } if model.linked_drafts_below(PATHS[path]) => return,
-            Act::Unlink { path } => {
-                let done = kernel.unlink(&who, PATHS[path]);
-                (done, model.unlink(counter, PATHS[path]))
-            }
-            Act::RemoveDir { path } => {
-                let done = kernel.rmdir(&who, PATHS[path]);
-                (done, model.rmdir(counter, PATHS[path]))
-            }
-            Act::Rename { from, to }
-                if model.linked_drafts_below(PATHS[from])
-                    || model.linked_drafts_below(PATHS[to]) =>
-            {
-                return;
-            }
-            Act::Rename { from, to } => {
-                let done = kernel.rename(&who, PATHS[from], PATHS[to]);
-                (done, model.rename(counter, PATHS[from], PATHS[to]))
-            }
-            _ => return,
-        };
-        assert_eq!(done, wanted, "{act:?}");
-    }
-
-    fn step(&mut self, counter: &mut Counter, step: usize, program: usize, act: &Act) {
-        match *act {
-            Act::OpenToWrite { path, create, exclusive, truncate } => {
-                let wish = Wish { create, exclusive, truncate };
-                self.open_to_write(program, PATHS[path], wish);
-            }
-            Act::OpenToRead { path } => {
-                self.open_to_read(program, PATHS[path]);
-            }
+        let mapping = |world: &Self, choice| world.choose(program, choice, |_, one| one.mapping);
+        Some(match *act {
             Act::Write { handle, at, length } => {
-                if let Some(fd) = self.handle(program, handle, true) {
-                    self.write(fd, at, &bytes_of(step, length));
-                }
+                Call::Write { fd: writer(self, handle)?, at, text: text_of(step, length) }
             }
-            Act::SetSize { handle, size } => {
-                if let Some(fd) = self.handle(program, handle, true) {
-                    self.kernel.set_size(&self.caller(program), fd, size as u64).unwrap();
-                    self.model.set_size(fd, size);
-                }
+            Act::SetSize { handle, size } => Call::SetSize { fd: writer(self, handle)?, size },
+            Act::SetMode { handle, mode } => {
+                Call::SetMode { fd: any(self, handle)?, mode: MODES[mode] }
             }
             Act::Read { handle } => {
-                if let Some(fd) = self.handle(program, handle, false) {
-                    self.read(fd);
-                }
+                // Who opened it to write only cannot read; what it has written is read by name.
+                let reads = |fd, one: &_| is_open(fd, one) && self.kernel.reads(fd);
+                Call::Read { fd: self.choose(program, handle, reads)? }
             }
-            Act::Close { handle } => {
-                if let Some(fd) = self.handle(program, handle, false) {
-                    self.close(counter, program, fd);
-                }
+            Act::Close { handle } => Call::Close { fd: any(self, handle)? },
+            Act::Reopen { handle, flags } => {
+                let flags = OpenFlags { exclusive: false, ..flags };
+                Call::Reopen { fd: any(self, handle)?, new: self.new_fd()?, flags }
             }
-            Act::Put { path, length } => {
-                self.put(counter, program, PATHS[path], &bytes_of(step, length));
+            Act::Duplicate { handle, to } => {
+                let fd = any(self, handle)?;
+                Call::Duplicate { fd, new: self.new_fd()?, to: to.unwrap_or(program) }
             }
-            Act::Get { path } => self.get(counter, program, PATHS[path]),
-            Act::Stat { path } => {
-                let found = self.kernel.stat(&self.caller(program), PATHS[path]);
-                let (dir, size) = match (found, self.model.stat(program, PATHS[path])) {
-                    (Ok(found), Ok((dir, size))) => ((found, dir), size),
-                    (found, wanted) => {
-                        return assert_eq!(found.err(), wanted.err(), "{act:?} {}", PATHS[path]);
-                    }
-                };
-                assert_eq!(dir.0.file_type == hearthfs_mount::FileType::Directory, dir.1);
-                assert_eq!(size.unwrap_or(dir.0.size), dir.0.size, "size of {}", PATHS[path]);
+            Act::Map { handle } => {
+                let fd = any(self, handle).filter(|fd| self.kernel.maps_through_cache(*fd))?;
+                Call::Map { fd, mapping: self.new_fd()? }
             }
-            Act::List { path } => {
-                let listed = self.kernel.list(&self.caller(program), PATHS[path]);
-                assert_eq!(listed, self.model.list(PATHS[path]), "{act:?}");
+            Act::Store { mapping: choice, at, length } => {
+                let mapping = mapping(self, choice)?;
+                let size = self.models.iter().map(|m| m.size_of(mapping)).min()?;
+                let at = at.checked_rem(size)?;
+                Call::Store { mapping, at, text: text_of(step, length.min(size - at)) }
             }
-            Act::Die => self.die(counter, program),
-            Act::Forget => self.kernel.forget(),
-            Act::Restart { orderly } => {
-                self.kernel.restart(orderly);
-                self.model.restart();
-            }
-            _ => self.names(counter, program, act),
-        }
+            Act::Unmap { mapping: choice } => Call::Unmap { mapping: mapping(self, choice)? },
+            Act::Lock { handle, kind } => Call::Lock { fd: any(self, handle)?, kind },
+            _ => return None,
+        })
     }
 
-    fn die(&mut self, counter: &mut Counter, program: usize) {
-        // What becomes of a file when one of two who write it is killed is another test's subject.
-        if self.model.shares(program) {
-            return;
-        }
-        self.programs[program].kill();
-        let who = self.caller(program);
-        for (fd, of, _) in self.model.handles() {
-            if of == program {
-                self.kernel.close(&who, fd).unwrap();
+    fn step(&mut self, step: usize, program: usize, act: &Act) {
+        let call = match *act {
+            Act::Put { path, length, mode } => {
+                return self.put(step, program, PATHS[path], length, mode);
             }
-        }
-        self.model.die(counter, program);
-        self.programs[program] = Program::start();
-    }
-
-    /// Closes everything and compares every path, as a program sees it that has nothing open.
-    fn compare(&mut self, counter: &mut Counter) {
-        for (fd, program, _) in self.model.handles() {
-            self.close(counter, program, fd);
-        }
-        let who = self.caller(0);
-        let mut tree = BTreeMap::new();
-        let mut dirs = vec![String::new()];
-        while let Some(dir) = dirs.pop() {
-            for name in self.kernel.list(&who, &dir).unwrap() {
-                let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
-                let found = self.kernel.stat(&who, &path).unwrap();
-                let thing = match found.file_type {
-                    hearthfs_mount::FileType::Directory => {
-                        dirs.push(path.clone());
-                        Thing::Dir
-                    }
-                    hearthfs_mount::FileType::Symlink => {
-                        let target = self.kernel.read_link(&who, &path).unwrap();
-                        Thing::Link(String::from_utf8(target).unwrap(), None)
-                    }
-                    _ => {
-                        let fd = self.next_fd;
-                        self.next_fd += 1;
-                        let flags = OpenFlags { read: true, ..OpenFlags::default() };
-                        self.kernel.open(&who, &path, fd, flags, false).unwrap();
-                        let bytes = self.kernel.read(fd).unwrap();
-                        self.kernel.close(&who, fd).unwrap();
-                        assert_eq!(found.size, bytes.len() as u64, "size of {path}");
-                        Thing::File(bytes, None)
-                    }
-                };
-                tree.insert(path, thing);
+            Act::Get { path } => return self.get(program, PATHS[path]),
+            Act::Die => return self.die(program),
+            Act::Forget => {
+                self.note("forget");
+                return self.kernel.forget();
             }
-        }
-        assert_eq!(tree, self.model.tree());
+            Act::Restart { orderly } => return self.restart(orderly),
+            Act::Open { path, flags, mode } => {
+                let Some(fd) = self.new_fd() else { return };
+                let mode = mode.map(|mode| MODES[mode]);
+                let exclusive = flags.exclusive && mode.is_some();
+                Call::Open { path: PATHS[path], fd, flags: OpenFlags { exclusive, ..flags }, mode }
+            }
+            Act::Truncate { path, size } => Call::Truncate { path: PATHS[path], size },
+            Act::ChangeMode { path, mode } => {
+                // Directories keep what lets programs go on; and a link has no mode of its own.
+                let path = PATHS[path];
+                let is_file = |model: &super::model::Model| model.is_file(program, path);
+                if !self.models.iter().all(is_file) {
+                    return;
+                }
+                Call::ChangeMode { path, mode: MODES[mode] }
+            }
+            Act::MakeDir { path, mode } => {
+                Call::MakeDir { path: PATHS[path], mode: DIR_MODES[mode] }
+            }
+            Act::Symlink { path } => Call::Symlink { path: PATHS[path] },
+            Act::Link { from, to } => Call::Link { from: PATHS[from], to: PATHS[to] },
+            Act::Unlink { path } => Call::Unlink { path: PATHS[path] },
+            Act::RemoveDir { path } => Call::RemoveDir { path: PATHS[path] },
+            Act::Rename { from, to } => Call::Rename { from: PATHS[from], to: PATHS[to] },
+            Act::Stat { path } => Call::Stat { path: PATHS[path] },
+            Act::List { path } => Call::List { path: PATHS[path] },
+            _ => match self.call_on_a_file(step, program, act) {
+                Some(call) => call,
+                None => return,
+            },
+        };
+        self.call(program, &call);
     }
 }
 
@@ -417,25 +359,6 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Acts that end what they begin: between two nodes only closed files count.
-fn any_whole_act() -> impl Strategy<Value = Act> {
-    any_act().prop_filter("it leaves nothing open", |act| {
-        matches!(
-            act,
-            Act::Put { .. }
-                | Act::Get { .. }
-                | Act::MakeDir { .. }
-                | Act::Symlink { .. }
-                | Act::Unlink { .. }
-                | Act::RemoveDir { .. }
-                | Act::Rename { .. }
-                | Act::Stat { .. }
-                | Act::List { .. }
-                | Act::Forget
-        )
-    })
-}
-
 proptest! {
     #![proptest_config(config(16))]
 
@@ -446,13 +369,49 @@ proptest! {
     ) {
         let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
         let mut world = World::new(&runtime, settings(dir.path(), None), passthrough);
-        let mut counter = Counter::default();
         for (step, (program, act)) in acts.iter().enumerate() {
-            world.step(&mut counter, step, *program, act);
+            world.step(step, *program, act);
         }
-        world.compare(&mut counter);
-        world.kernel.restart(false);
-        world.compare(&mut counter);
+        world.compare();
+        world.restart(false);
+        world.compare();
+    }
+}
+
+/// A file of another node that arrives, of one user, or the removal of what is there.
+#[derive(Clone, Debug)]
+struct News {
+    path: usize,
+    file: Option<(usize, usize, usize)>,
+    requests_before: u32,
+}
+
+fn any_news() -> impl Strategy<Value = News> {
+    let file = (any_size(), 0..PROGRAMS, 0..MODES.len());
+    (any_path(), prop::option::weighted(0.7, file), 0..6_u32)
+        .prop_map(|(path, file, requests_before)| News { path, file, requests_before })
+}
+
+proptest! {
+    #![proptest_config(config(12))]
+
+    #[test]
+    fn changes_of_another_node_come_between_any_two_requests(
+        passthrough in any::<bool>(),
+        acts in vec((0..PROGRAMS, any_act(), prop::option::weighted(0.2, any_news())), 1..120),
+    ) {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        let mut world = World::new(&runtime, settings(dir.path(), None), passthrough);
+        for (step, (program, act, news)) in acts.iter().enumerate() {
+            if let Some(News { path, file, requests_before }) = news {
+                let file = file.map(|(length, user, mode)| {
+                    (text_of(step, length), World::rights_of(user, MODES[mode]))
+                });
+                world.expect(PATHS[*path], file, *requests_before);
+            }
+            world.step(step, *program, act);
+        }
+        world.compare();
     }
 }
 
@@ -461,32 +420,33 @@ proptest! {
 
     #[test]
     fn two_nodes_come_to_the_same(
-        turns in vec((0..2_usize, vec((0..PROGRAMS, any_whole_act()), 1..12), prop::bool::weighted(0.3)), 1..10),
+        turns in vec((0..2_usize, vec((0..PROGRAMS, any_act_on_a_name()), 1..12), prop::bool::weighted(0.3)), 1..10),
     ) {
         let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
         let store = dir.path().join("store");
         std::fs::create_dir(&store).unwrap();
-        let mut counter = Counter::default();
         let mut nodes = [0, 1].map(|node| {
             let home = dir.path().join(format!("node{node}"));
             std::fs::create_dir(&home).unwrap();
             World::new(&runtime, settings(&home, Some(&store)), node == 0)
         });
-        let mut steps = 0;
+        let (mut steps, mut last) = (0, 0);
         for (node, acts, meet) in &turns {
             // Stamps are of milliseconds, and the order of changes is that of their stamps.
             runtime.block_on(crate::clock::sleep(Duration::from_millis(3)));
+            nodes[*node].models[0].count_on(last);
             for (program, act) in acts {
                 steps += 1;
-                nodes[*node].step(&mut counter, steps, *program, act);
+                nodes[*node].step(steps, *program, act);
             }
+            last = nodes[*node].models[0].count_on(last);
             if *meet {
                 settle(&mut nodes);
             }
         }
         settle(&mut nodes);
         for node in &mut nodes {
-            node.compare(&mut counter);
+            node.compare();
         }
     }
 }
@@ -495,18 +455,16 @@ proptest! {
 /// knows when it tells its own.
 fn settle(nodes: &mut [World<'_>; 2]) {
     let [one, two] = nodes;
-    let look = |world: &mut World<'_>| {
-        let who = world.caller(0);
-        assert_eq!(world.kernel.stat(&who, "no such name").err(), Some(Errno::ENOENT));
-    };
     one.kernel.drain();
-    let first = one.model.tell(&Registers::new());
-    look(two);
-    two.model.learn(&first);
+    let first = one.models[0].tell(&Registers::new());
+    two.look();
+    two.models[0].learn(&first);
     two.kernel.drain();
-    let second = two.model.tell(&first);
-    look(one);
-    one.model.learn(&second);
-    one.model.met();
-    two.model.met();
+    let second = two.models[0].tell(&first);
+    one.look();
+    one.models[0].learn(&second);
+    for node in nodes {
+        node.note("the nodes meet");
+        node.models[0].met();
+    }
 }

@@ -3,40 +3,8 @@
 use hearthfs_mount::{Caller, Errno, OpenFlags};
 
 use super::kernel::Kernel;
-use super::node::{node, runtime};
+use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
-
-const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
-    truncate: false,
-    append: false,
-    exclusive: false,
-    direct: false,
-};
-const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
-const REPLACE: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
-
-fn put(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
-    kernel.open(&program.caller(), path, 90, REPLACE, true).unwrap();
-    kernel.write(90, 0, bytes).unwrap();
-    kernel.close(&program.caller(), 90).unwrap();
-}
-
-fn get(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> Vec<u8> {
-    kernel.open(&program.caller(), path, 91, READ, false).unwrap();
-    let bytes = kernel.read(91).unwrap();
-    kernel.close(&program.caller(), 91).unwrap();
-    bytes
-}
-
-/// Runs a test with and without passthrough.
-fn in_both_modes(test: impl Fn(&mut Kernel<'_>)) {
-    for passthrough in [false, true] {
-        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
-        test(&mut Kernel::start(&runtime, node(&dir), passthrough));
-    }
-}
 
 #[test]
 fn a_file_is_written_through_any_of_its_names() {
@@ -307,7 +275,7 @@ fn who_comes_too_late_to_write_makes_no_file() {
                 put(kernel, &other, "file", b"other");
             };
             assert_eq!(kernel.open_late(&who, "file", flags, replace), Err(Errno::ESTALE));
-            let own = kernel.stat(&who, "file").unwrap();
+            let own = kernel.look_again(&who, "file").unwrap();
             assert_ne!(own.ino, kernel.stat(&other.caller(), "file").unwrap().ino, "its own");
             assert_eq!(kernel.stat(&other.caller(), "file").unwrap().size, 5);
             kernel.unlink(&who, "file").unwrap();

@@ -4,91 +4,22 @@ use std::collections::BTreeSet;
 
 use hearthfs_mount::Errno;
 
-use super::{Bytes, Counter, Done, Draft, Handle, Model, Thing, Wish};
+use super::{Done, Kind, Model, Of, Rights, Text, Thing, What};
 use crate::daemon::tests::kernel::Fd;
+use crate::daemon::tests::users::W;
 
 impl Model {
-    /// Rules 1, 2 and 5.
-    pub(in crate::daemon::tests) fn open_to_write(
-        &mut self,
-        program: usize,
-        path: &str,
-        fd: Fd,
-        wish: Wish,
-    ) -> Done {
-        self.walk(path)?;
-        let published = self.published(path);
-        let taken = self.is_taken(path);
-        match &published {
-            _ if !taken && !wish.create => return Err(Errno::ENOENT),
-            _ if taken && wish.create && wish.exclusive => return Err(Errno::EEXIST),
-            Some(Thing::Dir) => return Err(Errno::EISDIR),
-            Some(Thing::Link(..)) => return Err(Errno::ENXIO),
-            _ => {}
-        }
-        let admits = |draft: &Draft| !wish.truncate || draft.members.contains(&program);
-        let open = self.drafts_at(path).filter(|(_, draft)| admits(draft)).map(|(id, _)| id).last();
-        let id = if let Some(id) = open {
-            let draft = self.drafts.get_mut(&id).unwrap();
-            if wish.truncate && !draft.bytes.is_empty() {
-                (draft.bytes, draft.fresh, draft.wrote) = (Vec::new(), true, true);
-            }
-            id
-        } else {
-            self.begin(path, published, wish)
-        };
-        let draft = self.drafts.get_mut(&id).unwrap();
-        draft.writers += 1;
-        draft.members.insert(program);
-        self.handles.insert(fd, Handle { program, write: true, bytes: Bytes::Draft(id) });
-        Ok(())
+    fn draft_of(&self, fd: Fd) -> Option<usize> {
+        let file = &self.files[&self.descriptors[&fd].file];
+        if let Of::Draft(id) = file.of { Some(id) } else { None }
     }
 
-    pub(super) fn begin(&mut self, path: &str, published: Option<Thing>, wish: Wish) -> usize {
-        let was_empty = matches!(&published, Some(Thing::File(bytes, _)) if bytes.is_empty());
-        let (base, group) = match published {
-            Some(Thing::File(bytes, group)) => (Some(bytes), group),
-            _ => (None, None),
-        };
-        let draft = Draft {
-            name: Some(path.to_owned()),
-            fresh: base.is_none() || (wish.truncate && !was_empty),
-            bytes: base.filter(|_| !wish.truncate).unwrap_or_default(),
-            members: BTreeSet::new(),
-            writers: 0,
-            wrote: false,
-            closed_once: false,
-            group,
-        };
-        self.next_draft += 1;
-        self.drafts.insert(self.next_draft, draft);
-        self.next_draft
-    }
-
-    /// Rule 3.
-    pub(in crate::daemon::tests) fn open_to_read(
-        &mut self,
-        program: usize,
-        path: &str,
-        fd: Fd,
-    ) -> Done {
-        self.walk(path)?;
-        let own = self.drafts_at(path).filter(|(_, d)| d.members.contains(&program)).last();
-        let bytes = match (own, self.published(path)) {
-            (Some((id, _)), _) => Bytes::Draft(id),
-            (None, Some(Thing::File(bytes, _))) => Bytes::Version(bytes),
-            (None, Some(Thing::Dir)) => return Err(Errno::EISDIR),
-            (None, Some(Thing::Link(..))) => return Err(Errno::ENXIO),
-            (None, None) => return Err(Errno::ENOENT),
-        };
-        self.handles.insert(fd, Handle { program, write: false, bytes });
-        Ok(())
-    }
-
-    pub(in crate::daemon::tests) fn write(&mut self, fd: Fd, at: usize, new: &[u8]) {
-        let Bytes::Draft(id) = self.handles[&fd].bytes else { return };
+    pub(super) fn write(&mut self, fd: Fd, at: usize, new: &[u8]) {
+        let append = self.files[&self.descriptors[&fd].file].append;
+        let Some(id) = self.draft_of(fd) else { return };
         let draft = self.drafts.get_mut(&id).unwrap();
         draft.wrote = true;
+        let at = if append { draft.bytes.len() } else { at };
         let end = at + new.len();
         if draft.bytes.len() < end {
             draft.bytes.resize(end, 0);
@@ -96,8 +27,8 @@ impl Model {
         draft.bytes[at..end].copy_from_slice(new);
     }
 
-    pub(in crate::daemon::tests) fn set_size(&mut self, fd: Fd, size: usize) {
-        let Bytes::Draft(id) = self.handles[&fd].bytes else { return };
+    pub(super) fn set_size(&mut self, fd: Fd, size: usize) {
+        let Some(id) = self.draft_of(fd) else { return };
         let draft = self.drafts.get_mut(&id).unwrap();
         if draft.bytes.len() != size {
             draft.wrote = true;
@@ -105,125 +36,257 @@ impl Model {
         }
     }
 
-    pub(in crate::daemon::tests) fn read(&self, fd: Fd) -> Vec<u8> {
-        match &self.handles[&fd].bytes {
-            Bytes::Draft(id) => self.drafts[id].bytes.clone(),
-            Bytes::Version(bytes) => bytes.clone(),
+    pub(super) fn read(&self, fd: Fd) -> Text {
+        match &self.files[&self.descriptors[&fd].file].of {
+            Of::Draft(id) => Text(self.drafts[id].bytes.clone()),
+            Of::Version { text, .. } => text.clone(),
         }
     }
 
-    pub(in crate::daemon::tests) fn handles(&self) -> Vec<(Fd, usize, bool)> {
-        self.handles.iter().map(|(fd, handle)| (*fd, handle.program, handle.write)).collect()
+    /// Returns how many bytes a descriptor can read.
+    pub(in crate::daemon::tests) fn size_of(&self, fd: Fd) -> usize {
+        self.read(fd).0.len()
     }
 
-    /// Rule 4: the close of the last descriptor that can write publishes.
-    pub(in crate::daemon::tests) fn close(&mut self, counter: &mut Counter, fd: Fd) {
-        let Some(handle) = self.handles.remove(&fd) else { return };
-        let Bytes::Draft(id) = handle.bytes else { return };
-        if handle.write {
-            let draft = self.drafts.get_mut(&id).unwrap();
-            (draft.writers, draft.closed_once) = (draft.writers - 1, true);
-            if draft.writers == 0 {
-                self.publish(counter, id);
-            }
-        }
+    /// Reports whether a name leads a program to a file.
+    pub(in crate::daemon::tests) fn is_file(&self, program: usize, path: &str) -> bool {
+        self.view(program, path).is_some_and(|view| view.kind == Kind::File)
     }
 
-    pub(super) fn publish(&mut self, counter: &mut Counter, id: usize) {
-        let draft = self.drafts[&id].clone();
-        if let Some(name) = &draft.name
-            && (draft.wrote || draft.fresh)
+    /// Reports whether a descriptor can write.
+    pub(in crate::daemon::tests) fn writes(&self, fd: Fd) -> bool {
+        self.files[&self.descriptors[&fd].file].write
+    }
+
+    /// Rules 4 and 10: the close of the last descriptor that can write, by the processes that opened them, publishes.
+    /// What is written after that, by a descriptor or mapping that was left, is published at its own end.
+    pub(super) fn close(&mut self, fd: Fd) {
+        let descriptor = self.descriptors.remove(&fd).unwrap();
+        let number = descriptor.file;
+        let held = self.descriptors.values().any(|other| other.file == number);
+        let file = self.files.get_mut(&number).unwrap();
+        file.closed |= file.opener == descriptor.program && !descriptor.mapping;
+        let (closed, writes) = (file.closed, file.write);
+        if let Of::Draft(id) = file.of
+            && writes
         {
-            let same =
-                |thing: &Thing| matches!(thing, Thing::File(_, group) if *group == draft.group);
-            let mut names = vec![name.clone()];
-            if draft.group.is_some() {
-                let others =
-                    self.live_below("").filter(|(path, thing)| same(thing) && *path != name);
-                names.extend(others.map(|(path, _)| path.clone()));
+            if closed && (!descriptor.mapping || !held) {
+                self.drafts.get_mut(&id).unwrap().closed_once = true;
+                if !self.is_open(id) {
+                    self.publish(id, Some(descriptor.program));
+                }
             }
-            for name in names {
-                self.put(counter, &name, Thing::File(draft.bytes.clone(), draft.group));
+            if !held {
+                self.files.remove(&number);
+                if self.writers(id).next().is_none() {
+                    self.end(id);
+                }
             }
+        } else if !held {
+            self.files.remove(&number);
         }
-        self.end(id);
+        self.tidy_locks();
     }
 
-    /// Takes a draft out of its name; who has it open for reading goes on.
+    /// Publishes what a draft has that is not published yet.
+    pub(super) fn publish(&mut self, id: usize, closer: Option<usize>) {
+        let draft = self.drafts[&id].clone();
+        let Some(name) = &draft.name else { return };
+        if !(draft.wrote || draft.fresh || draft.changed) {
+            return;
+        }
+        // P14: a writer whose name has got a file that it may not write succeeds, and that file stays.
+        if let Some(there) = self.published(name)
+            && draft.base != Some(there.put)
+        {
+            let may = closer.is_some_and(|program| self.users[program].may(W, there.rights));
+            if there.what == What::Dir || !may {
+                self.drafts.get_mut(&id).unwrap().name = None;
+                return;
+            }
+        }
+        let mut names = vec![name.clone()];
+        if draft.group.is_some() {
+            let others = self
+                .live_below("")
+                .filter(|(path, thing)| thing.group == draft.group && *path != name);
+            names.extend(others.map(|(path, _)| path.clone()));
+        }
+        let what = What::File(Text(draft.bytes.clone()));
+        let put = self.next();
+        let thing = Thing { what, rights: draft.rights, group: draft.group, put };
+        for name in names {
+            self.put(&name, thing.clone());
+        }
+        let draft = self.drafts.get_mut(&id).unwrap();
+        (draft.wrote, draft.fresh, draft.changed) = (false, false, false);
+        (draft.began, draft.base) = (Some(put), Some(put));
+    }
+
+    /// Ends a draft that nobody can write any more; who has it open for reading goes on.
     pub(super) fn end(&mut self, id: usize) {
-        let bytes = match self.drafts.remove(&id) {
-            Some(draft) => draft.bytes,
-            None => return,
-        };
-        for handle in self.handles.values_mut() {
-            if matches!(handle.bytes, Bytes::Draft(of) if of == id) {
-                handle.bytes = Bytes::Version(bytes.clone());
-            }
+        let Some(draft) = self.drafts.remove(&id) else { return };
+        let saved = !draft.wrote && !draft.fresh;
+        let put = draft.base.filter(|_| saved && draft.name.is_some()).unwrap_or(0);
+        let text = Text(draft.bytes);
+        let of = Of::Version { text, rights: draft.rights, put };
+        for file in self.files.values_mut().filter(|file| file.of == Of::Draft(id)) {
+            file.of = of.clone();
         }
     }
 
-    /// Reports whether a program shares a draft with another, by an open descriptor of each.
+    fn written_by(&self, who: impl Fn(usize) -> bool) -> BTreeSet<usize> {
+        let files = self.files.values().filter(|file| file.write && who(file.opener));
+        files.filter_map(|file| if let Of::Draft(id) = file.of { Some(id) } else { None }).collect()
+    }
+
+    /// Reports whether a program shares what it writes with another, or an open file.
     pub(in crate::daemon::tests) fn shares(&self, program: usize) -> bool {
         let mine: BTreeSet<usize> = self.written_by(|of| of == program);
+        let shared = |number: &Fd, file: &super::File| {
+            let held = self.descriptors.values().filter(|one| one.file == *number);
+            let own = held.clone().filter(|one| one.program == program && !one.mapping).count();
+            let others = held.count() - own;
+            (file.opener == program && others > 0) || (file.opener != program && own > 0) || own > 1
+        };
         !mine.is_disjoint(&self.written_by(|of| of != program))
-    }
-
-    pub(super) fn written_by(&self, who: impl Fn(usize) -> bool) -> BTreeSet<usize> {
-        let handles = self.handles.values().filter(|handle| handle.write && who(handle.program));
-        handles
-            .filter_map(|handle| if let Bytes::Draft(id) = handle.bytes { Some(id) } else { None })
-            .collect()
+            || self.files.iter().any(|(number, file)| shared(number, file))
     }
 
     /// P2: what a program had open for writing when it was killed is not published.
-    pub(in crate::daemon::tests) fn die(&mut self, counter: &mut Counter, program: usize) {
+    pub(in crate::daemon::tests) fn die(&mut self, program: usize) {
         for id in self.written_by(|of| of == program) {
             let draft = &self.drafts[&id];
             // What somebody closed before stands, as long as nothing was written.
-            if draft.wrote || !draft.closed_once {
-                self.end(id);
-            } else {
-                self.publish(counter, id);
+            if !draft.wrote && draft.closed_once {
+                self.publish(id, Some(program));
             }
+            self.end(id);
         }
-        self.handles.retain(|_, handle| handle.program != program);
+        self.files.retain(|_, file| file.opener != program);
+        self.descriptors.retain(|_, descriptor| descriptor.program != program);
         // Who comes next under its number is another process.
         for draft in self.drafts.values_mut() {
             draft.members.remove(&program);
         }
+        self.tidy_locks();
     }
 
-    pub(in crate::daemon::tests) fn truncate(
-        &mut self,
-        counter: &mut Counter,
-        path: &str,
-        size: usize,
-    ) -> Done {
-        self.walk(path)?;
-        match self.published(path) {
-            Some(Thing::File(mut bytes, group)) => {
-                if bytes.len() == size {
-                    return Ok(());
-                }
-                bytes.resize(size, 0);
-                let draft = Draft {
-                    name: Some(path.to_owned()),
-                    bytes,
-                    members: BTreeSet::new(),
-                    writers: 0,
-                    fresh: true,
-                    wrote: true,
-                    closed_once: true,
-                    group,
-                };
-                self.next_draft += 1;
-                self.drafts.insert(self.next_draft, draft);
-                self.publish(counter, self.next_draft);
-                Ok(())
-            }
-            Some(Thing::Dir) => Err(Errno::EISDIR),
-            Some(Thing::Link(..)) => Err(Errno::EINVAL),
-            None => Err(Errno::ENOENT),
+    /// Rule 5: it is published at once.
+    pub(super) fn truncate(&mut self, program: usize, path: &str, size: usize) -> Done {
+        self.walk(program, path)?;
+        let view = self.view(program, path).ok_or(Errno::ENOENT)?;
+        match view.kind {
+            Kind::Dir => return Err(Errno::EISDIR),
+            Kind::Link => return Err(Errno::EINVAL),
+            Kind::File => self.permit(program, view.rights, W)?,
         }
+        let Some(thing) = self.published(path) else { return Ok(()) };
+        let mut text = thing.text().cloned().unwrap_or_default();
+        if text.0.len() != size {
+            text.0.resize(size, 0);
+            let id = self.begin(Some(path), Some(thing), view.rights, false, false);
+            let draft = self.drafts.get_mut(&id).unwrap();
+            (draft.bytes, draft.wrote) = (text.0, true);
+            self.publish(id, Some(program));
+            self.end(id);
+        }
+        Ok(())
+    }
+
+    /// P14, P15: a change of the mode by name is done to what the name has.
+    pub(super) fn set_mode(&mut self, program: usize, path: &str, mode: u32) -> Done {
+        self.walk(program, path)?;
+        let view = self.view(program, path).ok_or(Errno::ENOENT)?;
+        if !self.users[program].owns(view.rights) {
+            return Err(Errno::EPERM);
+        }
+        let put = match view.draft {
+            Some(id) => self.drafts[&id].began,
+            None => self.published(path).map(|thing| thing.put),
+        };
+        if view.kind == Kind::Dir && put == Some(0) {
+            let put = self.next();
+            let rights = Rights { mode, ..view.rights };
+            self.put(path, Thing { what: What::Dir, rights, group: None, put });
+            return Ok(());
+        }
+        self.change_mode(put, view.draft, mode);
+        Ok(())
+    }
+
+    /// P14: a change of the mode through a descriptor is done to the file that it is of.
+    pub(super) fn set_mode_of(&mut self, program: usize, fd: Fd, mode: u32) -> Done {
+        let (put, draft, rights) = match &self.files[&self.descriptors[&fd].file].of {
+            Of::Draft(id) => (self.drafts[id].began, Some(*id), self.drafts[id].rights),
+            Of::Version { put, rights, .. } => (Some(*put), None, *rights),
+        };
+        if !self.users[program].owns(rights) {
+            return Err(Errno::EPERM);
+        }
+        self.change_mode(put, draft, mode);
+        Ok(())
+    }
+
+    fn change_mode(&mut self, put: Option<u64>, draft: Option<usize>, mode: u32) {
+        let put = put.filter(|put| *put != 0);
+        let has = |thing: &Option<Thing>| thing.as_ref().map(|thing| thing.put) == put;
+        let paths: Vec<String> = self
+            .registers
+            .iter()
+            .filter(|(_, (_, thing))| put.is_some() && has(thing))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in &paths {
+            let number = self.next();
+            let (changed, thing) = self.registers.get_mut(path).unwrap();
+            *changed = number;
+            thing.as_mut().unwrap().rights.mode = mode;
+        }
+        for (id, other) in &mut self.drafts {
+            let same = !paths.is_empty() && other.began == put && other.name.is_some();
+            if same || draft == Some(*id) {
+                other.changed |= paths.is_empty() && other.rights.mode != mode;
+                other.rights.mode = mode;
+            }
+        }
+        for file in self.files.values_mut() {
+            if let Of::Version { rights, put: of, .. } = &mut file.of
+                && put == Some(*of)
+            {
+                rights.mode = mode;
+            }
+        }
+    }
+
+    /// Takes its name from what a descriptor writes.
+    pub(in crate::daemon::tests) fn lose_name(&mut self, fd: Fd) {
+        let draft = self.draft_of(fd).and_then(|id| self.drafts.get_mut(&id));
+        if let Some(draft) = draft {
+            draft.name = None;
+        }
+    }
+
+    /// Reports whether a file may arrive under a name without a word on directories.
+    pub(in crate::daemon::tests) fn admits(&self, path: &str) -> bool {
+        let dir = super::parent(path);
+        let made = self.registers.get(dir).is_some_and(|(_, thing)| thing.is_some());
+        let is_dir = |thing: Thing| thing.what == What::Dir;
+        (dir.is_empty() || made)
+            && self.published(dir).is_some_and(is_dir)
+            && !self.published(path).is_some_and(is_dir)
+            && self.live_below(path).next().is_none()
+    }
+
+    /// What has arrived from another node under a name.
+    pub(in crate::daemon::tests) fn arrive(
+        &mut self,
+        path: &str,
+        what: Option<(Text, Rights)>,
+        put: u64,
+    ) {
+        let thing =
+            what.map(|(text, rights)| Thing { what: What::File(text), rights, group: None, put });
+        self.registers.insert(path.to_owned(), (put, thing));
     }
 }

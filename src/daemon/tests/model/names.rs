@@ -4,164 +4,183 @@ use std::collections::BTreeSet;
 
 use hearthfs_mount::Errno;
 
-use super::{Counter, Done, Model, Thing, is_below, moved};
+use super::{Done, Kind, Model, Seen, Shown, Thing, View, What, is_below, moved, parent};
+use crate::daemon::tests::users::{R, SETGID, W};
 
 impl Model {
-    pub(in crate::daemon::tests) fn make(
-        &mut self,
-        counter: &mut Counter,
-        path: &str,
-        thing: Thing,
-    ) -> Done {
-        self.walk(path)?;
-        if self.is_taken(path) {
+    pub(super) fn make(&mut self, program: usize, path: &str, what: What, mode: u32) -> Done {
+        self.walk(program, path)?;
+        if self.view(program, path).is_some() {
             return Err(Errno::EEXIST);
         }
-        self.put(counter, path, thing);
+        self.permit_change(program, path)?;
+        let mut rights = self.rights_for_new(program, path, mode);
+        if what == What::Dir {
+            rights.mode |= self.rights_of_dir(parent(path)).mode & SETGID;
+        }
+        let put = self.next();
+        self.put(path, Thing { what, rights, group: None, put });
         Ok(())
     }
 
-    pub(in crate::daemon::tests) fn link(
-        &mut self,
-        counter: &mut Counter,
-        from: &str,
-        to: &str,
-    ) -> Done {
-        self.walk(from)?;
-        if !self.is_taken(from) {
-            return Err(Errno::ENOENT);
-        }
-        self.walk(to)?;
-        if self.is_taken(to) {
+    pub(super) fn link(&mut self, program: usize, from: &str, to: &str) -> Done {
+        self.walk(program, from)?;
+        let view = self.view(program, from).ok_or(Errno::ENOENT)?;
+        self.walk(program, to)?;
+        if self.view(program, to).is_some() {
             return Err(Errno::EEXIST);
         }
-        match self.published(from) {
-            Some(Thing::File(bytes, group)) => {
-                let group = group.unwrap_or_else(|| {
-                    let group = counter.next();
-                    self.put(counter, from, Thing::File(bytes.clone(), Some(group)));
-                    group
-                });
-                self.put(counter, to, Thing::File(bytes, Some(group)));
-                Ok(())
-            }
-            Some(Thing::Link(target, group)) => {
-                let group = group.unwrap_or_else(|| {
-                    let group = counter.next();
-                    self.put(counter, from, Thing::Link(target.clone(), Some(group)));
-                    group
-                });
-                self.put(counter, to, Thing::Link(target, Some(group)));
-                Ok(())
-            }
-            Some(Thing::Dir) | None => Err(Errno::EPERM),
+        self.permit_change(program, to)?;
+        let thing = self.published(from).filter(|_| view.kind != Kind::Dir && view.draft.is_none());
+        // A file that is not published yet has nothing that a second name could lead to.
+        let mut thing = thing.ok_or(Errno::EPERM)?;
+        if thing.group.is_none() {
+            thing.group = Some(self.next());
+            self.put(from, thing.clone());
         }
+        self.put(to, thing);
+        if let Some(table) = self.tables.get(from).copied() {
+            self.tables.insert(to.to_owned(), table);
+        }
+        Ok(())
     }
 
-    pub(super) fn detach(&mut self, path: &str) {
+    fn detach(&mut self, path: &str) {
         for draft in self.drafts.values_mut().filter(|d| d.name.as_deref() == Some(path)) {
             draft.name = None;
         }
     }
 
-    pub(in crate::daemon::tests) fn unlink(&mut self, counter: &mut Counter, path: &str) -> Done {
-        self.walk(path)?;
-        match self.published(path) {
-            Some(Thing::Dir) => return Err(Errno::EISDIR),
-            Some(_) => self.remove(counter, path),
-            None if self.is_taken(path) => {}
-            None => return Err(Errno::ENOENT),
+    /// Checks that a program may take away what it finds under a name.
+    fn may_delete(&self, program: usize, path: &str, view: &View, is_dir: bool) -> Done {
+        self.permit_change(program, path)?;
+        let (user, dir) = (self.users[program], self.rights_of_dir(parent(path)));
+        let there = self.published(path).map(|thing| thing.rights);
+        if user.sticks(dir, view.rights) || there.is_some_and(|there| user.sticks(dir, there)) {
+            return Err(Errno::EPERM);
+        }
+        match (is_dir, view.kind == Kind::Dir) {
+            (true, false) => Err(Errno::ENOTDIR),
+            (false, true) => Err(Errno::EISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn unlink(&mut self, program: usize, path: &str) -> Done {
+        self.walk(program, path)?;
+        let view = self.view(program, path).ok_or(Errno::ENOENT)?;
+        self.may_delete(program, path, &view, false)?;
+        if self.published(path).is_some() {
+            self.remove(path);
         }
         self.detach(path);
+        self.tables.remove(path);
         Ok(())
     }
 
-    pub(super) fn is_empty_dir(&self, path: &str) -> bool {
+    fn is_empty_dir(&self, path: &str) -> bool {
         self.live_below(path).next().is_none() && !self.drafts_below(path)
     }
 
-    pub(in crate::daemon::tests) fn rmdir(&mut self, counter: &mut Counter, path: &str) -> Done {
-        self.walk(path)?;
-        match self.published(path) {
-            Some(Thing::Dir) if !self.is_empty_dir(path) => Err(Errno::ENOTEMPTY),
-            Some(Thing::Dir) => {
-                self.remove(counter, path);
-                Ok(())
-            }
-            None if !self.is_taken(path) => Err(Errno::ENOENT),
-            _ => Err(Errno::ENOTDIR),
+    pub(super) fn rmdir(&mut self, program: usize, path: &str) -> Done {
+        self.walk(program, path)?;
+        let view = self.view(program, path).ok_or(Errno::ENOENT)?;
+        self.may_delete(program, path, &view, true)?;
+        if !self.is_empty_dir(path) {
+            return Err(Errno::ENOTEMPTY);
         }
+        self.remove(path);
+        Ok(())
+    }
+
+    fn is_same_file(&self, program: usize, from: &str, to: &str) -> bool {
+        let group = |path| self.published(path).and_then(|thing: Thing| thing.group);
+        let draft = |path| self.view(program, path).and_then(|view| view.draft);
+        from == to
+            || (group(from).is_some() && group(from) == group(to) && draft(from) == draft(to))
     }
 
     /// Rule 6.
-    pub(in crate::daemon::tests) fn rename(
-        &mut self,
-        counter: &mut Counter,
-        from: &str,
-        to: &str,
-    ) -> Done {
-        self.walk(from)?;
-        self.walk(to)?;
-        let (source, target) = (self.published(from), self.published(to));
-        if !self.is_taken(from) {
-            return Err(Errno::ENOENT);
-        }
+    pub(super) fn rename(&mut self, program: usize, from: &str, to: &str) -> Done {
+        self.walk(program, from)?;
+        self.walk(program, to)?;
+        let view = self.view(program, from).ok_or(Errno::ENOENT)?;
+        let target = self.view(program, to);
         if is_below(to, from) {
             return Err(Errno::EINVAL);
         }
-        let group = |thing: &Option<Thing>| match thing {
-            Some(Thing::File(_, group) | Thing::Link(_, group)) => *group,
-            _ => None,
-        };
-        if from == to || (group(&source).is_some() && group(&source) == group(&target)) {
+        if is_below(from, to) {
+            return Err(Errno::ENOTEMPTY);
+        }
+        if self.is_same_file(program, from, to) {
             return Ok(());
         }
-        let (source_dir, target_dir) = (source == Some(Thing::Dir), target == Some(Thing::Dir));
-        match (source_dir, target_dir) {
-            (true, false) if self.is_taken(to) => return Err(Errno::ENOTDIR),
-            (false, true) => return Err(Errno::EISDIR),
-            (true, true) if !self.is_empty_dir(to) => return Err(Errno::ENOTEMPTY),
-            _ => {}
+        let is_dir = view.kind == Kind::Dir;
+        self.may_delete(program, from, &view, is_dir)?;
+        match &target {
+            Some(target) => self.may_delete(program, to, target, is_dir)?,
+            None => self.permit_change(program, to)?,
         }
+        if is_dir && parent(from) != parent(to) {
+            self.permit(program, view.rights, W)?;
+        }
+        if is_dir && target.is_some() && !self.is_empty_dir(to) {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.carry_out(from, to);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, from: &str, to: &str) {
+        let (source, target) = (self.published(from), self.published(to));
         self.detach(to);
         let waits = source.is_none();
         if let Some(thing) = source {
             let mut all = vec![(from.to_owned(), thing)];
             all.extend(self.live_below(from).map(|(path, thing)| (path.clone(), thing.clone())));
             for (path, _) in &all {
-                self.remove(counter, path);
+                self.remove(path);
             }
-            for (path, thing) in all {
-                self.put(counter, &moved(&path, from, to), thing);
+            for (path, mut thing) in all {
+                if thing.put == 0 {
+                    thing.put = self.next();
+                }
+                self.put(&moved(&path, from, to), thing);
             }
             // The directory of an implied one that has just been emptied stays, but not below itself.
             let stale: Vec<String> = self.live_below(from).map(|(path, _)| path.clone()).collect();
             for path in stale.iter().map(String::as_str).chain([from]) {
-                self.registers.insert(path.to_owned(), (counter.next(), None));
+                let number = self.next();
+                self.registers.insert(path.to_owned(), (number, None));
             }
         }
         for draft in self.drafts.values_mut() {
             if let Some(name) = &mut draft.name
                 && (name == from || is_below(name, from))
             {
+                let itself = name == from;
                 *name = moved(name, from, to);
-                draft.fresh |= waits;
+                if waits && itself {
+                    // It replaces what is published there once it is closed, and is another file.
+                    draft.fresh = true;
+                    (draft.began, draft.base) = (None, target.as_ref().map(|thing| thing.put));
+                }
             }
         }
-        Ok(())
+        self.move_locks(from, to);
     }
 
-    pub(in crate::daemon::tests) fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+    pub(super) fn list(&self, program: usize, path: &str) -> Result<Vec<String>, Errno> {
         if !path.is_empty() {
-            self.walk(path)?;
-            match self.published(path) {
-                Some(Thing::Dir) => {}
-                None if !self.is_taken(path) => return Err(Errno::ENOENT),
-                _ => return Err(Errno::ENOTDIR),
+            self.walk(program, path)?;
+            match self.view(program, path) {
+                Some(View { kind: Kind::Dir, .. }) => {}
+                Some(_) => return Err(Errno::ENOTDIR),
+                None => return Err(Errno::ENOENT),
             }
         }
-        let private = self.drafts.values().filter_map(|d| d.name.as_ref());
-        let all = self.live_below(path).map(|(path, _)| path).chain(private);
+        self.permit(program, self.rights_of_dir(path), R)?;
+        let all = self.live_below(path).map(|(path, _)| path).chain(self.private_names());
         let rests = all.filter(|name| is_below(name, path)).map(|name| {
             let rest = if path.is_empty() { name } else { &name[path.len() + 1..] };
             rest.split('/').next().unwrap_or_default().to_owned()
@@ -170,23 +189,9 @@ impl Model {
         Ok(names.into_iter().collect())
     }
 
-    /// Returns what `stat` must find: kind and, where it is certain, size.
-    pub(in crate::daemon::tests) fn stat(
-        &self,
-        program: usize,
-        path: &str,
-    ) -> Result<(bool, Option<u64>), Errno> {
-        self.walk(path)?;
-        let own = self.drafts_at(path).filter(|(_, d)| d.members.contains(&program)).last();
-        if let Some((_, draft)) = own {
-            return Ok((false, Some(draft.bytes.len() as u64)));
-        }
-        match self.published(path) {
-            Some(Thing::Dir) => Ok((true, None)),
-            Some(Thing::File(bytes, _)) => Ok((false, Some(bytes.len() as u64))),
-            Some(Thing::Link(..)) => Ok((false, None)),
-            None if self.is_taken(path) => Ok((false, None)),
-            None => Err(Errno::ENOENT),
-        }
+    pub(super) fn stat(&self, program: usize, path: &str) -> Seen {
+        self.walk(program, path)?;
+        let view = self.view(program, path).ok_or(Errno::ENOENT)?;
+        Ok(Shown::Attrs(view.kind, view.rights, view.size))
     }
 }

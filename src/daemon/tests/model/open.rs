@@ -1,0 +1,281 @@
+//! Opening files: by a name, and through `/proc/self/fd`.
+
+use std::collections::BTreeSet;
+
+use hearthfs_mount::{Errno, OpenFlags};
+
+use super::{
+    Call, Descriptor, Done, Draft, File, Kind, Model, Of, Rights, Text, Thing, View, What, parent,
+    wants,
+};
+use crate::daemon::tests::kernel::Fd;
+use crate::daemon::tests::users::SETGID;
+
+/// The most drafts of one name: which of them a writer joins is said for the newest only (rule 2).
+const DRAFTS_MAX: usize = 2;
+
+impl Model {
+    /// Returns the rights of what a program makes.
+    pub(super) fn rights_for_new(&self, program: usize, path: &str, mode: u32) -> Rights {
+        let (user, dir) = (self.users[program], self.rights_of_dir(parent(path)));
+        let gid = if dir.mode & SETGID == 0 { user.gid } else { dir.gid };
+        Rights { uid: user.uid, gid, mode }
+    }
+
+    fn add(&mut self, program: usize, fd: Fd, flags: OpenFlags, of: Of, table: u64, aside: bool) {
+        let file = File {
+            opener: program,
+            write: flags.write,
+            append: flags.append,
+            of,
+            closed: false,
+            aside,
+            table,
+            lock: None,
+        };
+        self.files.insert(fd, file);
+        self.descriptors.insert(fd, Descriptor { program, file: fd, mapping: false });
+    }
+
+    /// Rules 1, 2, 3 and 5.
+    pub(super) fn open(
+        &mut self,
+        program: usize,
+        path: &str,
+        fd: Fd,
+        flags: OpenFlags,
+        mode: Option<u32>,
+    ) -> Done {
+        self.walk(program, path)?;
+        let Some(view) = self.view(program, path) else {
+            let mode = mode.ok_or(Errno::ENOENT)?;
+            self.permit_change(program, path)?;
+            let rights = self.rights_for_new(program, path, mode);
+            self.create(program, path, fd, flags, rights);
+            return Ok(());
+        };
+        if mode.is_some() && flags.exclusive {
+            return Err(Errno::EEXIST);
+        }
+        if view.kind == Kind::Dir {
+            return Err(Errno::EISDIR);
+        }
+        self.permit(program, view.rights, wants(flags))?;
+        if view.kind == Kind::Link {
+            return Err(Errno::ENXIO);
+        }
+        let of = if flags.write {
+            let id = self.draft_to_write(program, path, &view, flags)?;
+            Of::Draft(id)
+        } else {
+            match (view.draft, self.published(path)) {
+                (Some(id), _) if self.drafts[&id].members.contains(&program) => Of::Draft(id),
+                (None, Some(thing)) => version_of(&thing),
+                // It waits for the first publish, in vain.
+                _ => return Err(Errno::ENOENT),
+            }
+        };
+        let table = self.table_of(path);
+        self.add(program, fd, flags, of, table, false);
+        Ok(())
+    }
+
+    fn create(&mut self, program: usize, path: &str, fd: Fd, flags: OpenFlags, rights: Rights) {
+        let of = if flags.write {
+            let id = self.begin(Some(path), None, rights, true, flags.truncate);
+            self.drafts.get_mut(&id).unwrap().members.insert(program);
+            Of::Draft(id)
+        } else {
+            let what = What::File(Text::default());
+            let thing = Thing { what, rights, group: None, put: self.next() };
+            self.put(path, thing.clone());
+            version_of(&thing)
+        };
+        let table = self.table_of(path);
+        self.add(program, fd, flags, of, table, false);
+    }
+
+    /// Finds or begins the draft that an open for writing is of.
+    fn draft_to_write(
+        &mut self,
+        program: usize,
+        path: &str,
+        view: &View,
+        flags: OpenFlags,
+    ) -> Result<usize, Errno> {
+        let joins = |id: &usize| {
+            let member = self.drafts[id].members.contains(&program);
+            self.concerns(*id, path) && (!flags.truncate || member)
+        };
+        let joined = self.drafts_at(path).map(|(id, _)| id).filter(joins).last();
+        let id = if let Some(id) = joined {
+            // It may have been begun with other rights than the name has by now.
+            self.permit(program, self.drafts[&id].rights, wants(flags))?;
+            id
+        } else {
+            self.begin(Some(path), self.published(path), view.rights, false, flags.truncate)
+        };
+        self.join(program, id, joined.is_some() && flags.truncate);
+        Ok(id)
+    }
+
+    fn join(&mut self, program: usize, id: usize, empties: bool) {
+        let draft = self.drafts.get_mut(&id).unwrap();
+        if empties && !draft.bytes.is_empty() {
+            (draft.bytes, draft.fresh, draft.wrote) = (Vec::new(), true, true);
+        }
+        draft.members.insert(program);
+    }
+
+    pub(super) fn begin(
+        &mut self,
+        name: Option<&str>,
+        published: Option<Thing>,
+        rights: Rights,
+        creates: bool,
+        truncate: bool,
+    ) -> usize {
+        let text = published.as_ref().and_then(Thing::text).cloned();
+        let was_empty = text.as_ref().is_some_and(|text| text.0.is_empty());
+        let began = published.as_ref().map(|thing| thing.put);
+        let draft = Draft {
+            name: name.map(str::to_owned),
+            fresh: creates || (truncate && !was_empty),
+            bytes: text.filter(|_| !truncate).unwrap_or_default().0,
+            rights,
+            members: BTreeSet::new(),
+            wrote: false,
+            changed: false,
+            closed_once: false,
+            group: published.and_then(|thing| thing.group),
+            began,
+            base: began,
+        };
+        let id = self.next() as usize;
+        self.drafts.insert(id, draft);
+        id
+    }
+
+    /// Opens what a descriptor is of once more (P14): no name is looked up, and it is done to that file.
+    pub(super) fn reopen(&mut self, program: usize, fd: Fd, new: Fd, flags: OpenFlags) -> Done {
+        let old = self.files[&self.descriptors[&fd].file].clone();
+        let rights = match &old.of {
+            Of::Draft(id) => self.drafts[id].rights,
+            Of::Version { rights, .. } => *rights,
+        };
+        self.permit(program, rights, wants(flags))?;
+        let (of, aside) = match (old.of, flags.write) {
+            (of, false) => (of, false),
+            (Of::Draft(id), true) => {
+                let member = self.drafts[&id].members.contains(&program);
+                if flags.truncate && !member {
+                    // Another process that empties a file has a version of its own (rule 2).
+                    let (name, put) = (self.drafts[&id].name.clone(), self.drafts[&id].began);
+                    let begun = name.as_deref().and_then(|name| self.published(name));
+                    let begun = begun.filter(|thing| Some(thing.put) == put);
+                    let own = self.begin(name.as_deref(), begun, rights, false, true);
+                    self.join(program, own, false);
+                    (Of::Draft(own), true)
+                } else {
+                    self.join(program, id, flags.truncate);
+                    (Of::Draft(id), false)
+                }
+            }
+            (Of::Version { text, put, .. }, true) => {
+                let id = self.reopen_version(program, text, put, rights, flags)?;
+                (Of::Draft(id), true)
+            }
+        };
+        self.add(program, new, flags, of, old.table, aside);
+        Ok(())
+    }
+
+    /// Writes to a version that a descriptor is of: the next one of its name, if that has it still; else one that
+    /// nobody sees.
+    fn reopen_version(
+        &mut self,
+        program: usize,
+        text: Text,
+        put: u64,
+        rights: Rights,
+        flags: OpenFlags,
+    ) -> Result<usize, Errno> {
+        let mut named = self.registers.iter().filter_map(|(path, (_, thing))| {
+            thing.as_ref().filter(|thing| thing.put == put).map(|_| path.clone())
+        });
+        let name = named.find(|path| self.published(path).is_some_and(|thing| thing.put == put));
+        let Some(path) = name else {
+            let thing = Thing { what: What::File(text), rights, group: None, put };
+            let id = self.begin(None, Some(thing), rights, false, flags.truncate);
+            self.join(program, id, false);
+            return Ok(id);
+        };
+        let view = View { kind: Kind::File, rights, size: None, draft: None };
+        self.draft_to_write(program, &path, &view, flags)
+    }
+
+    /// Reports whether a call is one of which the documents say nothing.
+    pub(in crate::daemon::tests) fn leaves_open(&self, program: usize, call: &Call) -> bool {
+        match call {
+            Call::Open { path, flags, .. } if flags.write => {
+                // A process that has closed a file which another still writes, and empties it: whether that is the
+                // same file is not said (rule 2).
+                let left = self.own_draft(program, path).filter(|id| !self.is_open(*id));
+                self.drafts_at(path).count() >= DRAFTS_MAX || (left.is_some() && flags.truncate)
+            }
+            // A file that was closed empty and never written is held back for a second, and so are its readers
+            // (docs/design.md section 5): longer than these programs wait.
+            Call::Open { path, .. } => {
+                self.own_draft(program, path).is_none() && self.is_held(path)
+            }
+            Call::Reopen { fd, flags, .. } => self.reopens_beside(program, *fd, *flags),
+            Call::Truncate { path, .. } | Call::Link { from: path, .. } => {
+                self.drafts_at(path).next().is_some()
+            }
+            Call::Unlink { path } => self.linked_drafts_below(path),
+            Call::Rename { from, to } => {
+                self.linked_drafts_below(from) || self.linked_drafts_below(to)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_held(&self, path: &str) -> bool {
+        let Some(thing) = self.published(path) else { return false };
+        let is_empty = thing.text().is_some_and(|text| text.0.is_empty());
+        is_empty
+            && self
+                .drafts_at(path)
+                .any(|(id, draft)| draft.began == Some(thing.put) && !self.is_open(id))
+    }
+
+    fn reopens_beside(&self, program: usize, fd: Fd, flags: OpenFlags) -> bool {
+        let file = &self.files[&self.descriptors[&fd].file];
+        match &file.of {
+            // The kernel reopens the inode that the handle stands on, not what it writes (docs/design.md section 6,
+            // "Handles that stand aside").
+            _ if file.aside => true,
+            Of::Draft(id) => {
+                let member = self.drafts[id].members.contains(&program);
+                // For reading it waits as for a name, and may wait in vain (semantics, "What is not promised").
+                (!flags.write && !member) || (flags.truncate && !self.is_open(*id))
+            }
+            // ETXTBSY where the file is passed through (semantics, "What is not promised").
+            Of::Version { .. } => flags.write && flags.read,
+        }
+    }
+
+    /// Reports whether a file with several names is being written under a path or below it.
+    fn linked_drafts_below(&self, path: &str) -> bool {
+        self.drafts.values().any(|draft| {
+            let name = draft.name.as_deref();
+            draft.group.is_some()
+                && name.is_some_and(|name| name == path || super::is_below(name, path))
+        })
+    }
+}
+
+pub(super) fn version_of(thing: &Thing) -> Of {
+    let text = thing.text().cloned().unwrap_or_default();
+    Of::Version { text, rights: thing.rights, put: thing.put }
+}

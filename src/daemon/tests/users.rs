@@ -1,0 +1,79 @@
+//! Users of the modelled machine, and what the mode of a file lets each of them do.
+
+use std::fmt;
+
+use hearthfs_mount::Caller;
+
+/// To read, to write, and to search or run.
+pub(super) const R: u32 = 4;
+pub(super) const W: u32 = 2;
+pub(super) const X: u32 = 1;
+/// The sticky bit and the set-group-id bit of a directory.
+pub(super) const STICKY: u32 = 0o1000;
+pub(super) const SETGID: u32 = 0o2000;
+
+/// A user with its groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct User {
+    pub(super) name: &'static str,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// Supplementary groups.
+    pub(super) groups: &'static [u32],
+}
+
+pub(super) const ROOT: User = User { name: "root", uid: 0, gid: 0, groups: &[] };
+pub(super) const ANN: User = User { name: "ann", uid: 1001, gid: 2001, groups: &[] };
+/// In the group of Ann's files, by a supplementary group.
+pub(super) const BOB: User = User { name: "bob", uid: 1002, gid: 2002, groups: &[2001] };
+/// In no group of the others.
+pub(super) const EVE: User = User { name: "eve", uid: 1003, gid: 2003, groups: &[] };
+/// All of them.
+const ALL: [User; 4] = [ROOT, ANN, BOB, EVE];
+
+/// What decides who may read and change something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rights {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) mode: u32,
+}
+
+impl fmt::Debug for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} {:04o}", self.uid, self.gid, self.mode)
+    }
+}
+
+impl User {
+    /// Returns the user behind a call.
+    pub(super) fn of(caller: &Caller) -> Self {
+        ALL.into_iter().find(|user| user.uid == caller.uid).expect("tests know their users")
+    }
+
+    pub(super) fn has_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// Reports whether a mode allows all of `want`.
+    pub(super) fn may(&self, want: u32, of: Rights) -> bool {
+        let class = if self.uid == of.uid {
+            of.mode >> 6
+        } else if self.has_group(of.gid) {
+            of.mode >> 3
+        } else {
+            of.mode
+        };
+        self.uid == 0 || class & want == want
+    }
+
+    /// Reports whether it may change the mode.
+    pub(super) fn owns(&self, of: Rights) -> bool {
+        self.uid == 0 || self.uid == of.uid
+    }
+
+    /// Reports whether the sticky bit of a directory keeps it from removing a name of something.
+    pub(super) fn sticks(&self, dir: Rights, of: Rights) -> bool {
+        dir.mode & STICKY != 0 && !self.owns(of) && !self.owns(dir)
+    }
+}
