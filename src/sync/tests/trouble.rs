@@ -241,7 +241,8 @@ fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
         let before = a.remote().requests().bytes_up;
         a.fail("status=503 only=packs/");
         a.write("f", &content(1, 9000));
-        assert!(within(Duration::from_mins(2), a.push()).await.is_none());
+        let pushed = Box::pin(within(Duration::from_mins(2), a.push())).await;
+        assert!(pushed.is_none());
         assert_eq!(a.remote().requests().bytes_up, before);
         a.faults.set(Plan::default());
     });
