@@ -37,7 +37,7 @@ impl Backing {
         &self.file
     }
 
-    /// Registers the file if nobody has yet. Whoever holds the guard may hand out the id.
+    /// Registers the file if nobody has yet. The holder of the guard may hand out the id.
     pub(crate) fn registered(
         &self,
         register: impl FnOnce(&File) -> io::Result<fuser::BackingId>,

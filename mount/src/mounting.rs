@@ -32,7 +32,7 @@ pub(crate) fn mount(mount_point: &Path, shape: &Shape<'_>) -> io::Result<Attache
     let _turn = Turn::take(mount_point);
     let dead = topmost::lowest_dead(mount_point)?;
     let attached = attach(mount_point, shape, dead)?;
-    // Whoever could not wait for its turn finds out here. The upper one goes, so that one stays.
+    // A process that could not wait for its turn finds out here. The upper mount goes, so that one stays.
     match mounts::beneath(&attached.entry)? {
         Some(other) if other.is_hearthfs() => {
             // What nobody serves hinders nobody, until it is gone.

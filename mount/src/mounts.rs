@@ -125,7 +125,7 @@ pub(crate) fn unmount_entry(entry: &MountEntry, lazy: bool) -> io::Result<()> {
     helper::unmount(&entry.mount_point, lazy)
 }
 
-/// Aborts the connection of a mount, whoever waits on it, and unmounts it.
+/// Aborts the connection of a mount and unmounts it; calls that wait there fail.
 pub(crate) fn abort_entry(entry: &MountEntry) -> io::Result<()> {
     let path = CString::new(entry.mount_point.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW | libc::MNT_FORCE;

@@ -69,7 +69,7 @@ pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// Tells whether whoever started this process has it pass over a signal, as `nohup` does.
+/// Tells whether this process was started to ignore a signal, as `nohup` does.
 pub fn is_ignored(signal: Signal) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: sets nothing; the kernel fills `action`, which outlives the call, if it returns 0.

@@ -154,7 +154,7 @@ impl Session {
         if self.has_ended() { Ok(()) } else { abort_if_ours(&self.entry) }
     }
 
-    /// Waits until nobody uses the mount any more, whoever unmounted it. Blocks the thread.
+    /// Waits until the mount is not used any more, after our unmount or another's. Blocks the thread.
     pub fn wait(&self) -> io::Result<()> {
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         match server.take() {

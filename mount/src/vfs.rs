@@ -1,6 +1,6 @@
 //! What the kernel asks of a file system, free of any transport.
 //!
-//! Owns the types between a transport (today fuser on `/dev/fuse`) and whoever implements [`Vfs`].
+//! Owns the types between a transport (today fuser on `/dev/fuse`) and the implementation of [`Vfs`].
 //! Must never name a type of fuser, so that a second transport can stand beside the first.
 
 use std::ffi::OsStr;
@@ -191,7 +191,7 @@ pub enum Lookup {
 pub enum Io {
     /// Straight to the backing file, without us. All open handles of an inode must share one backing.
     /// Where the kernel will not register the file, the handle's reads and writes come to us after all,
-    /// as with [`Io::Direct`]; whoever offers this must be able to serve them.
+    /// as with [`Io::Direct`]; a [`Vfs`] that offers this must be able to serve them.
     Passthrough(Arc<Backing>),
     /// Through the page cache and then us. `keep`: what the cache holds of this inode is still true.
     Cached {

@@ -138,7 +138,7 @@ impl Filesystem {
             }
             matches!(state.names.inode(ino).map(|inode| &inode.node), Some(Node::Directory))
         };
-        // The root is asked for by whoever looks whether the mount works; that must not wait for the store.
+        // Programs ask for the root to see whether the mount works; that must not wait for the store.
         if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {
             return self.attr_of(&self.0.state.lock(), ino).into();
         }

@@ -127,7 +127,7 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
                 Plan::Fail(Errno::ENOENT)
             })
         }
-        // Only whoever has it open comes back to it.
+        // Only a process that has it open comes back to it.
         Is::Gone { open: true } if !asked.walked => again_or(Plan::Read),
         Is::Entry { bound, readable } if asked.write => write_entry(asked, bound, readable, name),
         // What the caller writes itself, or what the name leads to now, is another inode.
@@ -153,7 +153,7 @@ fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
         StageIs::Dropped if live.member => Plan::ReadLive,
         StageIs::Dropped => again_or(current(name)),
         _ if live.member => Plan::ReadLive,
-        // Only whoever has it open comes back to a file without a name.
+        // Only a process that has it open comes back to a file without a name.
         StageIs::Writing if !live.named && asked.walked => current(name),
         StageIs::Writing if !live.named => again_or(Plan::ReadLive),
         // There is a published version for everybody else.

@@ -24,7 +24,7 @@ use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
 
 /// How often what is being written is measured: so long may it go beyond the limit of the cache.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
-/// How long whoever needs a published file waits for its release. That follows the close within microseconds, unless a
+/// How long a caller that needs a published file waits for its release. That follows the close within microseconds, unless a
 /// descriptor was duplicated or inherited.
 pub(super) const LINGER_MAX: Duration = Duration::from_millis(5);
 /// How long a published file may stay open before its published bytes are kept elsewhere although nobody needs them: its
@@ -161,7 +161,7 @@ impl Filesystem {
     /// Tells the kernel that names moved on another node.
     ///
     /// Not of directories that stay directories: taking such a name back would make the kernel drop all
-    /// that it knows below, under the feet of whoever is on the way through it. Their attributes come with
+    /// that it knows below, under the feet of a process that is on its way through it. Their attributes come with
     /// the next look, which `keep_order` has made due.
     fn changed_elsewhere(&self, paths: &[TreePath]) {
         // It may never ask again for what it remembers.

@@ -34,7 +34,7 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) backing: Arc<Backing>,
-    /// Held by whoever appends: the end of the file must not move between the look and the write.
+    /// Held while something is appended: the end of the file must not move between the look and the write.
     pub(super) end: Mutex<()>,
     /// The blob it is, when it is one.
     pub(super) _pin: Option<Pin>,

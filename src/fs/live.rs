@@ -245,13 +245,13 @@ impl Live {
         staged.note_bytes(meta.blocks().saturating_mul(BLOCK_BYTES))
     }
 
-    /// Moves on to another stage and wakes whoever waits for it.
+    /// Moves on to another stage and wakes those that wait for it.
     pub(super) fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
         self.settled();
     }
 
-    /// Lets others share its bytes again, and wakes whoever waits for that.
+    /// Lets others share its bytes again, and wakes those that wait for that.
     pub(super) fn settled(&mut self) {
         self.settling = false;
         self.moved.send_modify(|()| {});

@@ -36,7 +36,7 @@ pub(super) enum Asked {
     Waits(Waits),
 }
 
-/// A place in the queue. Whoever waits hears of the lock; whoever does not any more says so by
+/// A place in the queue. A request that waits hears of the lock; one that does not any more says so by
 /// [`Locks::give_up`].
 #[derive(Debug)]
 pub(super) struct Waits {
@@ -82,7 +82,7 @@ struct Table {
 impl Table {
     fn admits(&self, handle: Handle, exclusive: bool) -> bool {
         let others = self.held.len() - usize::from(self.held.contains_key(&handle));
-        // Whoever holds it alone is the only one.
+        // An exclusive holder is the only one.
         let alone = self.held.iter().next().is_some_and(|(_, hold)| hold.exclusive);
         others == 0 || !(exclusive || alone)
     }

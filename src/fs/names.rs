@@ -173,7 +173,7 @@ impl Names {
         self.place(ino, spot);
     }
 
-    /// Makes a name lead nowhere; what it led to keeps its content for whoever has it open.
+    /// Makes a name lead nowhere; what it led to keeps its content for those that have it open.
     pub(super) fn unbind(&mut self, spot: &Spot) {
         let old = self.slots.get_mut(spot).and_then(|slot| slot.bound.take());
         if let Some(old) = old {

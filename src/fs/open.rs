@@ -166,7 +166,7 @@ impl Filesystem {
                 Ok(Some(source)) => Step::Done(Ok(self.opened_blob(ino, wish, source, aside))),
                 Ok(None) => Step::Blob { digest, size, aside },
                 Err(error) => {
-                    // Whoever opens too many files must not fill the log as well.
+                    // A program that opens too many files must not fill the log as well.
                     if error.kind() == Kind::Exhausted {
                         tracing::debug!(%digest, error = error.chain(), "cannot open a blob");
                     } else {

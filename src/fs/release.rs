@@ -110,7 +110,7 @@ impl Filesystem {
             Some(live) if !settled || !idle => {
                 live.settled();
                 close_files(state);
-                // Whoever was expected has given up meanwhile.
+                // The thread that was expected has given up meanwhile.
                 if idle {
                     self.finish_soon(id);
                 }
@@ -239,7 +239,7 @@ fn last_of(id: LiveId, live: &mut super::live::Live, closed: bool) -> Last {
     // Written, and torn down without any close that we could see: not a close.
     let unseen = !closed && !live.closed_once;
     let torn = !ends && unseen && live.version().is_none() && (live.fresh || live.wrote());
-    // Whoever opens it for writing now begins from what is about to be made of it.
+    // An open for writing that comes now begins from what is about to be made of it.
     live.settling = !ends;
     if let Some(version) = live.version_mut() {
         version.hold = None;

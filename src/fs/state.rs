@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    /// Takes a name away from everything that it led to. What is open stays as it is for whoever has it open,
+    /// Takes a name away from everything that it led to. What is open stays as it is for those that have it open,
     /// and is never published.
     pub(super) fn retire(&mut self, spot: &Spot) {
         self.names.unbind(spot);
@@ -233,13 +233,13 @@ impl State {
                 if let Some(version) = live.version_mut() {
                     version.hold = None;
                 }
-                // Whoever waits for it looks again and finds the name gone.
+                // Those that wait for it look again and find the name gone.
                 live.moved.send_modify(|()| {});
             }
         }
     }
 
-    /// Makes a live file one that will never be an entry, and wakes whoever waits for it. Returns the name that
+    /// Makes a live file one that will never be an entry, and wakes those that wait for it. Returns the name that
     /// the kernel may still believe in.
     #[must_use]
     pub(super) fn drop_live(&mut self, id: LiveId) -> Option<Spot> {
@@ -277,7 +277,7 @@ impl State {
                 None => Node::Gone(gone),
             };
             let is_entry = matches!(inode.node, Node::Entry(_));
-            // Whoever still knows its name by this inode means what the name has.
+            // A caller that still knows its name by this inode means what the name has.
             if let Some(spot) = place.filter(|_| is_entry) {
                 self.names.place(ino, &spot);
             }

@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// Descriptors that files of programs do not take: the store, the journal, the index and whoever asks for the
+/// Descriptors that files of programs do not take: the store, the journal, the index and commands that ask for the
 /// status need some. A process that may have few keeps a quarter.
 const RESERVE: u64 = 64;
 const RESERVE_PART: u64 = 4;

@@ -64,9 +64,9 @@ pub struct Journal {
     state: Mutex<State>,
     /// A segment that has grown to this many bytes gets no further record.
     segment_bytes: u64,
-    /// Held by whoever compacts, so that there is one at a time.
+    /// Held during a compaction, so that there is one at a time.
     compacting: Mutex<()>,
-    /// Held by whoever syncs.
+    /// Held during a sync.
     syncing: Mutex<()>,
 }
 
@@ -160,7 +160,7 @@ impl Journal {
 
     /// Makes everything that was appended before this call survive a power loss.
     pub fn sync(&self) -> Result<()> {
-        // One at a time: whoever finds nothing to do must not return before the other is done.
+        // One at a time: a caller that finds nothing to do must not return before the other is done.
         let _one = self.syncing.lock();
         let (files, dir) = {
             let mut state = self.state.lock();

@@ -15,7 +15,7 @@ const HASH_CHUNK_BYTES: usize = 256 << 10;
 /// The same for a small file.
 const HASH_CHUNK_BYTES_MIN: usize = 4 << 10;
 
-/// The look of a file: whoever changes its bytes changes this too, short of the root user.
+/// The look of a file: a change of its bytes changes this too, unless root hides it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Seal {
     /// Bytes of content.

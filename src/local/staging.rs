@@ -90,7 +90,7 @@ impl Ready {
         drop(task::thread("hearthfs-stage", move || {
             while woken.recv().is_ok() {
                 while made.lock().len() < READY_FILES_MAX {
-                    // Whoever needs one then tries it himself, and says what is wrong.
+                    // The next caller that needs one tries it itself, and says what is wrong.
                     let Ok(one) = shelf.create() else { break };
                     made.lock().push(one);
                 }

@@ -174,7 +174,7 @@ impl Worker {
             tracing::warn!(%why, "the thread of the index ended");
         }
         shared.stop();
-        // Whoever waits for an answer learns that there will be none.
+        // A caller that waits for an answer learns that there will be none.
         let mut queue = shared.queue.lock();
         queue.orders.clear();
         queue.ended = true;
@@ -241,7 +241,7 @@ impl Worker {
         }
     }
 
-    /// Obeys one order. Whoever waits for an answer gets it when a failure has been dealt with.
+    /// Obeys one order. A caller that waits for an answer gets it when a failure has been dealt with.
     fn obey(&mut self, order: Order) {
         let done = match order {
             Order::Save(batch) => self.save(batch),
@@ -265,7 +265,7 @@ impl Worker {
             Order::Flush(reply) => {
                 let done = self.flush();
                 self.lose_if(done);
-                // Whoever gave up waiting does not mind.
+                // A caller that gave up waiting does not mind.
                 reply.send(()).or(Ok(()))
             }
             Order::Refilled(generation) => {

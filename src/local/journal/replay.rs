@@ -194,7 +194,7 @@ fn repair(dir: &Path, scan: &Scan, done: bool) -> io::Result<()> {
     }
 }
 
-/// Keeps a copy of a damaged segment for whoever wants to look at it.
+/// Keeps a copy of a damaged segment for a later look at it.
 fn set_aside(dir: &Path, scan: &Scan) -> io::Result<()> {
     let aside = dir.join("damaged");
     fs::create_dir_all(&aside)?;
