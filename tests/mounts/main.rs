@@ -31,6 +31,7 @@ mod p13;
 mod p14;
 mod p14_attacks;
 mod p14_calls;
+mod p14_nodes;
 mod p14_reopened;
 mod p14_stalls;
 mod p15;
