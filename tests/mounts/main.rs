@@ -52,6 +52,7 @@ mod service_notify;
 mod service_restart;
 mod service_systemd;
 mod service_units;
+mod spoilt;
 mod unchanged;
 mod users;
 mod visibility;
