@@ -16,6 +16,7 @@ mod clouds;
 mod commands;
 mod credentials;
 mod directory_times;
+mod fallbacks;
 mod gc;
 mod index_loss;
 mod kill_points;
