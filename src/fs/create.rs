@@ -13,6 +13,7 @@ use super::live::Mark;
 use super::lookup::Lead;
 use super::open::{DECIDE_TRIES_MAX, Wish};
 use super::retry::Try;
+use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
 use crate::digest::Digest;
 use crate::local::StagedPath;
@@ -91,6 +92,8 @@ impl Filesystem {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         self.must_be_new(state, spot, wish)?;
+        // Between the first look and this one lies the wait for room.
+        self.may_use(state, &wish.caller, spot.0, MAY_CHANGE_NAMES)?;
         let (spot, attrs) = (Some(spot.clone()), attrs.clone());
         let base = Base { spot, published: None, attrs, copy: None };
         let id = self.begin_live(state, On::Fresh, wish, &base, (file, staged, clean), true)?;
@@ -197,6 +200,7 @@ impl Filesystem {
     /// hands its group down.
     pub(super) fn attrs_for_new(&self, parent: Ino, caller: &Caller, mode: u32) -> Reply<Attrs> {
         let state = self.0.state.lock();
+        self.may_use(&state, caller, parent, MAY_CHANGE_NAMES)?;
         let (dir, _) = self.attr_of(&state, parent)?;
         if dir.nlink == 0 {
             return Err(Errno::ENOENT);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hearthfs_mount::{Abilities, Caller, Errno, Notices, Reply, Tasks, without_privileges};
+use hearthfs_mount::{Abilities, Caller, Errno, Ino, Notices, Reply, Tasks, without_privileges};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -169,13 +169,20 @@ impl Filesystem {
         if paths.is_empty() {
             return;
         }
-        let moved: Vec<_> = self
-            .0
-            .rooms
-            .ledger
-            .read(|fold| paths.iter().filter(|path| !fold.is_directory(path)).collect());
+        let (directories, moved): (Vec<_>, Vec<_>) =
+            self.0.rooms.ledger.read(|fold| paths.iter().partition(|path| fold.is_directory(path)));
+        let now = self.0.rooms.clock.mono();
         let spots: Vec<_> = {
-            let state = self.0.state.lock();
+            let mut state = self.0.state.lock();
+            for path in directories {
+                let ino = match state.names.spot_of(path) {
+                    Some(spot) => state.names.bound(&spot),
+                    None => path.is_root().then_some(Ino::ROOT),
+                };
+                if let Some(inode) = ino.and_then(|ino| state.names.inode_mut(ino)) {
+                    inode.changed_elsewhere = Some(now);
+                }
+            }
             moved
                 .into_iter()
                 .filter_map(|path| state.names.spot_of(path))
@@ -228,14 +235,25 @@ impl Filesystem {
     /// Reports whether the permission bits let a caller do what `want` says (4 read, 2 write, 1 search), as the
     /// kernel decides it. It is asked where the kernel has checked another version than the one that is there.
     pub(super) fn permits(&self, caller: &Caller, attrs: &Attrs, want: u32) -> Reply<()> {
+        self.mode_permits(caller, (attrs.uid, attrs.gid, attrs.mode), want)
+    }
+
+    /// The same for an owner, a group and a mode.
+    pub(super) fn mode_permits(
+        &self,
+        caller: &Caller,
+        of: (u32, u32, u32),
+        want: u32,
+    ) -> Reply<()> {
+        let (uid, gid, mode) = of;
         let bits = if caller.uid == 0 {
             0o7
-        } else if caller.uid == attrs.uid {
-            attrs.mode >> 6
-        } else if caller.gid == attrs.gid || self.0.callers.is_in_group(caller, attrs.gid) {
-            attrs.mode >> 3
+        } else if caller.uid == uid {
+            mode >> 6
+        } else if caller.gid == gid || self.0.callers.is_in_group(caller, gid) {
+            mode >> 3
         } else {
-            attrs.mode
+            mode
         };
         if bits & want == want { Ok(()) } else { Err(Errno::EACCES) }
     }

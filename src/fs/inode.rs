@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hearthfs_mount::{Backing, Ino};
 use parking_lot::Mutex;
@@ -104,11 +105,13 @@ pub(super) struct Inode {
     pub(super) places: Vec<Spot>,
     /// The last name that led here and does not any more.
     pub(super) last: Option<Spot>,
+    /// When another node's change of this directory arrived.
+    pub(super) changed_elsewhere: Option<Duration>,
 }
 
 impl Inode {
     pub(super) fn new(node: Node) -> Self {
-        let (mode, source, last) = (None, None, None);
+        let (mode, source, last, changed_elsewhere) = (None, None, None, None);
         Self {
             node,
             lookups: 0,
@@ -119,6 +122,7 @@ impl Inode {
             source,
             places: Vec::new(),
             last,
+            changed_elsewhere,
         }
     }
 

@@ -10,6 +10,7 @@ use super::filesystem::Filesystem;
 use super::handles::{Listed, OpenDir, type_of};
 use super::inode::{Inode, Node, Spot, number_of};
 use super::lookup::{implied_directory, version_of};
+use super::rights::MAY_LIST;
 use super::state::State;
 use super::who::Who;
 use crate::name::TreePath;
@@ -26,20 +27,21 @@ const TOLD_AT_ONCE: usize = 64;
 impl Filesystem {
     pub(super) fn open_directory(&self, caller: &Caller, ino: Ino) -> Answer<Handle> {
         self.0.rooms.freshness.note_activity();
-        let (who, user) = (self.0.callers.who(caller), caller.uid);
+        let who = self.0.callers.who(caller);
         if self.0.rooms.freshness.ready() {
-            return self.attach_directory(ino, who, user).into();
+            return self.attach_directory(caller, ino, who).into();
         }
-        let this = self.clone();
+        let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
             this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
-            this.attach_directory(ino, who, user)
+            this.attach_directory(&caller, ino, who)
         })
     }
 
-    fn attach_directory(&self, ino: Ino, who: Who, user: u32) -> Reply<Handle> {
+    fn attach_directory(&self, caller: &Caller, ino: Ino, who: Who) -> Reply<Handle> {
         let mut state = self.0.state.lock();
-        if !state.handles.has_room(user) {
+        self.may_use(&state, caller, ino, MAY_LIST)?;
+        if !state.handles.has_room(caller.uid) {
             return Err(Errno::ENFILE);
         }
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
@@ -47,7 +49,7 @@ impl Filesystem {
             return Err(Errno::ENOTDIR);
         }
         state.count_open(ino);
-        Ok(state.handles.add_dir(OpenDir { ino, who, user, names: None }))
+        Ok(state.handles.add_dir(OpenDir { ino, who, user: caller.uid, names: None }))
     }
 
     pub(super) fn release_directory(&self, handle: Handle) {

@@ -13,6 +13,7 @@ use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, OpenFlags,
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node, Published, Spot, number_of};
 use super::live::Live;
+use super::rights::MAY_SEARCH;
 use super::state::State;
 use super::who::Who;
 use crate::name::{TreePath, check_name};
@@ -117,7 +118,7 @@ impl Filesystem {
         let fresh = self.0.rooms.freshness.ready() || retries || who.is_some_and(own);
         let lingers = self.lingers_for(caller, &spot, who);
         if fresh && lingers.is_none() {
-            return self.look_up_now(caller.tid, &spot, who).into();
+            return self.look_up_now(caller, &spot, who).into();
         }
         let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
@@ -128,7 +129,7 @@ impl Filesystem {
                 this.settle_or_keep(id, &mut moved).await;
             }
             let who = this.who_for(&caller, &spot);
-            this.look_up_now(caller.tid, &spot, who)
+            this.look_up_now(&caller, &spot, who)
         })
     }
 
@@ -161,9 +162,11 @@ impl Filesystem {
     }
 
     /// Answers from what is known now.
-    fn look_up_now(&self, tid: u32, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
+    fn look_up_now(&self, caller: &Caller, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
+        let tid = caller.tid;
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
+        self.may_use(state, caller, spot.0, MAY_SEARCH)?;
         let path = Self::path_to_find(state, spot)?;
         if let Some((found, idle)) = self.lead(state, tid, spot, &path, who) {
             drop(guard);

@@ -11,6 +11,7 @@ use super::filesystem::Filesystem;
 use super::handles::{FORMAT_FILE, FORMAT_MASK};
 use super::inode::{Node, Published, Spot};
 use super::lookup::{Lead, Seen, entry_inode};
+use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
 use crate::digest::Digest;
 use crate::error::Error;
@@ -179,15 +180,22 @@ impl Filesystem {
         }
     }
 
-    pub(super) fn link_name(&self, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {
-        self.spot(parent, name).and_then(|spot| self.link_at(ino, &spot)).into()
+    pub(super) fn link_name(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &OsStr,
+    ) -> Answer<Found> {
+        self.spot(parent, name).and_then(|spot| self.link_at(caller, ino, &spot)).into()
     }
 
     /// Makes a further name for a published file.
-    fn link_at(&self, ino: Ino, spot: &Spot) -> Reply<Found> {
+    fn link_at(&self, caller: &Caller, ino: Ino, spot: &Spot) -> Reply<Found> {
         let turn = self.0.rooms.ledger.begin();
         let (ops, entry, old) = {
             let state = self.0.state.lock();
+            self.may_use(&state, caller, spot.0, MAY_CHANGE_NAMES)?;
             let path = state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))?;
             if self.is_taken(&state, spot, &path) {
                 return Err(Errno::EEXIST);

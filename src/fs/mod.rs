@@ -32,6 +32,7 @@ mod release;
 mod remove;
 mod rename;
 mod retry;
+mod rights;
 mod setattr;
 mod shares;
 mod state;

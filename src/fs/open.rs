@@ -14,7 +14,7 @@ use super::begin::Base;
 use super::decide::{Asked, Is, LiveIs, NameHas, Plan, StageIs, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
-use super::inode::{Inode, LiveId, Node, Published, Spot};
+use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
 use super::live::Live;
 use super::retry::{Retry, Try};
 use super::state::State;
@@ -407,6 +407,11 @@ impl Filesystem {
         }
         let source = inode.source.clone();
         match (source, content) {
+            // Somebody has cut the blob in the cache directory. Those who have it open cannot be helped.
+            (Some(source), Some((digest, size))) if !has_size(&source, size) => {
+                state.count_open(ino);
+                Step::Blob { digest, size, aside: true }
+            }
             (Some(source), _) => Step::Done(Ok(self.attach_reader(state, ino, wish, source))),
             (None, Some((_, 0))) => {
                 Step::Done(Ok(Self::attach_bytes(state, ino, wish, Bytes::Empty)))
@@ -464,6 +469,10 @@ impl Filesystem {
         });
         if lost { Errno::ESTALE } else { errno }
     }
+}
+
+fn has_size(source: &Source, size: u64) -> bool {
+    source.backing.file().metadata().is_ok_and(|about| about.len() == size)
 }
 
 /// Begins, once the bytes that are copied first are a blob.

@@ -7,6 +7,7 @@ use hearthfs_mount::{Caller, Errno, Ino, Reply};
 use super::filesystem::Filesystem;
 use super::inode::{Node, Spot};
 use super::lookup::Seen;
+use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
@@ -20,6 +21,7 @@ impl Filesystem {
         let turn = self.0.rooms.ledger.begin();
         let (ops, path) = {
             let state = self.0.state.lock();
+            self.may_use(&state, caller, spot.0, MAY_CHANGE_NAMES)?;
             let path = state.names.path_of(&spot).ok_or_else(|| state.names.why_no_path(&spot))?;
             let seen = self.seen(&path);
             match &seen {
@@ -113,6 +115,7 @@ impl Filesystem {
         let turn = self.0.rooms.ledger.begin();
         let ops = {
             let state = self.0.state.lock();
+            self.may_use(&state, caller, spot.0, MAY_CHANGE_NAMES)?;
             let path = state.names.path_of(&spot).ok_or_else(|| state.names.why_no_path(&spot))?;
             let seen = match self.seen(&path) {
                 None if state.has_private(&spot) => return Err(Errno::ENOTDIR),

@@ -9,6 +9,7 @@ use hearthfs_mount::{Caller, Errno, Ino, RenameMode, Reply};
 use super::filesystem::Filesystem;
 use super::inode::{Published, Spot};
 use super::lookup::{Seen, seen_in};
+use super::rights::MAY_CHANGE_NAMES;
 use super::state::{State, close_files};
 use crate::error::{Error, Kind};
 use crate::name::TreePath;
@@ -65,6 +66,8 @@ impl Filesystem {
         let turn = self.0.rooms.ledger.begin();
         let (from, to, how, ops) = {
             let state = self.0.state.lock();
+            self.may_use(&state, caller, from.0, MAY_CHANGE_NAMES)?;
+            self.may_use(&state, caller, to.0, MAY_CHANGE_NAMES)?;
             let (from, to) = (self.side(&state, from)?, self.side(&state, to)?);
             let (how, ops) = self.plan_rename(&state, caller, &from, &to, mode)?;
             (from, to, how, ops)

@@ -91,9 +91,9 @@ impl Vfs for Filesystem {
         self.rename_name(caller, from, to, mode).into()
     }
 
-    fn link(&self, _: &Caller, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {
+    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {
         self.count(Operation::Link);
-        self.link_name(ino, parent, name)
+        self.link_name(caller, ino, parent, name)
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {

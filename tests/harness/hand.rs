@@ -89,7 +89,7 @@ fn program() -> &'static Path {
         std::fs::write(&source, SOURCE).must("write the helper program's source");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let mut compile = Command::new(compiler);
-        compile.args(["-O1", "-Wall", "-o"]).arg(&made).arg(&source).arg("-ldl");
+        compile.args(["-O1", "-Wall", "-o"]).arg(&made).arg(&source).args(["-ldl", "-pthread"]);
         command::run(&mut compile, 60_000).good();
         std::fs::rename(&made, &ready).must("put the helper program in place");
         drop(std::fs::remove_file(&source));

@@ -25,6 +25,8 @@ use super::{Hand, Must as _, Options, Store, is_root, say, within};
 const READY_MS: u64 = 20_000;
 /// After this long the daemon of a test is killed, so that whatever hangs on its mount ends.
 const LIFE_MS: u64 = 300_000;
+/// How long a killed daemon may take to end: a thread that waits for a busy disk ends when the disk has answered.
+const KILLED_MS: u64 = 60_000;
 /// How long an orderly stop may take: the drain's own deadline is shorter.
 const STOP_MS: u64 = 90_000;
 /// How the names of the threads begin that take requests from the kernel.
@@ -335,7 +337,7 @@ impl Node {
         kill_process(self.pid(), Signal::KILL).must("kill a daemon");
         let mut child = self.child.take().must("a running daemon");
         self.daemon.store(0, Ordering::Relaxed);
-        wait(&mut child, 10_000).must("a killed daemon that ends");
+        wait(&mut child, KILLED_MS).must("a killed daemon that ends");
     }
 
     /// Sends SIGTERM, waits, and returns how the daemon ended.

@@ -225,15 +225,15 @@ fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
 in_both_modes!(p14_isolation_of_descriptors_of_replaced_files);
 
 /// What came of a call that was held between kernel and daemon.
-struct Held<T> {
-    result: T,
+pub(super) struct Held<T> {
+    pub(super) result: T,
     /// Whether the kernel asked for the name first, because it did not rely any more on what it had been told.
-    asked_again: bool,
+    pub(super) asked_again: bool,
 }
 
 /// Has B do something on node B to a name that it has just looked at, holds the request between kernel and daemon until
 /// a change of node A has arrived, and returns what came of it.
-fn while_it_arrives<T: Send + 'static>(
+pub(super) fn while_it_arrives<T: Send + 'static>(
     world: &mut World,
     name: &Path,
     act: impl FnOnce(&mut Hand) -> T + Send + 'static,

@@ -15,15 +15,15 @@ use crate::harness::node::Site;
 use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, skipped, tree};
 
 /// A group that both may be in.
-const GROUP: u32 = 63_010;
-const SECRET: &[u8] = b"A's";
+pub(super) const GROUP: u32 = 63_010;
+pub(super) const SECRET: &[u8] = b"A's";
 
 /// One stage for a script: a directory, who acts there, and what they were told.
-struct Stage {
-    dir: PathBuf,
-    a: Hand,
-    b: Hand,
-    log: Vec<String>,
+pub(super) struct Stage {
+    pub(super) dir: PathBuf,
+    pub(super) a: Hand,
+    pub(super) b: Hand,
+    pub(super) log: Vec<String>,
 }
 
 impl Stage {
@@ -48,23 +48,23 @@ impl Stage {
         Self { dir, a: Hand::of(A, &[GROUP]), b: Hand::of(B, b_groups), log: Vec::new() }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(super) fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    fn note<T>(&mut self, what: &str, result: Result<T, Errno>) {
+    pub(super) fn note<T>(&mut self, what: &str, result: Result<T, Errno>) {
         let told = result.map_or_else(|errno| format!("{errno:?}"), |_| "done".to_owned());
         self.log.push(format!("{what}: {told}"));
     }
 
     /// Has B try something, and notes what it was told.
-    fn try_b<T>(&mut self, what: &str, act: impl FnOnce(&mut Hand) -> Result<T, Errno>) {
+    pub(super) fn try_b<T>(&mut self, what: &str, act: impl FnOnce(&mut Hand) -> Result<T, Errno>) {
         let result = act(&mut self.b);
         self.note(what, result);
     }
 
     /// A file of A's with exactly that mode.
-    fn of_a(&mut self, name: &str, mode: u32) -> PathBuf {
+    pub(super) fn of_a(&mut self, name: &str, mode: u32) -> PathBuf {
         let path = self.at(name);
         self.a.make(&path, mode, SECRET).must(format_args!("A makes {name}"));
         self.a.chmod(&path, mode).must("A sets its mode");
@@ -84,7 +84,12 @@ impl Stage {
 }
 
 /// Plays a script in a plain directory and on a mount, and compares.
-fn as_in_a_plain_directory(io: Io, test: &str, b_groups: &[u32], script: fn(&mut Stage)) {
+pub(super) fn as_in_a_plain_directory(
+    io: Io,
+    test: &str,
+    b_groups: &[u32],
+    script: fn(&mut Stage),
+) {
     if !can_be_others(test, io) {
         return;
     }

@@ -4,11 +4,12 @@
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::Signal;
 
 use super::p14::{BY_PATH, OWN, READ_WRITE, SECRET};
 use super::users::{A, Entry, World};
 use crate::harness::hand::IN_PLACE;
-use crate::harness::{Hand, Io, Must as _, in_both_modes};
+use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
 
 /// How B comes by a descriptor that cannot read, of a file that nobody has open and no name leads to.
 #[derive(Debug, Clone, Copy)]
@@ -119,3 +120,56 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 in_both_modes!(p14_isolation_of_files_renamed_before_their_close);
+
+/// Something that A does through a descriptor.
+type ByDescriptor = (&'static str, fn(&mut Hand, i64) -> Result<(), Errno>);
+
+/// What A does by the descriptor of a file that it has renamed over B's, and not closed.
+const UNCLOSED: [ByDescriptor; 6] = [
+    ("fchmod", |hand, fd| hand.fchmod(fd, 0o666)),
+    ("futimens", |hand, fd| hand.futimes(fd, 1_000_000, 1)),
+    ("fsetxattr", |hand, fd| hand.fsetxattr(fd, "user.mark", b"A")),
+    ("fchown", |hand, fd| hand.fchown(fd, None, Some(A.gid))),
+    ("ftruncate", |hand, fd| hand.ftruncate(fd, 3)),
+    ("write", |hand, fd| hand.write(fd, b"INTRUDER").map(drop)),
+];
+
+/// A renames the file that it still writes over one that B has published: what A does by its descriptor is done to its
+/// own file, and B's stays as it was published, on both nodes, also when A is killed.
+fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_files_under_an_unclosed_one") else {
+        return;
+    };
+    let (mut faults, mut precious) = (Vec::new(), Vec::new());
+    let mut a = Hand::of(A, &[]);
+    for (flags, word) in [(IN_PLACE, "WRONLY"), (READ_WRITE | OFlags::TRUNC, "RDWR")] {
+        for (what, act) in UNCLOSED {
+            let when = format!("{what}, A writes {word}");
+            let name = format!("open/{}", when.replace([' ', ','], "-"));
+            let (path, tmp) = (world.cluster.a.at(&name), world.cluster.a.at("open/tmp"));
+            world.b.make(&path, 0o644, OWN).must("B's file");
+            world.b.setxattr(&path, "user.b", b"B", 0).must("B's attribute");
+            precious.push((name, Entry::of(&mut world.root, &path)));
+            let writing = a.open(&tmp, flags, 0o600).must("A creates");
+            a.write(writing, SECRET).must("A writes");
+            a.rename(&tmp, &path).must("A renames what it writes");
+            act(&mut a, writing).must(format_args!("{when}: A changes its own file"));
+            let own = a.fstat(writing).must("A looks at its own file");
+            assert_eq!((own.uid, own.gid), (A.uid, A.gid), "{when}: whose file it is");
+        }
+    }
+    // What goes wrong is on its way to the other node by now.
+    world.cluster.a.drain();
+    for (name, before) in &precious {
+        let other = world.cluster.b.at(name);
+        eventually(10_000, "B's file is on the other node", || {
+            world.root.getxattr(&other, "user.b").map_err(|errno| errno.to_string())
+        });
+        let there = Entry::of(&mut world.root, &other);
+        faults.extend(before.differs(&there, &format!("{name} on the other node")));
+    }
+    a.kill(Signal::KILL);
+    world.check_both(&precious, &mut faults);
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+in_both_modes!(p14_isolation_of_files_under_an_unclosed_one);

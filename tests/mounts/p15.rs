@@ -9,19 +9,21 @@ use crate::harness::body::{self, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE, Race, Seen};
 use crate::harness::node::Site;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes};
+use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, say};
 
 const READERS: u64 = 3;
-/// For how long a file is rewritten under its readers.
+/// For how long a file is rewritten under its readers, unless `HEARTHFS_TEST_READS` says how many reads there are to be,
+/// over all ways of writing.
 const RACE_MS: u64 = 2_500;
-/// How many reads there are in a long run, over all ways of writing, and how long they may take each.
-const LONG_READS: u64 = 1_000_000;
-const LONG_MS: u64 = 240_000;
+/// How long the readers of one mount take at most where the number of reads counts; the next have another mount.
+const LONG_RACE_MS: u64 = 120_000;
 /// How often each change is made and looked at.
 const ROUNDS: usize = 12;
 
-fn is_long() -> bool {
-    std::env::var_os("HEARTHFS_TEST_LONG").is_some()
+/// Returns how many reads each way of writing is to see, if somebody has asked for a number.
+fn reads_wanted(ways: u64) -> Option<u64> {
+    let wanted = std::env::var("HEARTHFS_TEST_READS").ok()?;
+    Some(wanted.parse::<u64>().must("HEARTHFS_TEST_READS").div_ceil(ways))
 }
 
 /// One process rewrites a file, others read it in a loop: no read is older than the last close before
@@ -33,24 +35,40 @@ fn p15_own_node_at_once_for_readers_in_a_loop(io: Io) {
         ("updated", OFlags::RDWR, false),
         ("renamed", IN_PLACE, true),
     ];
+    let wanted = reads_wanted(ways.len() as u64);
     let mut wrong = Vec::new();
     for (way, flags, renamed) in ways {
-        let site = Site::new();
-        let node = Node::start(&site, "m", None, Options::new(io));
-        let seen = race(&site, &node, flags, renamed, ways.len() as u64);
-        let sum: u64 = seen.iter().map(|seen| seen.reads).sum();
-        let enough = if is_long() { LONG_READS / ways.len() as u64 } else { 500 };
-        assert!(sum >= enough, "{way}: only {sum} reads");
-        let right = |seen: &Seen| seen.torn + seen.stale + seen.missing + seen.failed == 0;
-        if !seen.iter().all(right) {
-            wrong.push(format!("{way}: {seen:?}"));
+        let (mut sum, mut versions) = (0, 0);
+        while sum < wanted.unwrap_or(500) {
+            let left = wanted.map(|wanted| wanted - sum);
+            let site = Site::new();
+            let node = Node::start(&site, "m", None, Options::new(io));
+            let (made, seen) = race(&site, &node, flags, renamed, left);
+            let reads: u64 = seen.iter().map(|seen| seen.reads).sum();
+            assert!(reads >= 500, "{way}: only {reads} reads");
+            let right = |seen: &Seen| seen.torn + seen.stale + seen.missing + seen.failed == 0;
+            if !seen.iter().all(right) {
+                wrong.push(format!("{way}: {seen:?}"));
+            }
+            (sum, versions) = (sum + reads, versions + made);
+        }
+        if wanted.is_some() {
+            say(format_args!("{way}, {}: {sum} reads of {versions} versions", io.word()));
         }
     }
     assert!(wrong.is_empty(), "reads were wrong:\n{}", wrong.join("\n"));
 }
 in_both_modes!(p15_own_node_at_once_for_readers_in_a_loop);
 
-fn race(site: &Site, node: &Node, flags: OFlags, renamed: bool, ways: u64) -> Vec<Seen> {
+/// Has one process write and others read, `reads` times in all if that is given; returns how many versions were
+/// written, and what was seen.
+fn race(
+    site: &Site,
+    node: &Node,
+    flags: OFlags,
+    renamed: bool,
+    reads: Option<u64>,
+) -> (u64, Vec<Seen>) {
     let race = Race {
         path: node.at("entry"),
         shared: site.path().join("race"),
@@ -62,10 +80,9 @@ fn race(site: &Site, node: &Node, flags: OFlags, renamed: bool, ways: u64) -> Ve
     // The first version has the length that all have when the file is not emptied.
     let first = Race { flags: flags | OFlags::CREATE, ..race.clone() };
     writer.rewrite_once(&first).must("the first version");
-    let (ms, reads) = if is_long() {
-        (LONG_MS, LONG_READS / ways / READERS + 1)
-    } else {
-        (RACE_MS, u64::MAX >> 1)
+    let (ms, reads) = match reads {
+        Some(reads) => (LONG_RACE_MS, reads.div_ceil(READERS)),
+        None => (RACE_MS, u64::MAX >> 1),
     };
     let readers: Vec<_> = (0..READERS)
         .map(|_| {
@@ -75,7 +92,8 @@ fn race(site: &Site, node: &Node, flags: OFlags, renamed: bool, ways: u64) -> Ve
         .collect();
     let made = writer.rewrite(&race, ms).must("rewrite");
     assert!(made > 20, "only {made} versions were written");
-    readers.into_iter().map(|reader| reader.join().must("a reader")).collect()
+    let seen = readers.into_iter().map(|reader| reader.join().must("a reader")).collect();
+    (made, seen)
 }
 
 /// What a process that looks at a name finds, by each of the ways to look.

@@ -1,16 +1,21 @@
 //! P4 local-durable: what was acknowledged survives SIGKILL of the daemon at any instant.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::time::thread;
 use crate::harness::tree::{self, Thing, Tree};
-use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, sleep_ms};
+use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, say, sleep_ms};
 
+/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
 const KILLS: u64 = 50;
+/// How many of them one cluster sees: a test's daemons do not live for ever.
+const KILLS_OF_ONE_CLUSTER: u64 = 50;
 const WORKERS: u32 = 3;
 const NAMES: u64 = 12;
 const LEN_MAX: usize = 200_000;
@@ -41,10 +46,10 @@ fn applied(model: &Tree, effect: &Effect) -> Tree {
 }
 
 impl Worker {
-    fn new(dir: PathBuf, writer: u32) -> Self {
+    fn new(dir: PathBuf, writer: u32, seed: u64) -> Self {
         let mut hand = Hand::new();
         hand.mkdir(&dir).must("make a worker's directory");
-        let dice = Dice::new(u64::from(writer) * 977);
+        let dice = Dice::new(u64::from(writer) * 977 + seed);
         Self { hand, writer, seq: 0, dice, dir, model: Tree::new(), unsure: None }
     }
 
@@ -139,11 +144,46 @@ impl Worker {
                 let done = self.hand.symlink(std::path::Path::new(&target), &path);
                 (vec![(name, Some(Thing::Link(target.into_bytes())))], done)
             }
+            11 | 12 => {
+                let name = self.name("f");
+                self.write_twice(&name)
+            }
             _ => {
                 let name = self.name("f");
                 self.write(name, dice == 10)
             }
         }
+    }
+
+    /// Publishes by the close of a duplicate, overwrites, and publishes again: the first version is as safe as one that
+    /// nobody has open.
+    fn write_twice(&mut self, name: &PathBuf) -> (Effect, Result<(), Errno>) {
+        let len = self.dice.len(LEN_MAX);
+        let mode = match self.model.get(name) {
+            Some(Thing::File(mode, ..)) => *mode,
+            _ => 0o644,
+        };
+        let version = |seq: u64| {
+            let bytes = body::make(Id { writer: self.writer, seq }, len);
+            let thing = Thing::File(mode, len, blake3::hash(&bytes).to_hex().to_string());
+            (bytes, vec![(name.clone(), Some(thing))])
+        };
+        let (first, second) = (version(self.seq + 1), version(self.seq + 2));
+        self.seq += 2;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+        let opened = self.hand.open(&self.dir.join(name), flags, 0o644);
+        let published = opened.and_then(|fd| {
+            self.hand.write(fd, &first.0)?;
+            let copy = self.hand.dup(fd)?;
+            self.hand.close(copy).map(|()| fd)
+        });
+        let fd = match published {
+            Ok(fd) => fd,
+            Err(errno) => return (first.1, Err(errno)),
+        };
+        self.model = applied(&self.model, &first.1);
+        let done = self.hand.pwrite(fd, 0, &second.0).and_then(|_| self.hand.close(fd));
+        (second.1, done)
     }
 
     /// Reports whether an operation failed because the daemon was killed. The kernel answers EIO for a request that it
@@ -170,9 +210,38 @@ impl Worker {
         }
     }
 
+    /// A name that can be opened can be stat'ed and is listed, and the other way round; one that cannot can be created.
+    fn verify_names(&mut self, round: u64) {
+        let listed = tree::texts(&self.dir);
+        let pool = (0..NAMES).flat_map(|k| ["f", "d", "s"].map(|kind| format!("{kind}{k}")));
+        for name in pool.chain(listed.iter().cloned()).collect::<BTreeSet<_>>() {
+            let path = self.dir.join(&name);
+            let stat = self.hand.lstat(&path).map(drop);
+            let is_link = name.starts_with('s');
+            let opened = if is_link {
+                self.hand.readlink(&path).map(drop)
+            } else {
+                let opened = self.hand.open(&path, OFlags::RDONLY, 0);
+                opened.and_then(|fd| self.hand.close(fd))
+            };
+            let is_there = listed.contains(&name);
+            let expected = if is_there { Ok(()) } else { Err(Errno::NOENT) };
+            assert!(
+                stat == expected && opened == expected,
+                "after kill {round}, worker {}: {name}: listed {is_there}, stat {stat:?}, open {opened:?}",
+                self.writer
+            );
+            if !is_there && self.dice.below(4) == 0 {
+                let made = self.hand.put_with(&path, CREATE_NEW, 1, 0, &[]);
+                made.and_then(|()| self.hand.unlink(&path)).must(format_args!("create {name}"));
+            }
+        }
+    }
+
     /// Compares what is there with what must be there; the operation that was cut off may have
     /// happened as a whole or not at all.
     fn verify(&mut self, round: u64) {
+        self.verify_names(round);
         let there = tree::read(&self.dir).must("read a worker's directory");
         let without = tree::difference(&self.model, &there);
         let effect = self.unsure.take().unwrap_or_default();
@@ -187,15 +256,30 @@ impl Worker {
 }
 
 fn p4_local_durable_through_fifty_kills(io: Io) {
-    kills(&mut Cluster::two(io), KILLS);
+    let wanted = std::env::var("HEARTHFS_TEST_KILLS").ok();
+    let mut left = wanted.map_or(KILLS, |wanted| wanted.parse().must("HEARTHFS_TEST_KILLS"));
+    let mut seed = 0;
+    while left > 0 {
+        let rounds = left.min(KILLS_OF_ONE_CLUSTER);
+        let acknowledged = kills_from(&mut Cluster::two(io), rounds, seed);
+        (left, seed) = (left - rounds, seed + 1);
+        if seed > 1 || left > 0 {
+            say(format_args!("{}: {rounds} kills, {acknowledged} files", io.word()));
+        }
+    }
 }
 in_both_modes!(p4_local_durable_through_fifty_kills);
 
 /// Kills a node over and over while processes work on it; what they were told is there, on both nodes.
 pub(crate) fn kills(cluster: &mut Cluster, rounds: u64) {
+    kills_from(cluster, rounds, 0);
+}
+
+/// The same with the choices that follow from a seed; returns how many files were written.
+fn kills_from(cluster: &mut Cluster, rounds: u64, seed: u64) -> u64 {
     let dir = |writer: u32| cluster.a.at(format!("w{writer}"));
-    let mut workers: Vec<Worker> = (0..WORKERS).map(|n| Worker::new(dir(n), n)).collect();
-    let mut dice = Dice::new(4);
+    let mut workers: Vec<Worker> = (0..WORKERS).map(|n| Worker::new(dir(n), n, seed)).collect();
+    let mut dice = Dice::new(4 + seed);
     let mut acknowledged = 0;
     for round in 0..rounds {
         let running: Vec<_> = workers
@@ -232,6 +316,7 @@ pub(crate) fn kills(cluster: &mut Cluster, rounds: u64) {
             .collect();
         assert_eq!(tree::difference(&worker.model, &own), "", "worker {name} on both nodes");
     }
+    acknowledged
 }
 
 fn p4_local_durable_at_the_close(io: Io) {

@@ -1,8 +1,13 @@
 /* What a hand does as another user, and through descriptors instead of names. Follows hand.c in one source. */
 #include <dirent.h>
 #include <grp.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
 
 /* su UID GID GROUP...: becomes that user for good, with those supplementary groups and no others. */
 static void op_su(void) {
@@ -77,6 +82,121 @@ static void op_fsetxattr(void) {
   free(data);
 }
 
+/* The address of the process PID, in the abstract namespace: no directory decides who may send there. */
+static socklen_t mailbox(struct sockaddr_un *at, long long pid) {
+  memset(at, 0, sizeof *at);
+  at->sun_family = AF_UNIX;
+  int n = snprintf(at->sun_path + 1, sizeof at->sun_path - 1, "hearthfs-hand-%lld", pid);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static union { char bytes[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } parcel;
+
+static struct msghdr message(struct iovec *piece) {
+  memset(&parcel, 0, sizeof parcel);
+  return (struct msghdr){ .msg_iov = piece, .msg_iovlen = 1, .msg_control = parcel.bytes, .msg_controllen = sizeof parcel.bytes };
+}
+
+/* sendfd PID FD: sends a descriptor to the hand PID, which has a mailbox. */
+static void op_sendfd(void) {
+  struct sockaddr_un at;
+  char byte = 'f';
+  struct iovec piece = { &byte, 1 };
+  struct msghdr with = message(&piece);
+  int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), fd = (int)num(2);
+  with.msg_name = &at;
+  with.msg_namelen = mailbox(&at, num(1));
+  struct cmsghdr *head = CMSG_FIRSTHDR(&with);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  ssize_t n = sendmsg(sock, &with, 0);
+  int saved = errno;
+  close(sock);
+  errno = saved;
+  done(n == 1 ? 0 : -1);
+}
+
+/* mailbox: makes one; answers its descriptor. */
+static void op_mailbox(void) {
+  struct sockaddr_un at;
+  int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  socklen_t len = mailbox(&at, getpid());
+  done(bind(sock, (struct sockaddr *)&at, len) < 0 ? -1 : sock);
+}
+
+/* recvfd MAILBOX: answers the descriptor that was sent. */
+static void op_recvfd(void) {
+  char byte;
+  struct iovec piece = { &byte, 1 };
+  struct msghdr with = message(&piece);
+  int fd = -1;
+  if (recvmsg((int)num(1), &with, MSG_CMSG_CLOEXEC) != 1) { done(-1); return; }
+  struct cmsghdr *head = CMSG_FIRSTHDR(&with);
+  errno = EBADMSG;
+  if (head && head->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(head), sizeof fd);
+  done(fd);
+}
+
+/* crowd COUNT OP NAME FLAGS: children that each open NAME. "flock": and wait for an exclusive lock; "hold": and keep it.
+ * They live until this process ends. Answers when all have begun. */
+static void op_crowd(void) {
+  char *path = name(3);
+  int is_lock = !strcmp(args[2], "flock");
+  long long count = num(1);
+  int begun[2];
+  char byte = 1;
+  fflush(stdout);
+  if (pipe2(begun, O_CLOEXEC) < 0) { done(-1); return; }
+  for (long long i = 0; i < count; i++) {
+    pid_t pid = fork();
+    if (pid < 0) { done(-1); return; }
+    if (pid > 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (write(begun[1], &byte, 1) != 1) _exit(94);
+    int fd = open(path, (int)num(4));
+    if (is_lock && fd >= 0) flock(fd, LOCK_EX);
+    for (;;) pause();
+  }
+  close(begun[1]);
+  long long heard = 0;
+  while (heard < count && read(begun[0], &byte, 1) == 1) heard++;
+  close(begun[0]);
+  done(heard);
+}
+
+struct cutter { char *path; pthread_t thread; };
+
+static void *cut_on(void *argument) {
+  struct cutter *cutter = argument;
+  for (long long size = 1;; size = size % 7 + 1)
+    if (truncate(cutter->path, size) < 0 && errno == EACCES) pause();
+  return NULL;
+}
+
+/* cutters COUNT PREFIX: threads that cut the files PREFIX0, PREFIX1 ... over and over, until this process ends. */
+static void op_cutters(void) {
+  long long count = num(1);
+  const char *prefix = name(2);
+  struct cutter *cutters = (struct cutter *)room(sizeof(struct cutter) * (size_t)count);
+  pthread_attr_t small;
+  pthread_attr_init(&small);
+  pthread_attr_setstacksize(&small, 32768);
+  for (long long i = 0; i < count; i++) {
+    cutters[i].path = room(strlen(prefix) + 24);
+    sprintf(cutters[i].path, "%s%lld", prefix, i);
+    int failed = pthread_create(&cutters[i].thread, &small, cut_on, &cutters[i]);
+    if (failed) { errno = failed; done(-1); return; }
+  }
+  done(count);
+}
+
+static void op_touch(void) {
+  struct timespec t[2] = { { 0, UTIME_NOW }, { 0, UTIME_NOW } };
+  done(utimensat(AT_FDCWD, name(1), t, 0));
+}
+
 static int users(void) {
   if (is("su")) op_su();
   else if (is("userns")) op_userns();
@@ -87,6 +207,13 @@ static int users(void) {
   else if (is("futimes")) op_futimes();
   else if (is("fsetxattr")) op_fsetxattr();
   else if (is("openat")) done(openat((int)num(1), name(2), (int)num(3), (mode_t)num(4)));
+  else if (is("sendfd")) op_sendfd();
+  else if (is("mailbox")) op_mailbox();
+  else if (is("recvfd")) op_recvfd();
+  else if (is("crowd")) op_crowd();
+  else if (is("cutters")) op_cutters();
+  else if (is("touch")) op_touch();
+  else if (is("mknod")) done(mknod(name(1), (mode_t)num(2), makedev(1, 3)));
   else if (is("linkfd")) {
     char from[64];
     snprintf(from, sizeof from, "/proc/self/fd/%lld", num(1));

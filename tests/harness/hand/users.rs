@@ -112,6 +112,39 @@ impl Hand {
         self.ask(&request, value).map(|_| ())
     }
 
+    /// Sends a descriptor to another process, which then has the same open file.
+    pub(crate) fn pass(&mut self, fd: i64, to: &mut Self) -> Result<i64, Errno> {
+        let mailbox = to.call("mailbox").must("a mailbox");
+        let sent = self.done(&format!("sendfd {} {fd}", to.pid()));
+        let received = sent.and_then(|()| to.call(&format!("recvfd {mailbox}")));
+        to.close(mailbox).must("close a mailbox");
+        received
+    }
+
+    /// Forks `count` children that open a file; with `lock`, each then waits for an exclusive `flock`. They live as
+    /// long as this hand.
+    pub(crate) fn crowd(&mut self, count: usize, path: &Path, flags: OFlags, lock: bool) {
+        let op = if lock { "flock" } else { "hold" };
+        let request = format!("crowd {count} {op} {} {}", hex(path), flags.bits());
+        assert_eq!(self.call(&request), Ok(count as i64), "a crowd");
+    }
+
+    /// Starts threads that `truncate` the files `prefix0`, `prefix1` ..., over and over, as long as this hand lives.
+    pub(crate) fn cutters(&mut self, count: usize, prefix: &Path) {
+        let started = self.call(&format!("cutters {count} {}", hex(prefix)));
+        assert_eq!(started, Ok(count as i64), "threads that cut");
+    }
+
+    /// `utimensat` with the time of now, which whoever may write the file may set.
+    pub(crate) fn touch(&mut self, path: &Path) -> Result<(), Errno> {
+        self.done(&format!("touch {}", hex(path)))
+    }
+
+    /// `mknod` of a kind (`S_IFCHR`, `S_IFIFO` ...) with a mode; devices are `/dev/null`.
+    pub(crate) fn mknod(&mut self, path: &Path, kind_and_mode: u32) -> Result<(), Errno> {
+        self.done(&format!("mknod {} {kind_and_mode}", hex(path)))
+    }
+
     /// Gives what a descriptor stands on a further name.
     pub(crate) fn link_fd(&mut self, fd: i64, to: &Path) -> Result<(), Errno> {
         self.done(&format!("linkfd {fd} {}", hex(to)))

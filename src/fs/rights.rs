@@ -1,0 +1,37 @@
+//! The rights of a directory, looked at once more.
+//!
+//! The kernel checks the mode of a directory before it sends a request. A directory's inode is that of its path: when
+//! another node closes it, or puts another in its place, a request that is on its way is about what is there now, and was
+//! checked against what was there. Owns that second check. Must never refuse what nobody has changed: the kernel
+//! knows capabilities, and the groups of callers that cannot be seen, and we do not.
+
+use std::time::Duration;
+
+use hearthfs_mount::{Caller, Ino, Reply};
+
+use super::filesystem::Filesystem;
+use super::state::State;
+
+/// How much longer than the deadline a request may be on its way from the kernel's check to ours.
+const REQUEST_SLACK: Duration = Duration::from_secs(5);
+
+/// What a look-up needs.
+pub(super) const MAY_SEARCH: u32 = 1;
+/// What a change of the names in a directory needs.
+pub(super) const MAY_CHANGE_NAMES: u32 = 3;
+/// What a listing needs.
+pub(super) const MAY_LIST: u32 = 4;
+
+impl Filesystem {
+    /// Checks a directory's permission bits once more if another node has changed it a moment ago.
+    pub(super) fn may_use(&self, state: &State, caller: &Caller, dir: Ino, want: u32) -> Reply<()> {
+        let changed = state.names.inode(dir).and_then(|inode| inode.changed_elsewhere);
+        let now = self.0.rooms.clock.mono();
+        let longest = self.0.rules.deadline + REQUEST_SLACK;
+        if changed.is_none_or(|at| now.saturating_sub(at) > longest) {
+            return Ok(());
+        }
+        let (attr, _) = self.attr_of(state, dir)?;
+        self.mode_permits(caller, (attr.uid, attr.gid, u32::from(attr.perm)), want)
+    }
+}

@@ -1,0 +1,360 @@
+//! P14 isolation, where what A does on one node arrives at B's on the other: while a call of B's is on its way, or
+//! below what B holds on to.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::p14::{ByPath, OWN, SECRET, while_it_arrives};
+use super::users::{A, B, Entry, World};
+use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
+
+/// Everything that B can do below a directory that is its own, or open to all.
+const BELOW: [ByPath; 14] = [
+    ("read", |hand, dir| hand.get(&dir.join("entry")).map(Some)),
+    ("write", |hand, dir| hand.put(&dir.join("entry"), b"INTRUDER").map(|()| None)),
+    ("create", |hand, dir| hand.make(&dir.join("new"), 0o644, b"INTRUDER").map(|()| None)),
+    ("create what is there", |hand, dir| {
+        let fd = hand.open(&dir.join("entry"), OFlags::RDWR | OFlags::CREATE, 0o666)?;
+        let read = hand.read(fd, 0, 100)?;
+        hand.pwrite(fd, 0, b"INTRUDER")?;
+        hand.close(fd).map(|()| Some(read))
+    }),
+    ("mkdir", |hand, dir| hand.mkdir(&dir.join("below")).map(|()| None)),
+    ("symlink", |hand, dir| hand.symlink(Path::new("entry"), &dir.join("trap")).map(|()| None)),
+    ("mknod", |hand, dir| hand.mknod(&dir.join("pipe"), 0o010_666).map(|()| None)),
+    ("unlink", |hand, dir| hand.unlink(&dir.join("entry")).map(|()| None)),
+    ("move out", |hand, dir| {
+        hand.rename(&dir.join("entry"), &dir.with_file_name("stolen")).map(|()| None)
+    }),
+    ("move in", |hand, dir| {
+        hand.rename(&dir.with_file_name("weapon"), &dir.join("entry")).map(|()| None)
+    }),
+    ("link in", |hand, dir| {
+        hand.link(&dir.with_file_name("weapon"), &dir.join("linked")).map(|()| None)
+    }),
+    ("list", |hand, dir| hand.list(dir).map(|names| Some(names.join(" ").into_bytes()))),
+    ("look up a new name", |hand, dir| hand.get(&dir.join("extra")).map(Some)),
+    ("chmod", |hand, dir| hand.chmod(&dir.join("entry"), 0o777).map(|()| None)),
+];
+
+/// Says what is in a directory, by root on one node.
+fn listed(world: &mut World, dir: &Path) -> Vec<String> {
+    world.root.list(dir).unwrap_or_else(|errno| vec![errno.to_string()])
+}
+
+/// Makes directories of B's on node B, with a file of B's in each, and what B needs beside them; waits until node A has
+/// them.
+fn bs_directories(world: &mut World, names: &[String]) {
+    let weapon = world.cluster.b.at("open/weapon");
+    world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
+    for name in names {
+        let dir = world.cluster.b.at(name);
+        world.b.mkdir_with(&dir, 0o777).must("B's directory");
+        world.b.make(&dir.join("entry"), 0o666, OWN).must("B's file");
+    }
+    world.cluster.b.drain();
+    for name in names {
+        let entry = world.cluster.a.at(name).join("entry");
+        eventually(10_000, "B's directory arrives", || {
+            world.root.stat(&entry).map_err(|errno| errno.to_string())
+        });
+    }
+}
+
+/// Has A put a closed directory of its own where B's is, with a file that only the directory protects.
+fn replace_by_as(world: &mut World, on_a: &Path) {
+    world.root.unlink(&on_a.join("entry")).must("root removes B's file");
+    world.root.rmdir(on_a).must("root removes B's directory");
+    world.a.mkdir_with(on_a, 0o700).must("A's directory");
+    for name in ["entry", "extra"] {
+        world.a.make(&on_a.join(name), 0o666, SECRET).must("A's file");
+    }
+}
+
+/// Reports whether what B read is something that only A's closed directory has.
+fn is_as(read: &[u8]) -> bool {
+    read.starts_with(&SECRET[..8]) || read.ends_with(b"extra")
+}
+
+/// B acts below its own directory, and A's closed directory of the same name arrives while the request is on its way.
+fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
+    let Some(mut world) =
+        World::two(io, "p14_isolation_of_directories_that_are_replaced_under_a_call")
+    else {
+        return;
+    };
+    let (mut faults, mut precious, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    let name_of = |what: &str| format!("open/{}", what.replace(' ', "-"));
+    bs_directories(&mut world, &BELOW.map(|(what, _)| name_of(what)));
+    for (what, act) in BELOW {
+        let name = name_of(what);
+        let (on_a, on_b) = (world.cluster.a.at(&name), world.cluster.b.at(&name));
+        // The weapon is a new one each time.
+        let weapon = on_b.with_file_name("weapon");
+        world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
+        let path = on_b.clone();
+        drop(world.b.stat(&on_b.join("entry")));
+        let held = while_it_arrives(
+            &mut world,
+            &on_b,
+            move |b| act(b, &path),
+            |world| {
+                replace_by_as(world, &on_a);
+            },
+        );
+        if let Ok(Some(read)) = &held.result
+            && is_as(read)
+        {
+            faults.push(format!("{what}: B read what is A's"));
+        }
+        let entry = format!("{name}/entry");
+        let found = Entry::of(&mut world.root, &world.cluster.a.at(&entry));
+        precious
+            .push((entry, Entry { bytes: Ok(SECRET.to_vec()), owner: (A.uid, A.gid), ..found }));
+        whole.push((format!("{what} ({:?})", held.result.map(drop)), name));
+    }
+    world.check_both(&precious, &mut faults);
+    for (what, name) in whole {
+        for at in [world.cluster.a.at(&name), world.cluster.b.at(&name)] {
+            let names = listed(&mut world, &at);
+            let mode = world.root.stat(&at).map(|stat| (stat.mode & 0o7777, stat.uid));
+            if names != ["entry", "extra"] || mode != Ok((0o700, A.uid)) {
+                faults.push(format!("{what}: {} holds {names:?}, {mode:?}", at.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+in_both_modes!(p14_isolation_of_directories_that_are_replaced_under_a_call);
+
+/// B stands in its directory, and has it open, when A's closed directory of the same name has arrived.
+fn p14_isolation_of_directories_that_others_replaced(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_directories_that_others_replaced")
+    else {
+        return;
+    };
+    let (mut faults, mut precious, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    // What lies beside a directory is not reached from within.
+    let within =
+        BELOW.into_iter().filter(|(what, _)| !what.starts_with("move") && *what != "link in");
+    let within: Vec<ByPath> = within.collect();
+    let whens: Vec<_> = [("from within", true), ("by descriptor", false)]
+        .into_iter()
+        .flat_map(|(how, by_cwd)| {
+            within.iter().map(move |(what, act)| (format!("{what}, {how}"), by_cwd, *act))
+        })
+        .collect();
+    let name_of = |when: &str| format!("open/{}", when.replace([' ', ','], "-"));
+    let names: Vec<String> = whens.iter().map(|(when, ..)| name_of(when)).collect();
+    bs_directories(&mut world, &names);
+    let mut standing = Vec::new();
+    for name in &names {
+        let (mut b, on_b) = (Hand::of(B, &[]), world.cluster.b.at(name));
+        let fd = b.open(&on_b, OFlags::RDONLY | OFlags::DIRECTORY, 0).must("B opens it");
+        b.chdir(&on_b).must("B goes there");
+        standing.push((b, fd));
+    }
+    for name in &names {
+        let on_a = world.cluster.a.at(name);
+        replace_by_as(&mut world, &on_a);
+    }
+    world.cluster.a.drain();
+    for name in &names {
+        let on_b = world.cluster.b.at(name);
+        eventually(10_000, "A's directory arrives", || match world.root.stat(&on_b) {
+            Ok(stat) if stat.uid == A.uid => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+    for ((when, by_cwd, act), (mut b, fd)) in whens.into_iter().zip(standing) {
+        let name = name_of(&when);
+        let weapon = world.cluster.b.at("open/weapon");
+        world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
+        let from = if by_cwd { PathBuf::from("/proc/self/cwd") } else { Hand::proc_path(fd) };
+        let done = act(&mut b, &from);
+        if let Ok(Some(read)) = &done
+            && is_as(read)
+        {
+            faults.push(format!("{when}: B read what is A's"));
+        }
+        let listed = b.list(&from);
+        if listed.as_ref().is_ok_and(|names| !names.is_empty()) {
+            faults.push(format!("{when}: B lists A's directory: {listed:?}"));
+        }
+        let entry = format!("{name}/entry");
+        let found = Entry::of(&mut world.root, &world.cluster.a.at(&entry));
+        precious
+            .push((entry, Entry { bytes: Ok(SECRET.to_vec()), owner: (A.uid, A.gid), ..found }));
+        whole.push((format!("{when} ({:?})", done.map(drop)), name));
+    }
+    world.check_both(&precious, &mut faults);
+    for (what, name) in whole {
+        for at in [world.cluster.a.at(&name), world.cluster.b.at(&name)] {
+            let names = listed(&mut world, &at);
+            if names != ["entry", "extra"] {
+                faults.push(format!("{what}: {} holds {names:?}", at.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+in_both_modes!(p14_isolation_of_directories_that_others_replaced);
+
+/// A name that B's kernel believes missing, at which something of A's arrives while B makes something there.
+fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_names_that_arrive_under_other_calls")
+    else {
+        return;
+    };
+    let makers: [ByPath; 7] = [
+        ("mkdir", |hand, path| hand.mkdir(path).map(|()| None)),
+        ("mknod", |hand, path| hand.mknod(path, 0o010_666).map(|()| None)),
+        ("symlink", |hand, path| hand.symlink(Path::new("x"), path).map(|()| None)),
+        ("link", |hand, path| hand.link(&path.with_file_name("weapon"), path).map(|()| None)),
+        ("rename", |hand, path| hand.rename(&path.with_file_name("weapon2"), path).map(|()| None)),
+        ("create new", |hand, path| {
+            let fd = hand.open(path, CREATE_NEW, 0o666)?;
+            hand.write(fd, b"INTRUDER")?;
+            hand.close(fd).map(|()| None)
+        }),
+        ("create", |hand, path| hand.put_with(path, IN_PLACE, 100, 0, b"INTRUDER").map(|()| None)),
+    ];
+    let (mut faults, mut precious, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    for weapon in ["sticky/weapon", "sticky/weapon2"] {
+        world.b.make(&world.cluster.b.at(weapon), 0o666, b"INTRUDER").must("B's file");
+    }
+    for (what, act) in makers {
+        for kind in ["file", "link", "directory"] {
+            let when = format!("{what} where a {kind} arrives");
+            let name = format!("sticky/{}", when.replace(' ', "-"));
+            let aim = world.cluster.b.at(format!("private/{}", when.replace(' ', "-")));
+            let (on_a, on_b) = (world.cluster.a.at(&name), world.cluster.b.at(&name));
+            assert_eq!(world.b.stat(&on_b).err(), Some(Errno::NOENT));
+            drop(world.b.stat(&on_b.with_file_name("weapon2")));
+            let path = on_b.clone();
+            let held = while_it_arrives(
+                &mut world,
+                &on_b,
+                move |b| act(b, &path),
+                |world| match kind {
+                    "file" => world.a.make(&on_a, 0o600, SECRET).must("A's file"),
+                    "link" => world.a.symlink(&aim, &on_a).must("A's link"),
+                    _ => {
+                        world.a.mkdir_with(&on_a, 0o700).must("A's directory");
+                        world.a.make(&on_a.join("entry"), 0o666, SECRET).must("A's file");
+                    }
+                },
+            );
+            told.push(format!("{when}: {:?}", held.result.as_ref().err()));
+            if held.result.is_ok() {
+                faults.push(format!("{when}: done"));
+            }
+            let stat = world.root.lstat(&on_a);
+            let owner = stat.as_ref().map(|stat| stat.uid);
+            if owner != Ok(A.uid) {
+                faults.push(format!("{when}: then it is {stat:?}"));
+            }
+            let entry = if kind == "directory" { format!("{name}/entry") } else { name };
+            if kind != "link" {
+                let found = Entry::of(&mut world.root, &world.cluster.a.at(&entry));
+                precious.push((
+                    entry,
+                    Entry { bytes: Ok(SECRET.to_vec()), owner: (A.uid, A.gid), ..found },
+                ));
+            }
+        }
+    }
+    world.check_both(&precious, &mut faults);
+    if !faults.is_empty() {
+        faults.push(format!("B was told: {}", told.join(", ")));
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+in_both_modes!(p14_isolation_of_names_that_arrive_under_other_calls);
+
+/// A takes rights away on its node. When that has arrived, B has them no more on the other, by path, from a working
+/// directory, or by a descriptor of the directory; what B has open it keeps, as on a local disk.
+fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_by_rights_that_are_taken_away") else {
+        return;
+    };
+    let mut faults = Vec::new();
+    let (on_a, on_b) = (world.cluster.a.at("open/dir"), world.cluster.b.at("open/dir"));
+    world.a.mkdir_with(&on_a, 0o777).must("A's directory");
+    for name in ["chmod", "chgrp", "inside"] {
+        world.a.make(&on_a.join(name), 0o666, SECRET).must("A's file");
+        world.a.chmod(&on_a.join(name), 0o666).must("for all");
+    }
+    world.cluster.a.drain();
+    for name in ["chmod", "chgrp", "inside"] {
+        eventually(10_000, "A's files arrive", || match world.b.get(&on_b.join(name)) {
+            Ok(read) if read == SECRET => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+    let dir = world.b.open(&on_b, OFlags::RDONLY | OFlags::DIRECTORY, 0).must("B opens it");
+    let kept = world.b.open(&on_b.join("chmod"), OFlags::RDONLY, 0).must("B opens a file");
+    let path = world.b.open(&on_b.join("chmod"), OFlags::PATH, 0).must("B opens a path");
+    world.b.chdir(&on_b).must("B goes there");
+    world.a.chmod(&on_a.join("chmod"), 0o600).must("A takes it away");
+    world.a.chmod(&on_a.join("chgrp"), 0o060).must("A takes it away");
+    world.cluster.a.drain();
+    let closed = |name: &str, mode: u32, world: &mut World| {
+        eventually(10_000, "A's change arrives", || match world.root.stat(&on_b.join(name)) {
+            Ok(stat) if stat.mode & 0o7777 == mode => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    };
+    closed("chmod", 0o600, &mut world);
+    closed("chgrp", 0o060, &mut world);
+    let here = Path::new;
+    for name in ["chmod", "chgrp"] {
+        for flags in [
+            OFlags::RDONLY,
+            OFlags::WRONLY,
+            OFlags::RDWR,
+            IN_PLACE,
+            OFlags::RDONLY | OFlags::CREATE,
+        ] {
+            let ways = [
+                world.b.open(&on_b.join(name), flags, 0o666),
+                world.b.open(here(name), flags, 0o666),
+                world.b.open_at(dir, name, flags, 0o666),
+            ];
+            if ways.iter().any(|opened| opened != &Err(Errno::ACCESS)) {
+                faults.push(format!("{name}, {flags:?}: {ways:?}"));
+            }
+        }
+    }
+    for by in [path, kept] {
+        let opened = world.b.open(&Hand::proc_path(by), OFlags::RDONLY, 0);
+        if opened != Err(Errno::ACCESS) {
+            faults.push(format!("reopened: {opened:?}"));
+        }
+    }
+    assert_eq!(world.b.read(kept, 0, 100).must("B reads what it has open"), SECRET);
+    world.a.chmod(&on_a, 0o700).must("A closes the directory");
+    world.cluster.a.drain();
+    closed("", 0o700, &mut world);
+    let inside = world.b.get(&on_b.join("inside")).map(drop);
+    let told = [
+        ("by path", inside),
+        ("from within", world.b.get(here("inside")).map(drop)),
+        ("by descriptor", world.b.open_at(dir, "inside", OFlags::RDONLY, 0).map(drop)),
+        ("a new one", world.b.put(here("new"), b"B's")),
+        ("a removal", world.b.unlink(here("inside"))),
+        ("a directory", world.b.mkdir(here("below"))),
+        ("a move", world.b.rename(here("inside"), &world.cluster.b.at("open/stolen"))),
+        ("a list", world.b.list(here(".")).map(drop)),
+    ];
+    for (way, result) in told {
+        if result != Err(Errno::ACCESS) {
+            faults.push(format!("in a closed directory, {way}: {result:?}"));
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+in_both_modes!(p14_isolation_by_rights_that_are_taken_away);

@@ -1,0 +1,183 @@
+//! Files of the cache directory that somebody cuts, replaces or deletes under a running daemon.
+//!
+//! A program gets the right bytes or a miss, and the log says so once. It never gets other bytes, and never an error
+//! that is no miss; only the writer of a file that is spoilt while it is written may see one.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::harness::body::{self, Id};
+use crate::harness::hand::IN_PLACE;
+use crate::harness::node::Site;
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, tree,
+};
+
+const LEN: usize = 5_000;
+const CUT: usize = 10;
+
+/// What happens to a file of the cache directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spoil {
+    Cut,
+    Replaced,
+    Deleted,
+}
+
+const SPOILS: [Spoil; 3] = [Spoil::Cut, Spoil::Replaced, Spoil::Deleted];
+
+fn content(seq: u64) -> Vec<u8> {
+    body::make(Id { writer: 1, seq }, LEN)
+}
+
+fn spoil(path: &Path, how: Spoil) {
+    match how {
+        Spoil::Cut => {
+            let file = std::fs::OpenOptions::new().write(true).open(path).must("open");
+            file.set_len(CUT as u64).must("cut");
+        }
+        Spoil::Replaced => {
+            let other = path.with_extension("other");
+            std::fs::write(&other, body::make(Id { writer: 9, seq: 9 }, LEN)).must("write");
+            std::fs::rename(&other, path).must("put it in place");
+        }
+        Spoil::Deleted => std::fs::remove_file(path).must("delete"),
+    }
+}
+
+fn blob_of(node: &Node, bytes: &[u8]) -> PathBuf {
+    let digest = blake3::hash(bytes).to_hex().to_string();
+    let found = tree::files_below(&node.cache.join("v1/blobs"));
+    found.into_iter().find(|path| path.ends_with(&digest)).must("the blob's file")
+}
+
+fn warnings(node: &Node, about: &str) -> usize {
+    node.log().lines().filter(|line| line.contains(" WARN ") && line.contains(about)).count()
+}
+
+/// Blobs that were read a moment ago, and that another process has open or not. Without a store what is gone is a miss; with one it
+/// is fetched again.
+fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
+    for shared in [false, true] {
+        let mut cluster = shared.then(|| Cluster::two(io));
+        let site = Site::new();
+        let alone = (!shared).then(|| Node::start(&site, "m", None, Options::new(io)));
+        let node = alone.as_ref().or(cluster.as_ref().map(|two| &two.b)).must("a node");
+        let (mut hand, mut reader) = (Hand::new(), Hand::new());
+        let ways = SPOILS.into_iter().flat_map(|how| [false, true].map(|is_open| (how, is_open)));
+        for (k, (how, is_open)) in ways.enumerate() {
+            let (path, bytes) = (node.at(format!("{how:?}-{is_open}")), content(k as u64));
+            hand.put(&path, &bytes).must("put");
+            if let Some(two) = &cluster {
+                two.b.drain();
+            }
+            let fd = is_open.then(|| reader.open(&path, OFlags::RDONLY, 0).must("open"));
+            for _ in 0..3 {
+                assert!(hand.get(&path) == Ok(bytes.clone()), "{how:?} before");
+            }
+            spoil(&blob_of(node, &bytes), how);
+            for _ in 0..5 {
+                match hand.get(&path) {
+                    Ok(read) => assert!(read == bytes, "{how:?}, shared {shared}: other bytes"),
+                    Err(errno) => assert_eq!(errno, Errno::NOENT, "{how:?}, shared {shared}"),
+                }
+            }
+            if let Some(fd) = fd {
+                // A file that was cut cannot be had back by those who have it open; all else stays with them.
+                if how != Spoil::Cut {
+                    assert!(reader.read(fd, 0, LEN) == Ok(bytes.clone()), "{how:?}: an open file");
+                }
+                reader.close(fd).must("close");
+            }
+            if shared {
+                eventually(10_000, "it is fetched again", || match hand.get(&path) {
+                    Ok(read) if read == bytes => Ok(()),
+                    other => Err(format!("{how:?}: {:?}", other.map(|read| read.len()))),
+                });
+            }
+            let digest = blake3::hash(&bytes).to_hex().to_string();
+            let told = warnings(node, &digest);
+            assert!(told <= 1, "{how:?}: {told} warnings:\n{}", node.log());
+            let again = content(100 + k as u64);
+            hand.put(&path, &again).must("write it again");
+            assert!(hand.get(&path) == Ok(again), "{how:?} again");
+        }
+        if let Some(two) = &mut cluster {
+            two.settle();
+            tree::converge(&two.a.mount, &two.b.mount, 10_000);
+        }
+    }
+}
+in_both_modes!(bad_input_blobs_that_are_spoilt_after_a_read);
+
+/// Returns the one file in `staging/` that holds bytes.
+fn staged(node: &Node) -> PathBuf {
+    eventually(10_000, "one staged file", || {
+        let mut found = tree::files_below(&node.cache.join("v1/staging"));
+        found.retain(|path| std::fs::metadata(path).is_ok_and(|meta| meta.size() > 0));
+        if found.len() == 1 { Ok(found.remove(0)) } else { Err(format!("{found:?}")) }
+    })
+}
+
+/// When a staged file is spoilt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// All is written, nothing is closed.
+    Written,
+    /// A duplicate was closed: the version is published, and its file still in `staging/`.
+    Published,
+}
+
+/// What is being written. What the daemon cannot know is left out: a file that is cut before its close is, with
+/// passthrough, one whose writer wrote no more.
+fn bad_input_staged_files_that_are_spoilt(io: Io) {
+    let cluster = Cluster::two(io);
+    let (mut hand, mut reader) = (Hand::new(), Hand::new());
+    let mut seq = 0;
+    for when in [When::Written, When::Published] {
+        for (word, flags) in
+            [("w", IN_PLACE), ("rw", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)]
+        {
+            for how in SPOILS {
+                seq += 1;
+                let (name, bytes) = (format!("{when:?}-{word}-{how:?}"), content(seq));
+                let on_a = cluster.a.at(&name);
+                let fd = hand.open(&on_a, flags, 0o644).must("open");
+                hand.write(fd, &bytes).must("write");
+                let file = staged(&cluster.a);
+                if when == When::Published {
+                    let copy = hand.dup(fd).must("dup");
+                    hand.close(copy).must("close a duplicate");
+                }
+                spoil(&file, how);
+                // The writer may be told; what it is told is left open.
+                let _ = hand.close(fd);
+                let right = |read: &[u8]| {
+                    read == bytes || how == Spoil::Cut && (read == &bytes[..CUT] || read.is_empty())
+                };
+                let mut look = |path: &Path, who: &str| {
+                    let read = reader.get(path);
+                    match &read {
+                        Ok(read) => assert!(right(read), "{name}: {who} reads other bytes"),
+                        Err(errno) => assert_eq!(*errno, Errno::NOENT, "{name}: {who}"),
+                    }
+                    assert_eq!(reader.stat(path).is_ok(), read.is_ok(), "{name}: {who} stats");
+                };
+                for _ in 0..3 {
+                    look(&on_a, "a reader");
+                }
+                let told = warnings(&cluster.a, &name);
+                assert!(told <= 1, "{name}: {told} warnings:\n{}", cluster.a.log());
+                seq += 1;
+                hand.put(&on_a, &content(seq)).must(format_args!("{name}: write it again"));
+                assert!(reader.get(&on_a) == Ok(content(seq)), "{name}: again");
+            }
+        }
+    }
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+}
+in_both_modes!(bad_input_staged_files_that_are_spoilt);
