@@ -53,6 +53,8 @@ struct Draft {
     /// Its rights were changed, and no close has published that.
     changed: bool,
     closed_once: bool,
+    /// Nothing was written since the last close.
+    as_closed: bool,
     group: Option<u64>,
     /// The version of which it is the next one.
     began: Option<u64>,

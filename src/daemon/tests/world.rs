@@ -84,7 +84,13 @@ fn orders(
     {
         let (seen, mut late) = all[0].clone();
         late.lose_name(*fd);
-        all.push((seen, late));
+        all.push((seen.clone(), late));
+        // Or it is what the name has from now on: to empty an empty file is a change once that has gone.
+        if flags.truncate && what.is_none() {
+            let mut anew = all[0].1.clone();
+            anew.freshen(*fd);
+            all.push((seen, anew));
+        }
     }
     all
 }

@@ -18,7 +18,7 @@ impl Model {
         let append = self.files[&self.descriptors[&fd].file].append;
         let Some(id) = self.draft_of(fd) else { return };
         let draft = self.drafts.get_mut(&id).unwrap();
-        draft.wrote = true;
+        (draft.wrote, draft.as_closed) = (true, false);
         let at = if append { draft.bytes.len() } else { at };
         let end = at + new.len();
         if draft.bytes.len() < end {
@@ -31,7 +31,7 @@ impl Model {
         let Some(id) = self.draft_of(fd) else { return };
         let draft = self.drafts.get_mut(&id).unwrap();
         if draft.bytes.len() != size {
-            draft.wrote = true;
+            (draft.wrote, draft.as_closed) = (true, false);
             draft.bytes.resize(size, 0);
         }
     }
@@ -71,7 +71,8 @@ impl Model {
             && writes
         {
             if closed && (!descriptor.mapping || !held) {
-                self.drafts.get_mut(&id).unwrap().closed_once = true;
+                let draft = self.drafts.get_mut(&id).unwrap();
+                (draft.closed_once, draft.as_closed) = (true, true);
                 if !self.is_open(id) {
                     self.publish(id, Some(descriptor.program));
                 }
@@ -157,8 +158,8 @@ impl Model {
     pub(in crate::daemon::tests) fn die(&mut self, program: usize) {
         for id in self.written_by(|of| of == program) {
             let draft = &self.drafts[&id];
-            // What somebody closed before stands, as long as nothing was written.
-            if !draft.wrote && draft.closed_once {
+            // What it had closed before stands, as long as nothing was written since.
+            if draft.closed_once && (!draft.wrote || draft.as_closed) {
                 self.publish(id, Some(program));
             }
             self.end(id);
@@ -256,6 +257,14 @@ impl Model {
             {
                 rights.mode = mode;
             }
+        }
+    }
+
+    /// Has what a descriptor writes be published though nothing is written.
+    pub(in crate::daemon::tests) fn freshen(&mut self, fd: Fd) {
+        let draft = self.draft_of(fd).and_then(|id| self.drafts.get_mut(&id));
+        if let Some(draft) = draft {
+            draft.fresh = true;
         }
     }
 

@@ -123,6 +123,7 @@ impl Model {
         let draft = self.drafts.get_mut(&id).unwrap();
         if empties && !draft.bytes.is_empty() {
             (draft.bytes, draft.fresh, draft.wrote) = (Vec::new(), true, true);
+            draft.as_closed = false;
         }
         draft.members.insert(program);
     }
@@ -147,6 +148,7 @@ impl Model {
             wrote: false,
             changed: false,
             closed_once: false,
+            as_closed: false,
             group: published.and_then(|thing| thing.group),
             began,
             base: began,
