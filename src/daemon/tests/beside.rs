@@ -5,6 +5,7 @@ use hearthfs_mount::Errno;
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
+use super::users::ROOT;
 
 /// Does all that is done to an open file, and expects it to have this size.
 fn use_open_file(kernel: &mut Kernel<'_>, program: &Program, fd: u32, size: u64) {
@@ -112,5 +113,21 @@ fn a_mode_that_is_set_beside_a_writer_stays_when_that_one_closes() {
         kernel.close(&writer.caller(), 1).unwrap();
         assert_eq!(kernel.stat(&other.caller(), "file").unwrap().perm, 0o600);
         assert_eq!(get(kernel, &other, "file"), b"next");
+    });
+}
+
+#[test]
+fn an_empty_file_that_its_writer_empties_again_is_not_published() {
+    in_both_modes(|kernel| {
+        let (writer, other) = (Program::start(), Program::start());
+        put(kernel, &other, "file", b"");
+        kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
+        kernel.open(&writer.caller(), "file", 2, REPLACE, false).unwrap();
+        // What has come from another node meanwhile is not replaced by nothing.
+        kernel.expect_arrival("file", Some((b"text", ROOT.makes(0o644))), 0);
+        kernel.stat(&other.caller(), "file").unwrap();
+        kernel.close(&writer.caller(), 1).unwrap();
+        kernel.close(&writer.caller(), 2).unwrap();
+        assert_eq!(get(kernel, &other, "file"), b"text");
     });
 }

@@ -51,6 +51,11 @@ impl User {
         ALL.into_iter().find(|user| user.uid == caller.uid).expect("tests know their users")
     }
 
+    /// Returns the rights of what it makes.
+    pub(super) fn makes(&self, mode: u32) -> Rights {
+        Rights { uid: self.uid, gid: self.gid, mode }
+    }
+
     pub(super) fn has_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }

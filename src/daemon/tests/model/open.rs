@@ -236,10 +236,27 @@ impl Model {
             }
             Call::Unlink { path } => self.linked_drafts_below(path),
             Call::Rename { from, to } => {
-                self.linked_drafts_below(from) || self.linked_drafts_below(to)
+                self.linked_drafts_below(from)
+                    || self.linked_drafts_below(to)
+                    || self.is_overtaken(from)
             }
             _ => false,
         }
+    }
+
+    /// Reports whether something is being written under a path whose name has got another version meanwhile. A rename
+    /// of that name lets the writer replace the other version whatever its mode: a known fault (P14).
+    fn is_overtaken(&self, path: &str) -> bool {
+        self.drafts.values().any(|draft| {
+            let below = |name: &&String| *name == path || super::is_below(name, path);
+            let there = draft.name.as_ref().filter(below).and_then(|name| self.published(name));
+            there.is_some_and(|thing| draft.base != Some(thing.put))
+        })
+    }
+
+    /// Reports whether a file that was closed has a descriptor or a mapping left.
+    pub(in crate::daemon::tests) fn lingers(&self) -> bool {
+        self.drafts.keys().any(|id| !self.is_open(*id))
     }
 
     fn is_held(&self, path: &str) -> bool {
