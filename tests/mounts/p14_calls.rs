@@ -15,8 +15,7 @@ use crate::harness::command::run;
 use crate::harness::node::Site;
 use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes};
 
-/// A program of another's runs with the rights of the user that starts it, whatever its set-id bits say: writes do not clear
-/// them, so they must mean nothing.
+/// A program of another's runs with the rights of the user that starts it, whatever its set-id bits say.
 fn p14_isolation_of_set_id_programs(io: Io) {
     if !can_be_others("p14_isolation_of_set_id_programs", io) {
         return;

@@ -300,3 +300,57 @@ fn programs_create_against_unlink(io: Io) {
     remover.join().must("the remover");
 }
 in_both_modes!(programs_create_against_unlink);
+
+/// Makes a repository in `$1` that two processes commit to at once, packs it, clones it with and without hard links, and
+/// prints what the clones agree on.
+const GIT: &str = r#"
+repo=$1
+git init -q -b main "$repo/one" && cd "$repo/one"
+git config gc.auto 0
+for i in $(seq 60); do mkdir -p "d$((i % 7))"; seq $((i * 40)) > "d$((i % 7))/f$i"; done
+git add -A && git commit -qm first
+for side in left right; do git worktree add -q -b "$side" "../$side"; done
+work() { for i in $(seq 8); do seq $i 500 > "$1-$i"; git add "$1-$i"; git commit -qm "$1 $i"; done; }
+(cd ../left && work left) & left=$!
+(cd ../right && work right) & right=$!
+wait $left; wait $right
+git merge -q -m both left right >/dev/null
+git repack -q -a -d -f && git pack-refs --all && git prune
+git fsck --strict --full --no-progress
+test -z "$(git status --porcelain)"
+git clone -q "$repo/one" "$repo/linked"
+git clone -q --no-hardlinks "$repo/one" "$repo/copied"
+for clone in linked copied; do
+    git -C "$repo/$clone" fsck --strict --full --no-progress
+    test -z "$(git -C "$repo/$clone" status --porcelain)"
+    git -C "$repo/$clone" rev-parse HEAD^{tree}
+done
+git rev-list --count HEAD
+"#;
+
+fn programs_git(io: Io) {
+    if !command::need(&format!("programs_git::{}", io.word()), "git") {
+        return;
+    }
+    let cluster = Cluster::two(io);
+    let git = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("HOME", cluster.site.path()).env("GIT_CONFIG_NOSYSTEM", "1");
+        for who in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{who}_NAME"), "t").env(format!("GIT_{who}_EMAIL"), "t@t");
+        }
+        command::run(&mut command, 120_000).good()
+    };
+    let repository = cluster.a.mount.to_string_lossy().into_owned();
+    let said = git(&["sh", "-ec", GIT, "sh", &repository]);
+    let lines: Vec<&str> = said.lines().collect();
+    // The first, eight of each side, and the merge.
+    assert!(matches!(lines[..], [one, other, "18"] if one == other && one.len() == 40), "{said}");
+    cluster.settle();
+    tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
+    let other = cluster.b.at("copied").to_string_lossy().into_owned();
+    git(&["git", "-c", "safe.directory=*", "-C", &other, "fsck", "--strict", "--full"]);
+    let head = git(&["git", "-c", "safe.directory=*", "-C", &other, "rev-parse", "HEAD^{tree}"]);
+    assert_eq!(Some(&head.trim()), lines.first(), "on the other node");
+}
+in_both_modes!(programs_git);
