@@ -55,7 +55,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// What a drain came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct DrainReport {
-    /// Everything that was published before the drain is remote.
+    /// Everything that was published before the drain is remote; not where the store refuses some of it.
     pub complete: bool,
     /// What is not yet remote, published before or since.
     pub left: Pending,
@@ -162,7 +162,7 @@ impl Publisher {
             }
         };
         clock::within(limit, wait).await;
-        let complete = *upto.borrow() >= target;
+        let complete = *upto.borrow() >= target && ledger.aside().contents == 0;
         // So that the next start finds nothing to do. What fails here is done again then.
         ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);

@@ -247,3 +247,61 @@ fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
         a.faults.set(Plan::default());
     });
 }
+
+/// In order (P5): what the store refuses is a miss to others, before what came after it is seen.
+#[test]
+fn p5_in_order_past_what_the_store_refuses_for_good() {
+    run(async {
+        for (trouble, folder, size) in
+            [("status=413", "blobs/", 1_200_000), ("status=400", "packs/", 9_000)]
+        {
+            let world = World::new();
+            let (mut a, b) = (world.node(), world.node());
+            a.write("refused", &content(1, 3_000));
+            a.push().await;
+            a.fail(&format!("{trouble} only={folder}"));
+            a.write("refused", &content(2, size));
+            a.write("after", b"comes later");
+            let pushed = within(Duration::from_mins(5), Box::pin(a.push())).await;
+            assert!(pushed.is_some(), "{trouble}: what comes after it goes on");
+            assert!(b.pull().await);
+            assert!(b.entry("after").is_some());
+            assert!(b.entry("refused").is_none(), "a miss, and not the older version");
+            assert!(a.read("refused").await == Some(content(2, size)), "it is kept here");
+            let aside = a.engine.ledger().aside();
+            assert_eq!((aside.contents, aside.bytes), (1, size as u64));
+            assert!(aside.why.contains(&trouble[7..]), "{}", aside.why);
+            // It stays so over a restart, until the store takes it.
+            a.engine.ledger().save().unwrap();
+            let mut a = world.node_at(a.crash());
+            assert_eq!(a.engine.ledger().aside().contents, 1);
+            a.engine.ledger().retry_aside();
+            assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0);
+            a.push().await;
+            assert_eq!(a.engine.ledger().aside().contents, 0);
+            assert!(b.pull().await);
+            assert!(b.read("refused").await == Some(content(2, size)), "{trouble}");
+        }
+    });
+}
+
+/// A store may take less at once than a pack holds.
+#[test]
+fn a_pack_that_is_refused_is_sent_in_parts() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.fail("largest=60000");
+        for n in 0..8_u64 {
+            a.write(&format!("f{n}"), &content(n, 20_000));
+        }
+        a.write("large", &content(9, 100_000));
+        assert!(within(Duration::from_mins(5), Box::pin(a.push())).await.is_some());
+        assert!(b.pull().await);
+        for n in 0..8_u64 {
+            assert!(b.read(&format!("f{n}")).await == Some(content(n, 20_000)));
+        }
+        assert!(b.entry("large").is_none());
+        assert_eq!(a.engine.ledger().aside().bytes, 100_000);
+    });
+}
