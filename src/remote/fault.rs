@@ -60,7 +60,7 @@ pub struct Plan {
     pub ahead_s: i32,
     /// The status with which requests are answered that do nothing; 0 for none.
     pub status: u16,
-    /// Only requests for keys that hold this text meet the faults above from `hang` to `status`; a list counts as
+    /// Only requests for keys that hold this text meet latency and the faults from `hang` to `status`; a list counts as
     /// the key [`LIST`]. All requests do when it is empty.
     pub only: String,
     /// Bytes of a body that arrive in a second; 0 for all at once.
@@ -196,11 +196,11 @@ impl Faults {
     /// Lets a request for a key through to the store, or not.
     async fn before(&self, key: &str) -> object_store::Result<Plan> {
         let plan = self.plan();
-        if !plan.latency.is_zero() {
-            clock::sleep(plan.latency).await;
-        }
         if !key.contains(&plan.only) {
             return Ok(plan);
+        }
+        if !plan.latency.is_zero() {
+            clock::sleep(plan.latency).await;
         }
         self.met.fetch_add(1, Ordering::Relaxed);
         if plan.hang {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::harness::*;
 use crate::clock::{Clock, sleep, within};
+use crate::namespace::Op;
 use crate::remote::Health;
 use crate::remote::fault::Plan;
 
@@ -154,6 +155,11 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", commits[2]));
             b.pull().await;
+            // What may pass is waited for, with what its node wrote after it.
+            assert!(
+                trouble != "status=503" || (b.entry("f1").is_some() && b.entry("f3").is_none())
+            );
+            world.clock.advance(Duration::from_mins(1));
             assert!(b.pull().await, "{trouble}: everything that can be read was folded");
             for n in [0, 1, 3, 4] {
                 assert!(b.read(&format!("f{n}")).await == Some(content(n, 3000)), "{trouble}");
@@ -303,5 +309,67 @@ fn a_pack_that_is_refused_is_sent_in_parts() {
         }
         assert!(b.entry("large").is_none());
         assert_eq!(a.engine.ledger().aside().bytes, 100_000);
+    });
+}
+
+#[test]
+fn uploads_get_through_a_narrow_line() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        // A pack of 8 MiB at 200 KiB/s.
+        a.fail("latency_ms=40000 only=packs/");
+        for n in 0..10_u64 {
+            a.write(&format!("f{n}"), &content(n, 800_000));
+        }
+        assert!(within(Duration::from_mins(3), Box::pin(a.push())).await.is_some());
+        assert!(b.pull().await);
+        assert!(b.read("f9").await == Some(content(9, 800_000)));
+    });
+}
+
+/// What a node did while its clock was far ahead can be replaced by others, and by itself.
+#[test]
+fn p7_one_winner_also_where_a_clock_was_far_ahead() {
+    run(async {
+        let world = World::new();
+        let mut b = world.node();
+        b.write("there", b"before");
+        b.push().await;
+        let ahead_ms = Duration::from_hours(24 * 400).as_millis() as i64;
+        let mut a = world.node_adrift(tempfile::tempdir().unwrap(), ahead_ms);
+        for n in 0..4_u64 {
+            a.write(&format!("f{n}"), b"first");
+        }
+        let mut attrs = a.entry("f3").unwrap().attrs;
+        let of = a.write("f3", b"second");
+        attrs.mode = 0o600;
+        a.publish(vec![(path("f3"), Op::Attrs { of, attrs })]);
+        a.write("gone", b"x");
+        a.remove("gone");
+        a.upload().await;
+        // The first batch is under way when this comes.
+        a.write("f2", b"second");
+        a.push().await;
+        a.write("f1", b"second");
+        assert!(a.read("f1").await == Some(b"second".to_vec()), "at once (P15)");
+        a.push().await;
+        assert!(b.pull().await && a.pull().await);
+        assert_eq!(a.registers(), b.registers());
+        let near_ms = world.clock.wall_ms() + crate::stamp::MAX_AHEAD_MS;
+        assert!(b.registers().iter().all(|(_, register)| register.last_stamp().ms <= near_ms));
+        assert_eq!(b.entry("f3").unwrap().attrs.mode, 0o600);
+        for (n, text) in [(0, "first"), (1, "second"), (2, "second"), (3, "second")] {
+            let name = format!("f{n}");
+            assert!(b.read(&name).await == Some(text.as_bytes().to_vec()), "{name}");
+            world.clock.advance(Duration::from_millis(5));
+            b.write(&name, b"third");
+        }
+        b.push().await;
+        assert!(a.pull().await);
+        for n in 0..4 {
+            assert!(a.read(&format!("f{n}")).await == Some(b"third".to_vec()));
+        }
+        assert_eq!(a.registers(), b.registers());
     });
 }
