@@ -91,6 +91,15 @@ impl StampClock {
         Stamp { ms: last.0, counter: last.1, node: self.node }
     }
 
+    /// Forgets what was made while our clock was far ahead of `now_ms`. What is made from now on comes after `latest`,
+    /// but not after that.
+    pub fn come_back(&self, now_ms: u64, latest: Option<Stamp>) {
+        let mut last = self.last.lock();
+        if last.0 > now_ms.saturating_add(MAX_AHEAD_MS) {
+            *last = latest.map_or((0, 0), |stamp| (stamp.ms, stamp.counter));
+        }
+    }
+
     /// Learns of a stamp made elsewhere, so that ours come after what we have seen.
     ///
     /// A stamp more than [`MAX_AHEAD_MS`] ahead of `now_ms` is not followed; returns false then.
@@ -125,6 +134,20 @@ mod tests {
         let wild = Stamp { ms: 1000 + MAX_AHEAD_MS + 1, counter: 0, node: NodeId(9) };
         assert!(!clock.observe(wild, 1000));
         assert_eq!(clock.next(1000).ms, 1000);
+    }
+
+    #[test]
+    fn who_was_far_ahead_comes_back() {
+        let clock = StampClock::new(NodeId(7));
+        let latest = Stamp { ms: 2000, counter: 4, node: NodeId(9) };
+        clock.next(1000);
+        clock.come_back(1000, None);
+        assert_eq!((clock.next(1000).ms, clock.next(1000).counter), (1000, 2), "it was not ahead");
+        clock.next(MAX_AHEAD_MS * 3);
+        assert!(clock.next(1000).ms > MAX_AHEAD_MS);
+        clock.come_back(1000, Some(latest));
+        let next = clock.next(1000);
+        assert!(next > latest && next.ms == 2000);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::point::{self, State};
 use super::{unmount, wait};
 use crate::config::{ByteSize, Surroundings};
 use crate::control::{
-    self, Client, Health, Mounted, Mounts, Phase, RulesReport, SlowedReport, Status,
+    self, Client, Health, Mounted, Mounts, Phase, RulesReport, SetAsideReport, SlowedReport, Status,
 };
 
 /// Options of `hearthfs status`.
@@ -116,6 +116,10 @@ fn table(status: &Status) -> String {
     if let Some(SlowedReport { writers, since_ms, why }) = &status.slowed {
         let waiting = count(*writers, "waits", "wait");
         row("writers", format!("SLOWED for {}, {waiting}: {why}", time(*since_ms)));
+    }
+    if let Some(SetAsideReport { contents, bytes, why }) = &status.set_aside {
+        let what = count(*contents, "content", "contents");
+        row("refused", format!("{what} ({}), only here: {why}", ByteSize(*bytes).human()));
     }
     let mut io = status.io.mode.clone();
     if let Some(reason) = &status.io.reason {

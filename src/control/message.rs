@@ -107,8 +107,22 @@ pub struct Status {
     pub backlog: Backlog,
     /// Whether writers are slowed, and why; `None` while all goes on at its own speed.
     pub slowed: Option<SlowedReport>,
+    /// What the store refuses, so that only this node has it; `None` where there is no such thing.
+    pub set_aside: Option<SetAsideReport>,
     /// What was counted since the mount began.
     pub counters: Snapshot,
+}
+
+/// Contents that the store refuses; they count in the backlog, too.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SetAsideReport {
+    /// How many.
+    pub contents: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What the store said of the last one; empty if it was not asked since the start.
+    pub why: String,
 }
 
 /// What a daemon is doing.

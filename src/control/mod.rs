@@ -12,7 +12,7 @@ mod server;
 pub use client::{Client, find, list};
 pub use message::{
     Backlog, DrainReport, Failure, Health, IoReport, LocalUsage, Phase, Request, Response,
-    RulesReport, SlowedReport, Status,
+    RulesReport, SetAsideReport, SlowedReport, Status,
 };
 pub use mounts::{FS_NAME, Mounted, Mounts};
 pub use place::{Place, prepare, runtime_dir, search_dirs};

@@ -279,6 +279,7 @@ fn status_words_are_stable() {
         "rules",
         "backlog",
         "slowed",
+        "set_aside",
         "counters",
     ];
     wanted.sort_unstable();

@@ -16,9 +16,11 @@ use super::rules::{self, Found};
 use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings};
 use crate::control::{
-    Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, SlowedReport, Status,
+    Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, SetAsideReport, SlowedReport,
+    Status,
 };
 use crate::error::{Error, Kind, Result};
+use crate::sync::SetAside;
 
 /// How long an unmount may take to be noticed by the serving threads.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
@@ -203,6 +205,11 @@ impl MountedNode {
 }
 
 /// Says what is not yet remote.
+fn set_aside(aside: &SetAside) -> Option<SetAsideReport> {
+    let SetAside { contents, bytes, why } = aside.clone();
+    (contents > 0).then_some(SetAsideReport { contents, bytes, why })
+}
+
 fn left(backlog: &Backlog) -> String {
     match backlog.records {
         0 => "all is remote".to_owned(),
@@ -263,6 +270,7 @@ impl Node for MountedNode {
                 since_ms: slowed.since.as_millis() as u64,
                 why: slowed.why,
             }),
+            set_aside: set_aside(&ledger.aside()),
             counters,
         }
     }

@@ -83,8 +83,8 @@ impl Remote {
         self.ready(self.lane).await
     }
 
-    /// Waits until the store has been checked, before a write.
-    pub(super) async fn ready_to_write(&self) -> Result<()> {
+    /// Waits until the store has been checked and its time is known, before a write.
+    pub async fn ready_to_write(&self) -> Result<()> {
         if self.inner.read_only.load(Ordering::Relaxed) {
             let op = format!("{} is mounted read-only", self.inner.url);
             return Err(Error::new(Kind::Denied, op));

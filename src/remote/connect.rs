@@ -183,10 +183,10 @@ impl With<'_> {
     fn client(&self, endpoint: Option<&str>) -> Result<ClientOptions> {
         let mut client = ClientOptions::new()
             .with_allow_http(is_plain(endpoint))
-            // A whole body may take as long as its size needs; we watch that ourselves.
+            // A whole body may take as long as its size needs, and while one is sent nothing comes back. We watch
+            // that ourselves.
             .with_timeout_disabled()
             .with_connect_timeout(CONNECT_TIMEOUT.min(self.options.deadline))
-            .with_read_timeout(self.options.deadline)
             .with_pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .with_pool_max_idle_per_host(POOL_IDLE_MAX);
         if let Some(path) = self.env.get("AWS_CA_BUNDLE") {

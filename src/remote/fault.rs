@@ -60,11 +60,13 @@ pub struct Plan {
     pub ahead_s: i32,
     /// The status with which requests are answered that do nothing; 0 for none.
     pub status: u16,
-    /// Only requests for keys that hold this text meet the faults above from `hang` to `status`; a list counts as
+    /// Only requests for keys that hold this text meet latency and the faults from `hang` to `status`; a list counts as
     /// the key [`LIST`]. All requests do when it is empty.
     pub only: String,
     /// Bytes of a body that arrive in a second; 0 for all at once.
     pub bytes_per_s: u32,
+    /// The most bytes of an object that are taken (413); 0 for no limit.
+    pub largest: u32,
 }
 
 /// The key of a list, for [`Plan::only`].
@@ -100,6 +102,7 @@ impl Plan {
                 "broken_lists" => plan.broken_lists_percent = value,
                 "stale_ms" => plan.stale_list = time,
                 "status" => plan.status = u16::try_from(value).map_err(|_| refuse())?,
+                "largest" => plan.largest = value,
                 "bytes_per_s" => plan.bytes_per_s = value,
                 _ => return Err(refuse()),
             }
@@ -193,11 +196,11 @@ impl Faults {
     /// Lets a request for a key through to the store, or not.
     async fn before(&self, key: &str) -> object_store::Result<Plan> {
         let plan = self.plan();
-        if !plan.latency.is_zero() {
-            clock::sleep(plan.latency).await;
-        }
         if !key.contains(&plan.only) {
             return Ok(plan);
+        }
+        if !plan.latency.is_zero() {
+            clock::sleep(plan.latency).await;
         }
         self.met.fetch_add(1, Ordering::Relaxed);
         if plan.hang {
@@ -273,6 +276,9 @@ impl ObjectStore for FaultStore {
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
         let plan = self.faults.before(at.as_ref()).await?;
+        if plan.largest > 0 && payload.content_length() > plan.largest as usize {
+            return Err(failure("status code: 413: injected".into()));
+        }
         let done = self.inner.put_opts(at, payload, options).await?;
         self.faults.note_written(at, &plan);
         Faults::after(&plan, done)

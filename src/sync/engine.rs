@@ -48,6 +48,8 @@ impl Default for Settings {
     }
 }
 
+/// What the store refuses is tried again this often.
+const ASIDE_EVERY: Duration = Duration::from_hours(1);
 /// A purge begins this often, or after a hundredth of the age if that is sooner ...
 const PURGE_EVERY: Duration = Duration::from_hours(1);
 /// ... but not more often than this.
@@ -109,6 +111,9 @@ impl Engine {
         let ledger = self.ledger.clone();
         if self.ledger.remote().is_some() {
             tasks.push(task::spawn(&self.runtime, "purge", purge_for_ever(self.ledger.clone())));
+        }
+        if self.publisher.is_some() {
+            tasks.push(task::spawn(&self.runtime, "aside", retry_aside(self.ledger.clone())));
         }
         tasks.push(task::spawn(&self.runtime, "save", async move {
             loop {
@@ -188,6 +193,14 @@ impl Engine {
     /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.
     pub fn publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
+    }
+}
+
+/// Tries again what the store refused: at the start, and now and then.
+async fn retry_aside(ledger: Ledger) {
+    loop {
+        ledger.retry_aside();
+        clock::sleep(ASIDE_EVERY).await;
     }
 }
 

@@ -55,6 +55,9 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How long a commit is left alone that the store does not give out.
 const WITHHELD_MIN: Duration = Duration::from_secs(5);
 const WITHHELD_MAX: Duration = Duration::from_mins(5);
+/// How long a commit is waited for whose trouble may pass, with what its node wrote after it, before it counts as
+/// one that the store does not give out.
+const LATE_MAX: Duration = Duration::from_mins(1);
 /// Commits that cannot be used and are remembered; what is forgotten is read in vain once more.
 const UNUSABLE_MAX: usize = 10_000;
 
@@ -71,6 +74,8 @@ struct Inner {
     state: Mutex<State>,
     /// Commits of the log that the store does not give out, each for itself.
     withheld: Troubled<Stamp>,
+    /// Those whose trouble may pass.
+    late: Troubled<Stamp>,
     quiet_withheld: Quiet,
     /// Held by whoever polls: two that take over a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
@@ -110,7 +115,7 @@ enum Got {
     Commit(Box<Commit>),
     /// It is not there any more.
     Gone,
-    /// It cannot be had now, because nothing can.
+    /// It cannot be had now.
     Later,
     /// The store does not give it out.
     Withheld(Error),
@@ -134,6 +139,7 @@ impl Follower {
         let remote = ledger.remote().cloned();
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
         let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
+        let late = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let (state, polling) = (Mutex::default(), tokio::sync::Mutex::default());
         Self(Arc::new(Inner {
             ledger,
@@ -141,6 +147,7 @@ impl Follower {
             freshness,
             state,
             withheld,
+            late,
             quiet_withheld: Quiet::default(),
             polling,
         }))
@@ -399,6 +406,7 @@ impl Follower {
             let error = match self.read_once(remote, stamp).await {
                 Ok(commit) => {
                     self.0.withheld.clear(&stamp);
+                    self.0.late.clear(&stamp);
                     return (stamp, Got::Commit(Box::new(commit)));
                 }
                 Err(error) => error,
@@ -413,19 +421,33 @@ impl Follower {
                 }
                 (Class::Proof, _) => Got::Unusable(Unusable::Damaged, error),
                 (_, Kind::Invalid) => Got::Unusable(Unusable::Unknown, error),
-                (Class::Passing | Class::Refused, _) if !self.0.freshness.is_down() => {
-                    Got::Withheld(error)
-                }
+                _ if self.0.freshness.is_down() => Got::Later,
+                (Class::Passing, _) if !self.is_too_late(stamp) => Got::Later,
+                (Class::Passing | Class::Refused, _) => Got::Withheld(error),
                 _ => Got::Later,
             };
             return (stamp, got);
         }
     }
 
+    /// Notes that a commit does not come, and reports whether that has gone on for too long. Until then what its node
+    /// wrote after it is not applied before it.
+    fn is_too_late(&self, stamp: Stamp) -> bool {
+        if self.0.withheld.knows(&stamp) {
+            return true;
+        }
+        self.0.late.note(stamp);
+        let too_late = self.0.late.age(&stamp) >= LATE_MAX;
+        if too_late {
+            self.0.late.clear(&stamp);
+        }
+        too_late
+    }
+
     /// Reads one commit. What may pass is waited out the first time; later, one request has to do.
     async fn read_once(&self, remote: &Remote, stamp: Stamp) -> Result<Commit> {
         let name = keys::commit_name(&stamp);
-        let bytes = if self.0.withheld.knows(&stamp) {
+        let bytes = if self.0.withheld.knows(&stamp) || self.0.late.knows(&stamp) {
             remote.get_commit(&name).await?
         } else {
             let progress = Progress::default();

@@ -9,6 +9,7 @@
 
 mod adopt;
 mod apply;
+mod aside;
 mod bad;
 mod hold;
 mod late;
@@ -35,6 +36,8 @@ use tokio::sync::{Notify, watch};
 
 pub(in crate::sync) use self::adopt::Overtaken;
 pub(in crate::sync) use self::apply::location_of;
+use self::aside::Aside;
+pub use self::aside::SetAside;
 use self::bad::{Bad, Doubted};
 pub use self::hold::{HOLD_MAX, HoldToken};
 use self::late::Late;
@@ -128,6 +131,7 @@ struct Inner {
     listed: Mutex<Option<Duration>>,
     traffic: Traffic,
     doubted: Doubted,
+    quiet_aside: Quiet,
     quiet_bad: Quiet,
     quiet_save: Quiet,
 }
@@ -153,6 +157,8 @@ struct Order {
     /// The time of the last name.
     named_ms: u64,
     bad: Bad,
+    aside: Aside,
+    saved_aside: Aside,
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
     missing: Missing,
@@ -307,10 +313,12 @@ impl Ledger {
         &self.0.traffic
     }
 
-    /// Reports what is not yet remote.
+    /// Reports what is not yet remote, with what the store refuses.
     pub fn pending(&self) -> Pending {
         let (records, bytes, oldest) = self.0.order.lock().queue.totals();
         let waited = oldest.map_or(Duration::ZERO, |at| self.0.clock.mono().saturating_sub(at));
+        let aside = self.aside();
+        let (records, bytes) = (records + aside.contents, bytes + aside.bytes);
         Pending { records, bytes, oldest_ms: waited.as_millis() as u64 }
     }
 

@@ -55,7 +55,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// What a drain came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct DrainReport {
-    /// Everything that was published before the drain is remote.
+    /// Everything that was published before the drain is remote; not where the store refuses some of it.
     pub complete: bool,
     /// What is not yet remote, published before or since.
     pub left: Pending,
@@ -162,7 +162,7 @@ impl Publisher {
             }
         };
         clock::within(limit, wait).await;
-        let complete = *upto.borrow() >= target;
+        let complete = *upto.borrow() >= target && ledger.aside().contents == 0;
         // So that the next start finds nothing to do. What fails here is done again then.
         ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);
@@ -220,6 +220,7 @@ impl Publisher {
         let (ledger, began) = (&self.0.ledger, self.0.ledger.clock().mono());
         let (mut names, mut stamped) = (Vec::new(), false);
         let commit = loop {
+            self.know_time(&uploaded).await;
             uploaded = self.renew(uploaded, &mut stamped).await;
             let Some(mut commit) = self.commit_of(&uploaded) else { break None };
             match self.put(&mut commit, &mut names, &uploaded).await {
@@ -248,6 +249,17 @@ impl Publisher {
         let _landing = ledger.landing().await;
         ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
         self.0.uploader.landed(landed.into_iter());
+    }
+
+    /// Returns when the store's time is known, by which stamps are judged.
+    async fn know_time(&self, uploaded: &Uploaded) {
+        if uploaded.batch.changes.is_empty() {
+            return;
+        }
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        while let Err(error) = self.0.remote.ready_to_write().await {
+            self.0.uploader.again(&error, &mut backoff).await;
+        }
     }
 
     /// Brings up to date what waited too long: stamps, and what lies in the store.

@@ -25,6 +25,7 @@ pub(super) struct Troubled<K> {
 
 #[derive(Debug)]
 struct One {
+    since: Duration,
     backoff: Backoff,
     until: Duration,
 }
@@ -44,6 +45,12 @@ impl<K: Eq + Hash> Troubled<K> {
     /// Reports whether an object was asked for before and not given since.
     pub(super) fn knows(&self, key: &K) -> bool {
         self.all.lock().contains_key(key)
+    }
+
+    /// Returns for how long an object has been in trouble.
+    pub(super) fn age(&self, key: &K) -> Duration {
+        let all = self.all.lock();
+        all.get(key).map_or(Duration::ZERO, |one| self.clock.mono().saturating_sub(one.since))
     }
 
     /// Returns the objects for which it is time to be asked for again.
@@ -70,7 +77,7 @@ impl<K: Eq + Hash> Troubled<K> {
         let mut first = false;
         let one = all.entry(key).or_insert_with(|| {
             first = true;
-            One { backoff: Backoff::new(self.min, self.max), until: now }
+            One { since: now, backoff: Backoff::new(self.min, self.max), until: now }
         });
         one.until = now + one.backoff.wait();
         first

@@ -42,6 +42,8 @@ const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u
 /// The shortest and the longest wait before an upload is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often the store refuses a content before it is set aside. It may be a proxy, or a limit that somebody changes.
+const REFUSALS_MAX: u32 = 5;
 /// The longest wait while the store does not answer. A try costs it nothing then, and may be what finds it up again.
 const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 /// After an outage the uploads of all nodes begin again within this time.
@@ -122,7 +124,8 @@ impl Uploader {
         let batch_ref = &batch;
         let packs = stream::iter(plan.packs)
             .map(|some| self.store_pack(some, batch_ref, &lost))
-            .buffer_unordered(PACKS_AT_ONCE);
+            .buffer_unordered(PACKS_AT_ONCE)
+            .flat_map(stream::iter);
         let objects = stream::iter(plan.objects)
             .map(|one| self.store_object(one, batch_ref, &lost))
             .buffer_unordered(OBJECTS_AT_ONCE);
@@ -176,6 +179,10 @@ impl Uploader {
             .map(|(digest, size)| (digest, size, false))
             .chain(renewals.map(|(digest, size)| (digest, size, true)))
         {
+            // It is tried again by itself, and holds up nothing meanwhile.
+            if self.ledger.is_aside(&digest) && !batch.amends.repairs.contains(&(digest, size)) {
+                continue;
+            }
             match if renew { Known::Nowhere } else { self.known(&digest) } {
                 Known::Nowhere => {}
                 // Where it was announced before, nodes that lost it from there can still have it.
@@ -241,17 +248,51 @@ impl Uploader {
         self.ledger.stored_ms(digest).is_some_and(|stored_ms| self.ledger.grows_old(stored_ms))
     }
 
-    /// Builds a pack and uploads it.
+    /// Builds a pack and uploads it. One that the store refuses is sent in halves, until it is known which content it
+    /// is.
     async fn store_pack(
         &self,
         some: Vec<(Digest, u64)>,
         batch: &Batch,
         lost: &Mutex<Vec<Digest>>,
-    ) -> Stored {
+    ) -> Vec<Stored> {
+        let (mut left, mut stored) = (vec![some], Vec::new());
+        while let Some(mut some) = left.pop() {
+            match self.store_one_pack(some.clone(), batch, lost).await {
+                Ok(one) => stored.push(one),
+                Err(error) => match some[..] {
+                    [(digest, size)] => {
+                        if !self.ledger.set_aside(digest, size, &error) {
+                            left.push(some);
+                        }
+                    }
+                    _ => {
+                        let half = some.split_off(some.len() / 2);
+                        left.extend([some, half]);
+                    }
+                },
+            }
+        }
+        stored
+    }
+
+    /// Reports whether the store refuses what it was given, rather than us or this moment.
+    fn is_refused(&self, error: &Error) -> bool {
+        error.kind() == Kind::Invalid && self.remote.unfit().is_none()
+    }
+
+    /// Builds a pack and uploads it; the error with which the store refuses it.
+    async fn store_one_pack(
+        &self,
+        some: Vec<(Digest, u64)>,
+        batch: &Batch,
+        lost: &Mutex<Vec<Digest>>,
+    ) -> Result<Stored> {
         let read = self.read_all(some, batch, lost).await;
         if read.is_empty() {
-            return Stored::Nothing;
+            return Ok(Stored::Nothing);
         }
+        let mut refusals = 0;
         let (bytes, members) = task::blocking(move || build(&read)).await;
         let bytes = bytes::Bytes::from(bytes);
         let name = keys::pack_name(&self.ledger.name_stamp());
@@ -259,8 +300,14 @@ impl Uploader {
         loop {
             let stored_ms = self.ledger.storing_ms(members.iter().map(|member| &member.0));
             match self.remote.put_pack(&name, bytes.clone()).await {
-                Ok(()) => return Stored::Pack { name, stored_ms, members },
-                Err(error) => self.again(&error, &mut backoff).await,
+                Ok(()) => return Ok(Stored::Pack { name, stored_ms, members }),
+                Err(error) => {
+                    refusals += u32::from(self.is_refused(&error));
+                    if refusals >= REFUSALS_MAX {
+                        return Err(error);
+                    }
+                    self.again(&error, &mut backoff).await;
+                }
             }
         }
     }
@@ -273,7 +320,7 @@ impl Uploader {
         lost: &Mutex<Vec<Digest>>,
     ) -> Stored {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-        let mut tries = 0;
+        let (mut tries, mut refusals) = (0, 0);
         loop {
             let stored_ms = self.ledger.storing_ms([digest].iter());
             let outcome = match self.open(digest, size).await {
@@ -295,7 +342,13 @@ impl Uploader {
                     }
                     clock::sleep(LOCAL_WAIT).await;
                 }
-                Err(error) => self.again(&error, &mut backoff).await,
+                Err(error) => {
+                    refusals += u32::from(self.is_refused(&error));
+                    if refusals >= REFUSALS_MAX && self.ledger.set_aside(digest, size, &error) {
+                        return Stored::Nothing;
+                    }
+                    self.again(&error, &mut backoff).await;
+                }
             }
         }
     }
@@ -377,10 +430,14 @@ impl Uploader {
 
     /// Waits before a request to the store is made again.
     pub(super) async fn again(&self, error: &Error, backoff: &mut Backoff) {
+        let down = matches!(self.remote.health(), Health::Down { .. });
+        if error.kind() == Kind::TimedOut && !down {
+            // It began in an outage that is over, or was lost alone; and it has taken its time already.
+            backoff.reset();
+        }
         let wait = backoff.wait();
         let wait_ms = wait.as_millis() as u64;
         // The remote itself reports outages, of which credentials that expired are one.
-        let down = matches!(self.remote.health(), Health::Down { .. });
         let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) || down;
         let told = if outage { None } else { self.quiet.tell(self.ledger.clock()) };
         if let Some(unsaid) = told {

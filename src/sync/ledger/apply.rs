@@ -146,6 +146,7 @@ impl Ledger {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
             order.bad.note_stored(stored.iter());
+            order.aside.note_stored(stored.iter().map(|(digest, _)| digest));
             for (digest, location) in stored {
                 learn(&mut order, &mut fold, digest, location);
             }

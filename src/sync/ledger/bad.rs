@@ -96,6 +96,14 @@ impl Bad {
         }
     }
 
+    /// Has a content stored with the next commit.
+    pub(super) fn store_again(&mut self, digest: Digest, size: u64) {
+        let queued = &mut self.amends.repairs;
+        if queued.len() < DOUBTS_MAX && !queued.contains(&(digest, size)) {
+            queued.push((digest, size));
+        }
+    }
+
     /// Notes that renewals have come to their end, one way or the other.
     pub(super) fn end_renewals(&mut self, ended: &[(Digest, u64)]) {
         for (digest, _) in ended {

@@ -1,15 +1,16 @@
-//! Late changes: those that were published here long before they can be sent.
+//! Late changes: those that were published here long before they can be sent, and those whose stamps are far ahead.
 //!
 //! Other nodes may have forgotten a tombstone that such a change should meet. So it goes under a new stamp,
-//! unless another node has changed the path meanwhile: then it is lost to that, as it would have been. Owns
-//! that decision. Must never let a change of ours go before one that was published before it.
+//! unless another node has changed the path meanwhile: then it is lost to that, as it would have been. A node whose
+//! clock was far ahead before it learned the store's time has made stamps that nobody could replace for as long;
+//! such changes go under new ones too. Owns both decisions. Must never let a change of ours go before one that was published before it.
 
 use std::collections::HashMap;
 
 use super::{Ledger, Order};
 use crate::local::{Record, Seq};
 use crate::namespace::{Change, Fold, Op, Register, Time};
-use crate::stamp::Stamp;
+use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::batch::Batch;
 
 /// What is known while late changes go.
@@ -25,7 +26,7 @@ pub(super) struct Late {
 impl Late {
     /// Returns the stamp that a content has now: it may have got a new one more than once.
     fn now_of(&self, mut stamp: Stamp) -> Stamp {
-        // Each is later than the one before, so this ends.
+        // Each was made after the one before and never again, so this ends.
         while let Some(anew) = self.anew.get(&stamp) {
             stamp = *anew;
         }
@@ -44,10 +45,12 @@ impl Ledger {
         batch.changes.iter().any(|change| self.is_stamp_late(change.stamp))
     }
 
-    /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet.
+    /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet, or whether
+    /// nobody could replace what it makes.
     fn is_stamp_late(&self, stamp: Stamp) -> bool {
         let now_ms = self.now_ms();
-        [self.age(), self.kept_age()].iter().any(|age| age.is_late(stamp.ms, now_ms))
+        stamp.ms > now_ms.saturating_add(MAX_AHEAD_MS)
+            || [self.age(), self.kept_age()].iter().any(|age| age.is_late(stamp.ms, now_ms))
     }
 
     /// Stamps the changes of a batch anew, and leaves out those whose path another node has changed since.
@@ -56,6 +59,10 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let mut fold = self.0.fold.write();
         let last = self.0.journal.last();
+        let (now_ms, near_ms) = (self.now_ms(), self.now_ms().saturating_add(MAX_AHEAD_MS));
+        if batch.changes.iter().any(|change| change.stamp.ms > near_ms) {
+            self.0.stamps.come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
+        }
         let mut late = order.late.take().unwrap_or(Late { upto: last, ..Late::default() });
         let puts = batch.contents();
         let (before, changes) = (batch.changes.len(), std::mem::take(&mut batch.changes));
@@ -112,6 +119,9 @@ impl Ledger {
             if register.attr_stamp.is_some_and(lost_to) {
                 return false;
             }
+            if stamp < old && register.attr_stamp == Some(old) {
+                fold.reset(&change.path, Some(Register { attr_stamp: None, ..register }));
+            }
             change.stamp = stamp;
             fold.apply(change, now);
             return true;
@@ -123,6 +133,10 @@ impl Ledger {
         late.anew.insert(old, stamp);
         // A later change of ours stays what is shown here.
         let shown = register.filter(|register| register.stamp == old);
+        if shown.is_some() && stamp < old {
+            // The new stamp is lower, and would lose to the old one.
+            fold.reset(&change.path, None);
+        }
         if shown.is_some() || !more {
             fold.apply(change, now);
         }

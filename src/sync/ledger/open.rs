@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+use super::aside::{ASIDE, Aside};
 use super::bad::{Bad, Doubted};
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
@@ -71,6 +72,8 @@ impl Ledger {
             chains: Chains::default(),
             named_ms: 0,
             bad: Bad::default(),
+            aside: Aside::default(),
+            saved_aside: Aside::default(),
             before: None,
             missing: Missing::default(),
             times: Times::default(),
@@ -126,6 +129,7 @@ impl Ledger {
             unsent: Unsent::default(),
             listed: Mutex::new(None),
             doubted: Doubted::default(),
+            quiet_aside: Quiet::default(),
             quiet_bad: Quiet::default(),
             traffic: super::Traffic::default(),
             quiet_save: Quiet::default(),
@@ -287,5 +291,7 @@ fn restore(order: &mut Order, loaded: Loaded) -> Fold {
     let missing = loaded.meta.get(MISSING).map(|missing| Missing::decode(missing));
     order.missing = missing.unwrap_or_default();
     order.saved_missing = order.missing.clone();
+    order.aside = loaded.meta.get(ASIDE).map(|aside| Aside::decode(aside)).unwrap_or_default();
+    order.saved_aside = order.aside.clone();
     loaded.fold
 }

@@ -4,6 +4,7 @@
 //! moves meanwhile is saved behind it, as always, and overrules it.
 
 use super::Ledger;
+use super::aside::ASIDE;
 use super::save::{CHAINS, GATHER_FACTS, MISSING};
 use super::times::Times;
 use crate::digest::Digest;
@@ -67,6 +68,8 @@ impl Ledger {
         self.save_declared(&mut order.saved_declared, &mut batch);
         batch.meta(MISSING, &order.missing.encode());
         order.saved_missing.clone_from(&order.missing);
+        batch.meta(ASIDE, &order.aside.encode());
+        order.saved_aside.clone_from(&order.aside);
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
         seen.sort_unstable();

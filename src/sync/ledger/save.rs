@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::Ledger;
+use super::aside::ASIDE;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Batch, Seq};
@@ -133,6 +134,10 @@ impl Ledger {
         if order.missing != order.saved_missing {
             batch.meta(MISSING, &order.missing.encode());
             order.saved_missing.clone_from(&order.missing);
+        }
+        if !order.aside.holds_as(&order.saved_aside) {
+            batch.meta(ASIDE, &order.aside.encode());
+            order.saved_aside.clone_from(&order.aside);
         }
         self.save_declared(&mut order.saved_declared, &mut batch);
         self.save_times(order.times, &mut order.saved_times, &mut batch);

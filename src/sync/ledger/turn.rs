@@ -48,7 +48,22 @@ impl<'a> Turn<'a> {
         }
         let now_ms = self.ledger.now_ms();
         let stamps = &self.ledger.0.stamps;
-        let stamped = |(path, op)| Change { path, stamp: stamps.next(now_ms), op };
+        let fold = self.ledger.0.fold.read();
+        let mut high = Stamp::default();
+        let stamped = |(path, op): (TreePath, Op)| {
+            let next = stamps.next(now_ms);
+            // What this node did there while its clock was far ahead, and has not sent yet, comes before.
+            let last = fold.register(&path).map(|register| register.last_stamp());
+            let stamp = match last.filter(|last| *last > next && last.node == next.node) {
+                Some(last) => {
+                    let last = last.max(high);
+                    high = Stamp { counter: last.counter.saturating_add(1), ..last };
+                    high
+                }
+                None => next,
+            };
+            Change { path, stamp, op }
+        };
         let changes: Vec<Change> = ops.into_iter().map(stamped).collect();
         let meta = Weight::of(&changes).meta;
         if changes.len() > RECORD_CHANGES_MAX || meta > RECORD_META_BYTES_MAX {

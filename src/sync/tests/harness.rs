@@ -100,12 +100,18 @@ impl World {
 
     /// Opens a node whose clock is ahead by so much, and that asks the store for the time at its start.
     pub(super) async fn node_skewed(&self, root: tempfile::TempDir, ahead_ms: i64) -> Node {
+        let node = self.node_adrift(root, ahead_ms);
+        node.remote().check().await.unwrap();
+        node
+    }
+
+    /// Opens a node whose clock is ahead by so much, and that has not asked the store for the time.
+    pub(super) fn node_adrift(&self, root: tempfile::TempDir, ahead_ms: i64) -> Node {
         let skewed = Self { clock: self.clock.skewed(ahead_ms), ..self.clone() };
         let dir = CacheDir::open(root.path()).unwrap();
         let faults = Faults::none();
         let options = self.options();
         let remote = self.store.stranger(&faults, &options, skewed.clock.clone(), dir.node());
-        remote.check().await.unwrap();
         let engine = skewed.engine_in(dir, Some(remote));
         Node { root, engine, faults, flying: None }
     }

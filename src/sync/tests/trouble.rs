@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::harness::*;
 use crate::clock::{Clock, sleep, within};
+use crate::namespace::Op;
 use crate::remote::Health;
 use crate::remote::fault::Plan;
 
@@ -154,6 +155,11 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", commits[2]));
             b.pull().await;
+            // What may pass is waited for, with what its node wrote after it.
+            assert!(
+                trouble != "status=503" || (b.entry("f1").is_some() && b.entry("f3").is_none())
+            );
+            world.clock.advance(Duration::from_mins(1));
             assert!(b.pull().await, "{trouble}: everything that can be read was folded");
             for n in [0, 1, 3, 4] {
                 assert!(b.read(&format!("f{n}")).await == Some(content(n, 3000)), "{trouble}");
@@ -245,5 +251,125 @@ fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
         assert!(pushed.is_none());
         assert_eq!(a.remote().requests().bytes_up, before);
         a.faults.set(Plan::default());
+    });
+}
+
+/// In order (P5): what the store refuses is a miss to others, before what came after it is seen.
+#[test]
+fn p5_in_order_past_what_the_store_refuses_for_good() {
+    run(async {
+        for (trouble, folder, size) in
+            [("status=413", "blobs/", 1_200_000), ("status=400", "packs/", 9_000)]
+        {
+            let world = World::new();
+            let (mut a, b) = (world.node(), world.node());
+            a.write("refused", &content(1, 3_000));
+            a.push().await;
+            a.fail(&format!("{trouble} only={folder}"));
+            a.write("refused", &content(2, size));
+            a.write("after", b"comes later");
+            let pushed = within(Duration::from_mins(5), Box::pin(a.push())).await;
+            assert!(pushed.is_some(), "{trouble}: what comes after it goes on");
+            assert!(b.pull().await);
+            assert!(b.entry("after").is_some());
+            assert!(b.entry("refused").is_none(), "a miss, and not the older version");
+            assert!(a.read("refused").await == Some(content(2, size)), "it is kept here");
+            let aside = a.engine.ledger().aside();
+            assert_eq!((aside.contents, aside.bytes), (1, size as u64));
+            assert!(aside.why.contains(&trouble[7..]), "{}", aside.why);
+            // It stays so over a restart, until the store takes it.
+            a.engine.ledger().save().unwrap();
+            let mut a = world.node_at(a.crash());
+            assert_eq!(a.engine.ledger().aside().contents, 1);
+            a.engine.ledger().retry_aside();
+            assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0);
+            a.push().await;
+            assert_eq!(a.engine.ledger().aside().contents, 0);
+            assert!(b.pull().await);
+            assert!(b.read("refused").await == Some(content(2, size)), "{trouble}");
+        }
+    });
+}
+
+/// A store may take less at once than a pack holds.
+#[test]
+fn a_pack_that_is_refused_is_sent_in_parts() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.fail("largest=60000");
+        for n in 0..8_u64 {
+            a.write(&format!("f{n}"), &content(n, 20_000));
+        }
+        a.write("large", &content(9, 100_000));
+        assert!(within(Duration::from_mins(5), Box::pin(a.push())).await.is_some());
+        assert!(b.pull().await);
+        for n in 0..8_u64 {
+            assert!(b.read(&format!("f{n}")).await == Some(content(n, 20_000)));
+        }
+        assert!(b.entry("large").is_none());
+        assert_eq!(a.engine.ledger().aside().bytes, 100_000);
+    });
+}
+
+#[test]
+fn uploads_get_through_a_narrow_line() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        // A pack of 8 MiB at 200 KiB/s.
+        a.fail("latency_ms=40000 only=packs/");
+        for n in 0..10_u64 {
+            a.write(&format!("f{n}"), &content(n, 800_000));
+        }
+        assert!(within(Duration::from_mins(3), Box::pin(a.push())).await.is_some());
+        assert!(b.pull().await);
+        assert!(b.read("f9").await == Some(content(9, 800_000)));
+    });
+}
+
+/// What a node did while its clock was far ahead can be replaced by others, and by itself.
+#[test]
+fn p7_one_winner_also_where_a_clock_was_far_ahead() {
+    run(async {
+        let world = World::new();
+        let mut b = world.node();
+        b.write("there", b"before");
+        b.push().await;
+        let ahead_ms = Duration::from_hours(24 * 400).as_millis() as i64;
+        let mut a = world.node_adrift(tempfile::tempdir().unwrap(), ahead_ms);
+        for n in 0..4_u64 {
+            a.write(&format!("f{n}"), b"first");
+        }
+        let mut attrs = a.entry("f3").unwrap().attrs;
+        let of = a.write("f3", b"second");
+        attrs.mode = 0o600;
+        a.publish(vec![(path("f3"), Op::Attrs { of, attrs })]);
+        a.write("gone", b"x");
+        a.remove("gone");
+        a.upload().await;
+        // The first batch is under way when this comes.
+        a.write("f2", b"second");
+        a.push().await;
+        a.write("f1", b"second");
+        assert!(a.read("f1").await == Some(b"second".to_vec()), "at once (P15)");
+        a.push().await;
+        assert!(b.pull().await && a.pull().await);
+        assert_eq!(a.registers(), b.registers());
+        let near_ms = world.clock.wall_ms() + crate::stamp::MAX_AHEAD_MS;
+        assert!(b.registers().iter().all(|(_, register)| register.last_stamp().ms <= near_ms));
+        assert_eq!(b.entry("f3").unwrap().attrs.mode, 0o600);
+        for (n, text) in [(0, "first"), (1, "second"), (2, "second"), (3, "second")] {
+            let name = format!("f{n}");
+            assert!(b.read(&name).await == Some(text.as_bytes().to_vec()), "{name}");
+            world.clock.advance(Duration::from_millis(5));
+            b.write(&name, b"third");
+        }
+        b.push().await;
+        assert!(a.pull().await);
+        for n in 0..4 {
+            assert!(a.read(&format!("f{n}")).await == Some(b"third".to_vec()));
+        }
+        assert_eq!(a.registers(), b.registers());
     });
 }

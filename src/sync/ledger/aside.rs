@@ -1,0 +1,131 @@
+//! Contents that are set aside: the store refuses them, again and again, and what was published after them goes on.
+//!
+//! Owns which they are, also over a restart. Must never let the only copy be evicted as long as a file uses it, nor
+//! forget to try again: what refuses today may be changed.
+//!
+//! In order (P5): the change that puts such a content goes out in its place, without a location. So other nodes see
+//! it before all that came after it. Its entry is a miss to them, as if the bytes were lost, and never an older
+//! version. When the store takes the bytes after all, a commit of its own says where they are.
+
+use std::collections::BTreeMap;
+
+use super::Ledger;
+use crate::digest::Digest;
+use crate::error::Error;
+use crate::namespace::Fold;
+
+/// The name in the index under which they lie.
+pub(super) const ASIDE: &str = "aside";
+/// Contents that are set aside; with more, the next one holds up what comes after it.
+const ASIDE_MAX: usize = 10_000;
+
+/// What is set aside, with the sizes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Aside {
+    contents: BTreeMap<Digest, u64>,
+    /// What the store said last, since the start.
+    why: String,
+}
+
+/// What is set aside, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetAside {
+    /// How many contents.
+    pub contents: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What the store said of the last one; empty if it was not asked since the start.
+    pub why: String,
+}
+
+impl Aside {
+    /// Notes that contents were stored.
+    pub(super) fn note_stored<'a>(&mut self, stored: impl Iterator<Item = &'a Digest>) {
+        if !self.contents.is_empty() {
+            for digest in stored {
+                self.contents.remove(digest);
+            }
+        }
+    }
+
+    /// Encodes what is set aside, for the index.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let all: Vec<([u8; 32], u64)> =
+            self.contents.iter().map(|(digest, size)| (*digest.as_bytes(), *size)).collect();
+        postcard::to_stdvec(&all).expect("numbers always encode")
+    }
+
+    /// Reads what `encode` wrote; nothing if it is anything else.
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        let all: Vec<([u8; 32], u64)> = postcard::from_bytes(bytes).unwrap_or_default();
+        let contents = all.into_iter().map(|(digest, size)| (Digest::from_bytes(digest), size));
+        Self { contents: contents.collect(), why: String::new() }
+    }
+
+    /// Reports whether the same contents are set aside.
+    pub(super) fn holds_as(&self, other: &Self) -> bool {
+        self.contents == other.contents
+    }
+}
+
+impl Ledger {
+    /// Sets a content aside that the store refuses; false if there are too many.
+    pub(in crate::sync) fn set_aside(&self, digest: Digest, size: u64, error: &Error) -> bool {
+        {
+            let mut order = self.0.order.lock();
+            let aside = &mut order.aside;
+            if aside.contents.len() >= ASIDE_MAX && !aside.contents.contains_key(&digest) {
+                return false;
+            }
+            aside.contents.insert(digest, size);
+            aside.why = error.chain();
+        }
+        if let Some(unsaid) = self.0.quiet_aside.tell(&self.0.clock) {
+            tracing::warn!(
+                %digest, size, error = %error.chain(), unsaid,
+                "the store refuses a content for good: it stays on this node, other nodes see a miss, and what \
+                 was written after it goes on; `status` counts them"
+            );
+        }
+        true
+    }
+
+    /// Reports whether a content is set aside.
+    pub(in crate::sync) fn is_aside(&self, digest: &Digest) -> bool {
+        self.0.order.lock().aside.contents.contains_key(digest)
+    }
+
+    /// Tells what is set aside, for people.
+    pub fn aside(&self) -> SetAside {
+        let order = self.0.order.lock();
+        let Aside { contents, why } = &order.aside;
+        let bytes = contents.values().sum();
+        SetAside { contents: contents.len() as u64, bytes, why: why.clone() }
+    }
+
+    /// Stores again what is set aside and still used, with the next commit; forgets the rest.
+    pub(in crate::sync) fn retry_aside(&self) {
+        {
+            let mut order = self.0.order.lock();
+            let order = &mut *order;
+            let fold = self.0.fold.read();
+            order.aside.contents.retain(|digest, size| {
+                let wanted = self.keeps(&fold, digest);
+                if wanted {
+                    order.bad.store_again(*digest, *size);
+                }
+                wanted
+            });
+        }
+        self.0.queued.notify_waiters();
+    }
+
+    /// Keeps a content that is set aside from eviction, if a file uses it and it is here.
+    fn keeps(&self, fold: &Fold, digest: &Digest) -> bool {
+        if fold.uses(digest) && fold.stored_ms(digest).is_none() {
+            return self.0.blobs.mark_unsaved(digest);
+        }
+        self.0.blobs.mark_saved(digest);
+        false
+    }
+}
