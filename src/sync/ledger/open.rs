@@ -126,6 +126,7 @@ impl Ledger {
             unsent: Unsent::default(),
             listed: Mutex::new(None),
             doubted: Doubted::default(),
+            bound: Mutex::new(None),
             quiet_bad: Quiet::default(),
             traffic: super::Traffic::default(),
             quiet_save: Quiet::default(),
