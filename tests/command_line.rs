@@ -458,3 +458,49 @@ fn waiting_for_the_dead_has_an_end() {
     assert!(err(&output).contains("does not answer"), "{}", err(&output));
     assert!(clock.mono() < Duration::from_secs(40));
 }
+
+#[test]
+fn init_makes_a_store_once_and_says_which() {
+    let bench = Bench::new();
+    let url = format!("file://{}", bench.path("store").display());
+    let id = |text: &str| {
+        let id = text.split("store ").last().and_then(|rest| rest.get(..16));
+        id.expect("an identity").to_owned()
+    };
+    let first = bench.output(&["init", &url, "--expiry", "7d"]);
+    assert_eq!(first.status.code(), Some(0), "{first:?}");
+    let said = out(&first);
+    for part in [&format!("{url} is made: store ")[..], "an expiry of 7d"] {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+    let again = bench.output(&["init", &url]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert!(out(&again).contains("is a store already"), "{again:?}");
+    assert_eq!(id(&out(&again)), id(&said), "it is the same");
+    let old = "9c41d2a07be83f15";
+    for _ in 0..2 {
+        let told = bench.output(&["init", &url, "--replaces", old]);
+        assert_eq!(told.status.code(), Some(0), "{told:?}");
+        assert!(out(&told).contains(&format!("know the store {old} go on")), "{told:?}");
+    }
+    let format = std::fs::read_to_string(bench.path("store/hearthfs.json")).expect("there");
+    assert_eq!(format.matches(old).count(), 1, "{format}");
+    assert!(format.contains(&id(&said)), "{format}");
+}
+
+#[test]
+fn init_refuses_what_cannot_be_a_store() {
+    let bench = Bench::new();
+    let far = format!("file://{}", bench.path("no/store").display());
+    refuses(&bench, &["init", &far], 2, &["no/store", "no does not exist; make it"]);
+    std::fs::write(bench.path("file"), "").expect("write");
+    let file = format!("file://{}", bench.path("file").display());
+    refuses(&bench, &["init", &file], 2, &["file", "not a directory"]);
+    std::fs::create_dir(bench.path("other")).expect("mkdir");
+    std::fs::write(bench.path("other/hearthfs.json"), "hello").expect("write");
+    let other = format!("file://{}", bench.path("other").display());
+    refuses(&bench, &["init", &other], 2, &[&other, "belongs to something else"]);
+    refuses(&bench, &["init"], 2, &["no address", "remote.url"]);
+    refuses(&bench, &["init", &far, "--replaces", "x"], 2, &["16 hex digits"]);
+    refuses(&bench, &["init", "ftp://x"], 2, &["ftp://x"]);
+}

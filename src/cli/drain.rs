@@ -32,7 +32,7 @@ pub(super) fn run(command: &Drain) -> Outcome<()> {
             return Ok(());
         }
         let mut progress = Progress::new();
-        let report = client.drain(command.timeout, |backlog| progress.show(backlog)).await?;
+        let report = client.drain(command.timeout, |news| progress.show(news)).await?;
         drop(progress);
         if report.complete {
             return Ok(());

@@ -14,6 +14,7 @@ mod drain;
 mod failure;
 mod gc;
 mod helper;
+mod init;
 mod lifecycle;
 mod logging;
 mod mount;
@@ -55,6 +56,8 @@ enum Command {
     Status(status::Show),
     /// Wait until all that was published before is remote
     Drain(drain::Drain),
+    /// Make a store for the nodes to share; does nothing where there is one
+    Init(init::Init),
     /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
     #[command(subcommand)]
     Lifecycle(lifecycle::Rules),
@@ -117,6 +120,20 @@ Exits 1 when the time is over first; nothing is lost then, and the mount goes on
 Example:
   hearthfs drain /mnt/cache --timeout 5m && shutdown -h now";
 
+const INIT_NOTES: &str = "\
+Makes the prefix or directory a store, with an identity that nodes remember in their cache directories, and tries \
+what the store can do. The first mount of a node that knows no store makes one, too. A node that knows one takes nothing \
+else for it: where its place is empty or holds another store, because a share is not mounted, a bucket was emptied or an address is wrong, \
+it keeps what it knows and has not sent, works on its own disk, and goes on when the store is back. \
+It moves to another store when remote.url is changed and there is a store at the new address, or when that store is told with --replaces \
+to take the place of the one that it knows (`hearthfs status` shows its identity); what it has not sent goes there. \
+The directory of a file:// address is made, but not the one above it.
+
+Examples:
+  hearthfs init s3://bucket/cache --expiry 14d
+  hearthfs init file:///nfs/cache
+  hearthfs init s3://bucket/cache --replaces 9c41d2a07be83f15";
+
 const GC_NOTES: &str = "\
 Works on the store alone, from any machine, beside mounted nodes. Deletes what is past the expiry (for \
 stores without a lifecycle rule, such as a shared directory), and what no rule can know: commits that a \
@@ -171,7 +188,7 @@ const RUN_NOTES: &str = "\
 Mounts at DIR if nothing is mounted there, or else joins that mount; several runs share it, and the \
 last one unmounts what a run has mounted. Signals and the exit status are the command's; a command \
 that cannot be found exits 127, one that cannot be executed 126. At the end it waits until all is \
-remote (at most writeback.drain_deadline) and prints one line of figures to stderr.
+remote (at most writeback.drain_deadline, and no longer once the store is known to be down) and prints one line of figures to stderr.
 
 Some clients store absolute paths in their entries: DIR should be the same on all nodes.
 
@@ -204,6 +221,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Unmount(command) => unmount::run(command),
         Command::Status(command) => status::run(command),
         Command::Drain(command) => drain::run(command),
+        Command::Init(command) => init::run(command),
         Command::Lifecycle(command) => lifecycle::run(command),
         Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
@@ -231,6 +249,7 @@ fn command() -> clap::Command {
         .mut_subcommand("run", |c| c.after_help(run_notes))
         .mut_subcommand("status", |c| c.after_help(STATUS_NOTES))
         .mut_subcommand("drain", |c| c.after_help(DRAIN_NOTES))
+        .mut_subcommand("init", |c| c.after_help(format!("{INIT_NOTES}\n\n{ADDRESSES}")))
         .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
         .mut_subcommand("profiles", |c| c.after_help(PROFILES_NOTES))
@@ -285,6 +304,7 @@ mod tests {
             "config",
             "gc",
             "profiles",
+            "init",
             "s3://BUCKET",
             "gs://BUCKET",
             "az://ACCOUNT/CONTAINER",

@@ -11,7 +11,7 @@ use super::output::{left, note};
 use super::point::{self, State};
 use super::{background, dirs, logging, wait};
 use crate::config::{Flags, Loaded, Settings, Surroundings};
-use crate::control::{self, Phase};
+use crate::control::{self, Phase, Status};
 use crate::daemon;
 use crate::error::{Error, Kind};
 
@@ -53,7 +53,23 @@ pub(super) fn run(command: &Mount) -> Outcome<()> {
     }
     let log = wait(background::launch(&around, &point, &command.options.flags()))?;
     note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
+    if let Ok((_, status)) = wait(async { Ok(control::find(&around, &point, None).await) })? {
+        say_store(&status);
+    }
     Ok(())
+}
+
+/// Says of a mount that has just begun in the background what its log says of the store: that it was made, or
+/// cannot be used.
+pub(super) fn say_store(status: &Status) {
+    let url = status.remote.as_deref().unwrap_or_default();
+    if status.made_store {
+        note(&format!("there was no store at {url}: a new one is made"));
+    }
+    if let Some(why) = status.health.as_ref().filter(|health| !health.up) {
+        let why = why.last_error.as_deref().unwrap_or("it does not answer");
+        note(&format!("warning: {url} cannot be used now: {why}"));
+    }
 }
 
 /// Checks all that can be checked before anything is changed.

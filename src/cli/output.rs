@@ -3,10 +3,12 @@
 //! Owns both streams. Must never mix them.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
 
 use super::failure::{Failure, Outcome};
+use crate::clock::Clock;
 use crate::config::ByteSize;
-use crate::control::Backlog;
+use crate::control::{Backlog, DrainProgress};
 
 /// Prints data. A reader that has seen enough (`| head`) is no failure.
 pub(super) fn data(text: &str) -> Outcome<()> {
@@ -24,23 +26,35 @@ pub(super) fn note(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").ok();
 }
 
-/// A line on the terminal that is rewritten as a drain goes on; silent elsewhere.
+/// A drain that takes so long is told of where stderr is no terminal ...
+const TOLD_AFTER: Duration = Duration::from_secs(3);
+/// ... and then this often.
+const TOLD_EVERY: Duration = Duration::from_secs(15);
+
+/// How a drain goes on: a line on the terminal that is rewritten, and elsewhere a line now and then.
 #[derive(Debug)]
 pub(super) struct Progress {
-    on: bool,
+    terminal: bool,
     shown: bool,
+    clock: Clock,
+    next: Duration,
 }
 
 impl Progress {
     pub(super) fn new() -> Self {
-        Self { on: std::io::stderr().is_terminal(), shown: false }
+        let (terminal, clock) = (std::io::stderr().is_terminal(), Clock::system());
+        let next = clock.mono() + TOLD_AFTER;
+        Self { terminal, shown: false, clock, next }
     }
 
-    pub(super) fn show(&mut self, backlog: &Backlog) {
-        if self.on {
+    pub(super) fn show(&mut self, progress: &DrainProgress) {
+        let text = draining(progress);
+        if self.terminal {
             self.shown = true;
-            let text = left(backlog);
-            write!(std::io::stderr().lock(), "\r\x1b[Kdraining: {text}").ok();
+            write!(std::io::stderr().lock(), "\r\x1b[K{text}").ok();
+        } else if self.clock.mono() >= self.next {
+            self.next = self.clock.mono() + TOLD_EVERY;
+            note(&text);
         }
     }
 }
@@ -51,6 +65,13 @@ impl Drop for Progress {
             write!(std::io::stderr().lock(), "\r\x1b[K").ok();
         }
     }
+}
+
+/// Says how far a drain is, and what holds it up.
+fn draining(progress: &DrainProgress) -> String {
+    let mut text = format!("draining: {}", left(&progress.backlog));
+    text.extend(progress.trouble.iter().map(|why| format!("; {why}")));
+    text
 }
 
 /// Says what is not yet remote.
@@ -79,6 +100,15 @@ pub(super) fn time(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_drain_says_what_is_left_and_why() {
+        let backlog = Backlog { records: 4, bytes: 2048, oldest_ms: 9 };
+        let mut progress = DrainProgress { backlog, trouble: None };
+        assert_eq!(draining(&progress), "draining: 4 changes (2.0 KiB) not yet remote");
+        progress.trouble = Some("status 403".to_owned());
+        assert!(draining(&progress).ends_with("not yet remote; status 403"));
+    }
 
     #[test]
     fn times_for_people() {

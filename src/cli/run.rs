@@ -13,7 +13,7 @@ use super::background;
 use super::child::{Running, Signals, end_like};
 use super::clients::{Plan, plan, why_nothing};
 use super::failure::{Failure, Outcome};
-use super::mount::{check_before_mount, clear};
+use super::mount::{check_before_mount, clear, say_store};
 use super::options::MountOptions;
 use super::output::{Progress, count, left, note, time};
 use super::point::{self, State};
@@ -21,7 +21,7 @@ use super::share::Share;
 use super::unmount::shut_down;
 use crate::clock::Clock;
 use crate::config::{self, ByteSize, FlagValue, Flags, Loaded, Origin, Surroundings};
-use crate::control::{self, Backlog, Status};
+use crate::control::{self, Backlog, DrainProgress, DrainReport, Status};
 use crate::daemon::MANAGER_VARIABLES;
 use crate::metrics::Snapshot;
 
@@ -154,6 +154,7 @@ async fn join(
             background::launch(around, point, &command.flags()).await?;
             let (_, status) = control::find(around, point, Some(around.uid)).await?;
             share.own(&status)?;
+            say_store(&status);
             Some(status)
         }
     };
@@ -276,22 +277,49 @@ struct Drained {
     complete: bool,
     left: Backlog,
     elapsed_ms: u64,
+    /// Why it was given up, or did not get to its end in time.
+    trouble: Option<String>,
     status: Status,
 }
 
+/// Waits until all is remote, as long as the store can be used: once it is known to be down, nobody can say when
+/// that will be, and the command is done.
 async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<Drained> {
     let (mut client, status) = control::find(around, point, Some(around.uid)).await?;
     if status.remote.is_none() {
         let left = Backlog::default();
-        return Ok(Drained { complete: true, left, elapsed_ms: 0, status });
+        return Ok(Drained { complete: true, left, elapsed_ms: 0, trouble: None, status });
     }
     let clock = Clock::system();
-    let mut progress = Progress::new();
-    let report = client.drain(limit, |backlog| progress.show(backlog)).await?;
+    let began = clock.mono();
+    let (given_up, mut stuck) = tokio::sync::oneshot::channel();
+    let (mut given_up, mut progress) = (Some(given_up), Progress::new());
+    let work = client.drain(limit, |news| {
+        progress.show(news);
+        if news.trouble.is_some()
+            && let Some(given_up) = given_up.take()
+        {
+            // The other end is there for as long as this is called.
+            given_up.send(news.clone()).ok();
+        }
+    });
+    let ended = tokio::select! {
+        biased;
+        report = work => Ok(report?),
+        Ok(news) = &mut stuck => Err(news),
+    };
     drop(progress);
-    let elapsed_ms = clock.mono().as_millis() as u64;
-    let status = client.status().await?;
-    Ok(Drained { complete: report.complete, left: report.left, elapsed_ms, status })
+    let elapsed_ms = clock.mono().saturating_sub(began).as_millis() as u64;
+    // Whoever gave up the wait cannot ask on the same line.
+    let (_, status) = control::find(around, point, Some(around.uid)).await?;
+    Ok(match ended {
+        Ok(DrainReport { complete, left, trouble, .. }) => {
+            Drained { complete, left, elapsed_ms, trouble, status }
+        }
+        Err(DrainProgress { backlog, trouble }) => {
+            Drained { complete: backlog.is_empty(), left: backlog, elapsed_ms, trouble, status }
+        }
+    })
 }
 
 /// What the mount's counters have grown by.
@@ -314,11 +342,13 @@ fn summary(before: &Status, drained: &Drained) -> String {
     );
     if drained.status.remote.is_none() {
         line.push_str("kept on this node");
-    } else {
+    } else if drained.complete {
         line.extend(["drained in ", &time(drained.elapsed_ms)]);
-    }
-    if !drained.complete {
-        line.extend(["; ", &left(&drained.left)]);
+    } else {
+        let why = drained.trouble.as_deref();
+        let late = || format!("that takes longer than {}", time(drained.elapsed_ms));
+        line.extend([&left(&drained.left), "; ", &why.map_or_else(late, ToOwned::to_owned)]);
+        line.push_str("; it is kept here, and sent as soon as the mount and the store are there");
     }
     line
 }
@@ -335,7 +365,8 @@ mod tests {
     }
 
     fn drained(status: Status) -> Drained {
-        Drained { complete: true, left: Backlog::default(), elapsed_ms: 420, status }
+        let left = Backlog::default();
+        Drained { complete: true, left, elapsed_ms: 420, trouble: None, status }
     }
 
     #[test]
@@ -348,7 +379,13 @@ mod tests {
         late.complete = false;
         late.left = Backlog { records: 2, bytes: 3 << 20, oldest_ms: 0 };
         let line = summary(&status(1, 10), &late);
-        assert!(line.ends_with("; 2 changes (3.0 MiB) not yet remote"), "{line}");
+        let says =
+            "2 changes (3.0 MiB) not yet remote; that takes longer than 0.4 s; it is kept here";
+        assert!(line.contains(says), "{line}");
+        late.trouble = Some("status 403".to_owned());
+        let line = summary(&status(1, 10), &late);
+        assert!(line.contains("not yet remote; status 403; it is kept here"), "{line}");
+        assert!(!line.contains("drained"), "{line}");
         let mut local = drained(status(1, 10));
         local.status.remote = None;
         assert!(summary(&status(1, 10), &local).ends_with("kept on this node"));

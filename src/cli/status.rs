@@ -94,6 +94,9 @@ fn table(status: &Status) -> String {
     let uptime = time(status.uptime_ms);
     row("daemon", format!("{phase} for {uptime}, version {}, pid {}", status.version, status.pid));
     row("remote", remote(status));
+    if let Some(store) = &status.store {
+        row("store", store.clone());
+    }
     if let Some(RulesReport { state, detail }) = &status.rules {
         let detail = detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
         row("rules", format!("{state}{detail}"));
@@ -218,6 +221,7 @@ mod tests {
         let mut status = Status {
             mount_point: "/mnt/cache".into(),
             remote: Some("s3://bucket".into()),
+            store: Some("9c41d2a07be83f15".into()),
             health: Some(Health { up: false, since_ms: 61_000, last_error: Some("503".into()) }),
             backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
             io: IoReport {
@@ -232,6 +236,7 @@ mod tests {
         for part in [
             "/mnt/cache\n",
             "s3://bucket, DOWN for 1m1s: 503",
+            "store     9c41d2a07be83f15\n",
             "1 change, 2.0 KiB, oldest 0.4 s",
             "ordinary (not root), flock by inode (no such kernel)",
             "rules     missing: no rule\n",

@@ -130,7 +130,7 @@ pub(super) async fn shut_down(
     limit: Option<Duration>,
 ) -> Outcome<DrainReport> {
     let mut progress = Progress::new();
-    let asked = client.shutdown(limit, |backlog| progress.show(backlog)).await;
+    let asked = client.shutdown(limit, |news| progress.show(news)).await;
     drop(progress);
     let report = match asked {
         Ok(report) => report,

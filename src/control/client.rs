@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 
-use super::message::{Backlog, DrainReport, Request, Response, Status};
+use super::message::{DrainProgress, DrainReport, Request, Response, Status};
 use super::place::{self, Place};
 use super::server::sweep;
 use crate::clock::{sleep, within};
@@ -79,7 +79,7 @@ impl Client {
     pub async fn drain(
         &mut self,
         limit: Duration,
-        progress: impl FnMut(&Backlog),
+        progress: impl FnMut(&DrainProgress),
     ) -> Result<DrainReport> {
         self.send(&Request::Drain { timeout_ms: limit.as_millis() as u64 }).await?;
         self.follow(progress).await
@@ -90,7 +90,7 @@ impl Client {
     pub async fn shutdown(
         &mut self,
         limit: Option<Duration>,
-        progress: impl FnMut(&Backlog),
+        progress: impl FnMut(&DrainProgress),
     ) -> Result<DrainReport> {
         let timeout_ms = limit.map(|limit| limit.as_millis() as u64);
         self.send(&Request::Shutdown { timeout_ms }).await?;
@@ -114,10 +114,10 @@ impl Client {
         within(limit, gone).await.is_some()
     }
 
-    async fn follow(&mut self, mut progress: impl FnMut(&Backlog)) -> Result<DrainReport> {
+    async fn follow(&mut self, mut progress: impl FnMut(&DrainProgress)) -> Result<DrainReport> {
         loop {
             match self.receive().await? {
-                Response::Progress(backlog) => progress(&backlog),
+                Response::Progress(news) => progress(&news),
                 Response::Drained(report) => return Ok(report),
                 other @ Response::Status(_) => return Err(unexpected(&other)),
                 Response::Error(failure) => {

@@ -35,7 +35,7 @@ pub enum Response {
     /// The answer to `status`.
     Status(Box<Status>),
     /// How far a drain is.
-    Progress(Backlog),
+    Progress(DrainProgress),
     /// The end of a drain, or of a shutdown: then the mount is gone.
     Drained(DrainReport),
     /// It did not work.
@@ -77,6 +77,11 @@ pub struct Status {
     pub mount_point: String,
     /// The remote's address; `None` is a local cache only.
     pub remote: Option<String>,
+    /// The identity of the store that this node knows, 16 hex digits; `None` without a remote, and before the first
+    /// store was used.
+    pub store: Option<String>,
+    /// Whether this mount has made that store, because there was none.
+    pub made_store: bool,
     /// The cache directory.
     pub cache_dir: String,
     /// When the mount began: milliseconds since the Unix epoch.
@@ -217,6 +222,18 @@ impl Backlog {
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
+}
+
+/// How far a drain is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainProgress {
+    /// What is not yet remote.
+    #[serde(flatten)]
+    pub backlog: Backlog,
+    /// Why nothing gets through: the store was asked since the drain began, and cannot be used now. `None` while it
+    /// can, or is not known to be down.
+    pub trouble: Option<String>,
 }
 
 /// How a drain ended.

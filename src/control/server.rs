@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::message::{Backlog, DrainReport, Failure, Request, Response, Status};
+use super::message::{DrainProgress, DrainReport, Failure, Request, Response, Status};
 use super::place::{self, Place};
 use crate::clock::{sleep, within};
 use crate::error::{Error, Kind, Result};
@@ -45,8 +45,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub trait Node: Send + Sync + 'static {
     /// Tells all there is to know; must answer at once, whatever the remote does.
     fn status(&self) -> Status;
-    /// Tells what is not yet remote; must answer at once.
-    fn backlog(&self) -> Backlog;
+    /// Tells how far a drain is; must answer at once.
+    fn progress(&self) -> DrainProgress;
     /// Returns when all that was published before the call is remote, or after `limit`. The caller may
     /// drop the future at any time.
     async fn drain(&self, limit: Duration) -> DrainReport;
@@ -266,7 +266,7 @@ async fn follow(
             biased;
             result = &mut work => break result,
             () = sleep(PROGRESS_EVERY) => {
-                if !send(write, &Response::Progress(node.backlog())).await {
+                if !send(write, &Response::Progress(node.progress())).await {
                     return false;
                 }
             }

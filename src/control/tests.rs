@@ -30,13 +30,18 @@ impl Node for Fake {
         Status { mount_point: self.mount_point.clone(), pid: 7, ..Status::default() }
     }
 
-    fn backlog(&self) -> Backlog {
-        Backlog { records: self.left.load(Ordering::SeqCst), ..Backlog::default() }
+    fn progress(&self) -> DrainProgress {
+        let backlog = Backlog { records: self.left.load(Ordering::SeqCst), ..Backlog::default() };
+        DrainProgress { backlog, trouble: None }
     }
 
     async fn drain(&self, limit: Duration) -> DrainReport {
         if limit < Duration::from_secs(1) {
-            return DrainReport { complete: false, left: self.backlog(), ..DrainReport::default() };
+            return DrainReport {
+                complete: false,
+                left: self.progress().backlog,
+                ..DrainReport::default()
+            };
         }
         while self.left.load(Ordering::SeqCst) > 0 {
             sleep(Duration::from_millis(300)).await;
@@ -139,7 +144,7 @@ fn drain_reports_progress_and_limit() {
     let (mut client, _) = bench.find().expect("found");
     let mut seen = Vec::new();
     let limit = Duration::from_mins(1);
-    let report = bench.runtime.block_on(client.drain(limit, |b| seen.push(b.records)));
+    let report = bench.runtime.block_on(client.drain(limit, |b| seen.push(b.backlog.records)));
     assert!(report.expect("drained").complete);
     assert!(seen.len() >= 2 && seen.is_sorted_by(|a, b| a >= b), "{seen:?}");
     bench.node.left.store(3, Ordering::SeqCst);
@@ -265,6 +270,8 @@ fn status_words_are_stable() {
         "uid",
         "mount_point",
         "remote",
+        "store",
+        "made_store",
         "cache_dir",
         "started_ms",
         "uptime_ms",
@@ -285,4 +292,20 @@ fn status_words_are_stable() {
     wanted.sort_unstable();
     assert_eq!(words, wanted);
     assert!(serde_json::from_str::<Status>("{\"new_field\": 1}").is_ok(), "fields may be added");
+}
+
+/// A daemon and a command of neighbouring versions understand each other.
+#[test]
+fn progress_is_read_with_and_without_a_reason() {
+    let old = r#"{"progress":{"records":2,"bytes":3,"oldest_ms":4}}"#;
+    let backlog = Backlog { records: 2, bytes: 3, oldest_ms: 4 };
+    let read: Response = serde_json::from_str(old).expect("understood");
+    assert_eq!(read, Response::Progress(DrainProgress { backlog, trouble: None }));
+    let new = DrainProgress { backlog, trouble: Some("403".to_owned()) };
+    let text = serde_json::to_string(&Response::Progress(new.clone())).expect("written");
+    for part in ["\"records\":2", "\"trouble\":\"403\""] {
+        assert!(text.contains(part), "{text}");
+    }
+    let read: Response = serde_json::from_str(&text).expect("understood");
+    assert_eq!(read, Response::Progress(new));
 }

@@ -20,10 +20,10 @@ use crate::control::Health;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
-use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging};
+use crate::local::{Blobs, CacheDir, Index, Limits, Loaded, Options, Staging};
 use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
-use crate::remote::{self, Remote, RemoteOptions};
+use crate::remote::{self, Known, Remote, RemoteOptions};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine, Traffic};
 use crate::task;
@@ -78,13 +78,20 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let there = mounts::mounted_at(mount_point).ok().flatten();
     let dead = there.is_some_and(|entry| entry.is_hearthfs());
     let patience = if dead { CHECK_AGAIN_DEADLINE } else { CHECK_DEADLINE };
-    let remote = connect(runtime, settings, &clock, patience)?;
+    let cache_dir = &settings.local.cache_dir;
+    let mut known = known_store(cache_dir)?;
+    let mut early = None;
+    if settings.remote.url.is_some() && known.is_none() && CacheDir::is_used(cache_dir) {
+        // An older version has kept it in the index alone.
+        let cache = Cache::open(runtime, cache_dir, mount_point)?;
+        known = sync::known_of_index(&cache.loaded);
+        early = Some(cache);
+    }
+    let remote = connect(runtime, settings, &clock, patience, known)?;
     let root = root_of(mount_point)?;
-    let dir = open_dir(runtime, &settings.local.cache_dir, mount_point)?;
-    dir.set_holder(&mount_point.to_string_lossy())?;
+    let cache = early.map_or_else(|| Cache::open(runtime, cache_dir, mount_point), Ok)?;
+    let Cache { dir, index, mut loaded } = cache;
     let staging = Staging::open(&dir)?.keep_ready()?;
-    let index = Index::open(&dir);
-    let mut loaded = index.load();
     let limits = Limits::of(settings.local.cache_size.0);
     let options = Options { evict_unsaved: remote.is_none(), clock: clock.clone() };
     let known =
@@ -140,6 +147,34 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     Ok(Rooms { fs, engine, blobs, remote, clock, metrics, tasks, dir, index, probe })
 }
 
+/// The cache directory, and what its index remembers.
+struct Cache {
+    dir: CacheDir,
+    index: Index,
+    loaded: Loaded,
+}
+
+impl Cache {
+    fn open(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<Self> {
+        let dir = open_dir(runtime, root, mount_point)?;
+        dir.set_holder(&mount_point.to_string_lossy())?;
+        let index = Index::open(&dir);
+        let loaded = index.load();
+        Ok(Self { dir, index, loaded })
+    }
+}
+
+/// Returns the store that the cache directory says this node knows.
+fn known_store(cache_dir: &Path) -> Result<Option<Known>> {
+    let Some(text) = CacheDir::kept_store(cache_dir)? else { return Ok(None) };
+    let known = Known::parse(&text);
+    if known.is_none() {
+        let shown = cache_dir.join("v1/store");
+        tracing::warn!(path = %shown.display(), "it cannot be read; what the index remembers counts");
+    }
+    Ok(known)
+}
+
 /// Opens the cache directory. An earlier daemon of the same mount point, which is unmounted, may be putting
 /// its things away at this moment.
 fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDir> {
@@ -158,18 +193,20 @@ fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDi
     CacheDir::open(root)
 }
 
-/// Makes the client of the remote and has a first look. A store that cannot be reached is no reason not
-/// to mount: it is asked again with every request. One that refuses us, or that belongs to something
-/// else, is.
+/// Makes the client of the remote and has a first look. A store that cannot be reached, or that is not where this
+/// node knows it, is no reason not to mount: it is asked again with every request. One that refuses us, that belongs to
+/// something else, or that does not exist at an address to which the node was told to move, is.
 fn connect(
     runtime: &Handle,
     settings: &Settings,
     clock: &Clock,
     patience: Duration,
+    known: Option<Known>,
 ) -> Result<Option<Remote>> {
     let Some(url) = &settings.remote.url else { return Ok(None) };
     let options = remote_options(settings);
     let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
+    remote.know(known);
     if settings.mount.read_only {
         remote = remote.read_only();
     }
@@ -177,7 +214,10 @@ fn connect(
     match checked {
         Some(Ok(())) => {}
         Some(Err(error)) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
-            tracing::warn!(error = error.chain(), "the remote cannot be reached yet");
+            // That the known store is missed was said.
+            if !remote.is_missed() {
+                tracing::warn!(error = error.chain(), "the remote cannot be reached yet");
+            }
             drop(task::spawn(runtime, "check", check_later(remote.clone())));
         }
         Some(Err(error)) => return Err(error),
@@ -278,7 +318,7 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock) -> Health {
         remote::Health::Down { since_ms } => Health {
             up: false,
             since_ms: clock.wall_ms().saturating_sub(since_ms),
-            last_error: None,
+            last_error: remote.trouble(),
         },
     }
 }

@@ -24,6 +24,6 @@ pub use notify::MANAGER_VARIABLES;
 pub use rules::{lifecycle, store};
 pub use serve::{ExitReport, serve};
 
-pub use crate::remote::{Declaration, Declared, Lifecycle, Report, is_shorter};
+pub use crate::remote::{Declaration, Declared, Lifecycle, Report, StoreId, is_shorter};
 #[cfg(test)]
 mod tests;

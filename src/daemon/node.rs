@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hearthfs_mount::Session;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 
 use super::build::{Rooms, abilities_of, add_counts, health_of};
 use super::notify::Manager;
@@ -16,10 +17,11 @@ use super::rules::{self, Found};
 use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings};
 use crate::control::{
-    Backlog, DrainReport, Health, IoReport, LocalUsage, Node, Phase, SetAsideReport, SlowedReport,
-    Status,
+    Backlog, DrainProgress, DrainReport, Health, IoReport, LocalUsage, Node, Phase, SetAsideReport,
+    SlowedReport, Status,
 };
 use crate::error::{Error, Kind, Result};
+use crate::remote::Remote;
 use crate::sync::SetAside;
 
 /// How long an unmount may take to be noticed by the serving threads.
@@ -27,6 +29,9 @@ const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How often the service manager hears how far the last drain is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How long a store that counts as down may take to show a drain that it is there again, and how often it is asked.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How much longer than that an end may take before the manager may take it for stuck: unmounting, and
 /// putting everything away.
 const END_GRACE: Duration = Duration::from_secs(30);
@@ -44,10 +49,12 @@ pub(super) struct MountedNode {
     started: Duration,
     phase: AtomicU8,
     /// Held by whoever ends the mount, so that only one does.
-    ending: Mutex<Option<DrainReport>>,
+    ending: tokio::sync::Mutex<Option<DrainReport>>,
     ended: watch::Sender<bool>,
     /// What the bucket's rules are, once they were looked at.
     rules: OnceLock<Found>,
+    /// Why a drain that is under way does not get on.
+    stuck: Mutex<Option<String>>,
 }
 
 impl MountedNode {
@@ -69,9 +76,10 @@ impl MountedNode {
             started_ms,
             started,
             phase: starting,
-            ending: Mutex::new(None),
+            ending: tokio::sync::Mutex::new(None),
             ended,
             rules: OnceLock::new(),
+            stuck: Mutex::new(None),
         }
     }
 
@@ -165,7 +173,8 @@ impl MountedNode {
     /// whatever comes; if it may yet stay, the manager must not be told to wait for its end.
     async fn last_drain(&self, limit: Duration, certain: bool) -> DrainReport {
         let tell = || {
-            let status = format!("draining; {}", left(&self.backlog()));
+            let mut status = format!("draining; {}", left(&self.backlog()));
+            status.extend(self.stuck.lock().as_ref().map(|why| format!("; {why}")));
             if certain {
                 self.manager.stopping(&status, TELL_EVERY + END_GRACE);
             } else {
@@ -182,16 +191,46 @@ impl MountedNode {
             }
         };
         self.manager.status(&format!("drained; {}", left(&report.left)));
+        if !report.complete && !report.left.is_empty() {
+            let why = report.trouble.as_deref().unwrap_or("the time was over");
+            tracing::warn!(why, "{}; it is kept for the next mount", left(&report.left));
+        }
         report
+    }
+
+    fn backlog(&self) -> Backlog {
+        let pending = self.rooms.engine.ledger().pending();
+        Backlog { records: pending.records, bytes: pending.bytes, oldest_ms: pending.oldest_ms }
     }
 
     async fn drain_for(&self, limit: Duration) -> DrainReport {
         let begun = self.rooms.clock.mono();
-        let complete = self.rooms.engine.drain(limit, |_| {}).await.complete;
+        *self.stuck.lock() = None;
+        let complete = {
+            let mut watching = std::pin::pin!(self.watch_store());
+            let mut drain = std::pin::pin!(self.rooms.engine.drain(limit, |_| {}));
+            tokio::select! {
+                biased;
+                report = &mut drain => report.complete,
+                () = &mut watching => drain.await.complete,
+            }
+        };
         let left = if complete { Backlog::default() } else { self.backlog() };
         let elapsed = self.rooms.clock.mono().saturating_sub(begun);
         let trouble = self.health().filter(|health| !health.up).and_then(|h| h.last_error);
         DrainReport { complete, left, elapsed_ms: elapsed.as_millis() as u64, trouble }
+    }
+
+    /// Finds out, for as long as a drain goes on, whether a store that counts as down still is: what was known of it
+    /// when the drain began may be old.
+    async fn watch_store(&self) {
+        let Some(remote) = &self.rooms.remote else { return };
+        loop {
+            let down = self.health().is_some_and(|health| !health.up);
+            let stuck = if down { remote.probe(PROBE_LIMIT).await } else { None };
+            *self.stuck.lock() = stuck;
+            sleep(PROBE_EVERY).await;
+        }
     }
 
     fn health(&self) -> Option<Health> {
@@ -242,6 +281,8 @@ impl Node for MountedNode {
             uid: rustix::process::geteuid().as_raw(),
             mount_point: self.mount_point.to_string_lossy().into_owned(),
             remote: self.settings.remote.url.as_ref().map(ToString::to_string),
+            store: self.rooms.remote.as_ref().and_then(Remote::known).map(|(id, _)| id.to_string()),
+            made_store: self.rooms.remote.as_ref().is_some_and(Remote::has_made),
             cache_dir: self.settings.local.cache_dir.to_string_lossy().into_owned(),
             started_ms: self.started_ms,
             uptime_ms: self.rooms.clock.mono().saturating_sub(self.started).as_millis() as u64,
@@ -275,9 +316,8 @@ impl Node for MountedNode {
         }
     }
 
-    fn backlog(&self) -> Backlog {
-        let pending = self.rooms.engine.ledger().pending();
-        Backlog { records: pending.records, bytes: pending.bytes, oldest_ms: pending.oldest_ms }
+    fn progress(&self) -> DrainProgress {
+        DrainProgress { backlog: self.backlog(), trouble: self.stuck.lock().clone() }
     }
 
     async fn drain(&self, limit: Duration) -> DrainReport {

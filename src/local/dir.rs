@@ -21,6 +21,8 @@ const FORMAT: u32 = 1;
 /// Free space below which a new directory is refused: room for one segment of the journal, the index
 /// and a few blobs.
 const MIN_FREE_BYTES: u64 = 16 << 20;
+/// The file that says which store this node knows.
+const STORE: &str = "store";
 /// What marks a directory as a cache for backup programs (the Cache Directory Tagging Specification).
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This directory is a cache of hearthfs; it can be left out of backups.\n";
@@ -94,6 +96,28 @@ impl CacheDir {
         let dir = Self(Arc::new(Inner { v1, lock, node, life, shelf }));
         dir.set_holder("starting")?;
         Ok(dir)
+    }
+
+    /// Returns what was kept of the store that this node knows, as [`CacheDir::keep_store`] was given it; `None` when
+    /// nothing was. Takes no lock and changes nothing.
+    pub fn kept_store(root: &Path) -> Result<Option<String>> {
+        let path = root.join("v1").join(STORE);
+        match read_small(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(None),
+            read => read.map_err(|e| Error::io(format!("read {}", path.display()), e)),
+        }
+    }
+
+    /// Reports whether an earlier run has used the cache directory at `root`.
+    pub fn is_used(root: &Path) -> bool {
+        root.join("v1/index").exists()
+    }
+
+    /// Keeps what the next run has to know of the store that this node uses.
+    pub fn keep_store(&self, text: &str) -> Result<()> {
+        let path = self.0.v1.join(STORE);
+        write_atomic(&path, text.as_bytes())
+            .map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
     /// Says who holds the directory (the mount point), for the message of a second daemon.

@@ -1,22 +1,21 @@
 //! Whether the store is one that we may use.
 //!
-//! Owns the format object, the store's time, and the refusals of a store that does not fit. Must never
-//! let anything be written to a store whose format has not been checked.
+//! Owns the check of the format object, the store's time, and the refusals of a store that does not fit. Must never
+//! let anything be written to a store whose format has not been checked, or that is not the one the node knows.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::StreamExt as _;
+use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt as _, PutMode, PutOptions};
 
 use super::call::Call;
 use super::connect;
-use super::expiry::{Declaration, Declared};
-use super::format::{self, Format};
+use super::format::{self, Said};
 use super::health::{Health, Lane};
+use super::identity::{self, Found, Known, StoreId};
 use super::keys;
+use super::make::Remains;
 use super::meter::Verb;
 use super::store::Remote;
 use super::trouble::{Cause, Trouble};
@@ -27,18 +26,44 @@ use crate::task;
 /// How long a refusal of the store's format is remembered before the store is asked again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(10);
 
-/// How many objects are looked at for one that is not ours.
-const OTHERS_LOOKED_AT_MAX: usize = 100;
-
-/// How often we look for the format object, when others make it at the same time.
-const FORMAT_ROUNDS_MAX: u32 = 4;
-/// How much longer the pause before each look is than the one before.
-const FORMAT_PAUSE: Duration = Duration::from_millis(50);
+/// The same where the known store is not there: it may be mounted at any moment.
+const MISSED_KEPT: Duration = Duration::from_secs(2);
+/// After an outage of this length it is looked again which store it is: another may have come in its place.
+const ANOTHER_AFTER: Duration = Duration::from_secs(5);
 
 impl Remote {
-    /// Checks that the store is there, lets us in and has our format, making it ours if it is empty;
-    /// tries what it can do, and learns its time. Every other operation does the first part by itself before it goes to a store
-    /// that has not been checked, so a store that is down now may be checked later or never.
+    /// Takes the store that the node knows from before. Without one, the first check makes the store if there is
+    /// none, and takes what it finds.
+    pub fn know(&self, known: Option<Known>) {
+        self.inner.identity.know(known);
+    }
+
+    /// Returns the store that is used in this run, for the next one to know; `None` before the first check.
+    pub fn used(&self) -> Option<Known> {
+        self.inner.identity.accepted()
+    }
+
+    /// Returns the store that the node knows, and when this run has found it last, by the store's clock.
+    pub fn known(&self) -> Option<(StoreId, Option<u64>)> {
+        let identity = &self.inner.identity;
+        identity.known().map(|known| (known.store(), identity.seen_ms()))
+    }
+
+    /// Reports whether the known store is not to be had: its place is empty, or another is there.
+    pub fn is_missed(&self) -> bool {
+        self.inner.identity.missed().is_some()
+    }
+
+    /// Returns why the store cannot be used at this moment, and what to do about it, if that is known.
+    pub fn trouble(&self) -> Option<String> {
+        let missed = self.inner.identity.missed().map(|(why, _)| why);
+        self.unfit().or(missed).or_else(|| self.inner.caller.gate.why())
+    }
+
+    /// Checks that the store is there, lets us in, has our format and is the one that the node knows, making it if
+    /// the node knows none; tries what it can do, and learns its time. Every other operation does the first part by
+    /// itself before it goes to a store that has not been checked, so a store that is down now may be checked later
+    /// or never.
     pub async fn check(&self) -> Result<()> {
         let _one = self.inner.checking.lock().await;
         self.check_format(Lane::Background).await?;
@@ -49,23 +74,44 @@ impl Remote {
         Ok(())
     }
 
-    /// Returns when the store was made, which tells it from every other that was or will be at this
-    /// address: of one that was emptied, too, the next mount makes another.
-    pub async fn made_ms(&self) -> Result<u64> {
+    /// Returns which store it is.
+    pub async fn store_id(&self) -> Result<StoreId> {
         self.ready_to_read().await?;
-        Ok(self.inner.made_ms.load(Ordering::Relaxed))
+        let used = self.inner.identity.accepted();
+        Ok(used.expect("a checked store was accepted").store())
     }
 
     /// Looks again at what the store says of itself, which may be another by now; makes nothing. Before the first
     /// check, that is done.
     pub async fn check_again(&self) -> Result<()> {
-        if !self.inner.checked.load(Ordering::Acquire) {
+        if !self.is_checked() {
             return self.ready_to_read().await;
         }
-        let asked = self.asking("read the format of");
-        let (key, call) = (self.inner.keys.format(), self.call(Verb::Get, asked));
-        let bytes = self.read_with(call, key, None, format::FORMAT_BYTES_MAX).await?;
-        self.take_format(&bytes)
+        let taken = match self.read_format(self.lane).await? {
+            Some(bytes) => self.take_format(&bytes),
+            None => Err(self.absent()),
+        };
+        if taken.is_err() {
+            self.inner.checked.store(false, Ordering::Release);
+        }
+        taken
+    }
+
+    /// Asks whether the store can be used at this moment, for at most `limit`; returns why it cannot.
+    pub async fn probe(&self, limit: Duration) -> Option<String> {
+        let remote = self.background();
+        if self.is_missed() {
+            // It is asked for what is so now.
+            *self.inner.refused.lock() = None;
+        }
+        match clock::within(limit, remote.check_again()).await {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(self.trouble().unwrap_or_else(|| error.chain())),
+            None => {
+                let none = || format!("{} does not answer", self.inner.url);
+                Some(self.trouble().unwrap_or_else(none))
+            }
+        }
     }
 
     /// Waits until the store has been checked with success, by whomever; asks nothing.
@@ -105,7 +151,7 @@ impl Remote {
     /// Waits until the store has been checked; checks it if nobody does.
     pub(super) async fn ready(&self, lane: Lane) -> Result<()> {
         let inner = &self.inner;
-        if inner.checked.load(Ordering::Acquire) {
+        if self.is_checked() {
             return Ok(());
         }
         let down = || Error::new(Kind::Unavailable, format!("{} has not answered yet", inner.url));
@@ -118,26 +164,40 @@ impl Remote {
                 .await
                 .ok_or_else(down)?,
         };
-        if inner.checked.load(Ordering::Acquire) {
+        if self.is_checked() {
             return Ok(());
         }
         if let Some(text) = self.unfit() {
             return Err(Error::new(Kind::Invalid, text));
         }
         let now = inner.clock.mono();
-        if let Some((at, kind, text)) = &*inner.refused.lock()
-            && now < *at + REFUSAL_KEPT
+        if let Some((until, kind, text)) = &*inner.refused.lock()
+            && now < *until
         {
             return Err(Error::new(*kind, text.clone()));
         }
-        self.check_format(lane).await
+        self.check_format(lane).await.map_err(|error| match error.kind() {
+            // What is asked for is not missing there: the store is.
+            Kind::NotFound => Error::new(Kind::Unavailable, error.chain()),
+            _ => error,
+        })
+    }
+
+    /// Reports whether the store was checked, and nothing has happened since after which it may be another.
+    fn is_checked(&self) -> bool {
+        let inner = &self.inner;
+        inner.checked.load(Ordering::Acquire) && inner.caller.gate.down_for() < ANOTHER_AFTER
     }
 
     async fn check_format(&self, lane: Lane) -> Result<()> {
         let inner = &self.inner;
         let write = !inner.read_only.load(Ordering::Relaxed);
-        let checked = match self.open_dir(write).await {
-            Ok(()) => self.agree_on_format(lane, write).await,
+        let make = write && inner.identity.known().is_none();
+        let checked = match self.open_dir(make).await {
+            Ok(()) => self.agree_on_format(lane, make).await,
+            Err(error) if error.kind() == Kind::NotFound && inner.identity.known().is_some() => {
+                Err(self.absent())
+            }
             Err(error) => Err(error),
         };
         match &checked {
@@ -146,15 +206,23 @@ impl Remote {
                 inner.check_done.notify_waiters();
                 *inner.refused.lock() = None;
             }
-            Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {}
             Err(error) => {
-                *inner.refused.lock() = Some((inner.clock.mono(), error.kind(), error.chain()));
+                inner.checked.store(false, Ordering::Release);
+                let kept = match error.kind() {
+                    Kind::Unavailable | Kind::TimedOut if !self.is_missed() => return checked,
+                    Kind::Unavailable | Kind::TimedOut => MISSED_KEPT,
+                    _ => REFUSAL_KEPT,
+                };
+                // `NotFound` would be taken for an answer about an object.
+                let kind = error.kind();
+                let kind = if kind == Kind::NotFound { Kind::Unavailable } else { kind };
+                *inner.refused.lock() = Some((inner.clock.mono() + kept, kind, error.chain()));
             }
         }
         checked
     }
 
-    async fn open_dir(&self, make: bool) -> Result<()> {
+    pub(super) async fn open_dir(&self, make: bool) -> Result<()> {
         let Some(dir) = self.inner.caller.backend.dir() else { return Ok(()) };
         let shared = dir.clone();
         clock::within(self.inner.caller.deadline, task::blocking(move || shared.open(make)))
@@ -165,102 +233,74 @@ impl Remote {
             })
     }
 
-    async fn agree_on_format(&self, lane: Lane, write: bool) -> Result<()> {
-        let key = self.inner.keys.format();
-        // Again: when two nodes make it at once, the slower one reads what the faster one wrote.
-        for round in 0..FORMAT_ROUNDS_MAX {
-            clock::sleep(FORMAT_PAUSE * round).await;
-            let call = Call {
-                lane,
-                guarded: false,
-                ..self.call(Verb::Get, self.asking("read the format of"))
-            };
-            match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
-                Ok(bytes) => return self.take_format(&bytes),
-                Err(error) if error.kind() == Kind::NotFound && !write => {
-                    let op = format!(
-                        "{} holds no {}; mount it once without read-only, or correct the address",
-                        self.inner.url,
-                        keys::FORMAT
-                    );
-                    return Err(Error::new(Kind::NotFound, op));
-                }
-                Err(error) if error.kind() == Kind::NotFound => {}
-                Err(error) => return Err(self.with_remedy(&error)),
-            }
-            if round == 0 {
-                self.look_for_others(lane).await;
-            }
-            match self.make_format(lane, &key).await {
-                Ok(()) => {}
-                Err(error) if error.kind() == Kind::Exists => {}
-                Err(error) => return Err(self.with_remedy(&error)),
-            }
+    async fn agree_on_format(&self, lane: Lane, make: bool) -> Result<()> {
+        if let Some(bytes) = self.read_format(lane).await? {
+            return self.take_format(&bytes);
         }
-        let op = format!("{} forgets what is written to it", self.inner.url);
-        Err(Error::new(Kind::Unavailable, op))
+        let (url, format) = (&self.inner.url, keys::FORMAT);
+        if self.inner.identity.known().is_some() {
+            return Err(self.absent());
+        }
+        if !make {
+            let op = format!(
+                "{url} holds no {format}: correct the address, make the store with `hearthfs init {url}`, or mount \
+                 it once without read-only"
+            );
+            return Err(Error::new(Kind::NotFound, op));
+        }
+        if self.look_around(lane).await == Remains::Store {
+            // Whoever makes another here has all nodes that know this one stay away.
+            let op = format!(
+                "{url} holds objects of a store and no {format}, which somebody has deleted: a node that knows the store puts it \
+                 back; if there is none, `hearthfs init {url}` makes it anew"
+            );
+            return Err(Error::new(Kind::Unavailable, op));
+        }
+        let bytes = self.make_format(lane).await?;
+        self.take_format(&bytes)
     }
 
-    /// Checks the format, and takes what it says beside.
+    /// Checks the format, and takes what it says beside, if this is the store that the node knows.
     fn take_format(&self, bytes: &[u8]) -> Result<()> {
-        let said = format::check(bytes, &self.inner.url)?;
-        self.inner.made_ms.store(said.created_ms, Ordering::Relaxed);
-        if let Some(warning) = self.inner.expiry.learn(said.expiry, &self.inner.url) {
-            tracing::warn!("{warning}");
+        let url = &self.inner.url;
+        let said = format::check(bytes, url)?;
+        if let Found::Other(known) = self.inner.identity.judge(&said, url) {
+            return Err(self.miss(identity::other_text(url, said.store, known)));
         }
+        self.accept(&said, bytes);
         Ok(())
     }
 
-    /// Makes the store declare the expiry that this handle was opened with, and makes the store if it is
-    /// not there yet. Nodes that are mounted learn of it at their next check.
-    pub async fn declare_expiry(&self) -> Result<Declaration> {
-        let own = self.inner.expiry.own();
-        let _one = self.inner.checking.lock().await;
-        self.open_dir(true).await?;
-        let (key, lane) = (self.inner.keys.format(), Lane::Background);
-        let asked = self.asking("read the format of");
-        let call = Call { lane, guarded: false, ..self.call(Verb::Get, asked) };
-        let bytes = match self.read_with(call, key.clone(), None, format::FORMAT_BYTES_MAX).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == Kind::NotFound => {
-                self.agree_on_format(lane, true).await?;
-                return Ok(Declaration::Made);
-            }
-            Err(error) => return Err(self.with_remedy(&error)),
-        };
-        let before = format::check(&bytes, &self.inner.url)?.expiry;
-        if before == Declared::Age(own) {
-            return Ok(Declaration::Same);
+    /// Takes the store for the one of this node, and what it says beside.
+    pub(super) fn accept(&self, said: &Said, bytes: &[u8]) {
+        let (inner, url) = (&self.inner, &self.inner.url);
+        if inner.identity.accept(said, bytes, url, self.now_ms()) {
+            inner.caller.gate.recovered().notify_waiters();
+            tracing::info!(remote = %url, store = %said.store, "the store is there again");
         }
-        let text = format::declaring(&bytes, own).expect("it has just been read as such an object");
-        let op = self.asking("write the format of");
-        let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
-        let written = self.inner.caller.call(call, |store| async move {
-            store.put(&key, text.into()).await?;
-            Ok(())
-        });
-        written.await.map_err(|error| self.with_remedy(&error))?;
-        Ok(Declaration::Changed(before))
+        if let Some(dir) = inner.caller.backend.dir() {
+            dir.note_checked(said.store);
+        }
+        if let Some(warning) = inner.expiry.learn(said.expiry, url) {
+            tracing::warn!("{warning}");
+        }
     }
 
-    /// Looks whether a place that we are about to make ours holds objects of somebody else, and says so.
-    async fn look_for_others(&self, lane: Lane) {
-        let prefix = self.inner.keys.prefix();
-        let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };
-        let found = self.inner.caller.call(call, |store| async move {
-            let mut stream = store.list(Some(prefix)).take(OTHERS_LOOKED_AT_MAX);
-            while let Some(meta) = stream.next().await {
-                let key = meta?.location;
-                if !self.inner.keys.is_ours(&key) {
-                    return Ok(Some(key));
-                }
-            }
-            Ok(None)
-        });
-        // Whether a list works at all is tried later.
-        if let Ok(Some(key)) = found.await {
-            self.say_foreign(&key);
+    /// Says that no store is where the node knows one, or was told to move to.
+    fn absent(&self) -> Error {
+        match self.inner.identity.absent(&self.inner.url) {
+            Some((text, true)) => Error::new(Kind::NotFound, text),
+            Some((text, false)) => self.miss(text),
+            None => Error::new(Kind::NotFound, format!("{} holds no store", self.inner.url)),
         }
+    }
+
+    /// Notes, and says once, that the known store is not to be had. For everybody who asks it is an outage.
+    fn miss(&self, text: String) -> Error {
+        if self.inner.identity.miss(&text, self.inner.clock.wall_ms()) {
+            tracing::warn!("{text}");
+        }
+        Error::new(Kind::Unavailable, text)
     }
 
     /// Says, once, that there are objects which are not ours.
@@ -273,36 +313,7 @@ impl Remote {
         }
     }
 
-    /// Writes the format object, unless somebody has; where a store cannot tell, two writers write
-    /// the same but for the time.
-    async fn make_format(&self, lane: Lane, key: &Path) -> Result<()> {
-        let format = Format::new(self.inner.clock.wall_ms(), self.inner.expiry.own());
-        let text = Bytes::from(format.encode());
-        self.inner.caller.meter.up(text.len() as u64);
-        let op = self.asking("write the format of");
-        let is_dir = self.inner.caller.backend.dir().is_some();
-        let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
-        self.inner
-            .caller
-            .call(call, |store| async move {
-                let create = PutOptions::from(PutMode::Create);
-                match store.put_opts(key, text.clone().into(), create).await {
-                    Ok(_) => {}
-                    // Some stores know no conditions, some file systems no hard links.
-                    Err(object_store::Error::NotImplemented { .. }) => {
-                        store.put(key, text.into()).await?;
-                    }
-                    Err(object_store::Error::Generic { .. }) if is_dir => {
-                        store.put(key, text.into()).await?;
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-                Ok(())
-            })
-            .await
-    }
-
-    fn asking(&self, what: &str) -> String {
+    pub(super) fn asking(&self, what: &str) -> String {
         format!("{what} {}", self.inner.url)
     }
 

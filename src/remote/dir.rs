@@ -4,14 +4,17 @@
 //! point, and losing the temporaries of writers that died. Must never write when the shared file
 //! system is not mounted there any more.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 
+use super::format;
+use super::identity::StoreId;
 use super::keys;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -26,11 +29,13 @@ const SWEEP_ENTRIES_MAX: usize = 200_000;
 pub(super) struct SharedDir {
     root: PathBuf,
     store: OnceLock<Arc<LocalFileSystem>>,
+    /// Which store was checked there; 0 is none yet.
+    checked: AtomicU64,
 }
 
 impl SharedDir {
     pub(super) fn new(root: PathBuf) -> Self {
-        Self { root, store: OnceLock::new() }
+        Self { root, store: OnceLock::new(), checked: AtomicU64::new(0) }
     }
 
     /// Returns the client, once [`SharedDir::open`] has made it.
@@ -46,6 +51,14 @@ impl SharedDir {
         }
         if make {
             self.make()?;
+        } else if let Err(error) = std::fs::metadata(&self.root)
+            && error.kind() == std::io::ErrorKind::NotFound
+        {
+            let op = format!(
+                "remote {} does not exist: correct the address, or mount the shared file system there",
+                self.root.display()
+            );
+            return Err(Error::with(Kind::NotFound, op, error));
         }
         let store = LocalFileSystem::new_with_prefix(&self.root).map_err(|_| self.gone())?;
         // Whoever drops its journal after a put relies on the put to survive a power loss.
@@ -53,10 +66,23 @@ impl SharedDir {
         Ok(())
     }
 
-    /// Reports whether this still is the directory that was checked, and not the bare mount point
-    /// that an unmounted share leaves behind.
+    /// Notes which store was checked there.
+    pub(super) fn note_checked(&self, store: StoreId) {
+        self.checked.store(store.0, Ordering::Relaxed);
+    }
+
+    /// Reports whether this still is the directory that was checked, and neither the bare mount point that an
+    /// unmounted share leaves behind, nor a store that somebody has made there since.
     pub(super) fn is_present(&self) -> bool {
-        self.root.join(keys::FORMAT).exists()
+        let read = || {
+            let file = std::fs::File::open(self.root.join(keys::FORMAT))?;
+            let mut said = Vec::new();
+            file.take(format::FORMAT_BYTES_MAX).read_to_end(&mut said)?;
+            io::Result::Ok(said)
+        };
+        let store = read().ok().and_then(|said| format::store_of(&said));
+        let checked = self.checked.load(Ordering::Relaxed);
+        store.is_some_and(|store| checked == 0 || store.0 == checked)
     }
 
     /// Makes the directory, if only it is missing and not its parent.
@@ -134,7 +160,7 @@ impl SharedDir {
 
     pub(super) fn gone(&self) -> Error {
         let op = format!(
-            "remote {} is not there or holds no {}: is the shared file system mounted?",
+            "remote {} is not there, or its {} is missing or another's: is the shared file system mounted?",
             self.root.display(),
             keys::FORMAT
         );
@@ -199,7 +225,9 @@ mod tests {
         let base = tempfile::tempdir().expect("a directory");
         let dir = SharedDir::new(base.path().join("a"));
         assert_eq!(dir.store().expect_err("not open yet").kind(), Kind::Unavailable);
-        assert_eq!(dir.open(false).expect_err("not there yet").kind(), Kind::Unavailable);
+        let error = dir.open(false).expect_err("not there yet");
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert!(error.to_string().contains("a does not exist: correct"), "{error}");
         dir.open(true).expect("made");
         dir.make().expect("is there");
         dir.store().expect("a client");
@@ -209,6 +237,26 @@ mod tests {
         std::fs::write(base.path().join("file"), b"").expect("written");
         let error = SharedDir::new(base.path().join("file")).open(true).expect_err("a file");
         assert!(error.to_string().contains("not a directory"), "{error}");
+    }
+
+    #[test]
+    fn another_store_in_the_same_place_is_not_the_checked_one() {
+        let base = tempfile::tempdir().expect("a directory");
+        let dir = SharedDir::new(base.path().to_owned());
+        let path = base.path().join(keys::FORMAT);
+        let write = |id: u64| {
+            let text = format::Format::new(StoreId(id), 5, None).encode();
+            std::fs::write(&path, text).expect("written");
+        };
+        assert!(!dir.is_present());
+        write(1);
+        assert!(dir.is_present(), "nobody has checked which");
+        dir.note_checked(StoreId(1));
+        assert!(dir.is_present());
+        write(2);
+        assert!(!dir.is_present());
+        std::fs::write(&path, b"").expect("written");
+        assert!(!dir.is_present());
     }
 
     #[test]

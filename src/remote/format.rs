@@ -1,4 +1,4 @@
-//! The object that says what a prefix holds.
+//! The object that says what a prefix holds, and which store that is.
 //!
 //! Owns its text and the refusals that it can cause. Must never let a store of another format be
 //! written to.
@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::expiry::Declared;
+use super::identity::StoreId;
 use super::keys;
 use crate::config::{RemoteUrl, format_age, parse_age};
 use crate::error::{Error, Kind, Result};
@@ -23,17 +24,24 @@ pub(super) const FORMAT_BYTES_MAX: u64 = 64 * 1024;
 pub(super) struct Format {
     #[serde(rename = "format")]
     version: u64,
+    /// Which store it is, 16 hex digits; missing where an older version made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     created_ms: u64,
     /// `30d`, `never`; null where an older version made it.
     expiry: Option<serde_json::Value>,
     trusted_keys: Vec<String>,
+    /// The stores whose nodes are to go on with this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    replaces: Vec<String>,
 }
 
 impl Format {
     /// Describes a store that is made now, whose entries live for `expiry`; `None` is for ever.
-    pub(super) fn new(created_ms: u64, expiry: Option<Duration>) -> Self {
-        let expiry = Some(format_age(expiry).into());
-        Self { version: FORMAT_VERSION, created_ms, expiry, trusted_keys: Vec::new() }
+    pub(super) fn new(id: StoreId, created_ms: u64, expiry: Option<Duration>) -> Self {
+        let (version, id) = (FORMAT_VERSION, Some(id.to_string()));
+        let (expiry, trusted_keys) = (Some(format_age(expiry).into()), Vec::new());
+        Self { version, id, created_ms, expiry, trusted_keys, replaces: Vec::new() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -44,8 +52,12 @@ impl Format {
 }
 
 /// What the object of a store that fits says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Said {
+    /// Which store it is.
+    pub(super) store: StoreId,
+    /// The stores whose place it takes.
+    pub(super) replaces: Vec<StoreId>,
     /// When the store was made, by the clock of the node that did it.
     pub(super) created_ms: u64,
     /// How long entries live.
@@ -75,7 +87,30 @@ pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Said> {
     }
     let format: Format = serde_json::from_value(value).map_err(|_| foreign())?;
     let expiry = declared(format.expiry.as_ref(), url);
-    Ok(Said { created_ms: format.created_ms, expiry })
+    let created_ms = format.created_ms;
+    let store = match format.id {
+        Some(id) => id.parse().map_err(|_| foreign())?,
+        // All nodes read the same there, without one having to write it.
+        None => StoreId(created_ms.max(1)),
+    };
+    let replaces = format.replaces.iter().filter_map(|id| id.parse().ok()).collect();
+    Ok(Said { store, replaces, created_ms, expiry })
+}
+
+/// Returns which store the object belongs to, without a judgement of the rest; `None` when it says nothing.
+pub(super) fn store_of(bytes: &[u8]) -> Option<StoreId> {
+    let format: Format = serde_json::from_slice(bytes).ok()?;
+    format.id.map_or(Some(StoreId(format.created_ms.max(1))), |id| id.parse().ok())
+}
+
+/// Returns what the object should be to take the place of `store`, too; all else that it says stays.
+pub(super) fn replacing(bytes: &[u8], store: StoreId) -> Option<Vec<u8>> {
+    let mut value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    let all = value.as_object_mut()?.entry("replaces").or_insert_with(|| serde_json::json!([]));
+    all.as_array_mut()?.push(store.to_string().into());
+    let mut text = serde_json::to_vec(&value).ok()?;
+    text.push(b'\n');
+    Some(text)
 }
 
 /// Returns what the object should be to declare `expiry`; all else that it says stays.
@@ -113,13 +148,17 @@ mod tests {
         let url = "s3://bkt/p".parse().expect("a good address");
         let month = Some(Duration::from_hours(30 * 24));
         for (age, said) in [(month, "30d"), (None, "never")] {
-            let text = Format::new(5, age).encode();
+            let store = StoreId(0xfeed);
+            let text = Format::new(store, 5, age).encode();
             let pinned = format!(
-                "{{\"format\":1,\"created_ms\":5,\"expiry\":\"{said}\",\"trusted_keys\":[]}}\n"
+                "{{\"format\":1,\"id\":\"000000000000feed\",\"created_ms\":5,\"expiry\":\"{said}\",\
+                 \"trusted_keys\":[]}}\n"
             );
             assert_eq!(String::from_utf8_lossy(&text), pinned);
-            let said = Said { created_ms: 5, expiry: Declared::Age(age) };
+            let (replaces, expiry) = (Vec::new(), Declared::Age(age));
+            let said = Said { store, replaces, created_ms: 5, expiry };
             assert_eq!(check(&text, &url).expect("ours"), said);
+            assert_eq!(store_of(&text), Some(store));
         }
         for expiry in ["null", "30", "\"a month\"", "\"0s\"", "{}"] {
             let text = format!(
@@ -127,7 +166,23 @@ mod tests {
             );
             let found = check(text.as_bytes(), &url).expect("ours, with more");
             assert_eq!(found.expiry, Declared::Unknown, "{expiry}");
+            assert_eq!(found.store, StoreId(5), "an older version made it");
+            assert_eq!(store_of(text.as_bytes()), Some(StoreId(5)));
         }
+        assert_eq!(store_of(b"{}"), None);
+    }
+
+    #[test]
+    fn taking_the_place_of_others_leaves_all_else() {
+        let url = "s3://bkt/p".parse().expect("a good address");
+        let old = br#"{"format":1,"created_ms":5,"expiry":"7d","trusted_keys":["k"],"more":1}"#;
+        let one = replacing(old, StoreId(7)).expect("an object");
+        let two = replacing(&one, StoreId(8)).expect("an object");
+        let said = check(&two, &url).expect("ours");
+        assert_eq!((said.store, said.replaces), (StoreId(5), vec![StoreId(7), StoreId(8)]));
+        assert!(String::from_utf8_lossy(&two).contains("\"more\":1"));
+        let again = declaring(&two, None).expect("an object");
+        assert_eq!(check(&again, &url).expect("ours").replaces.len(), 2);
     }
 
     #[test]
@@ -158,6 +213,10 @@ mod tests {
             ),
             (b"{\"format\":\"1\"}", "something else"),
             (b"{\"format\":1}", "something else"),
+            (
+                b"{\"format\":1,\"id\":\"x\",\"created_ms\":5,\"expiry\":null,\"trusted_keys\":[]}",
+                "something else",
+            ),
             (b"[]", "something else"),
             (b"", "something else"),
             (b"\xff\xfe", "something else"),

@@ -27,7 +27,7 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 pub enum Health {
     /// Something was had of it lately.
     Up,
-    /// It does not answer, or nothing was had of it for a whole deadline.
+    /// It does not answer, nothing was had of it for a whole deadline, or it is not the store that the node knows.
     Down {
         /// Since when, in milliseconds since the Unix epoch by our clock.
         since_ms: u64,
@@ -72,6 +72,10 @@ struct Down {
     /// Nobody answers, so programs are kept away. Otherwise the store does answer, and each request may be the one
     /// that is granted.
     closed: bool,
+    /// The same by the monotonic clock.
+    since: Duration,
+    /// What the last failure was.
+    why: String,
     backoff: Duration,
     next_try: Duration,
     probing: bool,
@@ -104,6 +108,17 @@ impl Gate {
             Some(down) => Health::Down { since_ms: down.since_ms },
             None => Health::Up,
         }
+    }
+
+    /// Returns for how long the store has been down; zero if it is not.
+    pub(super) fn down_for(&self) -> Duration {
+        let since = self.state.lock().down.as_ref().map(|down| down.since);
+        since.map_or(Duration::ZERO, |since| self.clock.mono().saturating_sub(since))
+    }
+
+    /// Returns why the store counts as down; `None` if it does not.
+    pub(super) fn why(&self) -> Option<String> {
+        self.state.lock().down.as_ref().map(|down| down.why.clone())
     }
 
     /// Lets a request through, or says at once that the store is down.
@@ -167,6 +182,7 @@ impl Gate {
         let now = self.clock.mono();
         if let Some(down) = &mut state.down {
             down.closed |= closed;
+            why.clone_into(&mut down.why);
             // Several requests of one outage fail together; only one of them lengthens it.
             if now >= down.next_try {
                 down.backoff = (down.backoff * 2).min(BACKOFF_MAX);
@@ -177,6 +193,8 @@ impl Gate {
         state.down = Some(Down {
             since_ms: self.clock.wall_ms(),
             closed,
+            since: now,
+            why: why.to_owned(),
             backoff: BACKOFF_MIN,
             next_try: now + BACKOFF_MIN,
             probing: false,

@@ -87,6 +87,11 @@ impl Keys {
         first.is_some_and(|part| OURS.contains(&part.as_ref()))
     }
 
+    /// Reports whether a key is that of a probe, which says nothing of a store.
+    pub(super) fn is_probe(&self, key: &Path) -> bool {
+        key.prefix_matches(&self.prefix.clone().join(PROBES))
+    }
+
     /// Returns the folders in which only we write.
     pub(super) fn places(&self) -> [Path; 5] {
         [LOG, PACKS, BLOBS, CHECKPOINTS, PROBES].map(|place| self.prefix.clone().join(place))

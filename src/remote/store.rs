@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -25,6 +25,7 @@ use super::connect::{self, Environment, RemoteOptions};
 use super::dir::SharedDir;
 use super::expiry::{Agreement, Declared};
 use super::health::{Gate, Health, Lane};
+use super::identity::Identity;
 use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
 use super::pack::PACK_BYTES_MAX;
@@ -78,14 +79,17 @@ pub(super) struct Inner {
     pub(super) uploads: Semaphore,
     pub(super) read_only: AtomicBool,
     pub(super) checked: AtomicBool,
-    /// When the store was made, once it has been checked.
-    pub(super) made_ms: AtomicU64,
+    /// Which store it is, and which one the node knows.
+    pub(super) identity: Identity,
     /// Woken when it has been.
     pub(super) check_done: Notify,
     pub(super) checking: tokio::sync::Mutex<()>,
+    /// A refusal, and until when it is not asked again.
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
     pub(super) foreign_said: AtomicBool,
+    /// There was no store, and this handle has made it.
+    pub(super) made: AtomicBool,
     pub(super) time: Arc<StoreTime>,
     pub(super) expiry: Agreement,
 }
@@ -189,12 +193,13 @@ impl Remote {
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
             read_only: AtomicBool::new(false),
             checked: AtomicBool::new(false),
-            made_ms: AtomicU64::new(0),
+            identity: Identity::default(),
             check_done: Notify::new(),
             checking: tokio::sync::Mutex::new(()),
             refused: Mutex::new(None),
             tried: Tried::default(),
             foreign_said: AtomicBool::new(false),
+            made: AtomicBool::new(false),
             time,
             expiry: Agreement::new(options.expiry),
         };
@@ -248,9 +253,12 @@ impl Remote {
         &self.inner.url
     }
 
-    /// Returns whether the store answers.
+    /// Returns whether the store answers, and is the one that the node knows.
     pub fn health(&self) -> Health {
-        self.inner.caller.gate.health()
+        match self.inner.identity.missed() {
+            Some((_, since_ms)) => Health::Down { since_ms },
+            None => self.inner.caller.gate.health(),
+        }
     }
 
     /// Returns how often the store was asked.

@@ -397,6 +397,7 @@ mod tests {
         let remote = store.remote(&Faults::none(), &options, Clock::system(), NodeId(1));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
+            remote.check().await.expect("made");
             for n in 0..200_u64 {
                 let digest = Digest::of(&n.to_le_bytes());
                 let name = keys::pack_name(&Stamp { ms: n, counter: 0, node: NodeId(1) });

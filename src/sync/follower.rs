@@ -71,6 +71,8 @@ struct Inner {
     /// `None` without a remote: then there is nothing to follow.
     remote: Option<Remote>,
     freshness: Freshness,
+    /// Up to when an earlier run has known the log.
+    before_ms: u64,
     state: Mutex<State>,
     /// Commits of the log that the store does not give out, each for itself.
     withheld: Troubled<Stamp>,
@@ -141,10 +143,12 @@ impl Follower {
         let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let late = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let (state, polling) = (Mutex::default(), tokio::sync::Mutex::default());
+        let before_ms = ledger.latest_seen_ms();
         Self(Arc::new(Inner {
             ledger,
             remote,
             freshness,
+            before_ms,
             state,
             withheld,
             late,
@@ -214,12 +218,12 @@ impl Follower {
     async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
         let reaching = self.reaching(remote);
         if self.0.state.lock().whole.is_some() && self.whole_is_due() {
-            // It may have been emptied under us, or declare another expiry. If that cannot be told, the list says
-            // whether it is there at all.
+            // It may be gone, or another, or declare another expiry. If that cannot be told, the list says whether it
+            // is there at all.
             reaching.check_again().await.ok();
         }
-        let made_ms = reaching.made_ms().await?;
-        self.catch_up(remote, made_ms).await?;
+        let store = self.store_of(&reaching).await?;
+        self.catch_up(remote, store).await?;
         let began = self.0.ledger.clock().mono();
         let began_ms = self.0.ledger.now_ms();
         let (mut whole, watermark_ms) = (self.whole_is_due(), self.0.state.lock().watermark_ms);
@@ -244,7 +248,7 @@ impl Follower {
                         self.0.ledger.forget_unlisted(&all, settled_ms);
                     }
                     self.0.ledger.note_listed(began, began_ms);
-                    self.0.ledger.note_store(made_ms);
+                    self.0.ledger.note_store(store);
                     return Ok(true);
                 }
             }

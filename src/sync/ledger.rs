@@ -50,6 +50,7 @@ use self::shown::Unsent;
 use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
 use self::times::Times;
+pub use self::times::known_of_index;
 pub use self::turn::{Turn, Written};
 use super::batch::Batch;
 use super::chains::Chains;
@@ -62,7 +63,7 @@ use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
-use crate::remote::{Declared, Remote};
+use crate::remote::{Declared, Known, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
 
@@ -129,6 +130,8 @@ struct Inner {
     unsent: Unsent,
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
+    /// What this run has noted in the cache directory of the store that it uses.
+    bound: Mutex<Option<Known>>,
     traffic: Traffic,
     doubted: Doubted,
     quiet_aside: Quiet,

@@ -35,7 +35,7 @@ pub use follower::Follower;
 pub use freshness::{FRESH_FOR_EVER, Freshness};
 pub use ledger::{
     HOLD_MAX, HoldToken, Ledger, LedgerParts, PENDING_BYTES_MAX, PENDING_RECORDS_MAX, Pending,
-    RECORD_CHANGES_MAX, SetAside, Traffic, Turn, Written,
+    RECORD_CHANGES_MAX, SetAside, Traffic, Turn, Written, known_of_index,
 };
 pub use publisher::{DrainReport, Publisher};
 pub use renewer::Renewer;

@@ -345,7 +345,10 @@ impl Publisher {
             let Some(bytes) = encode(commit).await else { return Put::Refused };
             let name = keys::commit_name(&commit.stamp);
             loop {
-                let put = self.0.remote.put_commit(&name, bytes.clone()).await;
+                let put = match self.0.ledger.bound(&self.0.remote).await {
+                    Ok(_) => self.0.remote.put_commit(&name, bytes.clone()).await,
+                    Err(error) => Err(error),
+                };
                 let late = clock.mono().saturating_sub(stamped) > RESTAMP_AFTER;
                 match put {
                     Ok(()) if late && again < RESTAMPS_MAX => {

@@ -12,7 +12,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hearthfs::clock::{Clock, sleep};
 use hearthfs::config::{Surroundings, resolve};
-use hearthfs::control::{Backlog, DrainReport, Node, Place, Server, Status, runtime_dir};
+use hearthfs::control::{
+    Backlog, DrainProgress, DrainReport, Node, Place, Server, Status, runtime_dir,
+};
 use hearthfs::error::{Error, Result};
 use hearthfs::metrics::Metrics;
 use hearthfs::task;
@@ -79,6 +81,12 @@ struct Fake {
     end: Notify,
 }
 
+impl Fake {
+    fn backlog(&self) -> Backlog {
+        Backlog { records: self.left.load(Ordering::SeqCst), bytes: 4096, oldest_ms: 10 }
+    }
+}
+
 #[async_trait]
 impl Node for Fake {
     fn status(&self) -> Status {
@@ -99,8 +107,8 @@ impl Node for Fake {
         }
     }
 
-    fn backlog(&self) -> Backlog {
-        Backlog { records: self.left.load(Ordering::SeqCst), bytes: 4096, oldest_ms: 10 }
+    fn progress(&self) -> DrainProgress {
+        DrainProgress { backlog: self.backlog(), trouble: None }
     }
 
     async fn drain(&self, limit: Duration) -> DrainReport {

@@ -332,6 +332,16 @@ impl Node {
         hand
     }
 
+    /// Starts the daemon, which must refuse to mount, and returns what it says.
+    pub(crate) fn refused(&mut self) -> String {
+        let before = self.log().len();
+        self.spawn();
+        let status = self.await_end(STOP_MS);
+        let said = self.log().split_off(before);
+        assert_eq!(status.code(), Some(2), "node {} is not refused: {said}", self.name);
+        said
+    }
+
     /// Kills the daemon at this instant and leaves its dead mount where it is.
     pub(crate) fn kill_only(&mut self) {
         kill_process(self.pid(), Signal::KILL).must("kill a daemon");

@@ -43,6 +43,7 @@ mod p5;
 mod p7;
 mod p8;
 mod p9;
+mod place;
 mod posix_suites;
 mod profiles;
 mod programs;

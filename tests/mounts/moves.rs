@@ -1,4 +1,4 @@
-//! A cache directory that meets another store, and two nodes that were made of one cache directory.
+//! Nodes that are told to go on with another store, and two nodes that were made of one cache directory.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use crate::harness::{
     Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, sleep_ms, tree,
 };
 
-/// What is said of a cache directory whose store is another now.
-const OTHER_STORE: &str = "another store";
+/// What is said of a node that goes on with another store.
+const OTHER_STORE: &str = "has moved here from another store";
 /// What is said of two nodes with one identity.
 const TWIN: &str = "identity of this cache directory";
 
@@ -69,8 +69,8 @@ fn moves_to_another_store_with_its_content(io: Io) {
 }
 in_both_modes!(moves_to_another_store_with_its_content);
 
-/// Nodes that keep their cache directories meet an empty store: what they knew of the old one would
-/// be a promise that nobody keeps.
+/// Nodes that keep their cache directories are sent to a new store: what they knew of the old one would be a
+/// promise that nobody keeps there.
 fn moves_to_an_empty_store(io: Io) {
     let mut cluster = Cluster::two(io);
     write(&cluster.a, "old", 0..4);
@@ -90,6 +90,14 @@ fn moves_to_an_empty_store(io: Io) {
     let new = format!("file://{}", cluster.site.dir("empty").display());
     for node in [&mut cluster.a, &mut cluster.b] {
         node.set_remote(&new);
+    }
+    // Nobody has said that there is to be a store.
+    let refused = cluster.a.refused();
+    for part in [&new[..], "hearthfs init file://", &cluster.store.url()] {
+        assert!(refused.contains(part), "`{part}` is not in: {refused}");
+    }
+    run(cluster.site.hearthfs().args(["init", &new]), 20_000).good();
+    for node in [&mut cluster.a, &mut cluster.b] {
         node.up();
     }
     see(&cluster.b, "kept", 0..4);
@@ -112,9 +120,9 @@ fn moves_to_an_empty_store(io: Io) {
 }
 in_both_modes!(moves_to_an_empty_store);
 
-/// A store that is emptied between two runs, at the same address, is another.
+/// A store that is emptied on purpose is another, once somebody has said so, for all nodes at once.
 #[test]
-fn moves_nowhere_but_the_store_was_emptied() {
+fn moves_on_in_a_store_that_was_emptied() {
     let mut cluster = Cluster::two(Io::best());
     write(&cluster.a, "old", 0..4);
     cluster.settle();
@@ -124,6 +132,10 @@ fn moves_nowhere_but_the_store_was_emptied() {
     std::fs::remove_dir_all(cluster.store.objects()).must("empty it");
     std::fs::create_dir(cluster.store.objects()).must("empty it");
     cluster.a.up();
+    let why = cluster.a.status()["health"]["last_error"].to_string();
+    let id = why.split("--replaces ").nth(1).and_then(|rest| rest.get(..16)).must("a remedy");
+    let words = ["init", &cluster.store.url(), "--replaces", id];
+    run(cluster.site.hearthfs().args(words), 20_000).good();
     cluster.b.up();
     write(&cluster.a, "again", 0..4);
     see(&cluster.b, "again", 0..4);

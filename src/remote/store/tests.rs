@@ -6,6 +6,7 @@ use super::*;
 use crate::digest::Digest;
 use crate::remote::fault::{Faults, MemoryStore, Plan};
 use crate::remote::format::Format;
+use crate::remote::identity::StoreId;
 use crate::stamp::Stamp;
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -250,7 +251,7 @@ fn read_only_writes_nothing() {
         let error = made().check().await.expect_err("no store yet");
         assert_eq!(error.kind(), Kind::NotFound);
         assert_eq!(store.keys().await, [""; 0]);
-        store.overwrite("hearthfs.json", Format::new(1, None).encode()).await;
+        store.overwrite("hearthfs.json", Format::new(StoreId(1), 1, None).encode()).await;
         let remote = made();
         remote.check().await.expect("a store");
         let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;

@@ -12,7 +12,7 @@ use futures::stream;
 use super::{FETCHES_AT_ONCE, Follower, Got, LOOK_BACK_MS, READ_TRIES, READ_WAIT, UNUSABLE_MAX};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
-use crate::remote::{LogItem, Remote, keys};
+use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
 use crate::sync::checkpointer::{LOG_GRACE, latest_first};
 use crate::sync::draft::Draft;
@@ -42,13 +42,13 @@ struct Need {
 
 impl Follower {
     /// Takes over the latest checkpoint if this node knows nothing, or was away for so long that what
-    /// it has not read may be gone from the log. So it is, too, with a namespace of another store than the one
-    /// that was made at `made_ms`: nothing of it is there.
-    pub(super) async fn catch_up(&self, remote: &Remote, made_ms: u64) -> Result<()> {
+    /// it has not read may be gone from the log. So it is, too, with a namespace of another store than this one:
+    /// nothing of it is there.
+    pub(super) async fn catch_up(&self, remote: &Remote, store: StoreId) -> Result<()> {
         let ledger = &self.0.ledger;
         let need = self.need();
         let grace_ms = LOG_GRACE.as_millis() as u64;
-        let other = ledger.is_of_another_store(made_ms);
+        let other = ledger.is_of_another_store(store);
         let need = Need { lost: need.lost || other, ..need };
         let away = ledger.now_ms().saturating_sub(need.listed_ms) > grace_ms / 2;
         let torn = need.partial && self.whole_is_due();
@@ -66,21 +66,42 @@ impl Follower {
             }
             Err(error) => return Err(error),
         }
-        self.note_store(&remote, made_ms);
+        self.note_store(&remote, store);
         self.0.state.lock().caught_up = true;
         Ok(())
     }
 
-    /// Notes that the namespace is of the store that was made at `made_ms`, and says so if it was not.
-    fn note_store(&self, remote: &Remote, made_ms: u64) {
-        if self.0.ledger.is_of_another_store(made_ms) {
+    /// Notes that the namespace is of this store, and says so if it was not.
+    fn note_store(&self, remote: &Remote, store: StoreId) {
+        if self.0.ledger.is_of_another_store(store) {
+            let pending = self.0.ledger.pending().records;
             tracing::warn!(
-                remote = %remote.url(),
-                "this cache directory was used with another store, or what was there is gone: what this node \
-                 knew of it is forgotten; what it has not sent yet goes to this one"
+                remote = %remote.url(), %store, pending,
+                "this node has moved here from another store: what it knew of that is forgotten; what it had not \
+                 sent yet goes to this one"
             );
         }
-        self.0.ledger.note_store(made_ms);
+        self.0.ledger.note_store(store);
+    }
+
+    /// Returns which store it is. Where the known one is not to be had but the log in its place is the one that
+    /// this node knows, its format object was deleted or made anew, and it is taken for the same store.
+    pub(super) async fn store_of(&self, remote: &Remote) -> Result<StoreId> {
+        let error = match self.0.ledger.bound(remote).await {
+            Err(error) if remote.is_missed() => error,
+            done => return done,
+        };
+        let Some((known, used_ms)) = remote.known() else { return Err(error) };
+        // What was sent or read later may have come into its place after it was gone.
+        let upto_ms = used_ms.unwrap_or(self.0.before_ms);
+        if !self.0.ledger.recognises(&remote.peek_log().await?, known, upto_ms) {
+            return Err(error);
+        }
+        remote.recognise().await?;
+        let store = self.0.ledger.bound(remote).await?;
+        // It has another name, and is no other.
+        self.0.ledger.note_store(store);
+        Ok(store)
     }
 
     fn need(&self) -> Need {

@@ -130,6 +130,7 @@ impl Ledger {
             listed: Mutex::new(None),
             doubted: Doubted::default(),
             quiet_aside: Quiet::default(),
+            bound: Mutex::new(None),
             quiet_bad: Quiet::default(),
             traffic: super::Traffic::default(),
             quiet_save: Quiet::default(),

@@ -8,9 +8,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Ledger;
-use crate::local::Batch;
+use crate::error::Result;
+use crate::local::{Batch, Loaded};
 use crate::namespace::Age;
-use crate::remote::{Declared, Remote};
+use crate::remote::{Declared, Known, Remote, StoreId};
+use crate::stamp::Stamp;
+use crate::task;
 
 /// The name in the index under which the times lie.
 pub(super) const TIMES: &str = "times";
@@ -30,8 +33,8 @@ pub(super) struct Times {
     pub(super) listed_ms: u64,
     /// The last record that has to be sent under a new stamp, because one before it was late.
     pub(super) late_upto: u64,
-    /// When the store was made of which this namespace is; 0 is not known.
-    pub(super) made_ms: u64,
+    /// Which store this namespace is of; 0 is not known.
+    pub(super) store: u64,
 }
 
 impl Times {
@@ -48,10 +51,15 @@ impl Times {
     /// Reports whether this is worth saving over what was saved.
     fn moved_from(&self, saved: &Self, age: Age) -> bool {
         let part_ms = age.limit().map_or(u64::MAX, |limit| limit.as_millis() as u64 / 20);
-        (self.late_upto, self.made_ms) != (saved.late_upto, saved.made_ms)
+        (self.late_upto, self.store) != (saved.late_upto, saved.store)
             || self.ahead_ms.abs_diff(saved.ahead_ms) >= AHEAD_MOVED_MS
             || self.listed_ms.abs_diff(saved.listed_ms) >= LISTED_MOVED_MS.min(part_ms)
     }
+}
+
+/// Returns the store that an older version has kept in the index.
+pub fn known_of_index(loaded: &Loaded) -> Option<Known> {
+    loaded.meta.get(TIMES).and_then(|times| Known::of_older(Times::decode(times).store))
 }
 
 /// Reads what was saved of what the store declares; nothing is known if it is anything else.
@@ -73,15 +81,53 @@ impl Ledger {
         times.may_lack(self.age(), self.now_ms())
     }
 
-    /// Reports whether the store that was made at `made_ms` is another than the one of which this namespace
-    /// is: the address was changed, or what was there is gone.
-    pub(in crate::sync) fn is_of_another_store(&self, made_ms: u64) -> bool {
-        ![0, made_ms].contains(&self.0.order.lock().times.made_ms)
+    /// Reports whether a store is another than the one of which this namespace is: this node was told to move.
+    pub(in crate::sync) fn is_of_another_store(&self, store: StoreId) -> bool {
+        ![0, store.0].contains(&self.0.order.lock().times.store)
     }
 
     /// Notes of which store this namespace is.
-    pub(in crate::sync) fn note_store(&self, made_ms: u64) {
-        self.0.order.lock().times.made_ms = made_ms;
+    pub(in crate::sync) fn note_store(&self, store: StoreId) {
+        self.0.order.lock().times.store = store.0;
+    }
+
+    /// Returns which store it is, once the cache directory says so, too: what is sent to a store that the next
+    /// start does not know would be lost if something else were in its place then.
+    pub(in crate::sync) async fn bound(&self, remote: &Remote) -> Result<StoreId> {
+        let store = remote.store_id().await?;
+        let news = remote.used().filter(|used| self.0.bound.lock().as_ref() != Some(used));
+        if let Some(used) = news {
+            let ledger = self.clone();
+            task::blocking(move || ledger.bind(used)).await;
+        }
+        Ok(store)
+    }
+
+    /// Notes in the cache directory which store is used. A full disk is no reason to stop sending what fills it: the
+    /// note is tried again with the next commit.
+    fn bind(&self, used: Known) {
+        match self.0.dir.keep_store(&used.text()) {
+            Ok(()) => *self.0.bound.lock() = Some(used),
+            Err(error) => {
+                if let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock) {
+                    let error = error.chain();
+                    tracing::warn!(error, unsaid, "the next start will not know the store");
+                }
+            }
+        }
+    }
+
+    /// Returns up to when what this node knew of the log at its start goes.
+    pub(in crate::sync) fn latest_seen_ms(&self) -> u64 {
+        self.0.order.lock().seen.iter().map(|stamp| stamp.ms).max().unwrap_or(0)
+    }
+
+    /// Reports whether a log is that of `known`: it holds a commit that was folded into a namespace of that store,
+    /// from no later than `upto_ms`.
+    pub(in crate::sync) fn recognises(&self, log: &[Stamp], known: StoreId, upto_ms: u64) -> bool {
+        let order = self.0.order.lock();
+        let is_ours = |stamp: &Stamp| stamp.ms <= upto_ms && order.seen.contains(stamp);
+        order.times.store == known.0 && log.iter().any(is_ours)
     }
 
     /// Adds what the store declares to what is saved, if it moved.

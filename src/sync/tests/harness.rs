@@ -13,14 +13,14 @@ use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Register};
 use crate::remote::fault::{Faults, MemoryStore, Plan};
-use crate::remote::{Remote, RemoteOptions};
+use crate::remote::{Known, Remote, RemoteOptions};
 use crate::stamp::Stamp;
 use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
 use crate::sync::{Engine, FULL_WAIT, LedgerParts, Settings};
 
 /// What the store says of itself is shorter, and everything else that is read longer.
-pub(super) const FORMAT_BYTES: u64 = 100;
+pub(super) const FORMAT_BYTES: u64 = 128;
 
 /// A time at which tests begin; any will do.
 pub(super) const NOW_MS: u64 = 1_760_000_000_000;
@@ -112,6 +112,7 @@ impl World {
         let faults = Faults::none();
         let options = self.options();
         let remote = self.store.stranger(&faults, &options, skewed.clock.clone(), dir.node());
+        remote.know(known(root.path()));
         let engine = skewed.engine_in(dir, Some(remote));
         Node { root, engine, faults, flying: None }
     }
@@ -142,7 +143,9 @@ impl World {
         let dir = open_dir(root);
         let remote = faults.map(|faults| {
             let options = self.options();
-            self.store.remote(faults, &options, self.clock.clone(), dir.node())
+            let remote = self.store.remote(faults, &options, self.clock.clone(), dir.node());
+            remote.know(known(root));
+            remote
         });
         self.engine_in(dir, remote)
     }
@@ -262,7 +265,7 @@ impl Node {
     /// Writes the commit of the batch that was uploaded.
     pub(super) async fn commit(&mut self) {
         if let Some(uploaded) = self.flying.take() {
-            self.engine.publisher().unwrap().commit(uploaded).await;
+            Box::pin(self.engine.publisher().unwrap().commit(uploaded)).await;
         }
     }
 
@@ -305,7 +308,7 @@ impl Node {
 }
 
 /// Opens a cache directory. A run that was killed may still be writing the index on a thread of its own.
-fn open_dir(root: &Path) -> CacheDir {
+pub(super) fn open_dir(root: &Path) -> CacheDir {
     let clock = Clock::system();
     loop {
         match CacheDir::open(root) {
@@ -316,6 +319,11 @@ fn open_dir(root: &Path) -> CacheDir {
             opened => return opened.unwrap(),
         }
     }
+}
+
+/// Returns the store that an earlier run on this cache directory has used.
+pub(super) fn known(root: &Path) -> Option<Known> {
+    Known::parse(&CacheDir::kept_store(root).unwrap()?)
 }
 
 /// Makes an entry whose content nobody has.

@@ -3,25 +3,123 @@
 use std::time::Duration;
 
 use super::harness::*;
-use crate::remote::fault::MemoryStore;
+use crate::local::Index;
+use crate::remote::fault::{Faults, MemoryStore};
+use crate::remote::{Health, RemoteOptions, StoreId};
+use crate::stamp::NodeId;
+use crate::sync::known_of_index;
+
+/// Another store at the same address, in which others are at work already.
+fn elsewhere(world: &World) -> World {
+    world.clock.advance(Duration::from_secs(5));
+    World { store: MemoryStore::with_clock(world.clock.clone()), ..world.clone() }
+}
+
+/// Declares, as `hearthfs init --replaces` does, that a store takes the place of the one that a node knows.
+async fn replace(world: &World, node: &Node) {
+    let known = known(node.dir().parent().unwrap()).expect("it has used a store");
+    let (faults, options) = (Faults::none(), RemoteOptions::default());
+    let remote = world.store.remote(&faults, &options, world.clock.clone(), NodeId(99));
+    assert!(remote.make(&[known.store()]).await.unwrap().told);
+    assert!(!remote.make(&[known.store()]).await.unwrap().told, "once is enough");
+}
+
+/// Two nodes that share entries, one of which has a backlog that only it knows.
+async fn with_backlog(world: &World) -> (Node, Node) {
+    let (mut node, other) = (world.node(), world.node());
+    for n in 0..12 {
+        node.write(&format!("old{n}"), &content(n, 9_000));
+    }
+    node.push().await;
+    assert!(node.pull().await && other.pull().await);
+    node.engine.ledger().save().unwrap();
+    for n in 0..5 {
+        node.write(&format!("mine{n}"), &content(100 + n, 9_000));
+    }
+    (node, other)
+}
 
 #[test]
-fn a_store_of_another_birth_makes_the_namespace_anew() {
+fn p4_local_durable_where_another_store_is_in_the_place_of_the_known_one() {
     run(async {
         let world = World::new();
-        let mut node = world.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        let (node, other) = with_backlog(&world).await;
+        // Nothing at all, and a store that somebody else has made.
+        let (empty, foreign) = (elsewhere(&world), elsewhere(&world));
+        let mut theirs = foreign.node();
+        theirs.write("theirs", b"1");
+        theirs.push().await;
+        let mut root = node.crash();
+        for place in [&empty, &foreign] {
+            let before = place.store.keys().await;
+            let node = place.node_at(root);
+            assert!(!node.pull().await, "it is not the known store");
+            assert!(node.remote().is_missed());
+            assert!(matches!(node.remote().health(), Health::Down { .. }));
+            let why = node.remote().trouble().expect("it says why");
+            assert!(why.contains("s3://memory") && why.contains("hearthfs init"), "{why}");
+            for n in 0..12 {
+                assert_eq!(node.read(&format!("old{n}")).await, Some(content(n, 9_000)));
+            }
+            node.write("more", b"while it is away");
+            let engine = &node.engine;
+            engine.start();
+            let report = engine.drain(Duration::from_mins(2), |_| {}).await;
+            assert!(!report.complete && report.left.records >= 6, "{report:?}");
+            engine.kill().await;
+            assert!(node.entry("theirs").is_none());
+            assert_eq!(place.store.keys().await, before, "nothing is written there");
+            root = node.crash();
+        }
+        // It is back.
+        let mut node = world.node_at(root);
+        node.push().await;
+        assert!(node.pull().await && other.pull().await);
+        assert_eq!(node.remote().trouble(), None);
+        for n in 0..5 {
+            assert_eq!(other.read(&format!("mine{n}")).await, Some(content(100 + n, 9_000)));
+        }
+        assert_eq!(other.read("more").await, Some(b"while it is away".to_vec()));
+        assert_eq!(other.registers(), node.registers());
+    });
+}
+
+#[test]
+fn what_only_refuses_or_does_not_answer_is_not_absent() {
+    run(async {
+        let world = World::new();
+        let (node, other) = with_backlog(&world).await;
+        let mut root = node.crash();
+        for fault in ["forbidden=1", "errors=100", "resets=100", "hang=1"] {
+            let node = world.node_at(root);
+            node.fail(fault);
+            assert!(!node.pull().await, "{fault}");
+            assert!(!node.remote().is_missed(), "{fault}: nobody has looked what is there");
+            assert!(node.entry("old3").is_some() && node.entry("mine3").is_some(), "{fault}");
+            root = node.crash();
+        }
+        let mut node = world.node_at(root);
+        node.push().await;
+        assert!(other.pull().await && other.entry("mine4").is_some());
+    });
+}
+
+#[test]
+fn a_store_that_takes_the_place_of_the_known_one_makes_the_namespace_anew() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node();
         node.write("old", b"sent");
         node.push().await;
         assert!(node.pull().await);
         node.write("mine", b"not sent");
         node.engine.ledger().save().unwrap();
-        // Another store at the same address, in which others are at work already.
-        let other = World { store: MemoryStore::with_clock(world.clock.clone()), ..world.clone() };
-        world.clock.advance(Duration::from_secs(5));
-        let mut theirs = other.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        let other = elsewhere(&world);
+        let mut theirs = other.node();
         theirs.write("theirs", b"1");
         theirs.push().await;
-        let mut node = other.node_skewed(node.crash(), 0).await;
+        replace(&other, &node).await;
+        let mut node = other.node_at(node.crash());
         assert!(node.entry("old").is_some(), "nothing was asked yet");
         node.fail("errors=100");
         assert!(!node.pull().await);
@@ -37,6 +135,9 @@ fn a_store_of_another_birth_makes_the_namespace_anew() {
         assert_eq!(theirs.read("mine").await, Some(b"not sent".to_vec()));
         assert_eq!(theirs.read("again").await, Some(b"sent".to_vec()), "stored here, too");
         assert_eq!(theirs.registers(), node.registers());
+        // From now on it knows this one.
+        let node = world.node_at(node.crash());
+        assert!(!node.pull().await && node.remote().is_missed());
     });
 }
 
@@ -44,21 +145,145 @@ fn a_store_of_another_birth_makes_the_namespace_anew() {
 fn p4_local_durable_of_what_only_another_store_has_stored() {
     run(async {
         let world = World::new();
-        let mut node = world.node_skewed(tempfile::tempdir().unwrap(), 0).await;
+        let mut node = world.node();
         let bytes = content(1, 9_000);
         node.write("old", &bytes);
         node.push().await;
         assert!(node.pull().await);
         node.write("again", &bytes);
         node.engine.ledger().save().unwrap();
-        let other = World { store: MemoryStore::with_clock(world.clock.clone()), ..world.clone() };
-        world.clock.advance(Duration::from_secs(5));
-        let mut node = other.node_skewed(node.crash(), 0).await;
+        let other = elsewhere(&world);
+        let known = known(node.dir().parent().unwrap());
+        other.node().remote().make(&[known.unwrap().store()]).await.unwrap();
+        let mut node = other.node_at(node.crash());
         let unsaved = |node: &Node| node.engine.ledger().blobs().usage().unsaved_bytes;
         assert!(unsaved(&node) > 0, "whether this store has it, nobody knows yet");
         node.push().await;
         assert!(node.pull().await && node.read("again").await == Some(bytes));
         assert_eq!(unsaved(&node), 0);
+    });
+}
+
+#[test]
+fn a_node_of_an_older_version_knows_its_store() {
+    run(async {
+        let world = World::new();
+        let old = br#"{"format":1,"created_ms":77,"expiry":null,"trusted_keys":[]}"#;
+        world.store.overwrite("hearthfs.json", old.to_vec()).await;
+        let (mut a, b) = (world.node(), world.node());
+        a.write("x", b"1");
+        a.push().await;
+        for node in [&a, &b] {
+            assert!(node.pull().await);
+            assert_eq!(node.remote().used().unwrap().store(), StoreId(77), "all read the same");
+        }
+        assert_eq!(
+            world.store.read("hearthfs.json").await.unwrap(),
+            &old[..],
+            "none writes it anew"
+        );
+        a.engine.ledger().save().unwrap();
+        let root = a.crash();
+        let found = Index::open(&open_dir(root.path())).load();
+        assert_eq!(known_of_index(&found).map(|known| known.store()), Some(StoreId(77)));
+    });
+}
+
+#[test]
+fn nodes_that_make_a_store_at_once_agree_on_one() {
+    run(async {
+        for faults in ["latency_ms=5", "latency_ms=5 lost=40", "latency_ms=5 errors=30 lost=30"] {
+            let world = World::new();
+            let nodes: Vec<Node> = (0..6).map(|_| world.node()).collect();
+            let found = futures::future::join_all(nodes.iter().map(async |node| {
+                node.fail(faults);
+                loop {
+                    if let Ok(store) = node.remote().store_id().await {
+                        return store;
+                    }
+                    crate::clock::sleep(Duration::from_millis(50)).await;
+                    world.clock.advance(Duration::from_secs(1));
+                }
+            }))
+            .await;
+            assert!(found.iter().all(|store| *store == found[0]), "{faults}: {found:?}");
+        }
+    });
+}
+
+/// Lets time pass until nodes have looked again which store it is.
+async fn seen_later(world: &World, nodes: &[&Node]) {
+    world.clock.advance(Duration::from_mins(11));
+    for node in nodes {
+        assert!(node.pull().await);
+    }
+}
+
+#[test]
+fn a_format_object_that_a_rule_has_deleted_is_put_back() {
+    run(async {
+        let world = World::new();
+        let (mut node, mut other) = with_backlog(&world).await;
+        node.push().await;
+        seen_later(&world, &[&node, &other]).await;
+        let said = world.store.read("hearthfs.json").await.unwrap();
+        world.store.remove("hearthfs.json").await;
+        // A new node does not make another store of what is left.
+        let new = world.node();
+        assert!(!new.pull().await);
+        let why = new.remote().check().await.unwrap_err().chain();
+        assert!(
+            why.contains("objects of a store and no hearthfs.json") && why.contains("init"),
+            "{why}"
+        );
+        assert!(world.store.read("hearthfs.json").await.is_none());
+        // One that is mounted notices at its next look, and one that is started at its first.
+        for mounted in [true, false] {
+            if mounted {
+                world.clock.advance(Duration::from_mins(11));
+            } else {
+                world.store.remove("hearthfs.json").await;
+                node.engine.ledger().save().unwrap();
+                node = world.node_at(node.crash());
+            }
+            assert!(node.pull().await, "mounted: {mounted}");
+            assert_eq!(world.store.read("hearthfs.json").await, Some(said.clone()));
+        }
+        new.engine.follower().poll().await;
+        world.clock.advance(Duration::from_secs(10));
+        assert!(new.pull().await && new.entry("mine4").is_some());
+        other.write("then", b"1");
+        other.push().await;
+        assert!(node.pull().await && node.entry("then").is_some());
+    });
+}
+
+#[test]
+fn a_store_that_was_named_anew_is_known_by_its_log() {
+    run(async {
+        let world = World::new();
+        let (mut node, mut other) = with_backlog(&world).await;
+        node.push().await;
+        seen_later(&world, &[&node, &other]).await;
+        node.engine.ledger().save().unwrap();
+        world.store.remove("hearthfs.json").await;
+        let (faults, options) = (Faults::none(), RemoteOptions::default());
+        let init = world.store.remote(&faults, &options, world.clock.clone(), NodeId(99));
+        let made = init.make(&[]).await.unwrap();
+        assert!(made.new);
+        let mut node = world.node_at(node.crash());
+        world.clock.advance(Duration::from_mins(11));
+        for node in [&node, &other] {
+            assert!(node.pull().await);
+            assert!(node.entry("old3").is_some(), "nothing is forgotten");
+            assert_eq!(node.remote().used().unwrap().store(), made.store);
+        }
+        node.write("a", b"1");
+        other.write("b", b"2");
+        node.push().await;
+        other.push().await;
+        assert!(node.pull().await && other.pull().await);
+        assert_eq!(node.registers(), other.registers());
     });
 }
 
@@ -175,11 +400,17 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         // As long as nobody has made it anew, nobody is told what was there.
         world.clock.advance(Duration::from_secs(5));
         assert!(node.engine.checkpointer().unwrap().write().await.is_err());
+        assert!(world.store.keys().await.is_empty());
         let mut other = fresh().await;
         other.write("new", b"1");
         other.push().await;
         node.write("mine", b"2");
         world.clock.advance(Duration::from_mins(10));
+        assert!(!node.pull().await && node.remote().is_missed());
+        assert!(node.entry("old0").is_some(), "it keeps what it knows");
+        // Somebody says that this is what is wanted.
+        replace(&world, &node).await;
+        world.clock.advance(Duration::from_secs(10));
         assert!(node.pull().await);
         assert!(node.entry("old0").is_none(), "what is gone is gone");
         assert_eq!(node.read("new").await, Some(b"1".to_vec()));
@@ -194,5 +425,42 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
             assert!(node.read("again").await == Some(content(0, 100_000)), "stored once more");
         }
         assert_eq!(third.registers(), node.registers());
+    });
+}
+
+/// What a node sends before it notices that its store was emptied proves nothing.
+#[test]
+fn an_emptied_store_is_not_known_by_what_was_sent_since() {
+    run(async {
+        let world = World::new();
+        let (mut node, _) = with_backlog(&world).await;
+        empty(&world).await;
+        world.clock.advance(Duration::from_mins(1));
+        node.push().await;
+        assert!(world.store.keys().await.iter().any(|key| key.starts_with("log/")));
+        world.clock.advance(Duration::from_mins(10));
+        assert!(!node.pull().await && node.remote().is_missed());
+        assert!(world.store.read("hearthfs.json").await.is_none());
+        assert!(node.entry("old3").is_some() && node.entry("mine3").is_some());
+    });
+}
+
+/// A server that comes back without its disk shows an empty bucket.
+#[test]
+fn after_an_outage_it_is_asked_first_which_store_it_is() {
+    run(async {
+        let world = World::new();
+        let (mut node, _) = with_backlog(&world).await;
+        node.fail("resets=100");
+        assert!(!node.pull().await);
+        world.clock.advance(Duration::from_secs(6));
+        empty(&world).await;
+        node.fail("");
+        // It is tried for ever.
+        assert!(
+            crate::clock::within(Duration::from_mins(1), Box::pin(node.push())).await.is_none()
+        );
+        assert!(node.remote().is_missed());
+        assert!(world.store.keys().await.is_empty(), "nothing is sent there");
     });
 }

@@ -1,0 +1,296 @@
+//! Which store it is, and whether that is the one that a node knows.
+//!
+//! Owns the identity of stores, the text in which a node keeps the one that it knows, and the judgement of what is
+//! found at an address. Must never take an empty place, or another store at the same address, for the known one:
+//! the node would forget what it knows and send what it has not sent yet to the wrong place.
+
+use std::fmt;
+use std::str::FromStr;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::format::Said;
+use super::keys;
+use crate::config::RemoteUrl;
+use crate::task;
+
+/// Set in every random identity. That of a store of an older version is the time in milliseconds at which it was
+/// made, which is far below.
+const RANDOM: u64 = 1 << 63;
+/// The longest text of a format object that a node keeps.
+const SAYS_BYTES_MAX: usize = 16 << 10;
+
+/// What tells a store from every other that was or will be at its address. It goes along when the objects of the
+/// store are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StoreId(pub u64);
+
+impl StoreId {
+    /// Makes the identity of a new store.
+    pub(super) fn random() -> Self {
+        Self(task::random_u64() | RANDOM)
+    }
+}
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for StoreId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wanted = || format!("`{text}` is not the identity of a store: 16 hex digits");
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| digits);
+        number.filter(|number| *number > 0).map(Self).ok_or_else(wanted)
+    }
+}
+
+/// The store that a node knows, as its cache directory keeps it from run to run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Known {
+    store: String,
+    /// Its address when it was used last; `None` where an older version has kept no more than the identity.
+    url: Option<String>,
+    /// What its format object said, so that it can be put back where somebody else's rule has deleted it.
+    says: Option<String>,
+}
+
+impl Known {
+    /// Takes what an older version has kept in its index; 0 is no store.
+    pub fn of_older(store: u64) -> Option<Self> {
+        (store > 0).then(|| Self { store: StoreId(store).to_string(), url: None, says: None })
+    }
+
+    /// Reads what [`Known::text`] has written; `None` when it is anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let known: Self = serde_json::from_str(text).ok()?;
+        known.store.parse::<StoreId>().ok().map(|_| known)
+    }
+
+    /// Returns the text for the cache directory.
+    pub fn text(&self) -> String {
+        let mut text = serde_json::to_string(self).expect("plain data always encodes");
+        text.push('\n');
+        text
+    }
+
+    /// Returns the identity of the store.
+    pub fn store(&self) -> StoreId {
+        self.store.parse().expect("it is read or written as one")
+    }
+
+    /// Returns what the format object said, if that is kept.
+    pub(super) fn says(&self) -> Option<&str> {
+        self.says.as_deref()
+    }
+
+    /// Returns the address at which it was used last, if that is another than `url`.
+    fn moved_from(&self, url: &RemoteUrl) -> Option<&str> {
+        self.url.as_deref().filter(|before| *before != url.to_string())
+    }
+}
+
+/// What is found at an address, seen by a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The store that the node knows, or one that it may take because it knows none.
+    Known,
+    /// Another store, and the node was told to move there.
+    Next,
+    /// Another store.
+    Other(StoreId),
+}
+
+/// What a handle knows of the identity of its store.
+#[derive(Debug, Default)]
+pub(super) struct Identity(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Known>,
+    /// The store that was found in this run, and is used.
+    accepted: Option<Known>,
+    /// When that was seen last, by the store's clock.
+    seen_ms: Option<u64>,
+    /// Why the known store is not to be had at this address, and since when, in milliseconds since the Unix epoch.
+    missed: Option<(String, u64)>,
+}
+
+impl Identity {
+    /// Takes what the node knows from before.
+    pub(super) fn know(&self, known: Option<Known>) {
+        self.0.lock().known = known;
+    }
+
+    pub(super) fn known(&self) -> Option<Known> {
+        self.0.lock().known.clone()
+    }
+
+    pub(super) fn accepted(&self) -> Option<Known> {
+        self.0.lock().accepted.clone()
+    }
+
+    /// Returns when the store was found last in this run.
+    pub(super) fn seen_ms(&self) -> Option<u64> {
+        self.0.lock().seen_ms
+    }
+
+    pub(super) fn missed(&self) -> Option<(String, u64)> {
+        self.0.lock().missed.clone()
+    }
+
+    /// Judges what the format object at `url` says.
+    pub(super) fn judge(&self, said: &Said, url: &RemoteUrl) -> Found {
+        let state = self.0.lock();
+        let Some(known) = &state.known else { return Found::Known };
+        let store = known.store();
+        if store == said.store {
+            Found::Known
+        } else if said.replaces.contains(&store) || known.moved_from(url).is_some() {
+            Found::Next
+        } else {
+            Found::Other(store)
+        }
+    }
+
+    /// Takes the store for the one of this node; from now on it is the only one that it knows. Returns
+    /// whether it had been missed.
+    pub(super) fn accept(&self, said: &Said, bytes: &[u8], url: &RemoteUrl, now_ms: u64) -> bool {
+        let short = bytes.len() <= SAYS_BYTES_MAX;
+        let says = String::from_utf8(bytes.to_vec()).ok().filter(|_| short);
+        let known = Known { store: said.store.to_string(), url: Some(url.to_string()), says };
+        let mut state = self.0.lock();
+        state.known = Some(known.clone());
+        state.seen_ms = Some(now_ms);
+        state.accepted = Some(known);
+        state.missed.take().is_some()
+    }
+
+    /// Notes that the known store is not to be had; returns whether that is news.
+    pub(super) fn miss(&self, why: &str, now_ms: u64) -> bool {
+        let mut state = self.0.lock();
+        let since_ms = state.missed.as_ref().map_or(now_ms, |(_, since_ms)| *since_ms);
+        let before = state.missed.replace((why.to_owned(), since_ms));
+        before.is_none_or(|(before, _)| before != why)
+    }
+
+    /// Says why a place without a format object is not the known store; `None` when no store is known. The flag
+    /// is set where the node was told to move there.
+    pub(super) fn absent(&self, url: &RemoteUrl) -> Option<(String, bool)> {
+        let state = self.0.lock();
+        let known = state.known.as_ref()?;
+        let store = known.store();
+        Some(match known.moved_from(url) {
+            Some(before) => {
+                let text = format!(
+                    "{url} holds no store, and this node has used {before} (store {store}): correct remote.url, \
+                     mount the shared file system, or make the new store with `hearthfs init {url}`"
+                );
+                (text, true)
+            }
+            None => {
+                let format = keys::FORMAT;
+                let text = format!(
+                    "{url} is empty or not there, and this node knows a store there ({store}): what it knows and \
+                     has not sent is kept. Mount the shared file system, or put {format} back; to begin anew in \
+                     its place: `hearthfs init {url} --replaces {store}`"
+                );
+                (text, false)
+            }
+        })
+    }
+}
+
+/// Says that another store is where the known one was.
+pub(super) fn other_text(url: &RemoteUrl, found: StoreId, known: StoreId) -> String {
+    format!(
+        "{url} holds another store ({found}) than the one that this node knows ({known}): what it knows and has not \
+         sent is kept. Correct the address, or mount the right file system; if that store takes the place of the \
+         other, say so once for all nodes: `hearthfs init {url} --replaces {known}`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::expiry::Declared;
+    use super::*;
+
+    fn said(store: u64, replaces: &[u64]) -> Said {
+        let replaces = replaces.iter().copied().map(StoreId).collect();
+        Said { store: StoreId(store), replaces, created_ms: 5, expiry: Declared::Unknown }
+    }
+
+    #[test]
+    fn identities_are_written_and_read() {
+        let id = StoreId::random();
+        assert!(id.0 >= RANDOM);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(StoreId(5).to_string(), "0000000000000005");
+        for bad in ["", "5", "+000000000000005", "000000000000000g", "0000000000000000"] {
+            assert!(bad.parse::<StoreId>().expect_err(bad).contains("16 hex digits"));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
+        let identity = Identity::default();
+        identity.accept(&said(7, &[]), b"{}", &url, 9);
+        let known = identity.accepted().expect("accepted");
+        assert_eq!(Known::parse(&known.text()), Some(known.clone()));
+        assert_eq!((known.store(), known.says()), (StoreId(7), Some("{}")));
+        assert_eq!(known.moved_from(&url), None);
+        assert_eq!(Known::of_older(0), None);
+        for bad in ["", "{}", "{\"store\":\"x\",\"url\":null,\"says\":null}"] {
+            assert_eq!(Known::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_known_store_is_taken_for_it() {
+        let here: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
+        let there: RemoteUrl = "s3://bkt/q".parse().expect("a good address");
+        let identity = Identity::default();
+        assert_eq!(identity.judge(&said(1, &[]), &here), Found::Known, "it knows none");
+        assert_eq!(identity.absent(&here), None);
+        identity.accept(&said(1, &[]), b"", &here, 9);
+        for (found, url, is) in [
+            (said(1, &[]), &here, Found::Known),
+            (said(1, &[]), &there, Found::Known),
+            (said(2, &[]), &here, Found::Other(StoreId(1))),
+            (said(2, &[3]), &here, Found::Other(StoreId(1))),
+            (said(2, &[3, 1]), &here, Found::Next),
+            (said(2, &[]), &there, Found::Next),
+        ] {
+            assert_eq!(identity.judge(&found, url), is, "{found:?} at {url}");
+        }
+        let (text, told) = identity.absent(&here).expect("it knows one");
+        assert!(!told && text.contains("init s3://bkt/p --replaces 0000000000000001"), "{text}");
+        let (text, told) = identity.absent(&there).expect("it knows one");
+        assert!(
+            told && text.contains("s3://bkt/p (store") && text.contains("init s3://bkt/q`"),
+            "{text}"
+        );
+        // An older version has not kept the address: what is configured is taken for it.
+        identity.know(Known::of_older(1));
+        assert_eq!(identity.judge(&said(2, &[]), &there), Found::Other(StoreId(1)));
+    }
+
+    #[test]
+    fn trouble_is_news_once() {
+        let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
+        let identity = Identity::default();
+        assert!(!identity.accept(&said(1, &[]), b"", &url, 9));
+        assert!(identity.miss("empty", 5));
+        assert!(!identity.miss("empty", 6));
+        assert!(identity.miss("another", 7));
+        assert_eq!(identity.missed(), Some(("another".to_owned(), 5)));
+        assert!(identity.accept(&said(1, &[]), b"", &url, 9));
+        assert_eq!(identity.missed(), None);
+    }
+}

@@ -1,0 +1,257 @@
+//! Making a store, and what is written into its format object later.
+//!
+//! Owns every write of the format object. Must never make a store where a node knows one, nor take anything out of
+//! an object that is there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
+
+use super::call::Call;
+use super::expiry::{Declaration, Declared};
+use super::format::{self, Format};
+use super::health::Lane;
+use super::identity::StoreId;
+use super::keys;
+use super::meter::Verb;
+use super::store::Remote;
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::stamp::Stamp;
+
+/// How many objects are looked at before a place is made a store.
+const LOOKED_AT_MAX: usize = 1000;
+/// Where a store knows no conditions, two that make it at once both write; after this, both read what the later one
+/// wrote.
+const UNSURE_PAUSE: Duration = Duration::from_secs(2);
+
+/// What came of making a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Made {
+    /// Which store is there.
+    pub store: StoreId,
+    /// It was made just now, and was not there before.
+    pub new: bool,
+    /// It had not been told before to take the place of the stores that were named.
+    pub told: bool,
+}
+
+/// What lies in a place without a format object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remains {
+    /// Nothing of ours.
+    Nothing,
+    /// Objects that nodes share: a store whose format object was deleted.
+    Store,
+}
+
+impl Remote {
+    /// Reports whether this handle has made the store: there was none.
+    pub fn has_made(&self) -> bool {
+        self.inner.made.load(Ordering::Relaxed)
+    }
+
+    /// Makes the store, if there is none, and has it take the place of others: nodes that know one of these go on
+    /// with this one. Doing it again changes nothing.
+    pub async fn make(&self, replaces: &[StoreId]) -> Result<Made> {
+        let (store, new, told) = {
+            let _one = self.inner.checking.lock().await;
+            self.open_dir(true).await?;
+            let before = self.read_format(Lane::Background).await?;
+            let new = before.is_none();
+            let mut bytes = match before {
+                Some(bytes) => bytes,
+                None => self.make_format(Lane::Background).await?,
+            };
+            let said = format::check(&bytes, &self.inner.url)?;
+            let wanted = |store: &&StoreId| **store != said.store && !said.replaces.contains(store);
+            let missing: Vec<StoreId> = replaces.iter().filter(wanted).copied().collect();
+            for store in &missing {
+                let text = format::replacing(&bytes, *store);
+                bytes = text.expect("it has just been read as such an object").into();
+            }
+            if !missing.is_empty() {
+                self.write_format(bytes).await?;
+            }
+            (said.store, new, !missing.is_empty())
+        };
+        self.check().await?;
+        Ok(Made { store, new, told })
+    }
+
+    /// Makes the store declare the expiry that this handle was opened with, and makes the store if it is
+    /// not there yet. Nodes that are mounted learn of it at their next check.
+    pub async fn declare_expiry(&self) -> Result<Declaration> {
+        let own = self.inner.expiry.own();
+        let _one = self.inner.checking.lock().await;
+        self.open_dir(true).await?;
+        let Some(bytes) = self.read_format(Lane::Background).await? else {
+            self.make_format(Lane::Background).await?;
+            return Ok(Declaration::Made);
+        };
+        let before = format::check(&bytes, &self.inner.url)?.expiry;
+        if before == Declared::Age(own) {
+            return Ok(Declaration::Same);
+        }
+        let text = format::declaring(&bytes, own).expect("it has just been read as such an object");
+        self.write_format(text.into()).await?;
+        Ok(Declaration::Changed(before))
+    }
+
+    /// Lists the first commits of a log in a place that is not accepted as the known store.
+    pub async fn peek_log(&self) -> Result<Vec<Stamp>> {
+        let (prefix, op) = (self.inner.keys.log(), self.asking("look into the log of"));
+        let call = Call { lane: Lane::Background, guarded: false, ..self.call(Verb::List, op) };
+        let listed = self.inner.caller.call(call, |store| async move {
+            let (mut stream, mut found) =
+                (store.list(Some(&prefix)).take(LOOKED_AT_MAX), Vec::new());
+            while let Some(meta) = stream.next().await {
+                found.extend(meta?.location.filename().and_then(keys::commit_stamp));
+            }
+            Ok(found)
+        });
+        listed.await
+    }
+
+    /// Takes the store that is found for the known one, because its log proves that it is: where the format object
+    /// is gone it is put back as it was, and where it has another identity that counts from now on.
+    pub async fn recognise(&self) -> Result<()> {
+        let inner = &self.inner;
+        {
+            let _one = inner.checking.lock().await;
+            match self.read_format(Lane::Background).await? {
+                Some(bytes) => {
+                    let said = format::check(&bytes, &inner.url)?;
+                    tracing::warn!(
+                        remote = %inner.url, store = %said.store,
+                        "the store has another identity than before and the log that this node knows: it is the same"
+                    );
+                    self.accept(&said, &bytes);
+                }
+                None => self.put_format_back().await?,
+            }
+        }
+        self.check().await
+    }
+
+    async fn put_format_back(&self) -> Result<()> {
+        let (inner, key) = (&self.inner, self.inner.keys.format());
+        let known = inner.identity.known();
+        let Some(says) = known.as_ref().and_then(|known| known.says()).map(str::to_owned) else {
+            let op =
+                format!("{} has lost its {}, and this node has no copy", inner.url, keys::FORMAT);
+            return Err(Error::new(Kind::Unavailable, op));
+        };
+        self.put_new(Lane::Background, &key, says.into()).await?;
+        tracing::warn!(
+            remote = %inner.url,
+            "{} was deleted and is put back as it was; correct the rule that deletes it", keys::FORMAT
+        );
+        Ok(())
+    }
+
+    /// Makes the place a store and returns what its format object says then; when two nodes do it at once, that
+    /// is what the faster one wrote.
+    pub(super) async fn make_format(&self, lane: Lane) -> Result<Bytes> {
+        let inner = &self.inner;
+        let key = inner.keys.format();
+        let format = Format::new(StoreId::random(), inner.clock.wall_ms(), inner.expiry.own());
+        let own = Bytes::from(format.encode());
+        if !self.put_new(lane, &key, own.clone()).await? {
+            clock::sleep(UNSURE_PAUSE).await;
+        }
+        let Some(bytes) = self.read_format(lane).await? else {
+            let op = format!("{} forgets what is written to it", inner.url);
+            return Err(Error::new(Kind::Unavailable, op));
+        };
+        if bytes == own {
+            inner.made.store(true, Ordering::Relaxed);
+            let store = format::store_of(&bytes);
+            let id = store.map(|store| store.to_string()).unwrap_or_default();
+            tracing::info!(remote = %inner.url, store = id, "there was no store: a new one is made");
+        }
+        Ok(bytes)
+    }
+
+    /// Writes the format object, unless somebody has. Returns whether the store has decided that; otherwise two
+    /// writers may both have written.
+    async fn put_new(&self, lane: Lane, key: &Path, text: Bytes) -> Result<bool> {
+        self.inner.caller.meter.up(text.len() as u64);
+        let op = self.asking("write the format of");
+        let is_dir = self.inner.caller.backend.dir().is_some();
+        let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
+        let put = |store: Arc<dyn ObjectStore>| async move {
+            let create = PutOptions::from(PutMode::Create);
+            match store.put_opts(key, text.clone().into(), create).await {
+                Ok(_) => Ok(true),
+                // Some stores know no conditions, some file systems no hard links.
+                Err(object_store::Error::NotImplemented { .. }) => {
+                    store.put(key, text.into()).await?;
+                    Ok(false)
+                }
+                Err(object_store::Error::Generic { .. }) if is_dir => {
+                    store.put(key, text.into()).await?;
+                    Ok(false)
+                }
+                Err(error) => Err(error.into()),
+            }
+        };
+        match self.inner.caller.call(call, put).await {
+            // Another was faster, or the answer to our own was lost and the client has asked again.
+            Err(error) if error.kind() == Kind::Exists => Ok(true),
+            done => done.map_err(|error| self.with_remedy(&error)),
+        }
+    }
+
+    async fn write_format(&self, text: Bytes) -> Result<()> {
+        let (key, op) = (self.inner.keys.format(), self.asking("write the format of"));
+        let call = Call { lane: Lane::Background, guarded: false, ..self.call(Verb::Put, op) };
+        let written = self.inner.caller.call(call, |store| async move {
+            store.put(&key, text.into()).await?;
+            Ok(())
+        });
+        written.await.map_err(|error| self.with_remedy(&error))
+    }
+
+    /// Reads the format object; `None` if there is none.
+    pub(super) async fn read_format(&self, lane: Lane) -> Result<Option<Bytes>> {
+        let (key, op) = (self.inner.keys.format(), self.asking("read the format of"));
+        let call = Call { lane, guarded: false, ..self.call(Verb::Get, op) };
+        match self.read_with(call, key, None, format::FORMAT_BYTES_MAX).await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(self.with_remedy(&error)),
+        }
+    }
+
+    /// Looks at what lies in a place that is about to be made a store, and says once that there are objects of
+    /// somebody else.
+    pub(super) async fn look_around(&self, lane: Lane) -> Remains {
+        let prefix = self.inner.keys.prefix();
+        let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };
+        let found = self.inner.caller.call(call, |store| async move {
+            let mut stream = store.list(Some(prefix)).take(LOOKED_AT_MAX);
+            let (mut remains, mut foreign) = (Remains::Nothing, None);
+            while let Some(meta) = stream.next().await {
+                let key = meta?.location;
+                if !self.inner.keys.is_ours(&key) {
+                    foreign.get_or_insert(key);
+                } else if !self.inner.keys.is_probe(&key) {
+                    remains = Remains::Store;
+                }
+            }
+            Ok((remains, foreign))
+        });
+        // Whether a list works at all is tried later.
+        let Ok((remains, foreign)) = found.await else { return Remains::Nothing };
+        if let Some(key) = foreign {
+            self.say_foreign(&key);
+        }
+        remains
+    }
+}
