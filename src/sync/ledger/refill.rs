@@ -62,14 +62,14 @@ impl Ledger {
     fn log(&self) -> Batch {
         let mut batch = Batch::new();
         let mut order = self.0.order.lock();
-        batch.meta(CHAINS, &order.chains.encode());
         let order = &mut *order;
+        batch.meta(ASIDE, &order.aside.encode());
+        order.saved_aside.clone_from(&order.aside);
+        batch.meta(CHAINS, &order.chains.encode());
         (order.saved_declared, order.saved_times) = (Declared::Unknown, Times::default());
         self.save_declared(&mut order.saved_declared, &mut batch);
         batch.meta(MISSING, &order.missing.encode());
         order.saved_missing.clone_from(&order.missing);
-        batch.meta(ASIDE, &order.aside.encode());
-        order.saved_aside.clone_from(&order.aside);
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
         seen.sort_unstable();
