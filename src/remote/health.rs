@@ -110,9 +110,11 @@ impl Gate {
         }
     }
 
-    /// Returns for how long the store has been down; zero if it is not.
+    /// Returns for how long nothing was had of the store; zero since the last request that succeeded.
     pub(super) fn down_for(&self) -> Duration {
-        let since = self.state.lock().down.as_ref().map(|down| down.since);
+        let state = self.state.lock();
+        let down = state.down.as_ref().map(|down| down.since);
+        let since = down.into_iter().chain(state.bad_since).min();
         since.map_or(Duration::ZERO, |since| self.clock.mono().saturating_sub(since))
     }
 
