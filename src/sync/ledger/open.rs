@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::bad::{Bad, Doubted};
+use super::own::{OWN, Own};
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
 use super::shown::Unsent;
@@ -21,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::local::{
     Blobs, CacheDir, Index, Journal, Leftover, Loaded, Record, Seq, Staging, State,
 };
-use crate::namespace::{Age, Fold, Op, Time};
+use crate::namespace::{Age, Fold, Op, Profiles, Time};
 use crate::remote::{Declared, Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
@@ -48,6 +49,8 @@ pub struct LedgerParts {
     pub clock: Clock,
     /// How long a writer waits for room.
     pub full_wait: Duration,
+    /// What is known of clients.
+    pub profiles: Profiles,
 }
 
 impl fmt::Debug for LedgerParts {
@@ -73,6 +76,7 @@ impl Ledger {
             bad: Bad::default(),
             before: None,
             missing: Missing::default(),
+            own: Own::default(),
             times: Times::default(),
             late: None,
             saved_times: Times::default(),
@@ -80,6 +84,7 @@ impl Ledger {
             saved_missing: Missing::default(),
         };
         take_times(&mut order, &parts);
+        let own = parts.loaded.meta.get(OWN).cloned();
         let fold = if lacks(&order, &parts) {
             tracing::info!(
                 "this node was away for longer than entries live: what it knew is forgotten"
@@ -109,6 +114,7 @@ impl Ledger {
             blobs: parts.blobs,
             staging: parts.staging,
             index: parts.index,
+            profiles: parts.profiles,
             fold: RwLock::new(fold),
             order: Mutex::new(order),
             landing: tokio::sync::Mutex::default(),
@@ -131,6 +137,7 @@ impl Ledger {
             quiet_save: Quiet::default(),
         }));
         ledger.observe_all();
+        ledger.restore_own(own.as_ref());
         ledger.replay(records);
         ledger.adopt_leftovers();
         Ok(ledger)
@@ -215,15 +222,16 @@ impl Ledger {
             self.find_late(&mut order, &records);
         }
         for record in records {
+            let (changes, own) = self.split(record.changes);
             let mut fold = self.0.fold.write();
-            for change in &record.changes {
+            for change in &changes {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
                     order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
-                    self.note_put(record.seq, &fold, &change.op);
+                    self.note_put(record.seq, &order, &fold, &change.op);
                     // The remote may be another than the one that is known to have it.
                     if let Op::Put(entry) = &change.op
                         && let Some((digest, _)) = entry.content()
@@ -245,9 +253,13 @@ impl Ledger {
                     self.forget_alone(&mut fold, change);
                 }
             }
+            for change in &own {
+                self.observe(change.stamp, now_ms);
+                self.apply_own(&mut order, &mut fold, change, Time::from_ms(change.stamp.ms));
+            }
             drop(fold);
             if self.0.remote.is_some() {
-                order.queue.push(record.seq, record.changes, self.0.clock.mono(), None);
+                order.queue.push(record.seq, changes, self.0.clock.mono(), None);
             }
         }
         self.note_totals(&order);
