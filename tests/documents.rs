@@ -53,6 +53,7 @@ fn is_test_name(word: &str) -> bool {
     let suites = [
         "bad_input_",
         "checkpoints_",
+        "clients_",
         "clouds_",
         "commands_",
         "directory_times_",

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::failure::{Failure, Outcome};
 use super::output::{data, note};
 use crate::config::{self, Flags, Surroundings, nearest};
-use crate::namespace::{Pattern, Profile, Profiles, Rule, RuleKind, Unless};
+use crate::namespace::{Pattern, Profile, Profiles, Rule, RuleKind, Today, Unless};
 
 /// Options of `hearthfs profiles`.
 #[derive(Args, Clone, Debug)]
@@ -37,7 +37,7 @@ struct Said<'a> {
 #[derive(Serialize)]
 struct KindSaid {
     kind: RuleKind,
-    in_effect: bool,
+    in_effect: &'static str,
     meaning: &'static str,
 }
 
@@ -72,7 +72,11 @@ fn no_such(all: &Profiles, name: &str) -> Failure {
 
 fn json(profiles: Vec<&Profile>) -> Outcome<String> {
     let kinds = RuleKind::ALL.map(|kind| {
-        let in_effect = kind.is_in_effect();
+        let in_effect = match kind.today() {
+            Today::Whole => "yes",
+            Today::Partly(but) => but,
+            Today::Not => "no",
+        };
         KindSaid { kind, in_effect, meaning: kind.meaning() }
     });
     let mut text = serde_json::to_string_pretty(&Said { profiles, kinds: kinds.into() })
@@ -95,8 +99,12 @@ fn table(profiles: &[&Profile]) -> String {
         let kinds = dash(&kinds.join(" "));
         writeln!(text, "{:<18} {dir:<18} {variable:<32} {kinds}", profile.name).ok();
     }
-    let waiting = RuleKind::ALL.into_iter().filter(|kind| !kind.is_in_effect());
-    let waiting: Vec<&str> = waiting.map(RuleKind::word).collect();
+    let waiting = RuleKind::ALL.into_iter().filter_map(|kind| match kind.today() {
+        Today::Whole => None,
+        Today::Partly(but) => Some(format!("{} (acted on where it is {but})", kind.word())),
+        Today::Not => Some(kind.word().to_owned()),
+    });
+    let waiting: Vec<String> = waiting.collect();
     if !waiting.is_empty() {
         writeln!(text, "\nnot acted on yet: {}", waiting.join(", ")).ok();
     }
@@ -157,7 +165,7 @@ fn rule_line(rule: &Rule) -> String {
     if !rule.what.is_empty() {
         write!(text, ": {}", rule.what).ok();
     }
-    if !rule.kind.is_in_effect() {
+    if !rule.is_in_effect() {
         text.push_str(" [not acted on yet]");
     }
     text

@@ -106,6 +106,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         remote: remote.clone(),
         clock: clock.clone(),
         full_wait: settings.writeback.full_wait,
+        profiles: settings.profiles.clone(),
     };
     let wanted = sync::Settings {
         delay: settings.writeback.delay,

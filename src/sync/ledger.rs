@@ -14,6 +14,7 @@ mod bad;
 mod hold;
 mod late;
 mod open;
+mod own;
 mod purge;
 mod queue;
 mod refill;
@@ -42,6 +43,7 @@ use self::bad::{Bad, Doubted};
 pub use self::hold::{HOLD_MAX, HoldToken};
 use self::late::Late;
 pub use self::open::LedgerParts;
+use self::own::Own;
 pub(in crate::sync) use self::purge::PurgeMark;
 use self::queue::Queue;
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
@@ -62,7 +64,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::name::TreePath;
-use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
+use crate::namespace::{Change, Entry, Fold, Location, Op, Profiles, Time};
 use crate::remote::{Declared, Known, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
@@ -102,6 +104,8 @@ struct Inner {
     blobs: Blobs,
     staging: Staging,
     index: Index,
+    /// What is known of clients, which says what stays on this node.
+    profiles: Profiles,
     fold: RwLock<Fold>,
     order: Mutex<Order>,
     /// Held while a commit of this node is noted, and by whoever needs that there is none.
@@ -165,6 +169,7 @@ struct Order {
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
     missing: Missing,
+    own: Own,
     times: Times,
     /// Set while late changes go.
     late: Option<Late>,

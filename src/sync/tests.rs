@@ -14,6 +14,7 @@ mod lifetimes;
 mod missing;
 mod moves;
 mod order;
+mod own;
 mod publish;
 mod repair;
 mod requests;

@@ -274,6 +274,62 @@ fn clients_ccache(io: Io) {
 }
 in_both_modes!(clients_ccache);
 
+/// Returns a counter of ccache's own statistics on a node.
+fn counter(cluster: &Cluster, node: &Node, name: &str) -> u64 {
+    let mut ccache = command(cluster, Path::new("ccache"), "", &["--print-stats"]);
+    let out = run(ccache.env("CCACHE_DIR", node.at("ccache")), LIMIT_MS).good();
+    let line = out.lines().find_map(|line| line.strip_prefix(&format!("{name}\t")));
+    line.must(&out).parse().must("a count")
+}
+
+/// Statistics, locks and temporary files of ccache belong to their node; results go to all.
+#[test]
+fn clients_ccache_keeps_its_statistics() {
+    if !need("clients_ccache_keeps_its_statistics", "ccache") {
+        return;
+    }
+    let mut cluster = Cluster::two(Io::best());
+    std::fs::write(cluster.site.path().join("f.c"), "int f(int x) { return x; }\n").must("write");
+    compile(&cluster, &cluster.a, "f.c", "cold");
+    cluster.a.drain();
+    let own = |node: &Node| -> Vec<String> {
+        let all =
+            tree::files_below(&node.at("ccache")).into_iter().map(|at| at.display().to_string());
+        all.filter(|at| at.ends_with("/stats") || at.ends_with("CACHEDIR.TAG")).collect()
+    };
+    assert!(!own(&cluster.a).is_empty(), "ccache keeps statistics");
+    sleep_ms(1_150);
+    assert_eq!(own(&cluster.b), Vec::<String>::new(), "they are not in another node's listing");
+    let warm = compile(&cluster, &cluster.b, "f.c", "warm");
+    assert!(warm.contains("cache_hit"), "{warm}");
+    let again = compile(&cluster, &cluster.a, "f.c", "again");
+    assert!(again.contains("cache_hit"), "{again}");
+    for round in 0..2 {
+        let counts = |node: &Node| {
+            let hits = counter(&cluster, node, "direct_cache_hit");
+            (hits, counter(&cluster, node, "cache_miss"))
+        };
+        assert_eq!(counts(&cluster.a), (1, 1), "round {round}: its own calls");
+        assert_eq!(counts(&cluster.b), (1, 0), "round {round}: its own calls");
+        cluster.a.stop();
+        cluster.a.up();
+    }
+    let sent = |node: &Node| {
+        node.drain();
+        node.status()["counters"]["commits_written"].as_u64().must("a count")
+    };
+    let zero = || {
+        let mut zero = command(&cluster, Path::new("ccache"), "", &["--zero-stats"]);
+        run(zero.env("CCACHE_DIR", cluster.a.at("ccache")), LIMIT_MS).good();
+    };
+    // The first time it makes directories, which are everybody's.
+    zero();
+    let before = sent(&cluster.a);
+    zero();
+    assert_eq!(counter(&cluster, &cluster.a, "cache_miss"), 0);
+    assert_eq!(sent(&cluster.a), before, "statistics are no news for other nodes");
+}
+
 /// The server of sccache for one node, which keeps its list of what the cache holds for as long as it runs.
 struct Sccache<'a> {
     cluster: &'a Cluster,

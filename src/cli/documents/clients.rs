@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::paragraph;
 use crate::namespace::{
-    Check, Pattern, Profile, Profiles, Rule, RuleKind, Scope, Touch, Unless, Writers,
+    Check, Pattern, Profile, Profiles, Rule, RuleKind, Scope, Today, Touch, Unless, Writers,
 };
 
 const HEAD: &str = "\
@@ -62,7 +62,11 @@ The words, and the form of patterns, are at the head of
 pub(super) fn document() -> String {
     let mut text = HEAD.to_owned() + "\n" + KINDS;
     for kind in RuleKind::ALL {
-        let today = if kind.is_in_effect() { "acted on" } else { "**not acted on yet**" };
+        let today = match kind.today() {
+            Today::Whole => "acted on".to_owned(),
+            Today::Partly(but) => format!("acted on where it is {but}"),
+            Today::Not => "**not acted on yet**".to_owned(),
+        };
         writeln!(text, "| {} | {} | {today} |", kind.word(), kind.meaning()).ok();
     }
     text.push_str(
@@ -90,7 +94,7 @@ fn client(text: &mut String, profile: &Profile) {
             if let Some(dir) = &rule.inside {
                 names.push(format!("in `{dir}`"));
             }
-            let mark = if rule.kind.is_in_effect() { "" } else { " *(not yet)*" };
+            let mark = if rule.is_in_effect() { "" } else { " *(not yet)*" };
             let (names, what, goes) = (names.join(" "), &rule.what, goes(rule));
             writeln!(text, "| {names} | {what} | {goes}{mark} |").ok();
         }

@@ -179,6 +179,7 @@ fn names_of_compiler_caches() {
         ("ccache/lock/subdir_4b.alive", "node-local"),
         ("ccache/4/stats.alive", "node-local"),
         ("ccache/CACHEDIR.TAG", "node-local"),
+        ("ccache/9/CACHEDIR.TAG", "node-local"),
         ("ccache/tmp", "temporary"),
         ("ccache/tmp/cpp_stdout.aB3.i", "temporary"),
         ("ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4R", "write-once times"),

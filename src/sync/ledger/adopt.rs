@@ -119,6 +119,7 @@ impl Ledger {
             touch_parents(&mut new, &moved, Time::from_wall(self.0.clock.wall()));
             // The index keeps what it has until it is filled with what is there now.
             self.0.index.renew();
+            order.own.save_again();
             order.dirty.unseen.clear();
             order.dirty.seen.retain(|stamp| seen.contains(stamp));
             order.seen = seen;
@@ -147,8 +148,13 @@ impl Ledger {
         order.dirty.paths.insert(path.clone());
     }
 
-    /// Puts what is not remote over a namespace that takes the place of this one.
+    /// Puts what is not remote, and what never will be, over a namespace that takes the place of this one.
     fn keep_own(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
+        for path in order.own.paths() {
+            if let Some(register) = old.register(path) {
+                new.reset(path, Some(register));
+            }
+        }
         for path in order.queue.paths() {
             let (shown, remote) = (old.register(&path), order.queue.committed(&path));
             order.queue.rebase(&path, new.register(&path));

@@ -54,6 +54,10 @@ impl Ledger {
             }
             for change in &commit.changes {
                 self.observe(change.stamp, now_ms);
+                if self.stays_here(&change.path) {
+                    // A node with other profiles has sent it. Here the path is our own.
+                    continue;
+                }
                 order.keep(&change.path, &fold);
                 let waits = order.queue.hear(change);
                 if waits && commit.node == self.node() && order.late.is_some() {
@@ -175,10 +179,12 @@ impl Ledger {
             // What nobody points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that whoever publishes it again keeps it again.
             let fold = self.0.fold.read();
-            let needless = |d: &&Digest| !fold.uses(d) || fold.stored_ms(d).is_some();
+            let needless =
+                |d: &&Digest| (!fold.uses(d) || fold.stored_ms(d).is_some()) && !order.own.holds(d);
             for digest in batch.dropped.iter().filter(needless) {
                 self.0.blobs.mark_saved(digest);
             }
+            contents.retain(|(digest, _)| !order.own.holds(digest));
         }
         for (digest, _) in contents {
             if self.stored_ms(&digest).is_some() {

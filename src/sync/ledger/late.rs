@@ -91,7 +91,8 @@ impl Ledger {
     /// then all of it gets new stamps, because some of it may have had them already.
     pub(super) fn find_late(&self, order: &mut Order, records: &[Record]) {
         let upto = self.0.journal.last();
-        let mut changes = records.iter().flat_map(|record| &record.changes);
+        let changes = records.iter().flat_map(|record| &record.changes);
+        let mut changes = changes.filter(|change| !self.stays_here(&change.path));
         let begun = records.first().is_some_and(|first| first.seq.0 <= order.times.late_upto);
         if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
             order.late = Some(Late { upto, ..Late::default() });

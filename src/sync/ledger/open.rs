@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::aside::{ASIDE, Aside};
 use super::bad::{Bad, Doubted};
+use super::own::{OWN, Own};
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
 use super::shown::Unsent;
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::local::{
     Blobs, CacheDir, Index, Journal, Leftover, Loaded, Record, Seq, Staging, State,
 };
-use crate::namespace::{Age, Fold, Op, Time};
+use crate::namespace::{Age, Fold, Op, Profiles, Time};
 use crate::remote::{Declared, Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
@@ -49,6 +50,8 @@ pub struct LedgerParts {
     pub clock: Clock,
     /// How long a writer waits for room.
     pub full_wait: Duration,
+    /// What is known of clients.
+    pub profiles: Profiles,
 }
 
 impl fmt::Debug for LedgerParts {
@@ -76,6 +79,7 @@ impl Ledger {
             saved_aside: Aside::default(),
             before: None,
             missing: Missing::default(),
+            own: Own::default(),
             times: Times::default(),
             late: None,
             saved_times: Times::default(),
@@ -83,6 +87,7 @@ impl Ledger {
             saved_missing: Missing::default(),
         };
         take_times(&mut order, &parts);
+        let own = parts.loaded.meta.get(OWN).cloned();
         let fold = if lacks(&order, &parts) {
             tracing::info!(
                 "this node was away for longer than entries live: what it knew is forgotten"
@@ -112,6 +117,7 @@ impl Ledger {
             blobs: parts.blobs,
             staging: parts.staging,
             index: parts.index,
+            profiles: parts.profiles,
             fold: RwLock::new(fold),
             order: Mutex::new(order),
             landing: tokio::sync::Mutex::default(),
@@ -136,6 +142,7 @@ impl Ledger {
             quiet_save: Quiet::default(),
         }));
         ledger.observe_all();
+        ledger.restore_own(own.as_ref());
         ledger.replay(records);
         ledger.adopt_leftovers();
         Ok(ledger)
@@ -220,15 +227,16 @@ impl Ledger {
             self.find_late(&mut order, &records);
         }
         for record in records {
+            let (changes, own) = self.split(record.changes);
             let mut fold = self.0.fold.write();
-            for change in &record.changes {
+            for change in &changes {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
                     order.queue.track(change, &fold);
                     order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
-                    self.note_put(record.seq, &fold, &change.op);
+                    self.note_put(record.seq, &order, &fold, &change.op);
                     // The remote may be another than the one that is known to have it.
                     if let Op::Put(entry) = &change.op
                         && let Some((digest, _)) = entry.content()
@@ -250,9 +258,13 @@ impl Ledger {
                     self.forget_alone(&mut fold, change);
                 }
             }
+            for change in &own {
+                self.observe(change.stamp, now_ms);
+                self.apply_own(&mut order, &mut fold, change, Time::from_ms(change.stamp.ms));
+            }
             drop(fold);
             if self.0.remote.is_some() {
-                order.queue.push(record.seq, record.changes, self.0.clock.mono(), None);
+                order.queue.push(record.seq, changes, self.0.clock.mono(), None);
             }
         }
         self.note_totals(&order);

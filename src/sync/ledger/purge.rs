@@ -56,6 +56,7 @@ impl Ledger {
         });
         if !due.is_empty() {
             let mut order = self.0.order.lock();
+            let order = &mut *order;
             let mut fold = self.0.fold.write();
             due.retain(|path| {
                 // It may have been written since, or waits in the journal.
@@ -66,6 +67,7 @@ impl Ledger {
                 if goes {
                     fold.forget(path);
                     order.dirty.paths.insert(path.clone());
+                    self.note_own(order, &fold, path);
                 }
                 goes
             });

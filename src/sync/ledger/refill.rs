@@ -69,6 +69,8 @@ impl Ledger {
         (order.saved_declared, order.saved_times) = (Declared::Unknown, Times::default());
         self.save_declared(&mut order.saved_declared, &mut batch);
         batch.meta(MISSING, &order.missing.encode());
+        order.own.save_again();
+        order.own.save(&mut batch);
         order.saved_missing.clone_from(&order.missing);
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();

@@ -4,7 +4,7 @@
 //! journal nor another node hears of it. Must never keep back what makes an entry live longer or brings lost
 //! bytes back: that is a change, although it looks the same.
 
-use super::Ledger;
+use super::{Ledger, Order};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Fold, Op, Register};
 use crate::stamp::Stamp;
@@ -14,12 +14,18 @@ impl Ledger {
     ///
     /// A record is dropped whole or not at all: beside a change, equal attributes still move a `ctime`, and a
     /// path that the record touches twice need not be looked at.
-    pub(super) fn standing(&self, fold: &Fold, ops: &[(TreePath, Op)]) -> Option<Vec<Stamp>> {
+    pub(super) fn standing(
+        &self,
+        order: &Order,
+        fold: &Fold,
+        ops: &[(TreePath, Op)],
+    ) -> Option<Vec<Stamp>> {
         let stamps = ops.iter().map(|(path, op)| self.stands(fold, path, op));
         let stamps: Vec<Stamp> = stamps.collect::<Option<_>>()?;
         for digest in ops.iter().filter_map(|(_, op)| put_content(op)) {
             // Whoever wrote it has marked the blob as one that must be kept for the store.
-            if fold.stored_ms(&digest).is_some() && !self.0.unsent.has(&digest) {
+            let kept = self.0.unsent.has(&digest) || order.own.holds(&digest);
+            if fold.stored_ms(&digest).is_some() && !kept {
                 self.0.blobs.mark_saved(&digest);
             }
         }

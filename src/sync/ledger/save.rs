@@ -110,7 +110,8 @@ impl Ledger {
             if self.0.remote.is_none() || order.queue.is_private(&path) {
                 continue;
             }
-            unsure |= order.queue.has(&path);
+            // What is not sent stands on the journal as long as the index does not have it.
+            unsure |= order.queue.has(&path) || self.stays_here(&path);
             match fold.register(&path) {
                 Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
@@ -139,6 +140,7 @@ impl Ledger {
             batch.meta(ASIDE, &order.aside.encode());
             order.saved_aside.clone_from(&order.aside);
         }
+        order.own.save(&mut batch);
         self.save_declared(&mut order.saved_declared, &mut batch);
         self.save_times(order.times, &mut order.saved_times, &mut batch);
         for stamp in &seen {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Ledger;
+use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
@@ -34,12 +34,12 @@ struct Put {
 pub(super) struct Unsent(Mutex<HashMap<Digest, Put>>);
 
 impl Unsent {
-    /// Notes that a record puts a content, before `fold` knows it.
-    pub(super) fn note(&self, seq: Seq, digest: Digest, fold: &Fold, at: Duration) {
+    /// Notes that a record puts a content, and whether others have it in use before.
+    pub(super) fn note(&self, seq: Seq, digest: Digest, in_use: bool, at: Duration) {
         let mut puts = self.0.lock();
         let known = puts.get(&digest).is_some_and(|put| put.shared && within(put.at, at));
         // What only records that wait point to is nobody's in the store.
-        let shared = known || (fold.uses(&digest) && !puts.contains_key(&digest));
+        let shared = known || (in_use && !puts.contains_key(&digest));
         puts.insert(digest, Put { last: seq, shared, at });
     }
 
@@ -162,10 +162,12 @@ impl Ledger {
 
     /// Notes what a record puts before it is applied: it keeps the bytes that the remote does not have, or
     /// not for long, from eviction.
-    pub(super) fn note_put(&self, seq: Seq, fold: &Fold, op: &Op) {
+    pub(super) fn note_put(&self, seq: Seq, order: &Order, fold: &Fold, op: &Op) {
         let Op::Put(entry) = op else { return };
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else { return };
-        self.0.unsent.note(seq, digest, fold, self.0.clock.mono());
+        // What a path of this node alone has, no other node need have.
+        let in_use = fold.uses(&digest) && !order.own.holds(&digest);
+        self.0.unsent.note(seq, digest, in_use, self.0.clock.mono());
         if fold.stored_ms(&digest).is_none_or(|stored_ms| self.is_unsure(&digest, stored_ms)) {
             self.0.blobs.mark_unsaved(&digest);
         }

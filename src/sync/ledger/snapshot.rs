@@ -129,6 +129,9 @@ impl Snapshot {
         let last = last.clone();
         let mut out = Vec::with_capacity(slice.len());
         for (path, shown) in slice {
+            if self.ledger.stays_here(&path) {
+                continue;
+            }
             let kept = order.before.as_mut().and_then(|before| before.registers.remove(&path));
             let register = kept.unwrap_or_else(|| order.committed(&path, || Some(shown)));
             let Some(register) = register else { continue };

@@ -42,7 +42,7 @@ impl<'a> Turn<'a> {
     /// Writes one atomic group of changes to the journal, unless all of it stands already. On an error nothing was
     /// published: `NoSpace` when the disk is full, `Invalid` when there are more than [`RECORD_CHANGES_MAX`] changes.
     pub fn write(self, ops: Vec<(TreePath, Op)>) -> Result<Written<'a>> {
-        let standing = self.ledger.standing(&self.ledger.0.fold.read(), &ops);
+        let standing = self.ledger.standing(&self.order, &self.ledger.0.fold.read(), &ops);
         if let Some(stamps) = standing {
             return Ok(Written { turn: self, record: None, stamps, hold: None });
         }
@@ -71,6 +71,7 @@ impl<'a> Turn<'a> {
             return Err(Error::new(Kind::Invalid, op));
         }
         self.ledger.check_bounds(&self.order, &changes)?;
+        self.ledger.check_own(&self.order, &changes)?;
         let seq = self.ledger.0.journal.append(&changes)?;
         let stamps = changes.iter().map(|change| change.stamp).collect();
         Ok(Written { turn: self, record: Some((seq, changes)), stamps, hold: None })
@@ -98,21 +99,28 @@ impl Written<'_> {
         let (ledger, order) = (self.turn.ledger, &mut *self.turn.order);
         let now = Time::from_wall(ledger.0.clock.wall());
         let shared = ledger.0.remote.is_some();
+        let (changes, own) = ledger.split(changes);
         {
             let mut fold = ledger.0.fold.write();
             for change in &changes {
                 if shared {
                     order.queue.track(change, &fold);
-                    ledger.note_put(seq, &fold, &change.op);
+                    ledger.note_put(seq, order, &fold, &change.op);
                 }
                 fold.apply(change, now);
                 if !shared {
                     ledger.forget_alone(&mut fold, change);
                 }
             }
+            // After what is sent, which may put a content that a path of this node alone lets go of.
+            for change in &own {
+                ledger.apply_own(order, &mut fold, change, now);
+            }
         }
         if shared {
-            order.queue.push(seq, changes, ledger.0.clock.mono(), self.hold.take());
+            // A record of which nothing is sent goes through the queue too: the journal lets go of it in its turn.
+            let hold = self.hold.take().filter(|_| !changes.is_empty());
+            order.queue.push(seq, changes, ledger.0.clock.mono(), hold);
             ledger.note_totals(order);
             ledger.0.queued.notify_waiters();
         }

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Op, Register};
+use crate::namespace::{Attrs, Entry, Kind, Op, Profiles, Register};
 use crate::remote::fault::{Faults, MemoryStore, Plan};
 use crate::remote::{Known, Remote, RemoteOptions};
 use crate::stamp::Stamp;
@@ -75,6 +75,8 @@ pub(super) struct World {
     pub(super) settings: Settings,
     /// How long entries live.
     pub(super) expiry: Option<Duration>,
+    /// What is known of clients.
+    pub(super) profiles: Profiles,
 }
 
 impl World {
@@ -86,7 +88,7 @@ impl World {
     pub(super) fn with_clock(clock: Clock) -> Self {
         let settings = Settings { delay: Duration::from_millis(200), ..Settings::default() };
         let store = MemoryStore::with_clock(clock.clone());
-        Self { store, clock, settings, expiry: None }
+        Self { store, clock, settings, expiry: None, profiles: Profiles::default() }
     }
 
     /// Makes a world in which entries live so long.
@@ -158,8 +160,10 @@ impl World {
         let options = Options { evict_unsaved: remote.is_none(), clock: self.clock.clone() };
         let blobs = Blobs::open(&dir, Limits::of(4 << 30), known.into_iter(), options).unwrap();
         let clock = self.clock.clone();
+        let profiles = self.profiles.clone();
+        let full_wait = FULL_WAIT;
         let parts =
-            LedgerParts { dir, index, loaded, blobs, staging, remote, clock, full_wait: FULL_WAIT };
+            LedgerParts { dir, index, loaded, blobs, staging, remote, clock, full_wait, profiles };
         Engine::open(parts, self.settings, Handle::current()).unwrap()
     }
 }

@@ -1,0 +1,208 @@
+//! What belongs to this node alone: temporaries, statistics and locks, as the profiles of clients say.
+//!
+//! Such a change is journalled and applied as any other, and is never sent. Owns the table of these paths and of
+//! their contents, of which no other copy exists. Must never let one of these contents be evicted, nor let any of
+//! these paths go into a commit or a checkpoint.
+//!
+//! The kind belongs to the path of a change, not to the file. So a rename from a temporary name to a shared one is
+//! a removal that stays here and a put that is sent, with the content, and a rename the other way is a removal
+//! that is sent.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Ledger, Order};
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::local::Batch;
+use crate::name::TreePath;
+use crate::namespace::{Change, Fold, Op, Time};
+
+/// The name in the index under which the paths lie.
+pub(super) const OWN: &str = "own";
+/// The most paths of this node alone.
+pub(super) const OWN_PATHS_MAX: usize = 50_000;
+/// The part of the local tier that contents of this node alone may take: nothing can evict them.
+const OWN_PART: u64 = 2;
+
+/// A content with its size.
+type Content = Option<(Digest, u64)>;
+
+/// The paths of this node alone.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    paths: BTreeMap<TreePath, Content>,
+    /// How many of them have a content.
+    contents: HashMap<Digest, u32>,
+    bytes: u64,
+    /// Paths have come or gone since the table was saved.
+    moved: bool,
+}
+
+impl Own {
+    /// Reports whether a content is one that this node alone has, as far as these paths go.
+    pub(super) fn holds(&self, digest: &Digest) -> bool {
+        self.contents.contains_key(digest)
+    }
+
+    /// Returns the paths.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &TreePath> {
+        self.paths.keys()
+    }
+
+    /// Notes what a path has now, `None` for nothing. Returns the content it had that no other of the paths has.
+    fn set(&mut self, path: &TreePath, has: Option<Content>) -> Option<Digest> {
+        let content = has.flatten();
+        if let Some((digest, size)) = content {
+            *self.contents.entry(digest).or_default() += 1;
+            self.bytes += size;
+        }
+        let before = match has {
+            Some(content) => self.paths.insert(path.clone(), content),
+            None => self.paths.remove(path),
+        };
+        self.moved |= before.is_some() != has.is_some();
+        let (digest, size) = before.flatten()?;
+        self.bytes -= size;
+        let count = self.contents.get_mut(&digest)?;
+        *count -= 1;
+        if *count > 0 {
+            return None;
+        }
+        self.contents.remove(&digest);
+        Some(digest)
+    }
+
+    /// Writes the paths for the index, if they are not the saved ones.
+    pub(super) fn save(&mut self, batch: &mut Batch) {
+        if std::mem::take(&mut self.moved) {
+            let mut bytes = Vec::new();
+            for path in self.paths.keys() {
+                bytes.extend_from_slice(&(path.as_bytes().len() as u32).to_le_bytes());
+                bytes.extend_from_slice(path.as_bytes());
+            }
+            batch.meta(OWN, &bytes);
+        }
+    }
+
+    /// Has the paths saved again, because the index is filled anew.
+    pub(super) fn save_again(&mut self) {
+        self.moved = true;
+    }
+}
+
+/// Reads paths as the index has them; ends at what cannot be one.
+fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
+    let mut paths = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk::<4>()
+        && let Some((path, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+        && let Ok(path) = TreePath::from_bytes(path)
+    {
+        paths.push(path);
+        bytes = rest;
+    }
+    paths
+}
+
+impl Ledger {
+    /// Reports whether what happens at a path stays on this node. Without a remote all of it does, and nothing
+    /// has to be told apart.
+    pub(super) fn stays_here(&self, path: &TreePath) -> bool {
+        self.0.remote.is_some() && self.0.profiles.classify(path).kind.stays_here()
+    }
+
+    /// Splits the changes of a record into those that are sent and those that stay here.
+    pub(super) fn split(&self, changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
+        changes.into_iter().partition(|change| !self.stays_here(&change.path))
+    }
+
+    /// Refuses what would make the data of this node alone grow beyond its bounds.
+    pub(super) fn check_own(&self, order: &Order, changes: &[Change]) -> Result<()> {
+        let (mut paths, mut bytes) = (0, 0);
+        for change in changes.iter().filter(|change| self.stays_here(&change.path)) {
+            let before = order.own.paths.get(&change.path);
+            match &change.op {
+                Op::Put(entry) => {
+                    let held = before.copied().flatten().map_or(0, |(_, size)| size);
+                    let size = entry.content().map_or(0, |(_, size)| size);
+                    bytes += size.saturating_sub(held);
+                    paths += usize::from(before.is_none());
+                }
+                Op::Attrs { .. } | Op::Remove => {}
+            }
+        }
+        let limit = self.0.blobs.usage().limit / OWN_PART;
+        let full = (paths > 0 && order.own.paths.len() + paths > OWN_PATHS_MAX)
+            || (bytes > 0 && order.own.bytes + bytes > limit);
+        if full {
+            let op = format!(
+                "no room for more that stays on this node: {OWN_PATHS_MAX} names and {limit} bytes"
+            );
+            return Err(Error::new(Kind::NoSpace, op));
+        }
+        Ok(())
+    }
+
+    /// Brings a change that stays here into the namespace.
+    pub(super) fn apply_own(&self, order: &mut Order, fold: &mut Fold, change: &Change, now: Time) {
+        fold.apply(change, now);
+        let last = fold.register(&change.path);
+        if change.op == Op::Remove && last.is_some_and(|last| last.stamp == change.stamp) {
+            // Nobody else can have an older version that would come back.
+            fold.reset(&change.path, None);
+        }
+        order.dirty.paths.insert(change.path.clone());
+        self.note_own(order, fold, &change.path);
+    }
+
+    /// Notes what a path of this node alone has now, and lets go of what it had.
+    pub(super) fn note_own(&self, order: &mut Order, fold: &Fold, path: &TreePath) {
+        let entry = fold.register(path).and_then(|register| register.entry);
+        let has = entry.map(|entry| entry.content().filter(|(_, size)| *size > 0));
+        if let Some((digest, _)) = has.flatten() {
+            self.0.blobs.mark_unsaved(&digest);
+        }
+        let Some(left) = order.own.set(path, has) else { return };
+        if !self.0.unsent.has(&left) && (!fold.uses(&left) || fold.stored_ms(&left).is_some()) {
+            self.0.blobs.mark_saved(&left);
+        }
+    }
+
+    /// Brings back what the index has kept of these paths.
+    pub(super) fn restore_own(&self, saved: Option<&Vec<u8>>) {
+        let mut order = self.0.order.lock();
+        let fold = self.0.fold.read();
+        for path in saved.map(|bytes| decode(bytes)).unwrap_or_default() {
+            // The profiles may say something else now: then it is a path as any other.
+            if self.stays_here(&path) && fold.register(&path).is_some() {
+                self.note_own(&mut order, &fold, &path);
+            }
+        }
+        order.own.moved = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_counted() {
+        let (mut own, digest) = (Own::default(), Digest::of(b"x"));
+        let path = |name: &str| TreePath::root().join(name.as_bytes()).unwrap();
+        assert_eq!(own.set(&path("a"), Some(Some((digest, 5)))), None);
+        assert_eq!(own.set(&path("b"), Some(Some((digest, 5)))), None);
+        assert!(own.holds(&digest) && own.bytes == 10);
+        assert_eq!(own.set(&path("a"), Some(Some((digest, 5)))), None, "the same again");
+        assert_eq!(own.set(&path("a"), Some(None)), None);
+        assert_eq!(own.set(&path("b"), None), Some(digest));
+        assert!(!own.holds(&digest) && own.bytes == 0);
+        assert_eq!(own.paths().count(), 1);
+        let mut bytes = Vec::new();
+        for name in ["a", "b"] {
+            bytes.extend_from_slice(&1_u32.to_le_bytes());
+            bytes.extend_from_slice(name.as_bytes());
+        }
+        assert_eq!(decode(&bytes), [path("a"), path("b")]);
+        assert_eq!(decode(&bytes[..9]), [path("a")], "what is torn ends it");
+    }
+}

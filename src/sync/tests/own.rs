@@ -1,0 +1,170 @@
+//! What belongs to one node stays there, and what it becomes part of does not.
+
+use super::checkpoints::{checkpoint, items, registers, remove_log};
+use super::harness::*;
+use crate::digest::Digest;
+use crate::error::Kind;
+use crate::namespace::{Kind as FileKind, Op, Profiles, ProfilesDraft};
+
+/// Profiles that know no client, as those of a node with another configuration.
+fn no_profiles() -> Profiles {
+    ProfilesDraft::default().finish().expect("nothing is wrong with nothing")
+}
+
+const STATS: &str = "ccache/4/stats";
+const TEMPORARY: &str = "ccache/tmp/cpp_stdout.x.i";
+const RESULT: &str = "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4R";
+
+/// What ccache does with a new result: writes it under a temporary name, and renames it.
+fn rename(node: &Node, from: &str, to: &str) {
+    let entry = node.entry(from).expect("it is there");
+    node.publish(vec![(path(from), Op::Remove), (path(to), Op::Put(entry))]);
+}
+
+#[test]
+fn what_belongs_to_a_node_stays_there() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write("first", b"opens the store");
+        a.push().await;
+        let before = a.remote().requests();
+        a.write(STATS, b"one call");
+        a.write(TEMPORARY, &content(1, 50_000));
+        a.write(STATS, b"two calls");
+        a.push().await;
+        let after = a.remote().requests();
+        assert_eq!((after.puts, after.bytes_up), (before.puts, before.bytes_up));
+        assert_eq!(a.engine.ledger().pending().records, 0, "nothing waits for the store");
+        assert_eq!(a.read(STATS).await, Some(b"two calls".to_vec()));
+
+        rename(&a, TEMPORARY, RESULT);
+        a.push().await;
+        assert!(b.pull().await);
+        assert_eq!(b.read(RESULT).await, Some(content(1, 50_000)), "it is sent with its content");
+        assert!(b.entry(STATS).is_none() && b.entry(TEMPORARY).is_none());
+        assert!(b.registers().iter().all(|(at, _)| *at != path(TEMPORARY) && *at != path(STATS)));
+
+        // The reverse: other nodes hear that it is gone.
+        rename(&a, RESULT, TEMPORARY);
+        a.push().await;
+        assert!(b.pull().await);
+        assert!(b.entry(RESULT).is_none());
+        assert_eq!(a.read(TEMPORARY).await, Some(content(1, 50_000)));
+        a.remove(TEMPORARY);
+        assert!(a.entry(TEMPORARY).is_none());
+        assert!(a.registers().iter().all(|(at, _)| *at != path(TEMPORARY)), "without a trace");
+    });
+}
+
+#[test]
+fn p4_local_durable_also_what_belongs_to_a_node() {
+    run(async {
+        for saved in [false, true] {
+            let world = World::new();
+            let mut a = world.node();
+            a.write("first", b"one");
+            a.write(STATS, b"two calls");
+            a.write(TEMPORARY, b"gone");
+            a.remove(TEMPORARY);
+            a.push().await;
+            if saved {
+                a.engine.ledger().save().unwrap();
+            }
+            let before = a.registers();
+            let mut a = world.node_at(a.crash());
+            assert_eq!(a.registers(), before, "saved: {saved}");
+            assert_eq!(a.engine.ledger().pending().records == 0, saved, "the journal let go of it");
+            let puts = a.remote().requests().puts;
+            a.push().await;
+            a.engine.ledger().save().unwrap();
+            assert!(saved || a.remote().requests().puts > puts, "what is shared is sent again");
+            // The only copy there is: it does not make room for what is fetched.
+            assert_eq!(a.read(STATS).await, Some(b"two calls".to_vec()));
+            assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "saved: {saved}");
+            let a = world.node_at(a.crash());
+            assert_eq!(a.registers(), before, "saved: {saved}, once more");
+            assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "saved: {saved}");
+            a.write(STATS, b"");
+            assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "it may go");
+        }
+    });
+}
+
+#[test]
+fn what_belongs_to_a_node_is_in_no_checkpoint_and_survives_one() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("shared", &content(3, 100_000));
+        a.write(STATS, b"of a");
+        a.push().await;
+        let name = checkpoint(&a).await;
+        let kept = registers(&items(&world, &name).await);
+        assert!(kept.contains_key(&path("shared")) && !kept.contains_key(&path(STATS)));
+        // So that the next node has nothing but the checkpoint.
+        remove_log(&world, |_| true).await;
+        let b = world.node();
+        b.write(STATS, b"of b");
+        assert!(b.pull().await);
+        assert_eq!(b.read("shared").await, Some(content(3, 100_000)));
+        assert_eq!(b.read(STATS).await, Some(b"of b".to_vec()), "it was not taken over");
+    });
+}
+
+/// A content that only a path of this node has is no reason to rely on what the store had of it long ago:
+/// nobody there uses it, so it may be about to be deleted.
+#[test]
+fn a_content_of_this_node_alone_is_uploaded_when_it_is_shared() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let bytes = content(7, 2_000_000);
+        a.write("old", &bytes);
+        a.push().await;
+        a.remove("old");
+        a.push().await;
+        assert!(a.pull().await);
+        let before = a.remote().requests().bytes_up;
+        a.write(TEMPORARY, &bytes);
+        a.push().await;
+        assert_eq!(a.remote().requests().bytes_up, before);
+        rename(&a, TEMPORARY, RESULT);
+        a.push().await;
+        assert!(a.remote().requests().bytes_up > before + 1_000_000, "the bytes are sent anew");
+    });
+}
+
+#[test]
+fn p13_bounded_what_belongs_to_a_node() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        // Half of the tier (4 GiB) is the limit; nobody has the bytes, which is not looked at here.
+        let mut entry = file_of(1);
+        entry.kind = FileKind::File { digest: Digest::of(b"x"), size: 3 << 30 };
+        let put = |at: &str| vec![(path(at), Op::Put(entry.clone()))];
+        let error = a.engine.ledger().publish(put(TEMPORARY)).expect_err("too much");
+        assert_eq!(error.kind(), Kind::NoSpace);
+        assert!(error.chain().contains("stays on this node"), "{}", error.chain());
+        a.engine.ledger().publish(put("shared")).expect("that is sent, and limited elsewhere");
+        a.write(STATS, b"small");
+    });
+}
+
+/// A node whose configuration knows no ccache sends what this one keeps to itself.
+#[test]
+fn what_others_send_of_such_names_is_not_taken() {
+    run(async {
+        let world = World::new();
+        let other = World { profiles: no_profiles(), ..world.clone() };
+        let (a, mut b) = (world.node(), other.node());
+        a.write(STATS, b"of a");
+        b.write("shared", b"one");
+        b.write(STATS, b"of b");
+        b.push().await;
+        assert!(a.pull().await);
+        assert_eq!(a.read("shared").await, Some(b"one".to_vec()));
+        assert_eq!(a.read(STATS).await, Some(b"of a".to_vec()));
+    });
+}
