@@ -292,3 +292,47 @@ fn kill_points_between_flush_and_release(io: Io) {
     }
 }
 in_both_modes!(kill_points_between_flush_and_release);
+
+/// The daemon is killed while the kernel waits for it with a directory locked, and a thread of it waits for that lock, to
+/// take back a name. That thread keeps the connection open: nobody is told that the daemon is gone.
+#[test]
+#[ignore = "the kernel does not end the connection while a thread is in a notice of it; it takes `umount -f`"]
+fn kill_points_while_the_kernel_is_told_of_names() {
+    const RESCUE_MS: u64 = 10_000;
+    let mut cluster = crate::harness::Cluster::two(crate::harness::Io::best());
+    let (mut hand, mut maker) = (crate::harness::Hand::new(), crate::harness::Hand::new());
+    hand.mkdir(&cluster.a.at("d")).must("mkdir");
+    hand.put(&cluster.a.at("d/old"), b"first").must("put");
+    cluster.a.drain();
+    let (old, new) = (cluster.b.at("d/old"), cluster.b.at("d/new"));
+    crate::harness::eventually(10_000, "it arrives", || {
+        hand.get(&old).map(drop).map_err(|errno| errno.to_string())
+    });
+    let frozen = cluster.b.freeze_requests();
+    let making = crate::harness::time::thread(move || maker.put(&new, b"never"));
+    hand.put(&cluster.a.at("d/old"), b"second").must("put");
+    cluster.a.drain();
+    let tasks = format!("/proc/{}/task", cluster.b.pid().as_raw_nonzero());
+    crate::harness::eventually(10_000, "a thread waits for the directory", || {
+        let dirs = std::fs::read_dir(&tasks).must("list threads").flatten();
+        let wchans = dirs.map(|dir| std::fs::read_to_string(dir.path().join("wchan")));
+        let all: Vec<String> = wchans.flatten().collect();
+        if all.iter().any(|at| at.contains("inval_entry")) { Ok(()) } else { Err(all.join(" ")) }
+    });
+    let mount = cluster.b.mount.clone();
+    let rescue = crate::harness::time::thread(move || {
+        crate::harness::sleep_ms(RESCUE_MS);
+        let mut umount = std::process::Command::new("umount");
+        drop(crate::harness::command::run(umount.arg("-f").arg(&mount), 10_000));
+    });
+    let start = crate::harness::now();
+    let pid = cluster.b.pid();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).must("kill the daemon");
+    // Whoever holds threads has to let go of them before they can end.
+    drop(frozen);
+    cluster.b.kill_only();
+    let took = start.elapsed();
+    rescue.join().must("the rescue");
+    assert!(making.join().must("the maker").is_err(), "a file was made without a daemon");
+    assert!(took.as_millis() < u128::from(RESCUE_MS) / 2, "the daemon took {took:?} to end");
+}
