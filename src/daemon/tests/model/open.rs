@@ -277,7 +277,11 @@ impl Model {
             Of::Draft(id) => {
                 let member = self.drafts[id].members.contains(&program);
                 // For reading it waits as for a name, and may wait in vain (semantics, "What is not promised").
-                (!flags.write && !member) || (flags.truncate && !self.is_open(*id))
+                let begins = flags.truncate && !member;
+                // One that begins a version of its own there cannot be mapped: ETXTBSY, as below.
+                (!flags.write && !member)
+                    || (flags.truncate && !self.is_open(*id))
+                    || (begins && flags.read)
             }
             // ETXTBSY where the file is passed through (semantics, "What is not promised").
             Of::Version { .. } => flags.write && flags.read,
