@@ -189,7 +189,7 @@ impl Filesystem {
                 .filter(|(parent, _)| state.names.inode(*parent).is_some())
                 .collect()
         };
-        self.invalidate(spots);
+        self.doubt(spots);
     }
 
     /// Reports whether the kernel must not remember names.
@@ -202,12 +202,20 @@ impl Filesystem {
         self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_all())
     }
 
-    /// Makes the kernel doubt these names before the caller is answered; on a kernel that cannot, soon after.
-    /// Call it with no lock held.
+    /// Makes the kernel look these names up again, before the caller is answered. Call it with no lock held.
+    ///
+    /// A kernel with epochs doubts all names then. That takes no lock of its own. To take one name back it
+    /// locks the directory, and a daemon that is killed while a thread of it waits there does not end: what holds the
+    /// directory may be waiting for the daemon. Only a kernel without epochs is told so, by a thread of its own.
     pub(super) fn doubt(&self, spots: impl IntoIterator<Item = Spot>) {
         let mut spots = spots.into_iter().peekable();
-        if spots.peek().is_some() && !self.expire_names() {
-            self.invalidate(spots);
+        if spots.peek().is_none() || self.expire_names() {
+            return;
+        }
+        if let Some(kernel) = self.0.kernel.lock().as_ref() {
+            for (parent, name) in spots {
+                kernel.inval_entry(parent, OsStr::from_bytes(&name));
+            }
         }
     }
 
@@ -219,16 +227,6 @@ impl Filesystem {
         if applied > *told {
             self.expire_names();
             *told = applied;
-        }
-    }
-
-    /// Makes the kernel ask again for names. Call it with no lock held.
-    pub(super) fn invalidate(&self, spots: impl IntoIterator<Item = Spot>) {
-        let guard = self.0.kernel.lock();
-        if let Some(kernel) = guard.as_ref() {
-            for (parent, name) in spots {
-                kernel.inval_entry(parent, OsStr::from_bytes(&name));
-            }
         }
     }
 

@@ -363,12 +363,9 @@ impl Filesystem {
         let replaces = old.and_then(|old| state.names.inode(old)).is_some_and(|i| i.lookups > 0);
         let further = bind_all(state, ino, &spot, &names, &entry);
         drop(guard);
-        if replaces {
-            // Somebody may have looked it up before the new version was begun.
-            self.invalidate([spot.clone()]);
-        }
-        if unknown || reappears || !further.is_empty() {
-            // The kernel was never led to this inode by these names, so it must look before the close returns.
+        if replaces || unknown || reappears || !further.is_empty() {
+            // The kernel was never led to this inode by these names, or it was led to another one before the new
+            // version was begun. It must look before the close returns.
             self.doubt(further.into_iter().chain([spot]));
         }
         Ok(true)

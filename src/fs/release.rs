@@ -204,7 +204,7 @@ impl Filesystem {
             spot
         };
         // An open by what the kernel remembers is led on; only `stat` may show what the writer does meanwhile.
-        self.invalidate(spot);
+        self.doubt(spot);
     }
 
     /// Makes a copy of the published bytes a blob.
