@@ -195,6 +195,7 @@ impl Filesystem {
         let written = self.write_keeping(turn, ops).map_err(|error| too_large(&error))?;
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
+        let before = self.stamps_before(from, to, &moved);
         let stamps = written.apply();
         match how {
             Move::Nothing => {}
@@ -218,9 +219,21 @@ impl Filesystem {
                 state.locks.exchange(&from.spot, &to.spot);
             }
         }
-        renew_moved(state, moved, puts, &stamps);
+        renew_moved(state, moved, puts, &before, &stamps);
         close_files(guard);
         Ok(())
+    }
+
+    /// Returns, for each path that is put, the stamp of what moves there. Called before anything has moved.
+    fn stamps_before(&self, from: &Side, to: &Side, paths: &[TreePath]) -> Vec<Option<Stamp>> {
+        self.0.rooms.ledger.read(|fold| {
+            let source = |path: &TreePath| {
+                let moved = path.moved(&to.path, &from.path);
+                moved.or_else(|| path.moved(&from.path, &to.path))
+            };
+            let stamp = |path: &TreePath| seen_in(fold, &source(path)?)?.stamp;
+            paths.iter().map(stamp).collect()
+        })
     }
 
     /// Moves live files that have no published version under their old name.
@@ -301,22 +314,27 @@ fn renew_moved(
     state: &mut State,
     paths: Vec<TreePath>,
     puts: Vec<Option<Entry>>,
+    before: &[Option<Stamp>],
     stamps: &[Stamp],
 ) {
-    let mut put: HashMap<TreePath, Published> = HashMap::new();
-    for ((path, entry), stamp) in paths.into_iter().zip(puts).zip(stamps) {
+    let mut put: HashMap<TreePath, (Option<Stamp>, Published)> = HashMap::new();
+    for (((path, entry), before), stamp) in paths.into_iter().zip(puts).zip(before).zip(stamps) {
         if let Some(entry) = entry {
-            put.insert(path, Published { entry, stamp: Some(*stamp), changed_ms: stamp.ms });
+            let published = Published { entry, stamp: Some(*stamp), changed_ms: stamp.ms };
+            put.insert(path, (*before, published));
         }
     }
-    for (path, published) in put {
+    for (path, (before, published)) in put {
         let Some(spot) = state.names.spot_of(&path) else { continue };
         for id in state.names.lives(&spot).to_vec() {
             if let Some(live) = state.lives.get_mut(id) {
-                if live.began.is_some() {
+                // One that was begun from an older version than the one that moves, perhaps of another user, stays so.
+                if before.is_some() && live.began == before {
                     live.began = published.stamp;
                 }
-                live.base = published.stamp;
+                if before.is_some() && live.base == before {
+                    live.base = published.stamp;
+                }
             }
         }
         if let Some(ino) = state.names.bound(&spot) {

@@ -358,3 +358,47 @@ fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 in_both_modes!(p14_isolation_by_rights_that_are_taken_away);
+
+/// B has its file open for writing, A's arrives under the name, and B moves that to another name. B's close must not
+/// replace it there.
+fn p14_isolation_of_files_that_are_moved_under_an_open_one(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_files_that_are_moved_under_an_open_one")
+    else {
+        return;
+    };
+    let at = |name: &str| format!("open/{name}");
+    let mut faults = Vec::new();
+    for (k, directory) in [false, true].into_iter().enumerate() {
+        let (old, new) = if directory {
+            world.root.mkdir_with(&world.cluster.b.at(at("dir")), 0o777).must("mkdir");
+            (at("dir/n"), at("moved/n"))
+        } else {
+            (at("n"), at("m"))
+        };
+        let on_b = world.cluster.b.at(&old);
+        world.b.make(&on_b, 0o666, OWN).must("B's file");
+        let fd = world.b.open(&on_b, OFlags::WRONLY, 0).must("B opens its file");
+        world.cluster.b.drain();
+        let on_a = world.cluster.a.at(&old);
+        eventually(10_000, "B's file arrives", || {
+            world.root.stat(&on_a).map_err(|errno| errno.to_string())
+        });
+        let temporary = world.cluster.a.at(at("secret"));
+        world.a.make(&temporary, 0o600, SECRET).must("A's file");
+        world.a.rename(&temporary, &on_a).must("A replaces B's file");
+        world.cluster.a.drain();
+        eventually(10_000, "A's file arrives", || match world.root.stat(&on_b) {
+            Ok(stat) if stat.uid == A.uid => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        let before = Entry::of(&mut world.root, &on_b);
+        let from = if directory { world.cluster.b.at(at("dir")) } else { on_b };
+        let to = if directory { world.cluster.b.at(at("moved")) } else { world.cluster.b.at(&new) };
+        world.b.rename(&from, &to).must("B moves what the name has");
+        world.b.pwrite(fd, 0, b"INTRUDER").must("B writes to its own file");
+        world.b.close(fd).must("B closes it");
+        world.check_both(&[(new, before)], &mut faults);
+        assert!(faults.is_empty(), "turn {k}: {}", faults.join("\n"));
+    }
+}
+in_both_modes!(p14_isolation_of_files_that_are_moved_under_an_open_one);
