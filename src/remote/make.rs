@@ -66,7 +66,10 @@ impl Remote {
             let new = before.is_none();
             let mut bytes = match before {
                 Some(bytes) => bytes,
-                None => self.make_format(Lane::Background).await?,
+                None => {
+                    self.look_around(Lane::Background).await;
+                    self.make_format(Lane::Background).await?
+                }
             };
             let said = format::check(&bytes, &self.inner.url)?;
             let wanted = |store: &&StoreId| **store != said.store && !said.replaces.contains(store);
@@ -91,6 +94,8 @@ impl Remote {
         let _one = self.inner.checking.lock().await;
         self.open_dir(true).await?;
         let Some(bytes) = self.read_format(Lane::Background).await? else {
+            // It is asked for by name, whatever lies there; foreign objects are said.
+            self.look_around(Lane::Background).await;
             self.make_format(Lane::Background).await?;
             return Ok(Declaration::Made);
         };

@@ -46,6 +46,22 @@ impl<'a> Turn<'a> {
         if let Some(stamps) = standing {
             return Ok(Written { turn: self, record: None, stamps, hold: None });
         }
+        let changes = self.stamped(ops);
+        let meta = Weight::of(&changes).meta;
+        if changes.len() > RECORD_CHANGES_MAX || meta > RECORD_META_BYTES_MAX {
+            let op = format!("publish {} changes of {meta} bytes at once", changes.len());
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        self.ledger.check_bounds(&self.order, &changes)?;
+        self.ledger.check_own(&self.order, &changes)?;
+        let seq = self.ledger.0.journal.append(&changes)?;
+        let stamps = changes.iter().map(|change| change.stamp).collect();
+        Ok(Written { turn: self, record: Some((seq, changes)), stamps, hold: None })
+    }
+
+    /// Gives each change its stamp. The namespace is let go before anything else looks at it: another read of this thread
+    /// would wait for a writer that waits for this one.
+    fn stamped(&self, ops: Vec<(TreePath, Op)>) -> Vec<Change> {
         let now_ms = self.ledger.now_ms();
         let stamps = &self.ledger.0.stamps;
         let fold = self.ledger.0.fold.read();
@@ -64,17 +80,7 @@ impl<'a> Turn<'a> {
             };
             Change { path, stamp, op }
         };
-        let changes: Vec<Change> = ops.into_iter().map(stamped).collect();
-        let meta = Weight::of(&changes).meta;
-        if changes.len() > RECORD_CHANGES_MAX || meta > RECORD_META_BYTES_MAX {
-            let op = format!("publish {} changes of {meta} bytes at once", changes.len());
-            return Err(Error::new(Kind::Invalid, op));
-        }
-        self.ledger.check_bounds(&self.order, &changes)?;
-        self.ledger.check_own(&self.order, &changes)?;
-        let seq = self.ledger.0.journal.append(&changes)?;
-        let stamps = changes.iter().map(|change| change.stamp).collect();
-        Ok(Written { turn: self, record: Some((seq, changes)), stamps, hold: None })
+        ops.into_iter().map(stamped).collect()
     }
 }
 

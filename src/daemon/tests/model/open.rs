@@ -236,22 +236,20 @@ impl Model {
             }
             Call::Unlink { path } => self.linked_drafts_below(path),
             Call::Rename { from, to } => {
-                self.linked_drafts_below(from)
-                    || self.linked_drafts_below(to)
-                    || self.is_overtaken(from)
+                self.linked_drafts_below(from) || self.linked_drafts_below(to)
             }
+            Call::Stat { path } => self.is_written_aside(path),
             _ => false,
         }
     }
 
-    /// Reports whether something is being written under a path whose name has got another version meanwhile. A rename
-    /// of that name lets the writer replace the other version whatever its mode: a known fault (P14).
-    fn is_overtaken(&self, path: &str) -> bool {
-        self.drafts.values().any(|draft| {
-            let below = |name: &&String| *name == path || super::is_below(name, path);
-            let there = draft.name.as_ref().filter(below).and_then(|name| self.published(name));
-            there.is_some_and(|thing| draft.base != Some(thing.put))
-        })
+    /// Reports whether something at a path is written through a handle that stands aside: the size by the name may then
+    /// be that of a moment ago (semantics, "What is not promised").
+    fn is_written_aside(&self, path: &str) -> bool {
+        let beside = |id: usize| {
+            self.files.values().any(|file| file.aside && file.write && file.of == Of::Draft(id))
+        };
+        self.drafts_at(path).any(|(id, _)| beside(id))
     }
 
     /// Reports whether a file that was closed has a descriptor or a mapping left.
