@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle, Ino, Reply};
 
@@ -21,6 +22,9 @@ use crate::sync::Ledger;
 const DOTS: u64 = 2;
 /// Names that are read from the namespace at a time.
 const READ_AT_ONCE: usize = 1024;
+/// How long the kernel may take what a listing brings for granted. It counts the names as learned when it reads the
+/// answer, so one that was taken back in between stays known as it was.
+const LISTED_TTL_MAX: Duration = Duration::from_secs(1);
 /// Names that are told at a time, with their attributes: a lookup waits no longer than that.
 const TOLD_AT_ONCE: usize = 64;
 
@@ -125,8 +129,9 @@ impl Filesystem {
                     // Gone since the listing began.
                     continue;
                 };
-                found.entry_ttl = found.entry_ttl.min(self.brief_ttl());
-                found.attr_ttl = found.attr_ttl.min(self.brief_ttl());
+                let limit = self.brief_ttl().min(LISTED_TTL_MAX);
+                found.entry_ttl = found.entry_ttl.min(limit);
+                found.attr_ttl = found.attr_ttl.min(limit);
                 (entry.ino, entry.file_type) = (found.attr.ino, found.attr.file_type);
                 entry.found = Some(found);
             }
