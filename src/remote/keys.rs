@@ -22,9 +22,6 @@ pub const CHECKPOINTS: &str = "checkpoints";
 /// Where nodes write to learn the store's time; nothing there is ever read by another node.
 pub const PROBES: &str = "probes";
 
-/// What lies directly below the prefix.
-const OURS: [&str; 6] = [FORMAT, LOG, PACKS, BLOBS, CHECKPOINTS, PROBES];
-
 const COMMIT_END: &str = ".commit";
 const PACK_END: &str = ".pack";
 const CHECKPOINT_END: &str = ".ckpt";
@@ -79,17 +76,6 @@ impl Keys {
     /// Returns the prefix of all keys.
     pub(super) fn prefix(&self) -> &Path {
         &self.prefix
-    }
-
-    /// Reports whether a key lies where only we write.
-    pub(super) fn is_ours(&self, key: &Path) -> bool {
-        let first = key.prefix_match(&self.prefix).and_then(|mut parts| parts.next());
-        first.is_some_and(|part| OURS.contains(&part.as_ref()))
-    }
-
-    /// Reports whether a key is that of a probe, which says nothing of a store.
-    pub(super) fn is_probe(&self, key: &Path) -> bool {
-        key.prefix_matches(&self.prefix.clone().join(PROBES))
     }
 
     /// Returns the folders in which only we write.
@@ -166,18 +152,6 @@ mod tests {
             assert_eq!(commit_stamp(bad), None, "{bad}");
             assert!(Keys::new("").commit(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn what_others_keep_is_told_apart() {
-        let keys = Keys::new("a/b");
-        for ours in ["a/b/hearthfs.json", "a/b/log/x", "a/b/blobs/ab/x"] {
-            assert!(keys.is_ours(&Path::from(ours)), "{ours}");
-        }
-        for other in ["a/b", "a/bc/log/x", "log/x", "a/b/logs/x", "a/b/readme.txt"] {
-            assert!(!keys.is_ours(&Path::from(other)), "{other}");
-        }
-        assert!(Keys::new("").is_ours(&Path::from("packs/x")));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::identity::StoreId;
 use super::keys;
 use super::meter::Verb;
 use super::store::Remote;
+use super::survey::What;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::Stamp;
@@ -244,10 +245,10 @@ impl Remote {
             let (mut remains, mut foreign) = (Remains::Nothing, None);
             while let Some(meta) = stream.next().await {
                 let key = meta?.location;
-                if !self.inner.keys.is_ours(&key) {
-                    foreign.get_or_insert(key);
-                } else if !self.inner.keys.is_probe(&key) {
-                    remains = Remains::Store;
+                match What::at(&key, prefix) {
+                    What::Foreign => drop(foreign.get_or_insert(key)),
+                    What::Probe => {}
+                    _ => remains = Remains::Store,
                 }
             }
             Ok((remains, foreign))

@@ -59,6 +59,14 @@ pub enum What {
 }
 
 impl What {
+    /// Tells what a key is in the store of a prefix.
+    pub(super) fn at(key: &Path, prefix: &Path) -> Self {
+        key.prefix_match(prefix).map_or(Self::Foreign, |parts| {
+            let parts: Vec<_> = parts.collect();
+            Self::of(parts.iter().map(AsRef::as_ref))
+        })
+    }
+
     /// Tells what a key below the prefix is. Only the spelling that we write is ours.
     fn of<'a>(parts: impl Iterator<Item = &'a str>) -> Self {
         let parts: Vec<&str> = parts.take(4).collect();
@@ -96,11 +104,7 @@ pub struct Object {
 
 impl Object {
     fn of(meta: ObjectMeta, prefix: &Path) -> Self {
-        let below = meta.location.prefix_match(prefix);
-        let what = below.map_or(What::Foreign, |parts| {
-            let parts: Vec<_> = parts.collect();
-            What::of(parts.iter().map(AsRef::as_ref))
-        });
+        let what = What::at(&meta.location, prefix);
         let stored_ms = stored_ms(&meta);
         Self { what, size: meta.size, stored_ms, key: meta.location }
     }
@@ -425,6 +429,11 @@ mod tests {
     #[test]
     fn only_what_we_write_is_ours() {
         let what = |key: &str| What::of(key.split('/'));
+        let probe = Path::from("a/b/probes/00000000000000ab");
+        assert_eq!(What::at(&probe, &Path::from("a/b")), What::Probe);
+        for elsewhere in ["a", "a/bc", "b"] {
+            assert_eq!(What::at(&probe, &Path::from(elsewhere)), What::Foreign, "{elsewhere}");
+        }
         let stamp = Stamp { ms: 0xabc, counter: 2, node: NodeId(3) };
         let name = stamp.sortable();
         let digest = Digest::of(b"x");
