@@ -155,7 +155,9 @@ impl Caller {
         } else {
             match trouble.reach() {
                 Reach::Store => ticket.unanswered(&format!("{}: {trouble}", call.op)),
-                Reach::Request => ticket.refused(&format!("{}: {trouble}", call.op)),
+                Reach::Request => {
+                    ticket.refused(&format!("{}: {trouble}", call.op), trouble.is_answered());
+                }
                 Reach::Nothing => ticket.answered(),
             }
         }

@@ -249,7 +249,11 @@ impl Remote {
             return Err(Error::new(Kind::NotFound, op));
         }
         if self.look_around(lane).await == Remains::Store {
-            // Whoever makes another here has all nodes that know this one stay away.
+            // Another node may have made the store, and used it, between the two looks.
+            if let Some(bytes) = self.read_format(lane).await? {
+                return self.take_format(&bytes);
+            }
+            // Another identity would keep all nodes away that know this store.
             let op = format!(
                 "{url} holds objects of a store and no {format}, which somebody has deleted: a node that knows the store puts it \
                  back; if there is none, `hearthfs init {url}` makes it anew"

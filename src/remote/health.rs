@@ -165,8 +165,8 @@ impl Gate {
     }
 
     /// Notes that a request failed in a way that says something of what it asked for. Where nothing at all is had
-    /// for a whole deadline, or never was, it is the store.
-    fn refused(&self, started: Option<(Duration, u64)>, why: &str) {
+    /// for a whole deadline, or never was, it is the store; programs are kept away from one that does not even answer.
+    fn refused(&self, started: Option<(Duration, u64)>, why: &str, answered: bool) {
         let mut state = self.state.lock();
         let now = self.clock.mono();
         if started.is_some_and(|(_, good)| good != state.good) {
@@ -176,7 +176,7 @@ impl Gate {
         let since = *state.bad_since.get_or_insert(began);
         let never = state.good == 0;
         if never || now.saturating_sub(since) >= self.patience {
-            self.note_down(state, never, why);
+            self.note_down(state, never || !answered, why);
         }
     }
 
@@ -234,9 +234,10 @@ impl Ticket {
     }
 
     /// Ends the request with an answer that is of no use to it.
-    pub(super) fn refused(mut self, why: &str) {
+    /// `answered`: the store said so itself.
+    pub(super) fn refused(mut self, why: &str, answered: bool) {
         self.open = false;
-        self.gate.refused(self.started, why);
+        self.gate.refused(self.started, why, answered);
         self.end_probe();
     }
 
@@ -292,7 +293,7 @@ mod tests {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..100 {
-            begun(&gate).refused("503");
+            begun(&gate).refused("503", true);
             clock.advance(Duration::from_secs(1));
             begun(&gate).answered();
         }
@@ -308,14 +309,14 @@ mod tests {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..5 {
-            begun(&gate).refused("503");
+            begun(&gate).refused("503", true);
             assert_eq!(gate.health(), Health::Up);
             clock.advance(Duration::from_secs(1));
         }
-        begun(&gate).refused("503");
+        begun(&gate).refused("503", true);
         assert_ne!(gate.health(), Health::Up);
         let (one, other) = (begun(&gate), begun(&gate));
-        one.refused("503");
+        one.refused("503", true);
         other.answered();
         assert_eq!(gate.health(), Health::Up);
     }

@@ -247,7 +247,8 @@ impl Remote {
                 let key = meta?.location;
                 match What::at(&key, prefix) {
                     What::Foreign => drop(foreign.get_or_insert(key)),
-                    What::Probe => {}
+                    // The format object has come since it was looked for.
+                    What::Probe | What::Format => {}
                     _ => remains = Remains::Store,
                 }
             }

@@ -108,6 +108,8 @@ pub(super) struct Trouble {
     cause: Cause,
     /// Nothing came back: there is nobody, or nobody who answers.
     silent: bool,
+    /// The store said so itself.
+    answered: bool,
     text: String,
 }
 
@@ -125,6 +127,11 @@ impl Trouble {
         }
     }
 
+    /// Reports whether the store said so itself, rather than a line that broke.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered
+    }
+
     /// Returns what an error of a request is due to.
     pub(super) fn cause_of(error: &Error) -> Cause {
         let trouble = error.source().and_then(|source| source.downcast_ref::<Self>());
@@ -137,7 +144,7 @@ impl Trouble {
     }
 
     fn plain(kind: Kind, text: String) -> Self {
-        Self { kind, cause: Cause::Other, silent: false, text }
+        Self { kind, cause: Cause::Other, silent: false, answered: false, text }
     }
 
     pub(super) fn timed_out(text: String) -> Self {
@@ -184,7 +191,7 @@ impl Trouble {
             (None, _) => said.clone(),
         };
         let silent = status.is_none() && is_silent(error);
-        Self { kind, cause, silent, text: clipped(text.trim()) }
+        Self { kind, cause, silent, answered: status.is_some(), text: clipped(text.trim()) }
     }
 
     pub(super) fn into_error(self, op: impl Into<String>) -> Error {
