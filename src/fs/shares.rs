@@ -1,7 +1,7 @@
 //! Limits that no user can use up alone.
 //!
-//! Owns the counts of one thing that the daemon holds for its callers, of all and of each user. Must never let one
-//! user take the last quarter: an unprivileged user must not be able to keep the others from working (P14).
+//! Owns the counts of one thing that the daemon holds for its callers, of all and of each user. Must never let a user
+//! other than root take the last quarter: an unprivileged user must not be able to keep the others from working (P14).
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Allows `max` to all, and three quarters of that to one user.
+    /// Allows `max` to all, and three quarters of that to one user other than root.
     pub(super) fn new(max: u64) -> Self {
         Self { max, all: 0, of_user: HashMap::new() }
     }
@@ -23,7 +23,7 @@ impl Shares {
     #[must_use]
     pub(super) fn take(&mut self, user: u32, count: u64) -> bool {
         let has = self.of_user.get(&user).copied().unwrap_or(0);
-        let allowed = self.all + count <= self.max && has + count <= self.max / 4 * 3;
+        let allowed = self.all + count <= self.max && has + count <= self.max_of(user);
         if allowed && count > 0 {
             self.all += count;
             self.of_user.insert(user, has + count);
@@ -31,10 +31,14 @@ impl Shares {
         allowed
     }
 
+    fn max_of(&self, user: u32) -> u64 {
+        if user == 0 { self.max } else { self.max / 4 * 3 }
+    }
+
     /// Reports whether a user may have one more.
     pub(super) fn has_room(&self, user: u32) -> bool {
         let has = self.of_user.get(&user).copied().unwrap_or(0);
-        self.all < self.max && has < self.max / 4 * 3
+        self.all < self.max && has < self.max_of(user)
     }
 
     /// Counts `count` more for a user, beyond the limits too: for what was allowed before it was made.
@@ -78,6 +82,12 @@ mod tests {
             shares.give_back(user, count);
         }
         assert!(shares.is_empty());
+    }
+
+    #[test]
+    fn root_may_have_all() {
+        let mut shares = Shares::new(8);
+        assert!(shares.take(0, 8) && !shares.has_room(0) && !shares.take(1, 1));
     }
 
     #[test]
