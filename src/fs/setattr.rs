@@ -139,19 +139,20 @@ impl Filesystem {
         let base = self.base_of(state, ino, wish, plan)?;
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let own = match &inode.node {
-            Node::Entry(published) => Some(published.stamp),
+            Node::Entry(published) => Some(published),
             // It was closed, and not written since.
             Node::Live(id) => state
                 .lives
                 .get(*id)
-                .and_then(|live| live.same_as.as_ref().filter(|_| !live.wrote()))
-                .map(|published| published.stamp),
+                .and_then(|live| live.same_as.as_ref().filter(|_| !live.wrote())),
             _ => None,
         };
         let (Some(spot), Some(published)) = (&base.spot, &base.published) else {
             return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         };
-        if own != Some(published.stamp) || state.has_successor(spot) {
+        // Names of one file have a stamp each.
+        let is_it = own.is_some_and(|own| own.is(&published.entry, published.stamp));
+        if !is_it || state.has_successor(spot) {
             return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         }
         // Others write it: it is cut with what they write.
