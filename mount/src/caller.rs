@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::process;
+use crate::watched::Watched;
 
 /// Task flag: a signal is killing it.
 const PF_SIGNALED: u64 = 0x400;
@@ -105,6 +106,14 @@ impl Tasks {
 }
 
 impl Tasks {
+    /// Begins to watch the process of a caller; call it before the caller is answered. `None` where it cannot be.
+    pub fn watch(&self, process: u32) -> Option<Watched> {
+        if process == 0 || self.refusal.is_some() {
+            return None;
+        }
+        Watched::start(process).ok()
+    }
+
     /// Tells whether a calling task has a signal to handle, so that its call has to end with `EINTR`.
     /// `false` for one that cannot be seen.
     pub fn is_interrupted(&self, thread: u32) -> bool {
@@ -167,6 +176,16 @@ fn has_no_memory(thread: u32) -> bool {
         File::open(format!("/proc/{thread}/statm")).and_then(|mut file| file.read(&mut sizes));
     // The first number is the size of all memory.
     read.is_ok_and(|count| count >= 2 && sizes.starts_with(b"0 "))
+}
+
+/// Returns the exit code of a task that has ended and was not waited for; `None` where it is not shown.
+pub(crate) fn exit_code_of(task: u32) -> Option<i64> {
+    if !has_no_memory(task) {
+        return None;
+    }
+    let code = Stat::read(task).ok()?.exit_code;
+    // Where the kernel does not show it, it reads 0, as that of a process that has done well.
+    (code != 0 || may_inspect(task)).then_some(code)
 }
 
 /// Tells whether the kernel shows us all about a task (fields of `stat` read 0 otherwise).

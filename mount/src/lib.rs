@@ -19,6 +19,7 @@ mod signal;
 mod topmost;
 mod turn;
 mod vfs;
+mod watched;
 
 pub use backing::Backing;
 pub use caller::Tasks;
@@ -27,3 +28,4 @@ pub use session::{MountOptions, Session};
 pub use signal::die_of;
 pub use topmost::{clear_stale, is_stale};
 pub use vfs::*;
+pub use watched::{End, Watched};

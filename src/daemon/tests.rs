@@ -9,6 +9,7 @@ mod model;
 mod node;
 mod programs;
 mod random;
+mod units;
 mod users;
 mod world;
 mod writers;

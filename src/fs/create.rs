@@ -10,11 +10,12 @@ use super::begin::{Base, On};
 use super::filesystem::Filesystem;
 use super::inode::Spot;
 use super::live::Mark;
-use super::lookup::Lead;
+use super::lookup::{Lead, is_hidden};
 use super::open::{DECIDE_TRIES_MAX, Wish};
 use super::retry::Try;
 use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
+use super::units::Purpose;
 use crate::digest::Digest;
 use crate::local::StagedPath;
 use crate::name::check_name;
@@ -37,7 +38,13 @@ impl Filesystem {
         if self.0.rules.read_only {
             return Err(Errno::EROFS).into();
         }
-        let spot: Spot = (parent, name.into());
+        if is_hidden(parent, name) {
+            return Err(Errno::EPERM).into();
+        }
+        let spot = match self.routed(caller, (parent, name.into()), Purpose::Make) {
+            Ok(spot) => spot,
+            Err(errno) => return Err(errno).into(),
+        };
         let who = self.0.callers.who(caller);
         let now = self.0.rooms.clock.mono();
         let ended = self.0.state.lock().retries.end_at(caller, &spot, now);
@@ -188,6 +195,7 @@ impl Filesystem {
             Err(Errno::EEXIST) => return Err(Errno::ESTALE),
             Err(errno) => return Err(errno),
         };
+        self.changed_in_edition(spot, Some(&wish.caller));
         let flags = OpenFlags { exclusive: false, ..wish.flags };
         match self.open_file_as(ino, &Wish { flags, tried: Try::First, ..*wish }) {
             Answer::Now(opened) => self.tell_opened(Lead::lasting(ino), spot, opened?),

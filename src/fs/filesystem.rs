@@ -118,6 +118,9 @@ impl Filesystem {
             begun: Notify::new(),
             closing: AtomicBool::new(false),
         }));
+        if let Err(error) = fs.clear_editions() {
+            tracing::warn!(error = error.chain(), "drafts of the last run could not be removed");
+        }
         let weak = Arc::downgrade(&fs.0);
         fs.0.rooms.ledger.subscribe(Box::new(move |paths: &[TreePath]| {
             if let Some(inner) = weak.upgrade() {
@@ -285,6 +288,10 @@ impl Filesystem {
             }
             self.keep_lingering(now).await;
             self.give_up_retries(now);
+            if !self.0.state.lock().editions.is_empty() {
+                let this = self.clone();
+                crate::task::blocking(move || this.tend_editions(now)).await;
+            }
         }
     }
 
@@ -293,7 +300,8 @@ impl Filesystem {
         loop {
             {
                 let state = self.0.state.lock();
-                if state.lives.len() > 0 || !state.retries.is_empty() {
+                let waits = !state.retries.is_empty() || !state.editions.is_empty();
+                if state.lives.len() > 0 || waits {
                     return state.lives.iter().any(|(_, live)| live.version().is_some());
                 }
             }

@@ -15,7 +15,7 @@ use super::rights::MAY_LIST;
 use super::state::State;
 use super::who::Who;
 use crate::name::TreePath;
-use crate::namespace::{Child, Fold};
+use crate::namespace::{Child, EDITIONS, Fold};
 use crate::sync::Ledger;
 
 /// Entries `.` and `..` come first.
@@ -124,7 +124,11 @@ impl Filesystem {
             if let Some(who) = plus {
                 let spot: Spot = (ino, listed.name.clone());
                 let path = dir.as_ref().and_then(|dir| dir.join(&listed.name).ok());
-                let told = path.map(|path| self.find_and_tell(state, &spot, &path, Some(who)));
+                let told = path.map(|path| {
+                    let spot = self.routed_now(state, who, spot, &path);
+                    let path = state.names.path_of(&spot).unwrap_or(path);
+                    self.find_and_tell(state, &spot, &path, Some(who))
+                });
                 let Some(Ok(Some(mut found))) = told else {
                     // Gone since the listing began.
                     continue;
@@ -157,7 +161,12 @@ impl Filesystem {
             }
             (state.names.directory_path(ino), dir.who)
         };
-        let names = Arc::new(path.map_or(Vec::new(), |path| self.names_in(ino, &path)));
+        let names = path.map_or(Vec::new(), |path| {
+            let mut names = self.names_in(ino, &path);
+            self.merge_editions(who, &path, &mut names);
+            names
+        });
+        let names = Arc::new(names);
         let kept = self.0.state.lock().handles.keep_names(handle, &names);
         if kept { Ok((names, who)) } else { Err(Errno::ENOMEM) }
     }
@@ -172,7 +181,9 @@ impl Filesystem {
                 let part = fold.children_after(path, last.as_deref(), READ_AT_ONCE);
                 let more = part.len() == READ_AT_ONCE;
                 last = part.last().map(|child| child.name.clone());
-                let shown = part.into_iter().filter_map(|child| shown(ledger, fold, path, child));
+                let part = part.into_iter();
+                let part = part.filter(|child| !path.is_root() || &*child.name != EDITIONS);
+                let shown = part.filter_map(|child| shown(ledger, fold, path, child));
                 (shown.collect::<Vec<_>>(), more)
             });
             self.keep_order();
@@ -190,6 +201,31 @@ impl Filesystem {
                 return names;
             }
         }
+    }
+
+    /// Shows a process the members of units that it has an edition of as they are there.
+    fn merge_editions(&self, who: Who, path: &TreePath, names: &mut Vec<Listed>) {
+        let profiles = &self.0.rules.profiles;
+        let editions = self.editions_listed(who, path);
+        if editions.is_empty() {
+            return;
+        }
+        for (unit, private) in editions {
+            names.retain(|listed| {
+                let is_directory = listed.file_type == FileType::Directory;
+                let member =
+                    path.join(&listed.name).is_ok_and(|at| unit.part(profiles, &at).is_some());
+                is_directory || !member
+            });
+            let dir = {
+                let state = self.0.state.lock();
+                state.names.spot_of(&private).and_then(|spot| state.names.bound(&spot))
+            };
+            let Some(dir) = dir else { continue };
+            let members = self.names_in(dir, &private).into_iter();
+            names.extend(members.filter(|listed| listed.file_type != FileType::Directory));
+        }
+        names.sort_by(|one, other| one.name.cmp(&other.name));
     }
 
     /// Takes back lookups that the kernel forgot.

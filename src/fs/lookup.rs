@@ -15,9 +15,10 @@ use super::inode::{LiveId, Node, Published, Spot, number_of};
 use super::live::Live;
 use super::rights::MAY_SEARCH;
 use super::state::State;
+use super::units::Purpose;
 use super::who::Who;
 use crate::name::{TreePath, check_name};
-use crate::namespace::{Entry, Fold, Time};
+use crate::namespace::{EDITIONS, Entry, Fold, Time};
 use crate::stamp::Stamp;
 use crate::sync::Ledger;
 
@@ -110,8 +111,15 @@ impl Filesystem {
         if let Err(error) = check_name(name) {
             return Err(super::errno::of_path(error)).into();
         }
-        let spot: Spot = (parent, name.into());
+        if is_hidden(parent, name) {
+            return Ok(Lookup::Missing { ttl: self.ttl() }).into();
+        }
         self.0.rooms.freshness.note_activity();
+        let real: Spot = (parent, name.into());
+        let spot = match self.routed(caller, real.clone(), Purpose::Find) {
+            Ok(spot) => spot,
+            Err(errno) => return Err(errno).into(),
+        };
         let who = self.who_for(caller, &spot);
         let retries = self.0.state.lock().retries.has(caller.tid);
         let own = |who| self.is_writing(&spot, who);
@@ -128,6 +136,8 @@ impl Filesystem {
             if let Some((id, mut moved)) = lingers {
                 this.settle_or_keep(id, &mut moved).await;
             }
+            // A version may have come meanwhile that the caller does not read.
+            let spot = this.routed(&caller, real, Purpose::Find)?;
             let who = this.who_for(&caller, &spot);
             this.look_up_now(&caller, &spot, who)
         })
@@ -183,7 +193,8 @@ impl Filesystem {
             }
             None => {
                 self.0.rooms.metrics.misses.add(1);
-                Ok(Lookup::Missing { ttl: self.ttl() })
+                let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
+                Ok(Lookup::Missing { ttl })
             }
         }
     }
@@ -341,6 +352,9 @@ impl Filesystem {
     /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
     /// each time.
     fn is_contested(&self, state: &State, spot: &Spot) -> bool {
+        if self.is_divided(state, spot) {
+            return true;
+        }
         let seen = || state.names.path_of(spot).and_then(|path| self.seen(&path));
         let private = state.names.lives(spot).iter();
         match private.filter(|id| state.is_unpublished(**id, spot)).count() {
@@ -373,6 +387,11 @@ impl Filesystem {
         let unaged_for = self.0.rooms.ledger.age().limit().map(|limit| limit / UNAGED_PART);
         fresh_for.min(TTL_MAX).min(unaged_for.unwrap_or(TTL_MAX))
     }
+}
+
+/// Reports whether a name is one that programs cannot see.
+pub(super) fn is_hidden(parent: Ino, name: &[u8]) -> bool {
+    parent == Ino::ROOT && name == EDITIONS
 }
 
 /// Returns what goes into the number of a published entry beside its path.

@@ -10,9 +10,10 @@ use super::attrs::special_type;
 use super::filesystem::Filesystem;
 use super::handles::{FORMAT_FILE, FORMAT_MASK};
 use super::inode::{Node, Published, Spot};
-use super::lookup::{Lead, Seen, entry_inode};
+use super::lookup::{Lead, Seen, entry_inode, is_hidden};
 use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
+use super::units::Purpose;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::name::{TreePath, check_name};
@@ -29,6 +30,9 @@ impl Filesystem {
     /// Checks a name and the right to change anything.
     pub(super) fn spot(&self, parent: Ino, name: &OsStr) -> Reply<Spot> {
         check_name(name.as_bytes()).map_err(super::errno::of_path)?;
+        if is_hidden(parent, name.as_bytes()) {
+            return Err(Errno::EPERM);
+        }
         if self.0.rules.read_only {
             return Err(Errno::EROFS);
         }
@@ -125,14 +129,16 @@ impl Filesystem {
         mode: u32,
         rdev: u32,
     ) -> Reply<Found> {
-        let spot = self.spot(parent, name)?;
+        let spot = self.routed(caller, self.spot(parent, name)?, Purpose::Make)?;
         let attrs = self.attrs_for_new(parent, caller, mode)?;
         let kind = match mode & FORMAT_MASK {
             0 | FORMAT_FILE => Kind::File { digest: Digest::empty(), size: 0 },
             format if special_type(format).is_some() => Kind::Special { format, rdev },
             _ => return Err(Errno::EINVAL),
         };
-        self.make_entry(&spot, Entry { kind, attrs, link: None })
+        let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
+        self.changed_in_edition(&spot, Some(caller));
+        Ok(made)
     }
 
     pub(super) fn make_directory(
@@ -162,10 +168,12 @@ impl Filesystem {
         if target.len() > TARGET_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let spot = self.spot(parent, name)?;
+        let spot = self.routed(caller, self.spot(parent, name)?, Purpose::Make)?;
         let attrs = self.attrs_for_new(parent, caller, 0o777)?;
         let kind = Kind::Symlink { target: target.into() };
-        self.make_entry(&spot, Entry { kind, attrs, link: None })
+        let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
+        self.changed_in_edition(&spot, Some(caller));
+        Ok(made)
     }
 
     pub(super) fn read_link(&self, ino: Ino) -> Reply<Vec<u8>> {
@@ -187,7 +195,14 @@ impl Filesystem {
         parent: Ino,
         name: &OsStr,
     ) -> Answer<Found> {
-        self.spot(parent, name).and_then(|spot| self.link_at(caller, ino, &spot)).into()
+        let spot = self.spot(parent, name);
+        let spot = spot.and_then(|spot| self.routed(caller, spot, Purpose::Make));
+        let linked = spot.and_then(|spot| {
+            let found = self.link_at(caller, ino, &spot)?;
+            self.changed_in_edition(&spot, Some(caller));
+            Ok(found)
+        });
+        linked.into()
     }
 
     /// Makes a further name for a published file.

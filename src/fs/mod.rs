@@ -36,6 +36,7 @@ mod rights;
 mod setattr;
 mod shares;
 mod state;
+mod units;
 mod vfs;
 mod who;
 mod xattrs;

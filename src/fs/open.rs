@@ -109,6 +109,9 @@ impl Filesystem {
         if !room {
             return Err(Errno::ENFILE).into();
         }
+        if let Err(errno) = self.open_in_edition(ino, &wish) {
+            return Err(errno).into();
+        }
         match self.open_file_as(ino, &wish) {
             Answer::Now(reply) => self.told(ino, &wish, reply).into(),
             Answer::Later(work) => {

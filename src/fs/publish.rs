@@ -233,7 +233,7 @@ impl Filesystem {
         else {
             return Ok(());
         };
-        let _one_at_a_time = lock.lock();
+        let publishing = lock.lock();
         let (source, synced, size) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
@@ -256,10 +256,15 @@ impl Filesystem {
         }
         let done = self.digest_and_announce(id, caller, held, seen, &source, synced);
         let done = done.map_err(|error| self.give_up_file(id, &error));
-        if let Some(live) = self.0.state.lock().lives.get_mut(id) {
+        let place = self.0.state.lock().lives.get_mut(id).and_then(|live| {
             live.settled();
-        }
+            live.place().cloned()
+        });
         self.0.begun.notify_one();
+        drop(publishing);
+        if let (Ok(()), Some(place)) = (&done, place) {
+            self.changed_in_edition(&place, caller);
+        }
         done
     }
 

@@ -9,6 +9,7 @@ use super::inode::{Node, Spot};
 use super::lookup::Seen;
 use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
+use super::units::Purpose;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
 
@@ -17,7 +18,7 @@ const STICKY: u16 = 0o1000;
 
 impl Filesystem {
     pub(super) fn unlink_name(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Reply<()> {
-        let spot = self.spot(parent, name)?;
+        let spot = self.routed(caller, self.spot(parent, name)?, Purpose::Take)?;
         let turn = self.0.rooms.ledger.begin();
         let (ops, path) = {
             let state = self.0.state.lock();
@@ -112,6 +113,10 @@ impl Filesystem {
 
     pub(super) fn remove_directory(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Reply<()> {
         let spot = self.spot(parent, name)?;
+        let with_editions = self.path_with_editions(&spot);
+        if let Some(path) = &with_editions {
+            self.leave_directory(path)?;
+        }
         let turn = self.0.rooms.ledger.begin();
         let ops = {
             let state = self.0.state.lock();
@@ -130,6 +135,10 @@ impl Filesystem {
         let mut state = self.0.state.lock();
         drop(written.apply());
         state.retire(&spot);
+        drop(state);
+        if let Some(path) = &with_editions {
+            self.end_editions_in(path);
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use super::inode::{Published, Spot};
 use super::lookup::{Seen, seen_in};
 use super::rights::MAY_CHANGE_NAMES;
 use super::state::{State, close_files};
+use super::units::Purpose;
 use crate::error::{Error, Kind};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
@@ -63,6 +64,8 @@ impl Filesystem {
         mode: RenameMode,
     ) -> Reply<()> {
         let (from, to) = (self.spot(from.0, from.1)?, self.spot(to.0, to.1)?);
+        let (from, to) = self.routed_sides(caller, from, to, mode)?;
+        let made = to.clone();
         let turn = self.0.rooms.ledger.begin();
         let (from, to, how, ops) = {
             let state = self.0.state.lock();
@@ -77,7 +80,36 @@ impl Filesystem {
         let divided = stays.then(|| to.spot.clone());
         self.carry_out(turn, &from, &to, &how, ops)?;
         self.doubt(divided);
+        self.changed_in_edition(&made, Some(caller));
         Ok(())
+    }
+
+    /// Returns where the two names of a rename lead its caller.
+    fn routed_sides(
+        &self,
+        caller: &Caller,
+        from: Spot,
+        to: Spot,
+        mode: RenameMode,
+    ) -> Reply<(Spot, Spot)> {
+        let path = self.0.state.lock().names.path_of(&from);
+        if path.is_some_and(|path| self.0.rooms.ledger.read(|fold| fold.is_directory(&path))) {
+            // All of it moves as it is published.
+            if let Some(path) = self.path_with_editions(&from) {
+                self.move_directory(&path);
+            }
+            if let Some(path) = self.path_with_editions(&to) {
+                self.leave_directory(&path)?;
+            }
+            return Ok((from, to));
+        }
+        let there = to.clone();
+        let take = if mode == RenameMode::Exchange { Purpose::Make } else { Purpose::Take };
+        let to = self.routed(caller, to, Purpose::Make)?;
+        let from = self.routed(caller, from, take)?;
+        // The kernel takes what it knows of the old name for the new one, and this leads only its writer here.
+        self.doubt((to != there).then_some(there));
+        Ok((from, to))
     }
 
     fn side(&self, state: &State, spot: Spot) -> Reply<Side> {
@@ -157,6 +189,7 @@ impl Filesystem {
             ops.extend(self.ops_on_further_names(&to.path, &lost.entry));
         }
         ops.extend(self.ops_to_move(&from.path, &to.path)?);
+        puts_prevail(&mut ops);
         directories_last(&mut ops);
         Ok((Move::Replace, ops))
     }
@@ -171,10 +204,7 @@ impl Filesystem {
     fn ops_to_exchange(&self, from: &Side, to: &Side) -> Reply<Vec<(TreePath, Op)>> {
         let mut ops = self.ops_to_move(&from.path, &to.path)?;
         ops.extend(self.ops_to_move(&to.path, &from.path)?);
-        // A path that both sides touch ends as the put says.
-        let puts: HashSet<TreePath> =
-            ops.iter().filter(|(_, op)| matches!(op, Op::Put(_))).map(|(p, _)| p.clone()).collect();
-        ops.retain(|(path, op)| matches!(op, Op::Put(_)) || !puts.contains(path));
+        puts_prevail(&mut ops);
         directories_last(&mut ops);
         Ok(ops)
     }
@@ -297,6 +327,14 @@ impl Filesystem {
         }
         Ok(ops)
     }
+}
+
+/// Leaves out what a put of the same path takes the place of: a path that both sides touch ends as the put says.
+fn puts_prevail(ops: &mut Vec<(TreePath, Op)>) {
+    let is_put = |op: &Op| matches!(op, Op::Put(_));
+    let puts: HashSet<TreePath> =
+        ops.iter().filter(|(_, op)| is_put(op)).map(|(path, _)| path.clone()).collect();
+    ops.retain(|(path, op)| is_put(op) || !puts.contains(path));
 }
 
 /// Puts directories after what moves into them and out of them, the deepest first. A directory that moves keeps its

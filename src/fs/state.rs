@@ -17,6 +17,7 @@ use super::locks::Locks;
 use super::lookup::Seen;
 use super::names::Names;
 use super::retry::{Retries, Retry};
+use super::units::Editions;
 use super::who::Who;
 use crate::namespace::Entry;
 use crate::stamp::Stamp;
@@ -29,6 +30,7 @@ pub(super) struct State {
     pub(super) handles: Handles,
     pub(super) locks: Locks,
     pub(super) retries: Retries,
+    pub(super) editions: Editions,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
 }
@@ -42,6 +44,7 @@ impl State {
             handles: Handles::new(descriptors),
             locks: Locks::default(),
             retries: Retries::default(),
+            editions: Editions::default(),
             let_go: Vec::new(),
         }
     }

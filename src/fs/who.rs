@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hearthfs_mount::{Caller, Tasks};
+use hearthfs_mount::{Caller, Tasks, Watched};
 
 /// The identity that decides which unpublished bytes a caller may see.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,6 +34,11 @@ impl Callers {
     /// Reports whether a group is among the supplementary groups of the caller.
     pub(super) fn is_in_group(&self, caller: &Caller, gid: u32) -> bool {
         caller.tid != 0 && self.0.groups_of(caller.tid).contains(&gid)
+    }
+
+    /// Begins to watch the process of a caller that is not answered yet; `None` where it cannot be.
+    pub(super) fn watch(&self, who: Who) -> Option<Watched> {
+        if let Who::Process(process) = who { self.0.watch(process) } else { None }
     }
 
     /// Reports whether the caller is on its way out because of a signal, so that its `close` is the

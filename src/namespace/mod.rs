@@ -6,6 +6,7 @@
 mod age;
 mod change;
 mod commit;
+mod editions;
 mod entry;
 mod fold;
 mod living;
@@ -15,6 +16,7 @@ mod profiles;
 pub use age::Age;
 pub use change::{Change, Op};
 pub use commit::{BlobAt, Commit, Place};
+pub use editions::{EDITIONS, editions, is_edition};
 pub use entry::{
     Attrs, Entry, Kind, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, XATTR_TOTAL_BYTES_MAX,
     Xattrs,

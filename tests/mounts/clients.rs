@@ -28,7 +28,7 @@ fn python() -> Option<PathBuf> {
 }
 
 /// Returns a Python that can import `module`, or reports the skip.
-fn python_with(test: &str, module: &str) -> Option<PathBuf> {
+pub(crate) fn python_with(test: &str, module: &str) -> Option<PathBuf> {
     let Some(python) = python() else {
         skipped(test, "python3 is not installed");
         return None;
@@ -42,7 +42,7 @@ fn python_with(test: &str, module: &str) -> Option<PathBuf> {
     None
 }
 
-fn command(cluster: &Cluster, program: &Path, name: &str, args: &[&str]) -> Command {
+pub(crate) fn command(cluster: &Cluster, program: &Path, name: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     dress(&mut command, cluster.site.path());
     // On some machines this is set, and hides what CPython does to a cache directory.
@@ -86,7 +86,7 @@ fn jax(cluster: &Cluster, python: &Path, node: &Node, dir: &str, args: &[&str]) 
 }
 
 #[track_caller]
-fn json(said: Said) -> Value {
+pub(crate) fn json(said: Said) -> Value {
     let out = said.good();
     let line = out.lines().last().must("a line of JSON");
     serde_json::from_str(line).must(line)

@@ -56,6 +56,7 @@ mod service_systemd;
 mod service_units;
 mod spoilt;
 mod unchanged;
+mod units;
 mod users;
 mod visibility;
 mod writers;

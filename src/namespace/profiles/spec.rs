@@ -170,9 +170,11 @@ impl RuleKind {
     /// Says whether this version of the program acts on it; what it does not act on is treated as ordinary.
     pub fn today(self) -> Today {
         match self {
-            Self::Ordinary | Self::Temporary | Self::NodeLocal | Self::WriteOnce => Today::Whole,
+            Self::Ordinary | Self::Temporary | Self::NodeLocal | Self::WriteOnce | Self::Unit => {
+                Today::Whole
+            }
             Self::Lock => Today::Partly("of one node; not yet of all nodes"),
-            Self::Touched | Self::Unit | Self::Check => Today::Not,
+            Self::Touched | Self::Check => Today::Not,
         }
     }
 }

@@ -77,7 +77,9 @@ fn names_of_numba() {
         ),
         ("x/__pycache__/t.f-2.py311.1.nbc", "marker of x/__pycache__/t.f-2.py311"),
         ("x/__pycache__/t.f-2.py311.nbi", "entry of x/__pycache__/t.f-2.py311"),
-        ("t.f-2.py311.12.nbc", "marker of t.f-2.py311"),
+        // Elsewhere they are files as any other.
+        ("x/t.f-2.py311.nbi", "ordinary"),
+        ("t.f-2.py311.12.nbc", "ordinary"),
         ("numba/d/t.f-2.py311.nbi.tmp.H16", "temporary"),
         ("numba/d/t.f-2.py311.1.nbc.tmp.H16", "temporary"),
         ("numba/d/x1b2c3d4", "ordinary"),
@@ -243,7 +245,14 @@ fn keys_tell_units_apart() {
     assert_eq!(index.dir_bytes as usize, "numba/d".len());
     assert_ne!(index, key("numba/d/m.g-9.py311.nbi"));
     assert_ne!(index, key("numba/e/m.f-1.py311.nbi"));
-    assert_eq!(key("m.f-1.py311.nbi").dir_bytes, 0);
+}
+
+#[test]
+fn a_unit_in_the_root_has_no_directory() {
+    let everywhere = with("[numba]\nalso = [\"**\"]\n").unwrap();
+    let index = path("m.f-1.py311.nbi");
+    let FileKind::Unit(part) = everywhere.classify(&index).kind else { panic!("a unit") };
+    assert_eq!((part.key.dir_bytes, part.key.prefix), (0, &b"m.f-1.py311"[..]));
 }
 
 /// Reads further keys on top of those that come with the program, as the configuration does.

@@ -130,8 +130,9 @@ impl Ledger {
         if register.as_ref().is_some_and(|register| lost_to(register.stamp)) {
             return false;
         }
+        // The members of a unit have one stamp, and go under one.
+        let stamp = *late.anew.entry(old).or_insert(stamp);
         change.stamp = stamp;
-        late.anew.insert(old, stamp);
         // A later change of ours stays what is shown here.
         let shown = register.filter(|register| register.stamp == old);
         if shown.is_some() && stamp < old {

@@ -1,4 +1,5 @@
-//! What belongs to this node alone: temporaries, statistics and locks, as the profiles of clients say.
+//! What belongs to this node alone: temporaries, statistics and locks, as the profiles of clients say, and the
+//! editions of units.
 //!
 //! Such a change is journalled and applied as any other, and is never sent. Owns the table of these paths and of
 //! their contents, of which no other copy exists. Must never let one of these contents be evicted, nor let any of
@@ -15,7 +16,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::Batch;
 use crate::name::TreePath;
-use crate::namespace::{Change, Fold, Op, Time};
+use crate::namespace::{Change, FileKind, Fold, Op, Time, is_edition};
 
 /// The name in the index under which the paths lie.
 pub(super) const OWN: &str = "own";
@@ -107,7 +108,13 @@ impl Ledger {
     /// Reports whether what happens at a path stays on this node. Without a remote all of it does, and nothing
     /// has to be told apart.
     pub(super) fn stays_here(&self, path: &TreePath) -> bool {
-        self.0.remote.is_some() && self.0.profiles.classify(path).kind.stays_here()
+        let kind = || self.0.profiles.classify(path).kind;
+        self.0.remote.is_some() && (is_edition(path) || kind().stays_here())
+    }
+
+    /// Reports whether a path is a member of a unit.
+    pub(super) fn is_member(&self, path: &TreePath) -> bool {
+        matches!(self.0.profiles.classify(path).kind, FileKind::Unit(_))
     }
 
     /// Splits the changes of a record into those that are sent and those that stay here.

@@ -61,26 +61,43 @@ impl<'a> Turn<'a> {
 
     /// Gives each change its stamp. The namespace is let go before anything else looks at it: another read of this thread
     /// would wait for a writer that waits for this one.
+    ///
+    /// All members of units in one record have one stamp. Two versions of a unit then cannot mix on any node: every name
+    /// that both put goes to the same one.
     fn stamped(&self, ops: Vec<(TreePath, Op)>) -> Vec<Change> {
         let now_ms = self.ledger.now_ms();
         let stamps = &self.ledger.0.stamps;
         let fold = self.ledger.0.fold.read();
+        let several = ops.len() > 1;
         let mut high = Stamp::default();
-        let stamped = |(path, op): (TreePath, Op)| {
+        // A stamp behind what this node did at these paths while its clock was far ahead, and has not sent yet.
+        let mut behind = |last: Option<Stamp>| {
             let next = stamps.next(now_ms);
-            // What this node did there while its clock was far ahead, and has not sent yet, comes before.
-            let last = fold.register(&path).map(|register| register.last_stamp());
-            let stamp = match last.filter(|last| *last > next && last.node == next.node) {
-                Some(last) => {
-                    let last = last.max(high);
-                    high = Stamp { counter: last.counter.saturating_add(1), ..last };
-                    high
-                }
-                None => next,
+            let Some(last) = last.filter(|last| *last > next && last.node == next.node) else {
+                return next;
+            };
+            let last = last.max(high);
+            high = Stamp { counter: last.counter.saturating_add(1), ..last };
+            high
+        };
+        let own = self.ledger.node();
+        let last = |path: &TreePath| {
+            let last = fold.register(path).map(|register| register.last_stamp());
+            last.filter(|last| last.node == own)
+        };
+        let is_member = |path: &TreePath| several && self.ledger.is_member(path);
+        let members: Vec<bool> = ops.iter().map(|(path, _)| is_member(path)).collect();
+        let of_members = ops.iter().zip(&members).filter(|(_, member)| **member);
+        let last_of_members = of_members.filter_map(|((path, _), _)| last(path)).max();
+        let shared = members.contains(&true).then(|| behind(last_of_members));
+        let stamped = ops.into_iter().zip(members).map(|((path, op), member)| {
+            let stamp = match shared.filter(|_| member) {
+                Some(shared) => shared,
+                None => behind(last(&path)),
             };
             Change { path, stamp, op }
-        };
-        ops.into_iter().map(stamped).collect()
+        });
+        stamped.collect()
     }
 }
 

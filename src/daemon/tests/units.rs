@@ -1,0 +1,295 @@
+//! Units (P6): what each process sees of files that only make sense together.
+
+use std::time::Duration;
+
+use hearthfs_mount::Errno;
+
+use super::kernel::Kernel;
+use super::node::{READ, REPLACE, get, in_both_modes, put};
+use super::programs::Program;
+
+const KEY: &str = "triton/KEY";
+
+/// Makes a directory with those above it.
+fn make_dirs(kernel: &mut Kernel<'_>, program: &Program, path: &str) {
+    for (at, _) in path.match_indices('/').chain([(path.len(), "")]) {
+        match kernel.mkdir(&program.caller(), &path[..at]) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => panic!("{path}: {errno:?}"),
+        }
+    }
+}
+
+/// Puts a file as Triton and numba do: a temporary, renamed.
+fn put_by_rename(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
+    let (dir, name) = path.rsplit_once('/').unwrap();
+    let temporary = if dir.starts_with("triton") {
+        make_dirs(kernel, program, &format!("{dir}/tmp.pid_1"));
+        format!("{dir}/tmp.pid_1/{name}")
+    } else {
+        format!("{dir}/{name}.tmp.0123456789abcdef")
+    };
+    put(kernel, program, &temporary, bytes);
+    kernel.rename(&program.caller(), &temporary, path).unwrap();
+    if dir.starts_with("triton") {
+        kernel.rmdir(&program.caller(), &format!("{dir}/tmp.pid_1")).unwrap();
+        assert_eq!(kernel.rmdir(&program.caller(), dir), Err(Errno::ENOTEMPTY));
+    }
+}
+
+fn missing(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> bool {
+    match kernel.open(&program.caller(), path, 92, READ, false) {
+        Ok(()) => {
+            kernel.close(&program.caller(), 92).unwrap();
+            false
+        }
+        Err(errno) => {
+            assert_eq!(errno, Errno::ENOENT, "{path}");
+            true
+        }
+    }
+}
+
+fn names(kernel: &mut Kernel<'_>, program: &Program, dir: &str) -> Vec<String> {
+    let mut names = kernel.list(&program.caller(), dir).unwrap();
+    names.sort();
+    names
+}
+
+/// Waits until the node has looked after what is due.
+fn until(kernel: &mut Kernel<'_>, what: &str, mut done: impl FnMut(&mut Kernel<'_>) -> bool) {
+    for _ in 0..600 {
+        if done(kernel) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what}");
+}
+
+#[test]
+fn p6_units_appear_whole_with_their_marker() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        let members = ["x.ttir", "x.json", "x.cubin"];
+        for name in members {
+            let path = format!("{KEY}/{name}");
+            assert!(missing(kernel, &reader, &path), "the kernel remembers that it is not there");
+            put_by_rename(kernel, &writer, &path, name.as_bytes());
+            assert_eq!(get(kernel, &writer, &path), name.as_bytes(), "its own");
+            assert!(missing(kernel, &reader, &path), "{name} is shown before the unit is complete");
+            assert_eq!(names(kernel, &reader, KEY), [] as [&str; 0]);
+        }
+        assert_eq!(names(kernel, &writer, KEY), ["x.cubin", "x.json", "x.ttir"]);
+        put_by_rename(kernel, &writer, &format!("{KEY}/__grp__x.json"), b"{}");
+        for program in [&reader, &writer] {
+            assert_eq!(
+                names(kernel, program, KEY),
+                ["__grp__x.json", "x.cubin", "x.json", "x.ttir"]
+            );
+            for name in members {
+                assert_eq!(get(kernel, program, &format!("{KEY}/{name}")), name.as_bytes());
+            }
+        }
+        assert_eq!(names(kernel, &reader, ""), ["triton"], "no bookkeeping");
+    });
+}
+
+#[test]
+fn p6_units_written_in_place_appear_whole_too() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        for round in [b"one", b"two"] {
+            for name in ["a", "b"] {
+                put(kernel, &writer, &format!("{KEY}/{name}"), round);
+                assert_eq!(get(kernel, &writer, &format!("{KEY}/{name}")), round);
+            }
+            if round == b"two" {
+                let seen =
+                    (get(kernel, &reader, "triton/KEY/a"), get(kernel, &reader, "triton/KEY/b"));
+                assert_eq!(seen, (b"one".to_vec(), b"one".to_vec()));
+            }
+            put(kernel, &writer, "triton/KEY/__grp__.json", round);
+            // It begins to read the new version with the entry point.
+            for name in ["__grp__.json", "a", "b"] {
+                assert_eq!(get(kernel, &reader, &format!("{KEY}/{name}")), round, "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn p6_units_of_two_writers_never_mix() {
+    in_both_modes(|kernel| {
+        let (one, other, reader) = (Program::start(), Program::start(), Program::start());
+        make_dirs(kernel, &one, KEY);
+        for name in ["a", "b"] {
+            put_by_rename(kernel, &one, &format!("{KEY}/{name}"), b"one");
+            put_by_rename(kernel, &other, &format!("{KEY}/{name}"), b"other");
+        }
+        put_by_rename(kernel, &other, "triton/KEY/__grp__.json", b"other");
+        put_by_rename(kernel, &one, "triton/KEY/__grp__.json", b"one");
+        // The first that was complete stays; the other goes on seeing its own.
+        for name in ["a", "b", "__grp__.json"] {
+            assert_eq!(get(kernel, &reader, &format!("{KEY}/{name}")), b"other");
+            assert_eq!(get(kernel, &other, &format!("{KEY}/{name}")), b"other");
+        }
+        for name in ["a", "b"] {
+            assert_eq!(get(kernel, &one, &format!("{KEY}/{name}")), b"one");
+        }
+        for name in ["__grp__.json", "a", "b"] {
+            assert_eq!(
+                get(kernel, &one, &format!("{KEY}/{name}")),
+                b"other",
+                "it has opened the entry point"
+            );
+        }
+    });
+}
+
+#[test]
+fn p6_units_keep_their_version_for_those_that_read_them() {
+    in_both_modes(|kernel| {
+        let (writer, reader, late) = (Program::start(), Program::start(), Program::start());
+        make_dirs(kernel, &writer, "numba/d");
+        let unit = |name: &str| format!("numba/d/m.f-1.py311.{name}");
+        put_by_rename(kernel, &writer, &unit("nbi"), b"index 1");
+        assert!(missing(kernel, &reader, &unit("nbi")), "an index without its data");
+        put_by_rename(kernel, &writer, &unit("1.nbc"), b"data 1");
+        assert_eq!(get(kernel, &reader, &unit("nbi")), b"index 1");
+        put_by_rename(kernel, &writer, &unit("nbi"), b"index 2");
+        put_by_rename(kernel, &writer, &unit("1.nbc"), b"data 2");
+        assert_eq!(get(kernel, &reader, &unit("1.nbc")), b"data 1");
+        assert_eq!(names(kernel, &reader, "numba/d").len(), 2);
+        assert_eq!(get(kernel, &late, &unit("nbi")), b"index 2");
+        assert_eq!(get(kernel, &late, &unit("1.nbc")), b"data 2");
+        assert_eq!(
+            get(kernel, &reader, &unit("nbi")),
+            b"index 2",
+            "it opens the entry point again"
+        );
+        assert_eq!(get(kernel, &reader, &unit("1.nbc")), b"data 2");
+        assert_eq!(get(kernel, &writer, &unit("1.nbc")), b"data 2");
+    });
+}
+
+#[test]
+fn p6_units_of_numba_race() {
+    in_both_modes(|kernel| {
+        let (one, other, reader) = (Program::start(), Program::start(), Program::start());
+        make_dirs(kernel, &one, "numba/d");
+        let unit = |name: &str| format!("numba/d/m.f-1.py311.{name}");
+        put_by_rename(kernel, &one, &unit("nbi"), b"float64");
+        put_by_rename(kernel, &other, &unit("nbi"), b"int64");
+        put_by_rename(kernel, &other, &unit("1.nbc"), b"int64");
+        put_by_rename(kernel, &one, &unit("1.nbc"), b"float64");
+        assert_eq!(get(kernel, &reader, &unit("nbi")), b"int64");
+        assert_eq!(get(kernel, &reader, &unit("1.nbc")), b"int64");
+        // It reads the index again, adds to it, and is not refused.
+        assert_eq!(get(kernel, &one, &unit("nbi")), b"int64");
+        put_by_rename(kernel, &one, &unit("nbi"), b"int64 and float64");
+        put_by_rename(kernel, &one, &unit("2.nbc"), b"float64");
+        let fresh = Program::start();
+        assert_eq!(get(kernel, &fresh, &unit("nbi")), b"int64 and float64");
+        assert_eq!(get(kernel, &fresh, &unit("1.nbc")), b"int64");
+        assert_eq!(get(kernel, &fresh, &unit("2.nbc")), b"float64");
+    });
+}
+
+#[test]
+fn p6_units_of_killed_writers_go() {
+    in_both_modes(|kernel| {
+        let (mut writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        put_by_rename(kernel, &writer, "triton/KEY/a", b"new");
+        put_by_rename(kernel, &writer, "triton/KEY/b", b"new");
+        assert_eq!(kernel.rmdir(&reader.caller(), KEY), Err(Errno::ENOTEMPTY), "it holds a draft");
+        writer.kill();
+        until(kernel, "the directory is empty for all", |kernel| {
+            kernel.rmdir(&reader.caller(), KEY) == Ok(())
+        });
+        kernel.mkdir(&reader.caller(), KEY).unwrap();
+        assert_eq!(names(kernel, &reader, KEY), [] as [&str; 0]);
+    });
+}
+
+#[test]
+fn p6_units_that_are_not_complete_do_not_survive_the_daemon() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        for (name, whole) in [("a", false), ("b", false), ("__grp__.json", true)] {
+            put_by_rename(kernel, &writer, &format!("{KEY}/a"), b"1");
+            if name != "a" {
+                put_by_rename(kernel, &writer, &format!("{KEY}/b"), b"2");
+            }
+            if whole {
+                put_by_rename(kernel, &writer, "triton/KEY/__grp__.json", b"3");
+            }
+            kernel.restart(false);
+            let all: &[&str] = if whole { &["__grp__.json", "a", "b"] } else { &[] };
+            assert_eq!(names(kernel, &reader, KEY), all, "killed after {name}");
+            assert_eq!(names(kernel, &reader, ""), ["triton"]);
+        }
+    });
+}
+
+#[test]
+fn p6_units_are_removed_as_other_files_are() {
+    in_both_modes(|kernel| {
+        let (writer, remover) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        for name in ["a", "b", "__grp__.json"] {
+            put_by_rename(kernel, &writer, &format!("{KEY}/{name}"), b"1");
+        }
+        for program in [&remover, &writer] {
+            for name in names(kernel, program, KEY) {
+                kernel.unlink(&program.caller(), &format!("{KEY}/{name}")).unwrap();
+            }
+            kernel.rmdir(&program.caller(), KEY).unwrap();
+            assert_eq!(names(kernel, &remover, "triton"), [] as [&str; 0]);
+            make_dirs(kernel, &writer, KEY);
+            for name in ["a", "b", "__grp__.json"] {
+                put_by_rename(kernel, &writer, &format!("{KEY}/{name}"), b"2");
+            }
+        }
+        // Its own draft, before it is complete.
+        put_by_rename(kernel, &writer, "triton/KEY/c", b"3");
+        for name in names(kernel, &writer, KEY) {
+            kernel.unlink(&writer.caller(), &format!("{KEY}/{name}")).unwrap();
+        }
+        kernel.rmdir(&writer.caller(), KEY).unwrap();
+        assert_eq!(names(kernel, &remover, "triton"), [] as [&str; 0]);
+    });
+}
+
+#[test]
+fn p6_units_in_a_directory_that_is_renamed() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        put_by_rename(kernel, &writer, "triton/KEY/a", b"1");
+        kernel.rename(&reader.caller(), KEY, "triton/OTHER").unwrap();
+        for program in [&reader, &writer] {
+            assert_eq!(get(kernel, program, "triton/OTHER/a"), b"1", "nothing is lost");
+            assert_eq!(names(kernel, program, "triton"), ["OTHER"]);
+        }
+    });
+}
+
+#[test]
+fn names_that_only_look_like_those_of_a_unit_are_ordinary() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, "src/KEY");
+        for path in ["src/x.nbi", "src/x.1.nbc", "src/KEY/__grp__x.json", "src/KEY/model.done"] {
+            put(kernel, &writer, path, b"text");
+            assert_eq!(get(kernel, &reader, path), b"text", "{path}");
+        }
+        assert_eq!(kernel.mkdir(&writer.caller(), ".hearthfs-editions"), Err(Errno::EPERM));
+        assert!(missing(kernel, &reader, ".hearthfs-editions"));
+        kernel.open(&writer.caller(), ".hearthfs-editions", 1, REPLACE, true).unwrap_err();
+    });
+}

@@ -1,0 +1,254 @@
+//! The end of a draft: it becomes the unit, whole, or goes.
+//!
+//! Owns the step by which all members are published at once. What can interleave: changes of another node and other
+//! drafts of the unit (each takes a turn of the ledger, and so does this), closes of the draft's own files (they are
+//! part of the next draft).
+
+use hearthfs_mount::{Caller, Ino};
+
+use super::editions::{Edition, EditionId};
+use super::version::{Member, UnitName, Version, current};
+use crate::error::Result;
+use crate::fs::filesystem::Filesystem;
+use crate::fs::inode::{LiveId, Spot};
+use crate::fs::state::{State, close_files};
+use crate::fs::who::Who;
+use crate::name::TreePath;
+use crate::namespace::{Entry, Op};
+use crate::stamp::Stamp;
+
+/// The permission bit that lets a caller write.
+const MAY_WRITE: u32 = 2;
+
+/// What the publish of a draft comes to.
+struct Plan {
+    ops: Vec<(TreePath, Op)>,
+    members: Vec<Member>,
+}
+
+impl Filesystem {
+    /// Notes that something was published at a name of a draft, and publishes the draft if that completes it.
+    /// `caller` is the process that did it; `None` where it is not known.
+    pub(in crate::fs) fn changed_in_edition(&self, spot: &Spot, caller: Option<&Caller>) {
+        let (id, path, unit) = {
+            let state = self.0.state.lock();
+            let Some(id) = state.editions.of_dir(spot.0) else { return };
+            let Some(path) = Self::public_path(&state, id, spot) else { return };
+            let Some(edition) = state.editions.get(id) else { return };
+            (id, path, edition.unit.clone())
+        };
+        let (who, caller) = match caller {
+            Some(caller) => (self.0.callers.who(caller), *caller),
+            None => match self.0.state.lock().editions.get(id) {
+                Some(edition) => (Who::Unseen, edition.caller),
+                None => return,
+            },
+        };
+        let written = self.0.state.lock().editions.get(id).is_some_and(Edition::is_written);
+        if !written || who != Who::Unseen {
+            self.written_by(id, &caller, who);
+        }
+        let Some(part) = unit.part(&self.0.rules.profiles, &path) else { return };
+        if part.is_marker {
+            self.complete(id);
+        } else if part.is_entry
+            && let Some(edition) = self.0.state.lock().editions.get_mut(id)
+        {
+            edition.open_ended = true;
+        }
+    }
+
+    /// Publishes a draft under its real names, unless the unit has moved on since it was begun. Blocks.
+    pub(super) fn complete(&self, id: EditionId) {
+        self.keep_published(id);
+        if let Err(error) = self.publish_draft(id) {
+            tracing::warn!(error = error.chain(), "files that belong together were not published");
+        }
+    }
+
+    /// Makes blobs of what the draft has published and not released: by their real names others open only blobs.
+    fn keep_published(&self, id: EditionId) {
+        let lives: Vec<LiveId> = {
+            let state = self.0.state.lock();
+            let lives =
+                dirs_of(&state, id).into_iter().flat_map(|dir| state.lives.in_directory(dir));
+            let inos = lives.filter(|live| live.version().is_some()).map(|live| live.ino);
+            inos.filter_map(|ino| state.names.inode(ino)?.live()).collect()
+        };
+        for id in lives {
+            self.preserve(id);
+        }
+    }
+
+    fn publish_draft(&self, id: EditionId) -> Result<()> {
+        let ledger = &self.0.rooms.ledger;
+        let turn = ledger.begin();
+        let plan = {
+            let mut state = self.0.state.lock();
+            let Some(edition) = state.editions.get(id).filter(|edition| edition.is_written())
+            else {
+                return Ok(());
+            };
+            let plan = self.plan(edition)?;
+            if plan.as_ref().is_none_or(|plan| plan.ops.is_empty()) {
+                rest(&mut state, id, None);
+                return Ok(());
+            }
+            plan
+        };
+        let Some(Plan { ops, members }) = plan else { return Ok(()) };
+        let paths: Vec<TreePath> = ops.iter().map(|(path, _)| path.clone()).collect();
+        let written = self.write_keeping(turn, ops)?;
+        let mut state = self.0.state.lock();
+        let stamps = written.apply();
+        let unit = state.editions.get(id).map(|edition| edition.unit.clone());
+        let mark = unit.and_then(|unit| self.mark_of(&unit, &paths, &stamps));
+        rest(&mut state, id, Some(Version { members, mark }));
+        let spots: Vec<Spot> = paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
+        let dirs: Vec<TreePath> = paths.iter().filter_map(TreePath::parent).collect();
+        drop(state);
+        if let Some(dir) = dirs.first() {
+            tracing::debug!(files = paths.len(), %dir, "files that belong together are published");
+        }
+        self.doubt(spots);
+        Ok(())
+    }
+
+    /// Returns the stamp that the entry points have got.
+    fn mark_of(&self, unit: &UnitName, paths: &[TreePath], stamps: &[Stamp]) -> Option<Stamp> {
+        let is_entry = |path: &TreePath| {
+            unit.part(&self.0.rules.profiles, path).is_some_and(|part| part.is_entry)
+        };
+        paths.iter().zip(stamps).filter(|(path, _)| is_entry(path)).map(|(_, stamp)| *stamp).max()
+    }
+
+    /// Returns the changes that publish a draft; `None` where the current version stays.
+    fn plan(&self, edition: &Edition) -> Result<Option<Plan>> {
+        let Some(draft) = &edition.draft else { return Ok(None) };
+        let ledger = &self.0.rooms.ledger;
+        let now = current(ledger, &self.0.rules.profiles, &edition.unit)?;
+        if now.mark.is_some() && now.mark != edition.base.mark {
+            return Ok(None);
+        }
+        let dir = edition.unit.dir();
+        let members = ledger.read(|fold| {
+            let below = fold.below(&draft.path).filter_map(|(path, register)| {
+                let changed_ms = register.changed_ms();
+                let entry = register.entry.filter(|entry| !entry.is_directory())?;
+                ledger.shown(fold, &path, &entry, Some(changed_ms))?;
+                Some(Member { path: path.moved(&draft.path, &dir)?, entry })
+            });
+            below.collect::<Vec<_>>()
+        });
+        let members: Vec<Member> =
+            members.into_iter().map(|member| as_now(member, &edition.base, &now)).collect();
+        let version = Version { members, mark: None };
+        let replaces_other = now.members.iter().any(|there| {
+            let is_new = !edition.base.has(&there.path) && version.has(&there.path);
+            is_new && self.permits(&edition.caller, &there.entry.attrs, MAY_WRITE).is_err()
+        });
+        if replaces_other {
+            return Ok(None);
+        }
+        let puts = version.members.iter().map(|m| (m.path.clone(), Op::Put(m.entry.clone())));
+        let gone =
+            edition.base.members.iter().filter(|m| !version.has(&m.path) && now.has(&m.path));
+        let ops = puts.chain(gone.map(|m| (m.path.clone(), Op::Remove))).collect();
+        Ok(Some(Plan { ops, members: version.members }))
+    }
+
+    /// Ends an edition: the names lead its process to what is published. What it has open stays open, and is never
+    /// published. Returns false where that failed.
+    pub(super) fn end_edition(&self, id: EditionId) -> bool {
+        let ledger = &self.0.rooms.ledger;
+        let turn = ledger.begin();
+        let paths = {
+            let mut state = self.0.state.lock();
+            let Some(edition) = state.editions.get(id) else { return true };
+            let Some(draft) = &edition.draft else {
+                state.editions.remove(id);
+                return true;
+            };
+            let path = draft.path.clone();
+            let below = ledger.read(|fold| {
+                let live = fold.below(&path).filter(|(_, register)| register.entry.is_some());
+                live.map(|(path, _)| path).collect::<Vec<_>>()
+            });
+            below.into_iter().chain([path]).collect::<Vec<_>>()
+        };
+        let ops = paths.iter().map(|path| (path.clone(), Op::Remove)).collect();
+        let written = match turn.write(ops) {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "a draft could not be removed");
+                return false;
+            }
+        };
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        drop(written.apply());
+        let dirs = dirs_of(state, id);
+        let mut spots: Vec<Spot> =
+            paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
+        for dir in &dirs {
+            spots.extend(state.lives.in_directory(*dir).filter_map(|live| live.place().cloned()));
+        }
+        state.editions.remove(id);
+        for spot in &spots {
+            state.retire(spot);
+            state.locks.unlink(spot);
+        }
+        for dir in dirs.into_iter().rev() {
+            let place = state.names.inode(dir).and_then(|inode| inode.place().cloned());
+            if let Some(spot) = place {
+                state.names.unbind(&spot);
+            }
+            state.names.forget(dir, 1);
+        }
+        close_files(guard);
+        true
+    }
+
+    /// Removes what an earlier run has left of drafts: none of it was published.
+    pub(in crate::fs) fn clear_editions(&self) -> Result<()> {
+        let ledger = &self.0.rooms.ledger;
+        let dir = crate::namespace::editions();
+        let ops: Vec<(TreePath, Op)> = ledger.read(|fold| {
+            let live = fold.below(&dir).filter(|(_, register)| register.entry.is_some());
+            live.map(|(path, _)| (path, Op::Remove)).collect()
+        });
+        for part in ops.chunks(crate::sync::RECORD_CHANGES_MAX) {
+            ledger.publish(part.to_vec())?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets nobody write an edition any more; `version` is what it has published.
+fn rest(state: &mut State, id: EditionId, version: Option<Version>) {
+    if let Some(edition) = state.editions.get_mut(id) {
+        edition.writers.clear();
+        edition.open_ended = false;
+        if let Some(version) = version {
+            edition.base = version;
+        }
+    }
+}
+
+fn dirs_of(state: &State, id: EditionId) -> Vec<Ino> {
+    let draft = state.editions.get(id).and_then(|edition| edition.draft.as_ref());
+    draft.map_or(Vec::new(), |draft| draft.dirs.iter().map(|(_, ino)| *ino).collect())
+}
+
+/// Returns a member with what has happened to its attributes meanwhile, if the draft has not changed it.
+fn as_now(member: Member, base: &Version, now: &Version) -> Member {
+    let find = |version: &Version| -> Option<Entry> {
+        let at = version.members.binary_search_by(|other| other.path.cmp(&member.path)).ok()?;
+        Some(version.members[at].entry.clone())
+    };
+    let same = find(base).is_some_and(|entry| Entry { link: None, ..entry } == member.entry);
+    match find(now).filter(|_| same) {
+        Some(entry) => Member { entry, ..member },
+        None => member,
+    }
+}

@@ -1,0 +1,434 @@
+//! Where a name of a unit leads a process.
+//!
+//! Owns that decision, and the beginnings of editions. Must never cost a plain file more than a look at its name.
+
+use hearthfs_mount::{Caller, Errno, Ino, Reply};
+
+use super::editions::{Draft, Edition, EditionId, Writer};
+use super::version::{UnitName, Version, current, part_of};
+use crate::error::Error;
+use crate::fs::filesystem::Filesystem;
+use crate::fs::inode::Spot;
+use crate::fs::lookup::{entry_inode, implied_directory, seen_in};
+use crate::fs::open::Wish;
+use crate::fs::state::State;
+use crate::fs::who::Who;
+use crate::name::TreePath;
+use crate::namespace::{Entry, Kind, Op, Part, Writers, editions};
+
+/// What a name is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::fs) enum Purpose {
+    /// To find what it leads to.
+    Find,
+    /// To take away what it leads to: unlinked, or renamed to another name.
+    Take,
+    /// To make something there.
+    Make,
+}
+
+impl Filesystem {
+    /// Returns where a name leads a caller: into its edition, if the name is one of a unit that it has an edition of.
+    /// One that makes a member gets an edition.
+    pub(in crate::fs) fn routed(
+        &self,
+        caller: &Caller,
+        spot: Spot,
+        purpose: Purpose,
+    ) -> Reply<Spot> {
+        if purpose != Purpose::Make && self.0.state.lock().editions.is_empty() {
+            return Ok(spot);
+        }
+        let Some(path) = self.0.state.lock().names.path_of(&spot) else { return Ok(spot) };
+        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(spot) };
+        let unit = UnitName::of(&part.key);
+        if purpose != Purpose::Make && !self.0.state.lock().editions.has(&unit) {
+            return Ok(spot);
+        }
+        let who = self.0.callers.who(caller);
+        match purpose {
+            Purpose::Find => self.found_in_edition(who, unit, &path, spot),
+            Purpose::Take => self.taken_from_edition(who, &unit, &path, spot),
+            Purpose::Make => self.made_in_edition(caller, who, &part, &path, spot),
+        }
+    }
+
+    fn found_in_edition(
+        &self,
+        who: Who,
+        unit: UnitName,
+        path: &TreePath,
+        spot: Spot,
+    ) -> Reply<Spot> {
+        let Some(id) = self.0.state.lock().editions.of(who, &unit) else { return Ok(spot) };
+        if !self.is_apart(id) {
+            return Ok(spot);
+        }
+        self.make_draft(id).map_err(|error| super::super::errno::promised(&error))?;
+        Ok(self.spot_in(id, path, spot))
+    }
+
+    /// Reports whether an edition is not what is published: it was written, or the unit has moved on.
+    pub(super) fn is_apart(&self, id: EditionId) -> bool {
+        let (unit, mark) = {
+            let state = self.0.state.lock();
+            let Some(edition) = state.editions.get(id) else { return false };
+            if edition.draft.is_some() {
+                return true;
+            }
+            (edition.unit.clone(), edition.base.mark)
+        };
+        current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit)
+            .map_or(true, |version| version.mark != mark)
+    }
+
+    fn taken_from_edition(
+        &self,
+        who: Who,
+        unit: &UnitName,
+        path: &TreePath,
+        spot: Spot,
+    ) -> Reply<Spot> {
+        let written = {
+            let state = self.0.state.lock();
+            let Some(id) = state.editions.of(who, unit) else { return Ok(spot) };
+            (id, state.editions.get(id).is_some_and(Edition::is_written))
+        };
+        match written {
+            (id, true) => Ok(self.spot_in(id, path, spot)),
+            (id, false) => {
+                // What it takes away is what everybody has.
+                self.end_edition(id);
+                Ok(spot)
+            }
+        }
+    }
+
+    fn made_in_edition(
+        &self,
+        caller: &Caller,
+        who: Who,
+        part: &Part<'_>,
+        path: &TreePath,
+        spot: Spot,
+    ) -> Reply<Spot> {
+        if who == Who::Unseen || self.0.rooms.ledger.read(|fold| fold.is_directory(path)) {
+            return Ok(spot);
+        }
+        let unit = UnitName::of(&part.key);
+        let id = match self.edition_to_write(caller, who, part.writers, &unit) {
+            Ok(Some(id)) => id,
+            Ok(None) => return Ok(spot),
+            Err(error) => {
+                tracing::warn!(
+                    dir = %unit.dir(),
+                    error = error.chain(),
+                    "files that belong together are published one by one"
+                );
+                return Ok(spot);
+            }
+        };
+        if let Err(error) = self.make_draft(id) {
+            self.end_edition(id);
+            return Err(super::super::errno::promised(&error));
+        }
+        Ok(self.spot_in(id, path, spot))
+    }
+
+    /// Returns the edition that a process writes; `None` where it may have none.
+    fn edition_to_write(
+        &self,
+        caller: &Caller,
+        who: Who,
+        shared: Writers,
+        unit: &UnitName,
+    ) -> Result<Option<EditionId>, Error> {
+        let known = {
+            let mut state = self.0.state.lock();
+            let own = state.editions.of(who, unit);
+            let id = own.or_else(|| state.editions.shared(unit));
+            if let (None, Some(id)) = (own, id) {
+                state.editions.join(who, id);
+            }
+            id
+        };
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let base = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit)?;
+                let mut state = self.0.state.lock();
+                if !state.editions.has_room(caller.uid) {
+                    return Ok(None);
+                }
+                // Another thread of the process may have been faster.
+                let known = state.editions.of(who, unit);
+                known.unwrap_or_else(|| {
+                    self.add_edition(&mut state, caller, who, unit, base, shared)
+                })
+            }
+        };
+        self.written_by(id, caller, who);
+        Ok(Some(id))
+    }
+
+    fn add_edition(
+        &self,
+        state: &mut State,
+        caller: &Caller,
+        who: Who,
+        unit: &UnitName,
+        base: Version,
+        shared: Writers,
+    ) -> EditionId {
+        self.0.begun.notify_one();
+        let edition = Edition {
+            unit: unit.clone(),
+            user: caller.uid,
+            shared,
+            base,
+            draft: None,
+            writers: Vec::new(),
+            caller: *caller,
+            open_ended: false,
+            used: self.0.rooms.clock.mono(),
+        };
+        state.editions.add(who, edition)
+    }
+
+    /// Notes that a process writes an edition.
+    pub(super) fn written_by(&self, id: EditionId, caller: &Caller, who: Who) {
+        let known = {
+            let mut state = self.0.state.lock();
+            let Some(edition) = state.editions.get_mut(id) else { return };
+            edition.used = self.0.rooms.clock.mono();
+            edition.caller = *caller;
+            edition.writers.iter().any(|writer| writer.who == who)
+        };
+        if known {
+            return;
+        }
+        let watched = self.0.callers.watch(who);
+        let mut state = self.0.state.lock();
+        if let Some(edition) = state.editions.get_mut(id) {
+            edition.writers.push(Writer { who, watched });
+        }
+    }
+
+    /// Gives an edition a directory of its own, with what it began with.
+    pub(super) fn make_draft(&self, id: EditionId) -> Result<(), Error> {
+        let ledger = &self.0.rooms.ledger;
+        let turn = ledger.begin();
+        let (dir, ops) = {
+            let state = self.0.state.lock();
+            let Some(edition) = state.editions.get(id) else { return Ok(()) };
+            if edition.draft.is_some() {
+                return Ok(());
+            }
+            let invalid = |error| Error::with(crate::error::Kind::Invalid, "name a draft", error);
+            let dir = editions().join(id.0.to_string().as_bytes()).map_err(invalid)?;
+            let from = edition.unit.dir();
+            let real = ledger.read(|fold| seen_in(fold, &from));
+            let real = real.filter(|seen| seen.stamp.is_some()).map(|seen| seen.entry);
+            let attrs = real.unwrap_or_else(|| self.0.rules.root.clone()).attrs;
+            let entry = Entry { kind: Kind::Directory, attrs, link: None };
+            let mut ops = vec![(dir.clone(), Op::Put(entry))];
+            for member in &edition.base.members {
+                let Some(path) = member.path.moved(&from, &dir) else { continue };
+                let entry = Entry { link: None, ..member.entry.clone() };
+                ops.push((path, Op::Put(entry)));
+            }
+            (dir, ops)
+        };
+        let written = turn.write(ops)?;
+        let mut guard = self.0.state.lock();
+        let state = &mut *guard;
+        drop(written.apply());
+        let spots: Vec<Spot> = {
+            let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
+            edition.draft = Some(Draft { path: dir.clone(), dirs: Vec::new() });
+            let known = edition.base.members.iter();
+            known.filter_map(|member| state.names.spot_of(&member.path)).collect()
+        };
+        let at_root: Spot = (Ino::ROOT, editions().file_name().into());
+        let all = entry_inode(state, &at_root, &editions(), implied_directory());
+        state.names.count_lookup(all);
+        Self::add_draft_dir(state, id, &dir, (all, dir.file_name().into()));
+        drop(guard);
+        // From now on the names lead to more than one file.
+        self.doubt(spots);
+        Ok(())
+    }
+
+    fn add_draft_dir(state: &mut State, id: EditionId, path: &TreePath, spot: Spot) -> Ino {
+        let ino = entry_inode(state, &spot, path, implied_directory());
+        // The kernel is never told of it, so nothing else keeps it.
+        state.names.count_lookup(ino);
+        state.editions.add_dir(id, path.clone(), ino);
+        ino
+    }
+
+    /// Returns where a member stands in a draft. Directories are those of all.
+    fn spot_in(&self, id: EditionId, path: &TreePath, real: Spot) -> Spot {
+        if self.0.rooms.ledger.read(|fold| fold.is_directory(path)) {
+            return real;
+        }
+        self.private_spot(&mut self.0.state.lock(), id, path).unwrap_or(real)
+    }
+
+    /// Returns the name of a member in a draft, making the inodes of the directories above it.
+    fn private_spot(&self, state: &mut State, id: EditionId, path: &TreePath) -> Option<Spot> {
+        let edition = state.editions.get(id)?;
+        let draft = edition.draft.as_ref()?;
+        let private = path.moved(&edition.unit.dir(), &draft.path)?;
+        let (dir, name) = private.split()?;
+        let known = |dirs: &[(TreePath, Ino)], path: &TreePath| {
+            dirs.iter().find(|(known, _)| known == path).map(|(_, ino)| *ino)
+        };
+        let mut missing = Vec::new();
+        let mut at = dir;
+        let mut ino = loop {
+            if let Some(ino) = known(&draft.dirs, &at) {
+                break ino;
+            }
+            let parent = at.parent()?;
+            missing.push(at);
+            at = parent;
+        };
+        for path in missing.into_iter().rev() {
+            let spot: Spot = (ino, path.file_name().into());
+            ino = Self::add_draft_dir(state, id, &path, spot);
+        }
+        Some((ino, name.into()))
+    }
+
+    /// Returns where a member of a draft will be published.
+    pub(super) fn public_path(state: &State, id: EditionId, spot: &Spot) -> Option<TreePath> {
+        let edition = state.editions.get(id)?;
+        let path = state.names.path_of(spot)?;
+        path.moved(&edition.draft.as_ref()?.path, &edition.unit.dir())
+    }
+
+    /// Returns where a name leads a process, by the drafts that there are.
+    pub(in crate::fs) fn routed_now(
+        &self,
+        state: &mut State,
+        who: Who,
+        spot: Spot,
+        path: &TreePath,
+    ) -> Spot {
+        if state.editions.is_empty() {
+            return spot;
+        }
+        let Some(part) = part_of(&self.0.rules.profiles, path) else { return spot };
+        let id = state.editions.of(who, &UnitName::of(&part.key));
+        let is_directory = || self.0.rooms.ledger.read(|fold| fold.is_directory(path));
+        match id.filter(|_| !is_directory()) {
+            Some(id) => self.private_spot(state, id, path).unwrap_or(spot),
+            None => spot,
+        }
+    }
+
+    /// Reports whether a name may lead another process elsewhere, because it is one of a unit or of a draft.
+    pub(in crate::fs) fn is_divided(&self, state: &State, spot: &Spot) -> bool {
+        if state.editions.is_empty() {
+            return false;
+        }
+        if state.editions.of_dir(spot.0).is_some() {
+            return true;
+        }
+        let Some(path) = state.names.path_of(spot) else { return false };
+        part_of(&self.0.rules.profiles, &path)
+            .is_some_and(|part| state.editions.is_divided(&UnitName::of(&part.key)))
+    }
+
+    /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
+    pub(in crate::fs) fn open_in_edition(&self, ino: Ino, wish: &Wish) -> Reply<()> {
+        let (place, private, path) = {
+            let state = self.0.state.lock();
+            let Some(place) = state.names.inode(ino).and_then(|inode| inode.place().cloned())
+            else {
+                return Ok(());
+            };
+            let private = state.editions.of_dir(place.0);
+            let path = match private {
+                Some(id) => Self::public_path(&state, id, &place),
+                None => state.names.path_of(&place),
+            };
+            let Some(path) = path else { return Ok(()) };
+            (place, private, path)
+        };
+        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(()) };
+        match private {
+            Some(id) if part.is_entry => self.reopen_entry(id, &path, ino, wish),
+            Some(_) => Ok(()),
+            None if wish.writes() => {
+                if wish.is_last() {
+                    return Ok(());
+                }
+                let spot = self.routed(&wish.caller, place.clone(), Purpose::Make)?;
+                if spot == place { Ok(()) } else { Err(self.led_to(spot, ino, wish)) }
+            }
+            None if part.is_entry => {
+                self.begin_to_read(&UnitName::of(&part.key), part.writers, wish);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the entry point of an edition. One that is not written is given up for what is published now.
+    fn reopen_entry(&self, id: EditionId, path: &TreePath, ino: Ino, wish: &Wish) -> Reply<()> {
+        let unit = {
+            let mut state = self.0.state.lock();
+            let now = self.0.rooms.clock.mono();
+            let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
+            edition.used = now;
+            if edition.is_written() || wish.writes() || wish.is_last() {
+                return Ok(());
+            }
+            (edition.unit.clone(), edition.base.mark)
+        };
+        let (unit, mark) = unit;
+        let now = current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit);
+        if now.is_ok_and(|now| now.mark == mark) {
+            return Ok(());
+        }
+        let real = self.0.state.lock().names.spot_of(path);
+        let Some(real) = real.filter(|_| self.end_edition(id)) else { return Ok(()) };
+        Err(self.led_to(real, ino, wish))
+    }
+
+    /// Makes the kernel look a name up again for this thread.
+    fn led_to(&self, spot: Spot, ino: Ino, wish: &Wish) -> Errno {
+        let now = self.0.rooms.clock.mono();
+        let flags = wish.writes().then_some(wish.flags);
+        self.0.state.lock().retries.begin(&wish.caller, vec![spot], Some(ino), flags, now);
+        self.0.begun.notify_one();
+        Errno::ESTALE
+    }
+
+    /// Notes the version that a process begins to read.
+    fn begin_to_read(&self, unit: &UnitName, shared: Writers, wish: &Wish) {
+        if wish.who == Who::Unseen {
+            return;
+        }
+        // One that is too large is read as any other files.
+        let Ok(version) = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit) else {
+            return;
+        };
+        let mut state = self.0.state.lock();
+        let now = self.0.rooms.clock.mono();
+        match state.editions.of(wish.who, unit) {
+            Some(id) => {
+                let edition = state.editions.get_mut(id);
+                if let Some(edition) = edition.filter(|edition| edition.draft.is_none()) {
+                    (edition.base, edition.used) = (version, now);
+                }
+            }
+            None if state.editions.has_room(wish.caller.uid) => {
+                self.add_edition(&mut state, &wish.caller, wish.who, unit, version, shared);
+            }
+            None => {}
+        }
+    }
+}

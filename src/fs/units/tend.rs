@@ -1,0 +1,225 @@
+//! Looking after editions: drafts without a marker, writers that have ended, versions that nobody reads any more.
+//!
+//! Owns how long each lasts. Must never publish what a killed process wrote (P2).
+
+use std::time::Duration;
+
+use hearthfs_mount::{End, Errno, Reply};
+
+use super::editions::{Edition, EditionId, Writer};
+use crate::fs::filesystem::Filesystem;
+use crate::fs::inode::Spot;
+use crate::fs::state::State;
+use crate::name::TreePath;
+
+/// How long a draft is kept from others after its last change, if no marker completes it.
+const UNIT_HOLD: Duration = Duration::from_secs(10);
+/// How long a process keeps the version that it began to read, or has published itself, after it opened an entry
+/// point last.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// What is due for an edition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Due {
+    Nothing,
+    /// Its draft is published as it is.
+    Publish,
+    /// It goes; its draft is not published.
+    End,
+}
+
+/// How the writers of a draft are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Writing {
+    /// One of them lives, or it is not known.
+    Goes,
+    /// All have exited by themselves.
+    Exited,
+    /// All are gone, and one was killed, or nobody knows how it ended.
+    Killed,
+}
+
+fn writing(writers: &[Writer]) -> Writing {
+    let mut killed = false;
+    for writer in writers {
+        match writer.watched.as_ref().map(hearthfs_mount::Watched::end) {
+            None | Some(None) => return Writing::Goes,
+            Some(Some(End::Exited)) => {}
+            Some(Some(End::Killed | End::Unknown)) => killed = true,
+        }
+    }
+    if killed { Writing::Killed } else { Writing::Exited }
+}
+
+/// Decides what is due; `open` says whether a file of the draft is still open for writing.
+fn due(edition: &Edition, open: bool, now: Duration) -> Due {
+    let idle = now.saturating_sub(edition.used);
+    if !edition.is_written() {
+        return if idle >= KEPT_FOR && !open { Due::End } else { Due::Nothing };
+    }
+    match writing(&edition.writers) {
+        Writing::Killed => Due::End,
+        Writing::Exited => Due::Publish,
+        // An entry point without the files that it names would lead readers to nothing, or to older ones.
+        Writing::Goes if idle >= UNIT_HOLD && !open && !edition.open_ended => Due::Publish,
+        Writing::Goes => Due::Nothing,
+    }
+}
+
+impl Filesystem {
+    /// Does for editions what is due. Blocks.
+    pub(in crate::fs) fn tend_editions(&self, now: Duration) {
+        let all: Vec<(EditionId, Due)> = {
+            let state = self.0.state.lock();
+            let due = |(id, edition)| (id, due(edition, is_open(&state, edition), now));
+            state.editions.iter().map(due).filter(|(_, due)| *due != Due::Nothing).collect()
+        };
+        for (id, due) in all {
+            self.carry_out_due(id, due);
+        }
+    }
+
+    fn carry_out_due(&self, id: EditionId, due: Due) {
+        match due {
+            Due::Nothing => {}
+            Due::Publish => self.complete(id),
+            Due::End => drop(self.end_edition(id)),
+        }
+    }
+
+    /// Publishes the drafts whose writers have ended by themselves, and those that nobody is about to complete; the
+    /// others go. To be called when the mount ends. Blocks.
+    pub fn settle_editions(&self) {
+        let all: Vec<(EditionId, Due)> = {
+            let state = self.0.state.lock();
+            let due = |edition: &Edition| match writing(&edition.writers) {
+                _ if !edition.is_written() => Due::End,
+                Writing::Killed => Due::End,
+                Writing::Exited => Due::Publish,
+                Writing::Goes if edition.open_ended => Due::End,
+                Writing::Goes => Due::Publish,
+            };
+            state.editions.iter().map(|(id, edition)| (id, due(edition))).collect()
+        };
+        for (id, due) in all {
+            self.carry_out_due(id, due);
+        }
+    }
+
+    /// Settles the drafts in a directory that is to be removed: `ENOTEMPTY` where one has files.
+    pub(in crate::fs) fn leave_directory(&self, dir: &TreePath) -> Reply<()> {
+        for id in self.editions_in(dir) {
+            let (due, empty) = {
+                let state = self.0.state.lock();
+                let Some(edition) = state.editions.get(id) else { continue };
+                (due_at_end(edition), self.is_draft_empty(&state, edition))
+            };
+            match due {
+                Due::Nothing if !empty => return Err(Errno::ENOTEMPTY),
+                // All that it had is gone in it, and goes for all.
+                Due::Nothing => self.complete(id),
+                Due::End if !self.is_written(id) => {}
+                due => self.carry_out_due(id, due),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the editions in a directory that is gone.
+    pub(in crate::fs) fn end_editions_in(&self, dir: &TreePath) {
+        for id in self.editions_in(dir) {
+            self.end_edition(id);
+        }
+    }
+
+    fn is_written(&self, id: EditionId) -> bool {
+        self.0.state.lock().editions.get(id).is_some_and(Edition::is_written)
+    }
+
+    /// Settles the drafts in a directory that is to be renamed: they are published as they are.
+    pub(in crate::fs) fn move_directory(&self, dir: &TreePath) {
+        for id in self.editions_in(dir) {
+            let due = self.0.state.lock().editions.get(id).map(due_at_end);
+            match due {
+                Some(Due::Nothing) => self.complete(id),
+                Some(due) => self.carry_out_due(id, due),
+                None => {}
+            }
+            self.end_edition(id);
+        }
+    }
+
+    /// Returns the path of a name; `None` while there are no editions at all.
+    pub(in crate::fs) fn path_with_editions(&self, spot: &Spot) -> Option<TreePath> {
+        let state = self.0.state.lock();
+        if state.editions.is_empty() { None } else { state.names.path_of(spot) }
+    }
+
+    fn editions_in(&self, dir: &TreePath) -> Vec<EditionId> {
+        let state = self.0.state.lock();
+        let inside = |edition: &Edition| {
+            let at = edition.unit.dir();
+            at == *dir || at.is_below(dir)
+        };
+        state.editions.iter().filter(|(_, edition)| inside(edition)).map(|(id, _)| id).collect()
+    }
+
+    fn is_draft_empty(&self, state: &State, edition: &Edition) -> bool {
+        let Some(draft) = &edition.draft else { return true };
+        let mut dirs = draft.dirs.iter();
+        !dirs.any(|(_, dir)| state.lives.in_directory(*dir).next().is_some())
+            && self.0.rooms.ledger.read(|fold| !fold.has_descendants(&draft.path))
+    }
+
+    /// Returns the editions of a process in a directory or above it that it is led to there: their names are to be
+    /// merged into a listing. Each has a draft.
+    pub(in crate::fs) fn editions_listed(
+        &self,
+        who: crate::fs::who::Who,
+        dir: &TreePath,
+    ) -> Vec<(super::version::UnitName, TreePath)> {
+        let ids: Vec<EditionId> = {
+            let state = self.0.state.lock();
+            if state.editions.is_empty() {
+                return Vec::new();
+            }
+            let listed = |(id, edition): (EditionId, &Edition)| {
+                let at = edition.unit.dir();
+                let here = at == *dir || dir.is_below(&at);
+                (here && state.editions.of(who, &edition.unit) == Some(id)).then_some(id)
+            };
+            state.editions.iter().filter_map(listed).collect()
+        };
+        let mut found = Vec::new();
+        for id in ids {
+            if !self.is_apart(id) || self.make_draft(id).is_err() {
+                continue;
+            }
+            let state = self.0.state.lock();
+            let Some(edition) = state.editions.get(id) else { continue };
+            let Some(draft) = &edition.draft else { continue };
+            if let Some(private) = dir.moved(&edition.unit.dir(), &draft.path) {
+                found.push((edition.unit.clone(), private));
+            }
+        }
+        found
+    }
+}
+
+/// Decides what is due for an edition whose directory goes: nothing where its writers go on.
+fn due_at_end(edition: &Edition) -> Due {
+    if !edition.is_written() {
+        return Due::End;
+    }
+    match writing(&edition.writers) {
+        Writing::Goes => Due::Nothing,
+        Writing::Exited => Due::Publish,
+        Writing::Killed => Due::End,
+    }
+}
+
+fn is_open(state: &State, edition: &Edition) -> bool {
+    let dirs = edition.draft.iter().flat_map(|draft| &draft.dirs);
+    let mut lives = dirs.flat_map(|(_, dir)| state.lives.in_directory(*dir));
+    lives.any(|live| live.open > 0)
+}

@@ -1,0 +1,149 @@
+//! Versions of a unit: its members at one moment.
+//!
+//! Owns how they are read. Must never list more than [`MEMBERS_MAX`] of them.
+
+use crate::error::{Error, Kind, Result};
+use crate::name::TreePath;
+use crate::namespace::{Entry, FileKind, Fold, Part, Profiles, Register, UnitKey};
+use crate::stamp::Stamp;
+use crate::sync::Ledger;
+
+/// The most members of a unit. Beyond that its files are ordinary ones.
+pub(super) const MEMBERS_MAX: usize = 4096;
+/// Names of a directory that are read at a time.
+const READ_AT_ONCE: usize = 256;
+
+/// Which unit.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(in crate::fs) struct UnitName {
+    rule: u16,
+    dir_bytes: u32,
+    prefix: Box<[u8]>,
+}
+
+impl UnitName {
+    pub(super) fn of(key: &UnitKey<'_>) -> Self {
+        Self { rule: key.rule, dir_bytes: key.dir_bytes, prefix: key.prefix.into() }
+    }
+
+    fn is(&self, key: &UnitKey<'_>) -> bool {
+        self.rule == key.rule && self.dir_bytes == key.dir_bytes && *self.prefix == *key.prefix
+    }
+
+    /// Returns the directory that its names are relative to.
+    pub(super) fn dir(&self) -> TreePath {
+        TreePath::from_bytes(&self.prefix[..self.dir_bytes as usize])
+            .expect("it was cut from a path, between two names")
+    }
+
+    /// Returns what the names of all members begin with; empty where the unit is a directory.
+    fn stem(&self) -> &[u8] {
+        let rest = &self.prefix[self.dir_bytes as usize..];
+        rest.strip_prefix(&[0]).unwrap_or(rest)
+    }
+
+    /// Says which part of this unit a path is, if it is one.
+    pub(in crate::fs) fn part<'p>(
+        &self,
+        profiles: &Profiles,
+        path: &'p TreePath,
+    ) -> Option<Part<'p>> {
+        part_of(profiles, path).filter(|part| self.is(&part.key))
+    }
+}
+
+/// Says which part of which unit a path is, if it is one.
+pub(super) fn part_of<'p>(profiles: &Profiles, path: &'p TreePath) -> Option<Part<'p>> {
+    match profiles.classify(path).kind {
+        FileKind::Unit(part) => Some(part),
+        _ => None,
+    }
+}
+
+/// One member of a version.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) path: TreePath,
+    pub(super) entry: Entry,
+}
+
+/// The members of a unit at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Version {
+    /// In the order of their paths.
+    pub(super) members: Vec<Member>,
+    /// The stamp that the entry points were put with; `None` where there is none. Two versions are the same if this is.
+    pub(super) mark: Option<Stamp>,
+}
+
+impl Version {
+    fn add(&mut self, path: TreePath, entry: Entry, stamp: Stamp, part: &Part<'_>) -> Result<()> {
+        if self.members.len() >= MEMBERS_MAX {
+            let op = format!("a unit has more than {MEMBERS_MAX} files");
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        if part.is_entry {
+            self.mark = self.mark.max(Some(stamp));
+        }
+        self.members.push(Member { path, entry });
+        Ok(())
+    }
+
+    /// Reports whether a path is a member.
+    pub(super) fn has(&self, path: &TreePath) -> bool {
+        self.members.binary_search_by(|member| member.path.cmp(path)).is_ok()
+    }
+}
+
+/// Reads the current version of a unit. `Invalid` when it has too many members.
+pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> Result<Version> {
+    ledger.read(|fold| {
+        let mut version = Version::default();
+        let mut add = |path: TreePath, register: Register| {
+            let changed_ms = register.changed_ms();
+            let (Some(entry), stamp) = (register.entry, register.stamp) else { return Ok(()) };
+            if entry.is_directory() || ledger.shown(fold, &path, &entry, Some(changed_ms)).is_none()
+            {
+                return Ok(());
+            }
+            let at = path.clone();
+            match unit.part(profiles, &at) {
+                Some(part) => version.add(path, entry, stamp, &part),
+                None => Ok(()),
+            }
+        };
+        let (dir, stem) = (unit.dir(), unit.stem());
+        if stem.is_empty() {
+            fold.below(&dir).try_for_each(|(path, register)| add(path, register))?;
+        } else {
+            with_stem(fold, &dir, stem, &mut add)?;
+        }
+        Ok(version)
+    })
+}
+
+/// Calls `add` with the entries of a directory whose names begin with a stem.
+fn with_stem(
+    fold: &Fold,
+    dir: &TreePath,
+    stem: &[u8],
+    add: &mut impl FnMut(TreePath, Register) -> Result<()>,
+) -> Result<()> {
+    let mut last: Box<[u8]> = stem.into();
+    loop {
+        let part = fold.children_after(dir, Some(&last), READ_AT_ONCE);
+        let more = part.len() == READ_AT_ONCE;
+        for child in part {
+            if !child.name.starts_with(stem) {
+                return Ok(());
+            }
+            if let (Some(register), Ok(path)) = (child.register, dir.join(&child.name)) {
+                add(path, register)?;
+            }
+            last = child.name;
+        }
+        if !more {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! P6: entries of several files, by the programs that write them.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::command::run;
+use crate::harness::time::thread;
+use crate::harness::{Cluster, Io, Must as _, Node, in_both_modes, now};
+
+use crate::clients::{command, json, python_with};
+
+const LIMIT_MS: u64 = 900_000;
+
+/// Returns how many races there are, unless `HEARTHFS_TEST_RACES` says otherwise.
+fn races() -> u32 {
+    let wanted = std::env::var("HEARTHFS_TEST_RACES").ok();
+    wanted.map_or(12, |wanted| wanted.parse().must("HEARTHFS_TEST_RACES is a number"))
+}
+
+#[track_caller]
+fn nothing(said: &Value, key: &str) {
+    assert_eq!(said[key], Value::Array(Vec::new()), "{said:#}");
+}
+
+/// Two processes compile one function for two types, in all orders of their four steps.
+fn p6_units_of_numba(io: Io) {
+    let Some(python) = python_with(&format!("p6_units_of_numba::{}", io.word()), "numba") else {
+        return;
+    };
+    let races = races();
+    let cluster = Cluster::two(io);
+    for (what, nodes) in
+        [("one_node", vec![&cluster.a]), ("two_nodes", vec![&cluster.a, &cluster.b])]
+    {
+        let sources = cluster.site.dir(what);
+        let mounts = || nodes.iter().map(|node| node.mount.as_os_str());
+        let said = |word: &str| {
+            let mut driver = command(&cluster, &python, "numba_races.py", &[word]);
+            driver.arg(&sources).arg(races.to_string()).args(mounts());
+            json(run(&mut driver, LIMIT_MS))
+        };
+        let raced = said("race");
+        nothing(&raced, "wrong");
+        nothing(&raced, "crashes");
+        cluster.settle();
+        let checked = said("check");
+        for key in ["wrong", "crashes", "late"] {
+            nothing(&checked, key);
+        }
+    }
+}
+in_both_modes!(p6_units_of_numba);
+
+fn groups(cluster: &Cluster, python: &Path, node: &Node, args: &[&str]) -> Command {
+    let mut command = command(cluster, python, "triton_groups.py", &[args[0]]);
+    command.arg(node.at("triton")).args(&args[1..]);
+    command
+}
+
+/// Two processes on each of two nodes go through the same keys at once, and others watch.
+fn p6_units_of_triton(io: Io) {
+    let Some(python) = python_with(&format!("p6_units_of_triton::{}", io.word()), "triton") else {
+        return;
+    };
+    let keys = races() * 10;
+    let cluster = Cluster::two(io);
+    std::fs::create_dir(cluster.a.at("triton")).must("mkdir");
+    cluster.settle();
+    let (begun, all) = (now(), keys.to_string());
+    let nodes = [&cluster.a, &cluster.a, &cluster.b, &cluster.b];
+    let writers: Vec<_> = (0_usize..)
+        .zip(nodes)
+        .map(|(number, node)| {
+            let name = format!("writer{number}");
+            let mut put = groups(&cluster, &python, node, &["put", &all, "0", &name]);
+            thread(move || json(run(&mut put, LIMIT_MS)))
+        })
+        .collect();
+    let watchers: Vec<_> = [&cluster.a, &cluster.b]
+        .map(|node| {
+            let mut watch = groups(&cluster, &python, node, &["watch", &all, "10"]);
+            thread(move || json(run(&mut watch, LIMIT_MS)))
+        })
+        .into();
+    let said: Vec<Value> =
+        writers.into_iter().chain(watchers).map(|one| one.join().must("a process")).collect();
+    let mut wrote = 0;
+    for one in &said {
+        nothing(one, "bad");
+        wrote += one["wrote"].as_u64().must("a number");
+    }
+    println!("{wrote} groups of {keys} keys in {:?}", begun.elapsed());
+    assert!(wrote > u64::from(keys), "no key was written twice: no race");
+    cluster.settle();
+    for node in [&cluster.a, &cluster.b] {
+        nothing(&json(run(&mut groups(&cluster, &python, node, &["list", &all]), LIMIT_MS)), "bad");
+    }
+}
+in_both_modes!(p6_units_of_triton);
