@@ -206,6 +206,8 @@ impl MountedNode {
     async fn drain_for(&self, limit: Duration) -> DrainReport {
         let begun = self.rooms.clock.mono();
         *self.stuck.lock() = None;
+        let fs = self.rooms.fs.clone();
+        crate::task::blocking(move || fs.tend_editions()).await;
         let complete = {
             let mut watching = std::pin::pin!(self.watch_store());
             let mut drain = std::pin::pin!(self.rooms.engine.drain(limit, |_| {}));

@@ -100,6 +100,7 @@ fn serve_on(
     watching.abort();
     sweeping.abort();
     runtime.block_on(server.close());
+    node.rooms().fs.settle_editions();
     runtime.block_on(node.rooms().engine.stop());
     node.finish();
     tracing::info!(left = drain.left.records, "unmounted");

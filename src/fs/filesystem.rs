@@ -290,7 +290,7 @@ impl Filesystem {
             self.give_up_retries(now);
             if !self.0.state.lock().editions.is_empty() {
                 let this = self.clone();
-                crate::task::blocking(move || this.tend_editions(now)).await;
+                crate::task::blocking(move || this.tend_editions()).await;
             }
         }
     }

@@ -109,8 +109,21 @@ impl Filesystem {
         if !room {
             return Err(Errno::ENFILE).into();
         }
-        if let Err(errno) = self.open_in_edition(ino, &wish) {
-            return Err(errno).into();
+        match self.open_in_edition(ino, &wish) {
+            Err(errno) => return Err(errno).into(),
+            Ok(lacking) if lacking.is_empty() => {}
+            Ok(lacking) => {
+                let this = self.clone();
+                return Answer::later(async move {
+                    this.fetch_members(lacking).await?;
+                    let reply = match this.open_file_as(ino, &wish) {
+                        Answer::Now(reply) => reply,
+                        Answer::Later(work) => work.await,
+                    };
+                    drop(kept);
+                    this.told(ino, &wish, reply)
+                });
+            }
         }
         match self.open_file_as(ino, &wish) {
             Answer::Now(reply) => self.told(ino, &wish, reply).into(),

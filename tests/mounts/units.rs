@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::command::run;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Io, Must as _, Node, in_both_modes, now};
+use crate::harness::{Cluster, Io, Must as _, Node, in_both_modes};
 
 use crate::clients::{command, json, python_with};
 
@@ -68,7 +68,7 @@ fn p6_units_of_triton(io: Io) {
     let cluster = Cluster::two(io);
     std::fs::create_dir(cluster.a.at("triton")).must("mkdir");
     cluster.settle();
-    let (begun, all) = (now(), keys.to_string());
+    let all = keys.to_string();
     let nodes = [&cluster.a, &cluster.a, &cluster.b, &cluster.b];
     let writers: Vec<_> = (0_usize..)
         .zip(nodes)
@@ -91,7 +91,6 @@ fn p6_units_of_triton(io: Io) {
         nothing(one, "bad");
         wrote += one["wrote"].as_u64().must("a number");
     }
-    println!("{wrote} groups of {keys} keys in {:?}", begun.elapsed());
     assert!(wrote > u64::from(keys), "no key was written twice: no race");
     cluster.settle();
     for node in [&cluster.a, &cluster.b] {

@@ -182,6 +182,11 @@ impl<'a> Kernel<'a> {
         self.requests_before.set(0);
     }
 
+    /// Lets time pass for the node.
+    pub(super) fn pass(&self, time: std::time::Duration) {
+        self.runtime.block_on(crate::clock::sleep(time));
+    }
+
     /// Brings everything that was published here to the store.
     pub(super) fn drain(&self) {
         let limit = std::time::Duration::from_mins(1);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use hearthfs_mount::Caller;
@@ -27,7 +28,11 @@ impl Nursery {
         // The parent of a program never buries it: that it was killed can be seen for as long as it takes.
         let script = "while read -r line; do
             set -- $line
-            $2 $3 sh -c 'sleep 3600 >/dev/null & echo $! $$; exec sleep 3600 >/dev/null' &
+            if [ $1 = until ]; then
+                sh -c 'sh -c \"until [ -e $0 ]; do sleep 0.05; done\" >/dev/null & echo $! $$; exec sleep 3600 >/dev/null' $2 &
+            else
+                $2 $3 sh -c 'sleep 3600 >/dev/null & echo $! $$; exec sleep 3600 >/dev/null' &
+            fi
         done";
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -48,13 +53,22 @@ impl Program {
 
     /// Starts one in the supplementary groups of a user, which takes root where there are any.
     pub(super) fn start_as(user: User) -> Self {
-        let mut line = String::new();
         let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
         let ask = if groups.is_empty() {
             "one\n".to_owned()
         } else {
             format!("one setpriv --groups={}\n", groups.join(","))
         };
+        Self::ask(&ask, user)
+    }
+
+    /// Starts one that exits by itself as soon as a file is there.
+    pub(super) fn start_until(file: &Path) -> Self {
+        Self::ask(&format!("until {}\n", file.display()), ROOT)
+    }
+
+    fn ask(ask: &str, user: User) -> Self {
+        let mut line = String::new();
         let test = std::thread::current().name().unwrap_or_default().to_owned();
         let mut nurseries = NURSERIES.lock();
         let nursery = nurseries.entry(test).or_insert_with(Nursery::start);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hearthfs_mount::Errno;
 
 use super::kernel::Kernel;
-use super::node::{READ, REPLACE, get, in_both_modes, put};
+use super::node::{READ, REPLACE, get, in_both_modes, node, put, runtime};
 use super::programs::Program;
 
 const KEY: &str = "triton/KEY";
@@ -62,7 +62,7 @@ fn until(kernel: &mut Kernel<'_>, what: &str, mut done: impl FnMut(&mut Kernel<'
         if done(kernel) {
             return;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        kernel.pass(Duration::from_millis(20));
     }
     panic!("{what}");
 }
@@ -291,5 +291,88 @@ fn names_that_only_look_like_those_of_a_unit_are_ordinary() {
         assert_eq!(kernel.mkdir(&writer.caller(), ".hearthfs-editions"), Err(Errno::EPERM));
         assert!(missing(kernel, &reader, ".hearthfs-editions"));
         kernel.open(&writer.caller(), ".hearthfs-editions", 1, REPLACE, true).unwrap_err();
+    });
+}
+
+#[test]
+fn p6_units_without_a_marker_are_published_as_they_are() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let kernel = &mut Kernel::start(&runtime, node(&dir), true);
+    let end = dir.path().join("end");
+    let (idle, ends) = (Program::start(), Program::start_until(&end));
+    let reader = Program::start();
+    make_dirs(kernel, &idle, "triton/IDLE");
+    make_dirs(kernel, &idle, "triton/ENDS");
+    make_dirs(kernel, &idle, "numba/d");
+    put(kernel, &idle, "triton/IDLE/a", b"1");
+    put(kernel, &idle, "triton/IDLE/b", b"2");
+    // An index that names data which is not there is not for others.
+    put_by_rename(kernel, &idle, "numba/d/m.f-1.py311.nbi", b"index");
+    put(kernel, &ends, "triton/ENDS/a", b"3");
+    assert!(missing(kernel, &reader, "triton/ENDS/a"));
+    std::fs::write(end, b"").unwrap();
+    until(kernel, "what a process wrote that has ended", |kernel| {
+        !missing(kernel, &reader, "triton/ENDS/a")
+    });
+    assert!(missing(kernel, &reader, "triton/IDLE/a"), "it may go on");
+    until(kernel, "what a process wrote that has long written nothing", |kernel| {
+        !missing(kernel, &reader, "triton/IDLE/a")
+    });
+    assert_eq!(get(kernel, &reader, "triton/IDLE/b"), b"2", "all of it at once");
+    assert!(missing(kernel, &reader, "numba/d/m.f-1.py311.nbi"));
+    put_by_rename(kernel, &idle, "numba/d/m.f-1.py311.1.nbc", b"data");
+    assert_eq!(get(kernel, &reader, "numba/d/m.f-1.py311.nbi"), b"index");
+}
+
+#[test]
+fn p6_units_written_by_several_processes() {
+    in_both_modes(|kernel| {
+        let (parent, child, reader) = (Program::start(), Program::start(), Program::start());
+        let module = "neuron/neuronxcc-1/MODULE_1+2";
+        make_dirs(kernel, &parent, module);
+        let at = |name: &str| format!("{module}/{name}");
+        put(kernel, &parent, &at("model.hlo_module.pb"), b"hlo");
+        put(kernel, &child, &at("model.neff"), b"neff");
+        assert_eq!(get(kernel, &parent, &at("model.neff")), b"neff", "one draft");
+        assert_eq!(get(kernel, &child, &at("model.hlo_module.pb")), b"hlo");
+        assert!(missing(kernel, &reader, &at("model.neff")));
+        put(kernel, &parent, &at("model.done"), b"");
+        for name in ["model.done", "model.neff", "model.hlo_module.pb"] {
+            assert!(!missing(kernel, &reader, &at(name)), "{name}");
+        }
+    });
+}
+
+#[test]
+fn bad_input_units_in_an_odd_order() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        // A marker alone, and members after it.
+        put(kernel, &writer, "triton/KEY/__grp__.json", b"1");
+        assert_eq!(names(kernel, &reader, KEY), ["__grp__.json"]);
+        put(kernel, &writer, "triton/KEY/a", b"2");
+        assert_eq!(names(kernel, &reader, KEY), ["__grp__.json"]);
+        assert_eq!(names(kernel, &writer, KEY), ["__grp__.json", "a"]);
+        // The marker again: nothing that it has had is lost.
+        put(kernel, &writer, "triton/KEY/__grp__.json", b"3");
+        assert_eq!(names(kernel, &reader, KEY), ["__grp__.json", "a"]);
+        // Links and a file that is still open.
+        kernel.open(&writer.caller(), "triton/KEY/b", 1, REPLACE, true).unwrap();
+        kernel.write(1, 0, b"4").unwrap();
+        kernel.symlink(&writer.caller(), "triton/KEY/c", "a").unwrap();
+        kernel.link(&writer.caller(), "triton/KEY/a", "triton/KEY/d").unwrap();
+        put(kernel, &writer, "triton/KEY/__grp__.json", b"5");
+        assert_eq!(names(kernel, &reader, KEY), ["__grp__.json", "a", "c", "d"]);
+        assert_eq!(get(kernel, &reader, "triton/KEY/d"), b"2");
+        kernel.close(&writer.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &writer, "triton/KEY/b"), b"4");
+        put(kernel, &writer, "triton/KEY/__grp__.json", b"6");
+        assert_eq!(get(kernel, &reader, "triton/KEY/b"), b"4");
+        // A member that is taken out of its unit, by its writer and by another.
+        kernel.rename(&writer.caller(), "triton/KEY/b", "b").unwrap();
+        assert_eq!(get(kernel, &writer, "b"), b"4");
+        kernel.rename(&reader.caller(), "triton/KEY/c", "c").unwrap();
+        assert!(!names(kernel, &reader, KEY).contains(&"c".to_owned()));
     });
 }

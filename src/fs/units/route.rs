@@ -6,6 +6,7 @@ use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::editions::{Draft, Edition, EditionId, Writer};
 use super::version::{UnitName, Version, current, part_of};
+use crate::digest::Digest;
 use crate::error::Error;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
@@ -47,8 +48,8 @@ impl Filesystem {
         }
         let who = self.0.callers.who(caller);
         match purpose {
-            Purpose::Find => self.found_in_edition(who, unit, &path, spot),
-            Purpose::Take => self.taken_from_edition(who, &unit, &path, spot),
+            Purpose::Find => self.found_in_edition(who, &unit, &path, spot),
+            Purpose::Take => Ok(self.taken_from_edition(who, &unit, &path, spot)),
             Purpose::Make => self.made_in_edition(caller, who, &part, &path, spot),
         }
     }
@@ -56,11 +57,11 @@ impl Filesystem {
     fn found_in_edition(
         &self,
         who: Who,
-        unit: UnitName,
+        unit: &UnitName,
         path: &TreePath,
         spot: Spot,
     ) -> Reply<Spot> {
-        let Some(id) = self.0.state.lock().editions.of(who, &unit) else { return Ok(spot) };
+        let Some(id) = self.0.state.lock().editions.of(who, unit) else { return Ok(spot) };
         if !self.is_apart(id) {
             return Ok(spot);
         }
@@ -82,26 +83,18 @@ impl Filesystem {
             .map_or(true, |version| version.mark != mark)
     }
 
-    fn taken_from_edition(
-        &self,
-        who: Who,
-        unit: &UnitName,
-        path: &TreePath,
-        spot: Spot,
-    ) -> Reply<Spot> {
-        let written = {
+    fn taken_from_edition(&self, who: Who, unit: &UnitName, path: &TreePath, spot: Spot) -> Spot {
+        let (id, written) = {
             let state = self.0.state.lock();
-            let Some(id) = state.editions.of(who, unit) else { return Ok(spot) };
+            let Some(id) = state.editions.of(who, unit) else { return spot };
             (id, state.editions.get(id).is_some_and(Edition::is_written))
         };
-        match written {
-            (id, true) => Ok(self.spot_in(id, path, spot)),
-            (id, false) => {
-                // What it takes away is what everybody has.
-                self.end_edition(id);
-                Ok(spot)
-            }
+        if written {
+            return self.spot_in(id, path, spot);
         }
+        // What it takes away is what everybody has.
+        self.end_edition(id);
+        spot
     }
 
     fn made_in_edition(
@@ -252,14 +245,15 @@ impl Filesystem {
         let at_root: Spot = (Ino::ROOT, editions().file_name().into());
         let all = entry_inode(state, &at_root, &editions(), implied_directory());
         state.names.count_lookup(all);
-        Self::add_draft_dir(state, id, &dir, (all, dir.file_name().into()));
+        Self::add_draft_dir(state, id, &dir, all);
         drop(guard);
         // From now on the names lead to more than one file.
         self.doubt(spots);
         Ok(())
     }
 
-    fn add_draft_dir(state: &mut State, id: EditionId, path: &TreePath, spot: Spot) -> Ino {
+    fn add_draft_dir(state: &mut State, id: EditionId, path: &TreePath, parent: Ino) -> Ino {
+        let spot: Spot = (parent, path.file_name().into());
         let ino = entry_inode(state, &spot, path, implied_directory());
         // The kernel is never told of it, so nothing else keeps it.
         state.names.count_lookup(ino);
@@ -272,11 +266,11 @@ impl Filesystem {
         if self.0.rooms.ledger.read(|fold| fold.is_directory(path)) {
             return real;
         }
-        self.private_spot(&mut self.0.state.lock(), id, path).unwrap_or(real)
+        Self::private_spot(&mut self.0.state.lock(), id, path).unwrap_or(real)
     }
 
     /// Returns the name of a member in a draft, making the inodes of the directories above it.
-    fn private_spot(&self, state: &mut State, id: EditionId, path: &TreePath) -> Option<Spot> {
+    fn private_spot(state: &mut State, id: EditionId, path: &TreePath) -> Option<Spot> {
         let edition = state.editions.get(id)?;
         let draft = edition.draft.as_ref()?;
         let private = path.moved(&edition.unit.dir(), &draft.path)?;
@@ -295,8 +289,7 @@ impl Filesystem {
             at = parent;
         };
         for path in missing.into_iter().rev() {
-            let spot: Spot = (ino, path.file_name().into());
-            ino = Self::add_draft_dir(state, id, &path, spot);
+            ino = Self::add_draft_dir(state, id, &path, ino);
         }
         Some((ino, name.into()))
     }
@@ -323,7 +316,7 @@ impl Filesystem {
         let id = state.editions.of(who, &UnitName::of(&part.key));
         let is_directory = || self.0.rooms.ledger.read(|fold| fold.is_directory(path));
         match id.filter(|_| !is_directory()) {
-            Some(id) => self.private_spot(state, id, path).unwrap_or(spot),
+            Some(id) => Self::private_spot(state, id, path).unwrap_or(spot),
             None => spot,
         }
     }
@@ -342,37 +335,41 @@ impl Filesystem {
     }
 
     /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
-    pub(in crate::fs) fn open_in_edition(&self, ino: Ino, wish: &Wish) -> Reply<()> {
+    /// Returns the contents that the reader is going to need and that this node does not have.
+    pub(in crate::fs) fn open_in_edition(
+        &self,
+        ino: Ino,
+        wish: &Wish,
+    ) -> Reply<Vec<(Digest, u64)>> {
+        let none = Vec::new();
         let (place, private, path) = {
             let state = self.0.state.lock();
             let Some(place) = state.names.inode(ino).and_then(|inode| inode.place().cloned())
             else {
-                return Ok(());
+                return Ok(none);
             };
             let private = state.editions.of_dir(place.0);
             let path = match private {
                 Some(id) => Self::public_path(&state, id, &place),
                 None => state.names.path_of(&place),
             };
-            let Some(path) = path else { return Ok(()) };
+            let Some(path) = path else { return Ok(none) };
             (place, private, path)
         };
-        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(()) };
+        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(none) };
         match private {
-            Some(id) if part.is_entry => self.reopen_entry(id, &path, ino, wish),
-            Some(_) => Ok(()),
+            Some(id) if part.is_entry => self.reopen_entry(id, &path, ino, wish).map(|()| none),
             None if wish.writes() => {
                 if wish.is_last() {
-                    return Ok(());
+                    return Ok(none);
                 }
                 let spot = self.routed(&wish.caller, place.clone(), Purpose::Make)?;
-                if spot == place { Ok(()) } else { Err(self.led_to(spot, ino, wish)) }
+                if spot == place { Ok(none) } else { Err(self.led_to(spot, ino, wish)) }
             }
             None if part.is_entry => {
-                self.begin_to_read(&UnitName::of(&part.key), part.writers, wish);
-                Ok(())
+                Ok(self.begin_to_read(&UnitName::of(&part.key), part.writers, wish))
             }
-            None => Ok(()),
+            _ => Ok(none),
         }
     }
 
@@ -407,15 +404,19 @@ impl Filesystem {
         Errno::ESTALE
     }
 
-    /// Notes the version that a process begins to read.
-    fn begin_to_read(&self, unit: &UnitName, shared: Writers, wish: &Wish) {
-        if wish.who == Who::Unseen {
-            return;
-        }
+    /// Notes the version that a process begins to read. Returns the contents of it that are not here.
+    fn begin_to_read(&self, unit: &UnitName, shared: Writers, wish: &Wish) -> Vec<(Digest, u64)> {
         // One that is too large is read as any other files.
         let Ok(version) = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit) else {
-            return;
+            return Vec::new();
         };
+        let contents = version.members.iter().filter_map(|member| member.entry.content());
+        let lacks =
+            |(digest, size): &(Digest, u64)| *size > 0 && !self.0.rooms.blobs.contains(digest);
+        let lacking = contents.filter(lacks).collect();
+        if wish.who == Who::Unseen {
+            return lacking;
+        }
         let mut state = self.0.state.lock();
         let now = self.0.rooms.clock.mono();
         match state.editions.of(wish.who, unit) {
@@ -430,5 +431,16 @@ impl Filesystem {
             }
             None => {}
         }
+        lacking
+    }
+
+    /// Brings the members of a unit here before its entry point is opened: a program that has opened it relies on
+    /// all of them. Whatever goes wrong is a miss.
+    pub(in crate::fs) async fn fetch_members(&self, lacking: Vec<(Digest, u64)>) -> Reply<()> {
+        for (digest, size) in lacking {
+            // Those that travelled together come with the first.
+            self.obtain(digest, size).await?;
+        }
+        Ok(())
     }
 }

@@ -67,8 +67,10 @@ fn due(edition: &Edition, open: bool, now: Duration) -> Due {
 }
 
 impl Filesystem {
-    /// Does for editions what is due. Blocks.
-    pub(in crate::fs) fn tend_editions(&self, now: Duration) {
+    /// Does for editions what is due: publishes the drafts of processes that have ended, and of those that write no
+    /// more. Blocks.
+    pub fn tend_editions(&self) {
+        let now = self.0.rooms.clock.mono();
         let all: Vec<(EditionId, Due)> = {
             let state = self.0.state.lock();
             let due = |(id, edition)| (id, due(edition, is_open(&state, edition), now));
@@ -87,17 +89,16 @@ impl Filesystem {
         }
     }
 
-    /// Publishes the drafts whose writers have ended by themselves, and those that nobody is about to complete; the
-    /// others go. To be called when the mount ends. Blocks.
+    /// Ends all editions, because the mount has ended. Drafts are published as they are, but for those of killed
+    /// writers and those with an entry point that is not completed. Blocks.
     pub fn settle_editions(&self) {
         let all: Vec<(EditionId, Due)> = {
             let state = self.0.state.lock();
             let due = |edition: &Edition| match writing(&edition.writers) {
                 _ if !edition.is_written() => Due::End,
                 Writing::Killed => Due::End,
-                Writing::Exited => Due::Publish,
                 Writing::Goes if edition.open_ended => Due::End,
-                Writing::Goes => Due::Publish,
+                Writing::Exited | Writing::Goes => Due::Publish,
             };
             state.editions.iter().map(|(id, edition)| (id, due(edition))).collect()
         };
