@@ -11,5 +11,6 @@ mod programs;
 mod random;
 mod units;
 mod users;
+mod versions;
 mod world;
 mod writers;

@@ -13,6 +13,7 @@ use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, OpenFlags,
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node, Published, Spot, number_of};
 use super::live::Live;
+use super::open::DECIDE_TRIES_MAX;
 use super::rights::MAY_SEARCH;
 use super::state::State;
 use super::units::Purpose;
@@ -126,7 +127,7 @@ impl Filesystem {
         let fresh = self.0.rooms.freshness.ready() || retries || who.is_some_and(own);
         let lingers = self.lingers_for(caller, &spot, who);
         if fresh && lingers.is_none() {
-            return self.look_up_now(caller, &spot, who).into();
+            return self.look_up_routed(caller, &real, spot).into();
         }
         let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
@@ -136,11 +137,26 @@ impl Filesystem {
             if let Some((id, mut moved)) = lingers {
                 this.settle_or_keep(id, &mut moved).await;
             }
-            // A version may have come meanwhile that the caller does not read.
-            let spot = this.routed(&caller, real, Purpose::Find)?;
-            let who = this.who_for(&caller, &spot);
-            this.look_up_now(&caller, &spot, who)
+            let spot = this.routed(&caller, real.clone(), Purpose::Find)?;
+            this.look_up_routed(&caller, &real, spot)
         })
+    }
+
+    /// Answers from what is known now, and anew where a version of a unit came meanwhile that the caller does not read.
+    fn look_up_routed(&self, caller: &Caller, real: &Spot, mut spot: Spot) -> Reply<Lookup> {
+        for _ in 0..DECIDE_TRIES_MAX {
+            let who = self.who_for(caller, &spot);
+            let reply = self.look_up_now(caller, &spot, who)?;
+            let now = self.routed(caller, real.clone(), Purpose::Find)?;
+            if now == spot {
+                return Ok(reply);
+            }
+            if let Lookup::Found(found) = reply {
+                self.forget_inode(found.attr.ino, 1);
+            }
+            spot = now;
+        }
+        Err(Errno::EBUSY)
     }
 
     /// Reports whether a process writes a file of this name.
@@ -193,6 +209,7 @@ impl Filesystem {
             }
             None => {
                 self.0.rooms.metrics.misses.add(1);
+                state.retries.found_nothing(tid);
                 let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
                 Ok(Lookup::Missing { ttl })
             }

@@ -96,6 +96,13 @@ impl Retries {
         (how, retry)
     }
 
+    /// Ends the retry of a thread that was to read what it finds, and found nothing: its call ends with that.
+    pub(super) fn found_nothing(&mut self, tid: u32) {
+        if tid != 0 && self.of_thread.get(&tid).is_some_and(|retry| retry.wish.is_none()) {
+            self.take(tid);
+        }
+    }
+
     /// Takes the retry that ends with the making of a name.
     pub(super) fn end_at(
         &mut self,

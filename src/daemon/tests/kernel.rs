@@ -51,7 +51,7 @@ pub(super) struct Kernel<'a> {
     files: HashMap<Fd, File>,
     stored: Vec<Stored>,
     /// What arrives from another node, and how many requests come before it.
-    arrival: RefCell<Option<(TreePath, Op)>>,
+    arrival: RefCell<Vec<(TreePath, Op)>>,
     requests_before: Cell<u32>,
     arrived: Cell<u64>,
 }
@@ -69,7 +69,7 @@ impl<'a> Kernel<'a> {
             descriptors: BTreeMap::new(),
             files: HashMap::new(),
             stored: Vec::new(),
-            arrival: RefCell::new(None),
+            arrival: RefCell::default(),
             requests_before: Cell::new(0),
             arrived: Cell::new(0),
         };
@@ -135,7 +135,10 @@ impl<'a> Kernel<'a> {
 
     /// Brings in what another node has done, after all that was done here.
     fn arrive(&self) {
-        let Some((path, op)) = self.arrival.take() else { return };
+        let arrival = self.arrival.take();
+        if arrival.is_empty() {
+            return;
+        }
         let ledger = self.rooms().engine.ledger();
         let stamp = Stamp { node: OTHER, ..ledger.next_stamp() };
         let commit = Commit {
@@ -145,7 +148,7 @@ impl<'a> Kernel<'a> {
             sequence: self.arrived.get(),
             packs: Vec::new(),
             blobs: Vec::new(),
-            changes: vec![Change { path, stamp, op }],
+            changes: arrival.into_iter().map(|(path, op)| Change { path, stamp, op }).collect(),
             extensions: BTreeMap::new(),
         };
         self.arrived.set(commit.sequence + 1);
@@ -160,6 +163,19 @@ impl<'a> Kernel<'a> {
         file: Option<(&[u8], Rights)>,
         requests_before: u32,
     ) {
+        self.arrival.replace(vec![self.change_of(path, file)]);
+        self.requests_before.set(requests_before);
+    }
+
+    /// Has several files of another node arrive at once.
+    pub(super) fn expect_unit(&self, files: &[(String, Vec<u8>)], requests_before: u32) {
+        let rights = Rights { uid: 0, gid: 0, mode: 0o644 };
+        let changes = files.iter().map(|(path, bytes)| self.change_of(path, Some((bytes, rights))));
+        self.arrival.replace(changes.collect());
+        self.requests_before.set(requests_before);
+    }
+
+    fn change_of(&self, path: &str, file: Option<(&[u8], Rights)>) -> (TreePath, Op) {
         let path = path.split('/').fold(TreePath::root(), |dir, name| {
             dir.join(name.as_bytes()).expect("tests have plain paths")
         });
@@ -172,8 +188,7 @@ impl<'a> Kernel<'a> {
             let attrs = Attrs { mode, uid, gid, mtime: now, atime: now, xattrs: None };
             Op::Put(Entry { kind: Kind::File { digest, size }, attrs, link: None })
         });
-        self.arrival.replace(Some((path, op)));
-        self.requests_before.set(requests_before);
+        (path, op)
     }
 
     /// Ends a system call: what was to arrive within it has arrived.

@@ -350,7 +350,7 @@ impl World<'_> {
     }
 }
 
-fn config(cases: u32) -> ProptestConfig {
+pub(super) fn config(cases: u32) -> ProptestConfig {
     // `HEARTHFS_TEST_SEEDS` overrides it, for a soak.
     let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok().and_then(|text| text.parse().ok());
     ProptestConfig {

@@ -376,3 +376,22 @@ fn bad_input_units_in_an_odd_order() {
         assert!(!names(kernel, &reader, KEY).contains(&"c".to_owned()));
     });
 }
+
+#[test]
+fn p6_units_that_are_removed_under_their_readers() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        put(kernel, &writer, "triton/KEY/a", b"1");
+        put(kernel, &writer, "triton/KEY/__grp__.json", b"2");
+        for name in ["__grp__.json", "a", "__grp__.json"] {
+            get(kernel, &reader, &format!("{KEY}/{name}"));
+        }
+        for name in ["__grp__.json", "a"] {
+            kernel.unlink(&writer.caller(), &format!("{KEY}/{name}")).unwrap();
+        }
+        assert_eq!(get(kernel, &reader, "triton/KEY/a"), b"1", "of the version that it reads");
+        assert!(missing(kernel, &reader, "triton/KEY/__grp__.json"));
+        assert!(missing(kernel, &reader, "triton/KEY/a"));
+    });
+}

@@ -89,21 +89,23 @@ impl Filesystem {
             else {
                 return Ok(());
             };
-            let plan = self.plan(edition)?;
-            if plan.as_ref().is_none_or(|plan| plan.ops.is_empty()) {
-                rest(&mut state, id, None);
+            let Some(plan) = self.plan(edition)? else {
+                rest(&mut state, id, Version::lost());
                 return Ok(());
-            }
+            };
             plan
         };
-        let Some(Plan { ops, members }) = plan else { return Ok(()) };
+        let Plan { ops, members } = plan;
         let paths: Vec<TreePath> = ops.iter().map(|(path, _)| path.clone()).collect();
         let written = self.write_keeping(turn, ops)?;
         let mut state = self.0.state.lock();
         let stamps = written.apply();
         let unit = state.editions.get(id).map(|edition| edition.unit.clone());
         let mark = unit.and_then(|unit| self.mark_of(&unit, &paths, &stamps));
-        rest(&mut state, id, Some(Version { members, mark }));
+        // The first changes are the puts of the members, in the same order.
+        let stamped = members.into_iter().zip(&stamps);
+        let members = stamped.map(|(member, stamp)| Member { stamp: *stamp, ..member }).collect();
+        rest(&mut state, id, Version { members, mark });
         let spots: Vec<Spot> = paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
         let dirs: Vec<TreePath> = paths.iter().filter_map(TreePath::parent).collect();
         drop(state);
@@ -133,10 +135,10 @@ impl Filesystem {
         let dir = edition.unit.dir();
         let members = ledger.read(|fold| {
             let below = fold.below(&draft.path).filter_map(|(path, register)| {
-                let changed_ms = register.changed_ms();
+                let (changed_ms, stamp) = (register.changed_ms(), register.stamp);
                 let entry = register.entry.filter(|entry| !entry.is_directory())?;
                 ledger.shown(fold, &path, &entry, Some(changed_ms))?;
-                Some(Member { path: path.moved(&draft.path, &dir)?, entry })
+                Some(Member { path: path.moved(&draft.path, &dir)?, entry, stamp })
             });
             below.collect::<Vec<_>>()
         });
@@ -224,14 +226,12 @@ impl Filesystem {
     }
 }
 
-/// Lets nobody write an edition any more; `version` is what it has published.
-fn rest(state: &mut State, id: EditionId, version: Option<Version>) {
+/// Ends the writing of an edition; `version` is what it has published.
+fn rest(state: &mut State, id: EditionId, version: Version) {
     if let Some(edition) = state.editions.get_mut(id) {
         edition.writers.clear();
         edition.open_ended = false;
-        if let Some(version) = version {
-            edition.base = version;
-        }
+        edition.base = version;
     }
 }
 
@@ -242,10 +242,7 @@ fn dirs_of(state: &State, id: EditionId) -> Vec<Ino> {
 
 /// Returns a member with what has happened to its attributes meanwhile, if the draft has not changed it.
 fn as_now(member: Member, base: &Version, now: &Version) -> Member {
-    let find = |version: &Version| -> Option<Entry> {
-        let at = version.members.binary_search_by(|other| other.path.cmp(&member.path)).ok()?;
-        Some(version.members[at].entry.clone())
-    };
+    let find = |version: &Version| version.member(&member.path).map(|found| found.entry.clone());
     let same = find(base).is_some_and(|entry| Entry { link: None, ..entry } == member.entry);
     match find(now).filter(|_| same) {
         Some(entry) => Member { entry, ..member },

@@ -126,10 +126,9 @@ impl Editions {
         self.units.contains_key(unit)
     }
 
-    /// Reports whether a unit leads different processes to different files.
-    pub(super) fn is_divided(&self, unit: &UnitName) -> bool {
-        let has_draft = |id: &EditionId| self.all.get(id).is_some_and(|e| e.draft.is_some());
-        self.units.get(unit).is_some_and(|ids| ids.iter().any(has_draft))
+    /// Yields all editions of a unit.
+    pub(super) fn of_unit(&self, unit: &UnitName) -> impl Iterator<Item = &Edition> {
+        self.units.get(unit).into_iter().flatten().filter_map(|id| self.all.get(id))
     }
 
     /// Returns the edition whose draft a directory is of.

@@ -62,25 +62,35 @@ impl Filesystem {
         spot: Spot,
     ) -> Reply<Spot> {
         let Some(id) = self.0.state.lock().editions.of(who, unit) else { return Ok(spot) };
-        if !self.is_apart(id) {
+        if self.fits(id, path) {
             return Ok(spot);
         }
         self.make_draft(id).map_err(|error| super::super::errno::promised(&error))?;
         Ok(self.spot_in(id, path, spot))
     }
 
-    /// Reports whether an edition is not what is published: it was written, or the unit has moved on.
+    /// Reports whether what is published at a path is what an edition has there: it was not written, and the unit has
+    /// not moved on.
+    fn fits(&self, id: EditionId, path: &TreePath) -> bool {
+        let published = self.seen(path).and_then(|seen| seen.stamp);
+        let state = self.0.state.lock();
+        state.editions.get(id).is_none_or(|edition| {
+            edition.draft.is_none() && edition.base.stamp_of(path) == published
+        })
+    }
+
+    /// Reports whether an edition is not what is published.
     pub(super) fn is_apart(&self, id: EditionId) -> bool {
-        let (unit, mark) = {
+        let (unit, base) = {
             let state = self.0.state.lock();
             let Some(edition) = state.editions.get(id) else { return false };
             if edition.draft.is_some() {
                 return true;
             }
-            (edition.unit.clone(), edition.base.mark)
+            (edition.unit.clone(), edition.base.clone())
         };
         current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit)
-            .map_or(true, |version| version.mark != mark)
+            .map_or(true, |version| !version.is(&base))
     }
 
     fn taken_from_edition(&self, who: Who, unit: &UnitName, path: &TreePath, spot: Spot) -> Spot {
@@ -330,8 +340,16 @@ impl Filesystem {
             return true;
         }
         let Some(path) = state.names.path_of(spot) else { return false };
-        part_of(&self.0.rules.profiles, &path)
-            .is_some_and(|part| state.editions.is_divided(&UnitName::of(&part.key)))
+        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return false };
+        let unit = UnitName::of(&part.key);
+        if !state.editions.has(&unit) {
+            return false;
+        }
+        let published = self.seen(&path).and_then(|seen| seen.stamp);
+        state
+            .editions
+            .of_unit(&unit)
+            .any(|edition| edition.draft.is_some() || edition.base.stamp_of(&path) != published)
     }
 
     /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
@@ -375,7 +393,7 @@ impl Filesystem {
 
     /// Opens the entry point of an edition. One that is not written is given up for what is published now.
     fn reopen_entry(&self, id: EditionId, path: &TreePath, ino: Ino, wish: &Wish) -> Reply<()> {
-        let unit = {
+        let (unit, base) = {
             let mut state = self.0.state.lock();
             let now = self.0.rooms.clock.mono();
             let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
@@ -383,11 +401,10 @@ impl Filesystem {
             if edition.is_written() || wish.writes() || wish.is_last() {
                 return Ok(());
             }
-            (edition.unit.clone(), edition.base.mark)
+            (edition.unit.clone(), edition.base.clone())
         };
-        let (unit, mark) = unit;
         let now = current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit);
-        if now.is_ok_and(|now| now.mark == mark) {
+        if now.is_ok_and(|now| now.is(&base)) {
             return Ok(());
         }
         let real = self.0.state.lock().names.spot_of(path);

@@ -65,6 +65,7 @@ pub(super) fn part_of<'p>(profiles: &Profiles, path: &'p TreePath) -> Option<Par
 pub(super) struct Member {
     pub(super) path: TreePath,
     pub(super) entry: Entry,
+    pub(super) stamp: Stamp,
 }
 
 /// The members of a unit at one moment.
@@ -77,6 +78,11 @@ pub(super) struct Version {
 }
 
 impl Version {
+    /// Returns the version of a draft that was not published: no other is the same.
+    pub(super) fn lost() -> Self {
+        Self { members: Vec::new(), mark: Some(Stamp::default()) }
+    }
+
     fn add(&mut self, path: TreePath, entry: Entry, stamp: Stamp, part: &Part<'_>) -> Result<()> {
         if self.members.len() >= MEMBERS_MAX {
             let op = format!("a unit has more than {MEMBERS_MAX} files");
@@ -85,13 +91,33 @@ impl Version {
         if part.is_entry {
             self.mark = self.mark.max(Some(stamp));
         }
-        self.members.push(Member { path, entry });
+        self.members.push(Member { path, entry, stamp });
         Ok(())
+    }
+
+    /// Returns the member at a path.
+    pub(super) fn member(&self, path: &TreePath) -> Option<&Member> {
+        let at = self.members.binary_search_by(|member| member.path.cmp(path)).ok()?;
+        self.members.get(at)
     }
 
     /// Reports whether a path is a member.
     pub(super) fn has(&self, path: &TreePath) -> bool {
-        self.members.binary_search_by(|member| member.path.cmp(path)).is_ok()
+        self.member(path).is_some()
+    }
+
+    /// Returns the stamp of the member at a path.
+    pub(super) fn stamp_of(&self, path: &TreePath) -> Option<Stamp> {
+        self.member(path).map(|member| member.stamp)
+    }
+
+    /// Reports whether this has the same members, put by the same changes.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let puts = |version: &Self| {
+            let puts = version.members.iter().map(|member| (member.path.clone(), member.stamp));
+            puts.collect::<Vec<_>>()
+        };
+        self.mark == other.mark && puts(self) == puts(other)
     }
 }
 
