@@ -4,6 +4,7 @@
 //! entry point must be of the version that this program has seen with the same entry point.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 
 use hearthfs_mount::Errno;
 use proptest::collection::vec;
@@ -140,8 +141,8 @@ impl<'a> Test<'a> {
 
     /// Looks at what is published.
     fn look(&mut self) {
-        for unit in 0..UNITS.len() {
-            let entry = self.read(None, unit, UNITS[unit].1);
+        for (unit, (_, entry, _)) in UNITS.into_iter().enumerate() {
+            let entry = self.read(None, unit, entry);
             self.current[unit] = entry.clone();
             let Some(entry) = entry else { continue };
             let names = members(unit);
@@ -258,7 +259,7 @@ proptest! {
         let mut test = Test::new(Kernel::start(&runtime, node(&dir), passthrough));
         let mut arrived = false;
         for (step, (program, act, arrival)) in acts.iter().enumerate() {
-            test.said += &format!("    #{program} {act:?} {arrival:?}\n");
+            writeln!(test.said, "    #{program} {act:?} {arrival:?}").unwrap();
             let quiet = matches!(act, Act::Remove { .. } | Act::Restart { .. });
             if let Some((unit, with, requests_before)) = arrival.filter(|_| !quiet) {
                 let (_, entry, others) = UNITS[unit];
