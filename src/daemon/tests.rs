@@ -7,6 +7,7 @@ mod given;
 mod kernel;
 mod model;
 mod node;
+mod overtaken;
 mod programs;
 mod random;
 mod units;

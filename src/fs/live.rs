@@ -118,10 +118,10 @@ pub(super) struct Live {
     pub(super) same_as: Option<Published>,
     /// The put of which it is the next version, if it is the same file.
     pub(super) began: Option<Stamp>,
-    /// It was renamed over what is published under its name: that is its to replace, and nobody else's to write.
+    /// It was renamed over what is published under its name: no other process begins to write that.
     pub(super) renamed: bool,
-    /// The put that it may replace: what it began from, or has published last. What replaces that at its name may belong to
-    /// somebody who does not let its writer replace it.
+    /// The put that it may replace: what it began from, was renamed over, or has published last. What replaces that at
+    /// its name may belong to another user, who does not let its writer replace it.
     pub(super) base: Option<Stamp>,
     /// The hard links that will get the new content too.
     pub(super) link: Option<Stamp>,

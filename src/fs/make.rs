@@ -208,7 +208,7 @@ impl Filesystem {
     /// Makes a further name for a published file.
     fn link_at(&self, caller: &Caller, ino: Ino, spot: &Spot) -> Reply<Found> {
         let turn = self.0.rooms.ledger.begin();
-        let (ops, entry, old) = {
+        let (ops, entry, old, before) = {
             let state = self.0.state.lock();
             self.may_use(&state, caller, spot.0, MAY_CHANGE_NAMES)?;
             let path = state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))?;
@@ -222,19 +222,23 @@ impl Filesystem {
                 // The kernel has checked another version than the one that is there.
                 return Err(Errno::ENOENT);
             }
-            let mut entry = seen.entry;
+            let (mut entry, before) = (seen.entry, seen.stamp);
             let mut ops = Vec::new();
             if entry.link.is_none() {
                 entry.link = Some(self.0.rooms.ledger.next_stamp());
                 ops.push((old_path, Op::Put(entry.clone())));
             }
             ops.push((path, Op::Put(entry.clone())));
-            (ops, entry, old)
+            (ops, entry, old, before)
         };
+        let is_put_anew = ops.len() > 1;
         let written = self.write_keeping(turn, ops).map_err(|e| super::errno::promised(&e))?;
         let mut state = self.0.state.lock();
         let stamps = written.apply();
         let stamp = stamps.last().copied();
+        if is_put_anew {
+            state.rebase(&old, before, stamps.first().copied());
+        }
         let published = Published {
             stamp: stamps.first().copied(),
             changed_ms: stamp.map_or(0, |stamp| stamp.ms),

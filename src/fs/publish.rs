@@ -376,8 +376,8 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Reports whether a writer may replace what its name has now: what it began from, or what it could write
-    /// to if it asked now. Where the first version stays, that is only what it began from.
+    /// Reports whether a writer may replace what its name has now: nothing, what it began from, or a file that it could
+    /// write to if it asked now. Where the first version stays, that is only what it began from.
     fn may_replace(
         &self,
         live: &Live,
@@ -386,7 +386,11 @@ impl Filesystem {
         caller: Option<&Caller>,
     ) -> bool {
         let Some(seen) = seen else { return true };
-        if live.renamed || seen.stamp == live.base {
+        if seen.entry.content().is_none() {
+            // A directory that nobody made has no stamp, like the base of what began from nothing.
+            return false;
+        }
+        if seen.stamp == live.base {
             return true;
         }
         if self.is_write_once(path) {
@@ -394,7 +398,7 @@ impl Filesystem {
         }
         let owner = Caller { uid: live.attrs.uid, gid: live.attrs.gid, tid: 0 };
         let who = caller.unwrap_or(&owner);
-        !seen.entry.is_directory() && self.permits(who, &seen.entry.attrs, MAY_WRITE).is_ok()
+        self.permits(who, &seen.entry.attrs, MAY_WRITE).is_ok()
     }
 
     /// Returns every name that gets the content: the path, and the hard links of the file.

@@ -370,11 +370,9 @@ fn renew_moved(
                 if before.is_some() && live.began == before {
                     live.began = published.stamp;
                 }
-                if before.is_some() && live.base == before {
-                    live.base = published.stamp;
-                }
             }
         }
+        state.rebase(&spot, before, published.stamp);
         if let Some(ino) = state.names.bound(&spot) {
             state.renew(ino, published);
         }

@@ -194,6 +194,18 @@ impl State {
         }
     }
 
+    /// Lets the live files of a name that may replace one put replace another: it is what the first one put, put anew.
+    pub(super) fn rebase(&mut self, spot: &Spot, before: Option<Stamp>, put: Option<Stamp>) {
+        for id in self.names.lives(spot).to_vec() {
+            if let Some(live) = self.lives.get_mut(id)
+                && before.is_some()
+                && live.base == before
+            {
+                live.base = put;
+            }
+        }
+    }
+
     /// Gives a live file a name.
     pub(super) fn place_live(&mut self, id: LiveId, spot: &Spot) {
         let Some(ino) = self.lives.get(id).map(|live| live.ino) else { return };
