@@ -3,6 +3,7 @@
 
 mod beside;
 mod calls;
+mod closed;
 mod given;
 mod kernel;
 mod model;

@@ -20,7 +20,7 @@ use crate::local::{Blobs, Staging, descriptors_for_programs};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, FileKind, Profiles, Time};
-use crate::sync::{Fetcher, Freshness, Ledger, Renewer};
+use crate::sync::{Fetcher, Freshness, Ledger, Moved, Renewer};
 
 /// How often what is being written is measured: so long may it go beyond the limit of the cache.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
@@ -122,9 +122,9 @@ impl Filesystem {
             tracing::warn!(error = error.chain(), "drafts of the last run could not be removed");
         }
         let weak = Arc::downgrade(&fs.0);
-        fs.0.rooms.ledger.subscribe(Box::new(move |paths: &[TreePath]| {
+        fs.0.rooms.ledger.subscribe(Box::new(move |moved| {
             if let Some(inner) = weak.upgrade() {
-                Self(inner).changed_elsewhere(paths);
+                Self(inner).changed_elsewhere(moved);
             }
         }));
         fs
@@ -166,15 +166,19 @@ impl Filesystem {
     /// Not of directories that stay directories: taking such a name back would make the kernel drop all
     /// that it knows below, under the feet of a process that is on its way through it. Their attributes come with
     /// the next look, which `keep_order` has made due.
-    fn changed_elsewhere(&self, paths: &[TreePath]) {
+    fn changed_elsewhere(&self, moved: Moved<'_>) {
         // It may never ask again for what it remembers.
         self.keep_order();
+        let now = self.0.rooms.clock.mono();
+        let Some(paths) = moved.paths else {
+            self.0.state.lock().changed_elsewhere = Some(now);
+            return;
+        };
         if paths.is_empty() {
             return;
         }
         let (directories, moved): (Vec<_>, Vec<_>) =
             self.0.rooms.ledger.read(|fold| paths.iter().partition(|path| fold.is_directory(path)));
-        let now = self.0.rooms.clock.mono();
         let spots: Vec<_> = {
             let mut state = self.0.state.lock();
             for path in directories {

@@ -201,7 +201,15 @@ impl Filesystem {
             }
             return Ok(Lookup::Found(found));
         }
-        match self.find_and_tell(state, spot, &path, who)? {
+        let found = self.find_and_tell(state, spot, &path, who)?;
+        // What was found may have come with other rights of the directory, after the first look at these.
+        if let Err(errno) = self.may_use(state, caller, spot.0, MAY_SEARCH) {
+            if let Some(found) = found {
+                state.names.forget(found.attr.ino, 1);
+            }
+            return Err(errno);
+        }
+        match found {
             Some(found) => {
                 let now = self.0.rooms.clock.mono();
                 state.retries.found(tid, spot, found.attr.ino, now);

@@ -5,6 +5,7 @@
 //! never be an entry.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hearthfs_mount::{Handle, Ino, OpenFlags};
 use parking_lot::MutexGuard;
@@ -31,6 +32,8 @@ pub(super) struct State {
     pub(super) locks: Locks,
     pub(super) retries: Retries,
     pub(super) editions: Editions,
+    /// When another node's change of any directory arrived, where it is not known of which.
+    pub(super) changed_elsewhere: Option<Duration>,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
 }
@@ -45,6 +48,7 @@ impl State {
             locks: Locks::default(),
             retries: Retries::default(),
             editions: Editions::default(),
+            changed_elsewhere: None,
             let_go: Vec::new(),
         }
     }

@@ -85,8 +85,16 @@ pub const RECORD_CHANGES_MAX: usize = 100_000;
 /// The most bytes that the changes of one record may take, roughly.
 const RECORD_META_BYTES_MAX: u64 = 32 << 20;
 
-/// Called with the paths that another node's commit moved.
-type Subscriber = Box<dyn Fn(&[TreePath]) + Send + Sync>;
+type Subscriber = Box<dyn Fn(Moved<'_>) + Send + Sync>;
+
+/// What other nodes have moved.
+#[derive(Debug, Clone, Copy)]
+pub struct Moved<'a> {
+    /// What [`Ledger::applied`] says of it.
+    pub count: u64,
+    /// The paths that moved; `None` when it may be any. Without one, names are in doubt and nothing moved.
+    pub paths: Option<&'a [TreePath]>,
+}
 
 /// The namespace and the journal of one node; cheap to clone.
 #[derive(Clone)]
@@ -127,6 +135,8 @@ struct Inner {
     /// How often something moved that the kernel may remember otherwise; for commits of other nodes counted
     /// under the lock of the namespace.
     applied: AtomicU64,
+    /// How often the subscribers were told of that.
+    told: AtomicU64,
     /// Commits that were ever folded.
     folded: AtomicU64,
     /// The last record that an earlier run has left.
@@ -291,8 +301,8 @@ impl Ledger {
         self.0.fold.read_recursive().stored_ms(digest)
     }
 
-    /// Calls `told` with the paths that moved, after each commit of another node, on the thread that
-    /// applied it and without any lock; with none where [`Ledger::applied`] says all. It must not block.
+    /// Calls `told` each time that [`Ledger::applied`] has counted, such as after each commit of another node that
+    /// moved something, on the thread that did it and without any lock. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
         self.0.subscribers.write().push(told);
     }
@@ -304,16 +314,29 @@ impl Ledger {
         self.0.applied.load(Ordering::Acquire)
     }
 
-    /// Brings into doubt what the kernel remembers of names.
-    pub(in crate::sync) fn doubt_names(&self) {
-        self.0.applied.fetch_add(1, Ordering::Release);
-        self.tell(&[]);
+    /// Reports whether something has moved of which the subscribers were not told yet.
+    pub fn is_telling(&self) -> bool {
+        // In this order: each telling comes after its count.
+        let told = self.0.told.load(Ordering::Acquire);
+        self.applied() > told
     }
 
-    fn tell(&self, moved: &[TreePath]) {
+    /// Brings into doubt what the kernel remembers of names.
+    pub(in crate::sync) fn doubt_names(&self) {
+        let count = self.count_applied();
+        self.tell(Moved { count, paths: Some(&[]) });
+    }
+
+    /// Counts what the subscribers must be told of, once.
+    fn count_applied(&self) -> u64 {
+        self.0.applied.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn tell(&self, moved: Moved<'_>) {
         for told in self.0.subscribers.read().iter() {
             told(moved);
         }
+        self.0.told.fetch_add(1, Ordering::Release);
     }
 
     /// Returns the counts of what went to the store and came from it.

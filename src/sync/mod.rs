@@ -34,8 +34,8 @@ pub use fetcher::Fetcher;
 pub use follower::Follower;
 pub use freshness::{FRESH_FOR_EVER, Freshness};
 pub use ledger::{
-    HOLD_MAX, HoldToken, Ledger, LedgerParts, PENDING_BYTES_MAX, PENDING_RECORDS_MAX, Pending,
-    RECORD_CHANGES_MAX, SetAside, Traffic, Turn, Written, known_of_index,
+    HOLD_MAX, HoldToken, Ledger, LedgerParts, Moved, PENDING_BYTES_MAX, PENDING_RECORDS_MAX,
+    Pending, RECORD_CHANGES_MAX, SetAside, Traffic, Turn, Written, known_of_index,
 };
 pub use publisher::{DrainReport, Publisher};
 pub use renewer::Renewer;

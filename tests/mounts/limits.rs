@@ -344,6 +344,31 @@ fn limits_few_descriptors_for_good(io: Io) {
 }
 in_both_modes!(limits_few_descriptors_for_good);
 
+/// Blobs that nobody has open any more are closed before a program is refused a new file.
+fn limits_few_descriptors_go_to_new_files_first(io: Io) {
+    let (_site, node) = with_descriptors(io, "ulimit -n 256");
+    let kept = || {
+        let fds = format!("/proc/{}/fd", node.pid().as_raw_nonzero());
+        let files = std::fs::read_dir(fds).must("list descriptors").flatten();
+        let files = files.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        files.filter(|file| file.starts_with(node.cache.join("v1/blobs"))).count()
+    };
+    let mut hand = hand_with_descriptors();
+    for k in 0..10 {
+        hand.get(&node.at(format!("f{k}"))).must("read");
+    }
+    assert!(kept() > 0, "nothing stays open");
+    let mut opened = 0;
+    let refused = (0..ENTRIES).find_map(|k| {
+        let made = hand.open(&node.at(format!("new{k}")), CREATE_NEW, 0o644);
+        opened += usize::from(made.is_ok());
+        made.err()
+    });
+    assert!(matches!(refused, Some(Errno::NFILE | Errno::MFILE)), "{refused:?} after {opened}");
+    assert_eq!(kept(), 0, "refused after {opened}");
+}
+in_both_modes!(limits_few_descriptors_go_to_new_files_first);
+
 /// A user who opens all that it may leaves a quarter to the others, as ordinary programs need it.
 fn limits_one_user_leaves_descriptors_to_others(io: Io) {
     if !can_be_others("limits_one_user_leaves_descriptors_to_others", io) {

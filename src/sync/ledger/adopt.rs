@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::MutexGuard;
 
-use super::{Ledger, Order};
+use super::{Ledger, Moved, Order};
 use crate::name::TreePath;
 use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
@@ -17,8 +17,7 @@ use crate::sync::chains::Run;
 use crate::sync::draft::Draft;
 use crate::sync::missing::Missing;
 
-/// Paths that the subscribers are told of by name; when more have moved, the kernel finds out by the
-/// count of what was applied.
+/// Paths that the subscribers are told of by name; when more have moved, they are told that any may have.
 const TOLD_MAX: usize = 10_000;
 
 /// A draft that lacks what this node itself has put into the log meanwhile.
@@ -97,7 +96,7 @@ impl Ledger {
         passed: &HashSet<Stamp>,
     ) -> Result<(), Box<Overtaken>> {
         let latest = latest(&draft.fold, self.now_ms());
-        let (moved, old) = {
+        let (moved, old, count) = {
             // A save that is under way would put what follows upon what the index has of before.
             let _saving = self.0.saving.lock();
             let mut order = self.0.order.lock();
@@ -114,9 +113,10 @@ impl Ledger {
             self.keep_own(order, &fold, &mut new);
             // Everything is new to a node that had nothing, and to nobody else.
             let nothing = fold.registers().next().is_none();
-            let moved = if nothing { Vec::new() } else { difference(&fold, &new) };
+            let moved = (!nothing).then(|| difference(&fold, &new));
             new.take_times(&mut fold);
-            touch_parents(&mut new, &moved, Time::from_wall(self.0.clock.wall()));
+            let parts = moved.as_deref().unwrap_or_default();
+            touch_parents(&mut new, parts, Time::from_wall(self.0.clock.wall()));
             // The index keeps what it has until it is filled with what is there now.
             self.0.index.renew();
             order.own.save_again();
@@ -128,15 +128,15 @@ impl Ledger {
             order.before = None;
             let old = std::mem::replace(&mut *fold, new);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
-            self.0.applied.fetch_add(1, Ordering::Release);
-            (moved, old)
+            (moved, old, self.count_applied())
         };
         // Without the locks: a million entries take their time to go.
         drop(old);
         if let Some(stamp) = latest {
             self.observe(stamp, self.now_ms());
         }
-        self.tell(if moved.len() <= TOLD_MAX { &moved } else { &[] });
+        let paths = moved.as_deref().filter(|moved| moved.len() <= TOLD_MAX);
+        self.tell(Moved { count, paths });
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::bad::{self, learn};
-use super::{Ledger, Order};
+use super::{Ledger, Moved, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::State;
@@ -28,6 +28,7 @@ impl Ledger {
             return Vec::new();
         }
         let mut moved;
+        let mut count = None;
         {
             let mut order = self.0.order.lock();
             if !order.seen.insert(stamp) {
@@ -80,11 +81,11 @@ impl Ledger {
                 self.0.queued.notify_waiters();
             }
             if !moved.is_empty() {
-                self.0.applied.fetch_add(1, Ordering::Release);
+                count = Some(self.count_applied());
             }
         }
-        if !moved.is_empty() {
-            self.tell(&moved);
+        if let Some(count) = count {
+            self.tell(Moved { count, paths: Some(&moved) });
         }
         moved
     }

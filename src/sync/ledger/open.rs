@@ -130,6 +130,7 @@ impl Ledger {
             warned_ahead: AtomicBool::new(false),
             twin: AtomicBool::new(false),
             applied: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             folded,
             replayed,
             unsent: Unsent::default(),

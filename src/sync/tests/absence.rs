@@ -42,7 +42,9 @@ fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
         assert!(a.entry("theirs").is_some(), "it has not heard of anything");
         let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
         let heard = told.clone();
-        a.engine.ledger().subscribe(Box::new(move |paths| heard.lock().extend_from_slice(paths)));
+        a.engine.ledger().subscribe(Box::new(move |moved| {
+            heard.lock().extend_from_slice(moved.paths.expect("few have moved"));
+        }));
         let applied = a.engine.ledger().applied();
         assert!(a.pull().await);
         assert!(a.engine.ledger().applied() > applied);
@@ -63,6 +65,33 @@ fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
         a.engine.ledger().save().unwrap();
         let a = world.node_at(a.crash());
         assert_eq!(a.registers(), b.registers());
+    });
+}
+
+#[test]
+fn where_more_has_moved_than_can_be_told_any_path_may_have() {
+    run(async {
+        let world = World::new();
+        let mut nodes = [world.node(), world.node()];
+        write_some(&mut nodes, 2).await;
+        let [a, mut b] = nodes;
+        let asleep = a.crash();
+        world.clock.advance(LOG_GRACE);
+        let many = 0..10_001;
+        b.publish(many.map(|n| (path(&format!("d{n}")), Op::Put(directory()))).collect());
+        b.push().await;
+        checkpoint(&b).await;
+        assert!(remove_log(&world, |_| true).await > 0);
+        let a = world.node_at(asleep);
+        let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let heard = told.clone();
+        a.engine.ledger().subscribe(Box::new(move |moved| {
+            heard.lock().push(moved.paths.map(<[_]>::len));
+        }));
+        assert!(a.pull().await);
+        assert_eq!(a.registers(), b.registers());
+        assert_eq!(told.lock().iter().filter(|told| told.is_none()).count(), 1);
+        assert!(!told.lock().iter().any(|told| told.is_some_and(|paths| paths > 0)));
     });
 }
 

@@ -185,8 +185,10 @@ fn subscribers_hear_of_whole_commits_and_may_use_the_ledger() {
         let (mut a, b) = (world.node(), world.node());
         let (heard, ledger) = (Arc::new(parking_lot::Mutex::new(Vec::new())), b.engine.ledger());
         let (log, inner) = (Arc::clone(&heard), ledger.clone());
-        ledger.subscribe(Box::new(move |paths| {
+        ledger.subscribe(Box::new(move |moved| {
             // Would hang or panic if any lock were held.
+            let paths = moved.paths.unwrap();
+            assert!(inner.is_telling() && inner.applied() == moved.count);
             let whole = paths.iter().all(|p| inner.read(|fold| fold.register(p).is_some()));
             inner.touch_directory(&path("d"));
             assert_eq!(inner.pending().records, 0);
@@ -199,6 +201,7 @@ fn subscribers_hear_of_whole_commits_and_may_use_the_ledger() {
         a.push().await;
         assert!(b.pull().await && b.pull().await);
         assert_eq!(*heard.lock(), [(2, true)]);
+        assert!(!ledger.is_telling());
     });
 }
 
