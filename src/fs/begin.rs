@@ -221,6 +221,9 @@ impl Filesystem {
             attrs.mtime = self.now();
         }
         let link = base.published.as_ref().and_then(|published| published.entry.link);
+        // Who writes on goes on with what it was begun with.
+        let put = base.published.as_ref().filter(|_| !truncate).and_then(|base| base.stamp);
+        let begun = put.and_then(|put| self.0.beginnings.begun(put));
         let id = state.lives.add(Live::new(Start {
             ino,
             source: Source::new(file, None),
@@ -228,6 +231,7 @@ impl Filesystem {
             who: wish.who,
             clean,
             attrs,
+            begun: begun.unwrap_or_else(|| self.moment()),
             base: base.published.as_ref().and_then(|published| published.stamp),
             same_as: base.published.clone().filter(|_| !truncate && base.spot.is_some()),
             link: link.filter(|_| base.spot.is_some()),

@@ -10,6 +10,7 @@ use hearthfs_mount::{Abilities, Caller, Errno, Ino, Notices, Reply, Tasks, witho
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::beginnings::{Beginnings, Moment};
 use super::inode::{LiveId, Spot};
 use super::live::Live;
 use super::recent::Recent;
@@ -19,7 +20,7 @@ use crate::clock::{self, Clock};
 use crate::local::{Blobs, Staging, descriptors_for_programs};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, FileKind, Profiles, Time};
+use crate::namespace::{Attrs, Entry, FileKind, Profiles, Register, Time};
 use crate::sync::{Fetcher, Freshness, Ledger, Moved, Renewer};
 
 /// How often what is being written is measured: so long may it go beyond the limit of the cache.
@@ -84,6 +85,7 @@ pub(super) struct Inner {
     pub(super) rules: Rules,
     pub(super) callers: Callers,
     pub(super) recent: Recent,
+    pub(super) beginnings: Beginnings,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
@@ -111,6 +113,7 @@ impl Filesystem {
             rules,
             callers,
             recent,
+            beginnings: Beginnings::new(),
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
             told: Mutex::new(0),
@@ -177,6 +180,7 @@ impl Filesystem {
         if paths.is_empty() {
             return;
         }
+        self.note_first_versions(paths, moved.count);
         let (directories, moved): (Vec<_>, Vec<_>) =
             self.0.rooms.ledger.read(|fold| paths.iter().partition(|path| fold.is_directory(path)));
         let spots: Vec<_> = {
@@ -197,6 +201,26 @@ impl Filesystem {
                 .collect()
         };
         self.doubt(spots);
+    }
+
+    /// Notes when versions of other nodes came to names that keep their first one.
+    fn note_first_versions(&self, paths: &[TreePath], count: u64) {
+        let kept: Vec<_> = paths.iter().filter(|path| self.is_write_once(path)).collect();
+        // Where attributes were changed, that may be all that has come.
+        let put = |register: Register| register.attr_stamp.is_none().then_some(register.stamp);
+        let puts: Vec<_> =
+            self.0.rooms.ledger.read(|fold| {
+                kept.into_iter().filter_map(|path| put(fold.register(path)?)).collect()
+            });
+        for put in puts {
+            self.0.beginnings.note_came(put, count);
+        }
+    }
+
+    /// Returns the moment, for the comparison with what comes.
+    pub(super) fn moment(&self) -> Moment {
+        let ledger = &self.0.rooms.ledger;
+        Moment { stamp: ledger.next_stamp(), applied: ledger.applied() }
     }
 
     /// Reports whether the kernel must not remember names.

@@ -16,6 +16,7 @@ use hearthfs_mount::{Ino, Reply};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::beginnings::Moment;
 use super::inode::{LiveId, Published, Source, Spot};
 use super::lookup::Seen;
 use super::who::Who;
@@ -116,6 +117,8 @@ pub(super) struct Live {
     pub(super) attrs_moved: bool,
     /// What its bytes are those of, as long as nothing is written.
     pub(super) same_as: Option<Published>,
+    /// When it was begun, or what its bytes are the next version of.
+    pub(super) begun: Moment,
     /// The put of which it is the next version, if it is the same file.
     pub(super) began: Option<Stamp>,
     /// It was renamed over what is published under its name: no other process begins to write that.
@@ -149,6 +152,7 @@ pub(super) struct Start {
     pub(super) who: Who,
     pub(super) clean: Mark,
     pub(super) attrs: Attrs,
+    pub(super) begun: Moment,
     pub(super) base: Option<Stamp>,
     pub(super) same_as: Option<Published>,
     pub(super) link: Option<Stamp>,
@@ -175,6 +179,7 @@ impl Live {
             attrs: start.attrs,
             attrs_moved: false,
             same_as: start.same_as,
+            begun: start.begun,
             began: start.base,
             renamed: false,
             base: start.base,

@@ -10,6 +10,7 @@
 mod attach;
 mod attrs;
 mod begin;
+mod beginnings;
 mod create;
 mod decide;
 mod errno;

@@ -348,6 +348,9 @@ impl Filesystem {
         live.attrs = entry.attrs.clone();
         live.attrs_moved = false;
         (live.began, live.base, live.renamed) = (stamp, stamp, false);
+        if let Some(put) = stamp {
+            self.0.beginnings.note_begun(put, live.begun);
+        }
         let ino = live.ino;
         let size = digested.mark.size;
         live.set_stage(Stage::Published(Box::new(Version {

@@ -194,11 +194,12 @@ impl Filesystem {
         Ok((Move::Replace, ops))
     }
 
-    /// Reports whether a file that moves to a name is older than what that has, and the name keeps its first version.
-    /// Both were written without knowing of each other.
+    /// Reports whether a file that moves to a name was begun before what that has came, and the name keeps its first
+    /// version.
     fn comes_too_late(&self, to: &TreePath, moving: &Seen, there: &Seen) -> bool {
         let files = moving.entry.content().is_some() && there.entry.content().is_some();
-        files && there.stamp > moving.stamp && self.is_write_once(to)
+        let (Some(put), Some(other)) = (there.stamp, moving.stamp) else { return false };
+        files && self.is_write_once(to) && self.0.beginnings.came_after_begin(put, other)
     }
 
     fn ops_to_exchange(&self, from: &Side, to: &Side) -> Reply<Vec<(TreePath, Op)>> {
@@ -227,6 +228,7 @@ impl Filesystem {
         let state = &mut *guard;
         let before = self.stamps_before(from, to, &moved);
         let stamps = written.apply();
+        self.note_moved(from, to, &moved, &stamps);
         match how {
             Move::Nothing => {}
             Move::Private => self.move_private(state, from, to),
@@ -266,8 +268,18 @@ impl Filesystem {
         })
     }
 
+    /// Keeps in mind when a file was begun that has moved.
+    fn note_moved(&self, from: &Side, to: &Side, paths: &[TreePath], stamps: &[Stamp]) {
+        let before = from.seen.as_ref().and_then(|seen| seen.stamp);
+        let put = paths.iter().zip(stamps).find(|(path, _)| **path == to.path);
+        if let (Some(before), Some((_, put))) = (before, put) {
+            self.0.beginnings.note_moved(before, *put);
+        }
+    }
+
     /// Moves live files that have no published version under their old name.
     fn move_private(&self, state: &mut State, from: &Side, to: &Side) {
+        let keeps = self.is_write_once(&to.path);
         self.keep_linked(state, &to.spot);
         // What is published under the new name stays bound there.
         for id in state.names.lives(&to.spot).to_vec() {
@@ -282,8 +294,11 @@ impl Filesystem {
                 live.fresh |= live.clean.size > 0;
                 // It replaces what is published there, and is another file.
                 live.began = None;
-                live.renamed = to.seen.is_some();
-                live.base = to.seen.as_ref().and_then(|seen| seen.stamp);
+                let there = to.seen.as_ref().and_then(|seen| seen.stamp);
+                let late = |put: &Stamp| keeps && self.0.beginnings.came_after(*put, live.begun);
+                // What comes too late does not replace it, unless that has gone by then.
+                live.base = there.filter(|put| !late(put));
+                live.renamed = live.base.is_some();
             }
         }
         state.locks.rename(&from.spot, &to.spot);

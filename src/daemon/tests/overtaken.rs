@@ -1,25 +1,36 @@
 //! What comes from another node while a program here writes: what the name has when the program is done.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt as _;
+
+use hearthfs_mount::Errno;
 
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
 use super::users::{ANN, EVE, ROOT, STICKY};
+use crate::digest::Digest;
+use crate::local::State;
 use crate::name::TreePath;
-use crate::namespace::{Change, Commit, Entry, Op, Time};
+use crate::namespace::{Attrs, Change, Commit, Entry, Kind, Op, Time};
 use crate::remote::keys;
 use crate::stamp::{NodeId, Stamp};
 
-/// The node whose directories arrive.
+/// The node whose changes arrive.
 const OTHER: NodeId = NodeId(0x0d17);
+/// A name that keeps its first version, and another one in that directory.
+const KEPT: &str = "jax/jit_f-0-cache";
+const TEMPORARY: &str = "jax/temporary";
 
-/// Brings in a directory that another node has made.
-fn directory_arrives(kernel: &Kernel<'_>, path: &str, sequence: u64) {
-    let path = TreePath::root().join(path.as_bytes()).unwrap();
+fn path_of(path: &str) -> TreePath {
+    path.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
+}
+
+/// Brings in what another node has put at a moment.
+fn arrives(kernel: &Kernel<'_>, path: &str, op: Op, put: Stamp, sequence: u64) {
+    let path = path_of(path);
     let ledger = kernel.rooms().engine.ledger();
-    let stamp = Stamp { node: OTHER, ..ledger.next_stamp() };
-    let op = Op::Put(Entry::directory(0o755, 0, 0, Time::default()));
+    let stamp = Stamp { node: OTHER, ..put };
     let commit = Commit {
         stamp,
         node: OTHER,
@@ -31,6 +42,16 @@ fn directory_arrives(kernel: &Kernel<'_>, path: &str, sequence: u64) {
         extensions: BTreeMap::new(),
     };
     ledger.apply_remote(&keys::commit_name(&stamp), &commit);
+}
+
+/// Makes what another node has put: a file with these bytes, which are here.
+fn file_of(kernel: &Kernel<'_>, bytes: &[u8]) -> Op {
+    let (digest, size) = (Digest::of(bytes), bytes.len() as u64);
+    let (file, staged) = kernel.rooms().engine.ledger().staging().create().unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+    kernel.rooms().blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
+    let attrs = Attrs { mode: 0o644, ..Attrs::default() };
+    Op::Put(Entry { kind: Kind::File { digest, size }, attrs, link: None })
 }
 
 /// Begins a file under one name and renames it over another, while it is written.
@@ -85,7 +106,8 @@ fn no_close_puts_a_file_in_the_place_of_a_directory() {
         let who = root.caller();
         put(kernel, &root, "file", b"first");
         begin_and_rename(kernel, &root, "new", "file");
-        directory_arrives(kernel, "file", 0);
+        let directory = Op::Put(Entry::directory(0o755, 0, 0, Time::default()));
+        arrives(kernel, "file", directory, kernel.rooms().engine.ledger().next_stamp(), 0);
         kernel.close(&who, 1).unwrap();
         assert_eq!(kernel.list(&who, "file").unwrap(), [""; 0]);
         // Nor in the place of one that is there only for what lies in it.
@@ -95,9 +117,112 @@ fn no_close_puts_a_file_in_the_place_of_a_directory() {
         kernel.end_call();
         kernel.close(&who, 1).unwrap();
         assert_eq!(get(kernel, &root, "other/below"), b"of another node");
-        assert_eq!(
-            kernel.open(&who, "new", 1, READ, false).err(),
-            Some(hearthfs_mount::Errno::ENOENT)
-        );
+        assert_eq!(kernel.open(&who, "new", 1, READ, false).err(), Some(Errno::ENOENT));
+    });
+}
+
+/// What happens before another one, in the tests below.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Step {
+    /// The other node puts its version.
+    Put,
+    /// It arrives.
+    Arrive,
+    /// A program here begins its file, and writes some of it.
+    Begin,
+    Close,
+    /// It opens the file once more, and appends.
+    Append,
+    ChangeMode,
+    Rename,
+}
+use Step::{Append, Arrive, Begin, ChangeMode, Close, Put, Rename};
+
+/// Does all this, and returns what the name has then.
+fn after(kernel: &mut Kernel<'_>, steps: &[Step], sequence: u64) -> Vec<u8> {
+    let program = Program::start();
+    let who = program.caller();
+    let mut put = None;
+    for step in steps {
+        match step {
+            Put => put = Some(kernel.rooms().engine.ledger().next_stamp()),
+            Arrive => {
+                let file = file_of(kernel, b"of another node");
+                arrives(kernel, KEPT, file, put.expect("it was put before"), sequence);
+            }
+            Begin => {
+                kernel.open(&who, TEMPORARY, 1, REPLACE, true).unwrap();
+                kernel.write(1, 0, b"own").unwrap();
+            }
+            Close => kernel.close(&who, 1).unwrap(),
+            Append => {
+                kernel.open(&who, TEMPORARY, 1, UPDATE, false).unwrap();
+                kernel.write(1, 3, b" and more").unwrap();
+                kernel.close(&who, 1).unwrap();
+            }
+            ChangeMode => kernel.chmod(&who, TEMPORARY, 0o600).unwrap(),
+            Rename => kernel.rename(&who, TEMPORARY, KEPT).unwrap(),
+        }
+    }
+    assert_eq!(kernel.stat(&who, TEMPORARY).err(), Some(Errno::ENOENT));
+    let has = get(kernel, &program, KEPT);
+    assert_eq!(get(kernel, &Program::start(), KEPT), has, "whoever reads it");
+    has
+}
+
+#[test]
+fn p7_one_winner_by_rename_is_the_first_version_however_long_the_other_was_written() {
+    in_both_modes(|kernel| {
+        let root = Program::start();
+        kernel.mkdir(&root.caller(), "jax").unwrap();
+        let cases = [
+            // Begun before the other came.
+            (true, &[Begin, Put, Arrive, Close, Rename][..]),
+            (true, &[Put, Begin, Arrive, Close, Rename]),
+            (true, &[Begin, Put, Close, Arrive, Rename]),
+            (true, &[Put, Begin, Close, Arrive, Rename]),
+            (true, &[Begin, Put, Arrive, Close, ChangeMode, Rename]),
+            (true, &[Begin, Close, Put, Arrive, Append, Rename]),
+            (true, &[Begin, Put, Arrive, Rename, Close]),
+            (true, &[Put, Begin, Arrive, Rename, Close]),
+            (true, &[Put, Begin, Rename, Arrive, Close]),
+            // Begun after it.
+            (false, &[Put, Arrive, Begin, Close, Rename]),
+            (false, &[Put, Arrive, Begin, Close, Append, Rename]),
+            (false, &[Put, Arrive, Begin, Rename, Close]),
+        ];
+        for (sequence, (first, steps)) in (0..).zip(cases) {
+            let wanted: &[u8] = match first {
+                true => b"of another node",
+                false if steps.contains(&Append) => b"own and more",
+                false => b"own",
+            };
+            assert_eq!(after(kernel, steps, sequence), wanted, "{steps:?}");
+            kernel.unlink(&root.caller(), KEPT).unwrap();
+        }
+    });
+}
+
+#[test]
+fn p7_one_winner_by_rename_of_two_programs_of_one_node_is_the_first() {
+    in_both_modes(|kernel| {
+        let (one, other) = (Program::start(), Program::start());
+        let who = one.caller();
+        kernel.mkdir(&who, "jax").unwrap();
+        kernel.open(&who, TEMPORARY, 1, REPLACE, true).unwrap();
+        kernel.write(1, 0, b"one").unwrap();
+        put(kernel, &other, KEPT, b"other");
+        kernel.close(&who, 1).unwrap();
+        kernel.rename(&who, TEMPORARY, KEPT).unwrap();
+        assert_eq!(get(kernel, &one, KEPT), b"other");
+        // What was begun later replaces it, though attributes of it have come meanwhile.
+        put(kernel, &one, TEMPORARY, b"repaired");
+        let ledger = kernel.rooms().engine.ledger();
+        let there = path_of(KEPT);
+        let of = ledger.read(|fold| fold.register(&there)).unwrap().stamp;
+        let attrs = Op::Attrs { of, attrs: Attrs { mode: 0o600, ..Attrs::default() } };
+        arrives(kernel, KEPT, attrs, ledger.next_stamp(), 0);
+        kernel.rename(&who, TEMPORARY, KEPT).unwrap();
+        assert_eq!(get(kernel, &other, KEPT), b"repaired");
     });
 }
