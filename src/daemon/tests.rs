@@ -6,6 +6,7 @@ mod calls;
 mod closed;
 mod given;
 mod kernel;
+mod mapped;
 mod model;
 mod node;
 mod overtaken;

@@ -85,10 +85,11 @@ impl Filesystem {
             let mut state = self.0.state.lock();
             let id = state.names.inode(ino).and_then(Inode::live);
             id.and_then(|id| Some((id, state.lives.get_mut(id)?))).map(|(id, live)| {
-                live.stored = true;
+                live.stored = Some(self.0.rooms.clock.mono());
                 (id, Arc::clone(&live.source), live.version().is_some())
             })
         };
+        let id = own.as_ref().map(|(id, ..)| *id);
         let source = match own {
             Some((id, source, published)) => {
                 if published {
@@ -102,6 +103,11 @@ impl Filesystem {
         let left = file.metadata()?.len().saturating_sub(offset);
         let within = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
         file.write_all_at(&data[..within], offset)?;
+        // To keep the older version may have taken its time. The end of the mapping can follow only now.
+        let mut state = self.0.state.lock();
+        if let Some(live) = id.and_then(|id| state.lives.get_mut(id)) {
+            live.stored = Some(self.0.rooms.clock.mono());
+        }
         Ok(data.len() as u32)
     }
 

@@ -130,8 +130,8 @@ pub(super) struct Live {
     pub(super) link: Option<Stamp>,
     /// `fsync` was called: publishing has to be durable as well.
     pub(super) synced: bool,
-    /// Something was stored through a mapping.
-    pub(super) stored: bool,
+    /// When something was last stored through a mapping, by the monotonic clock.
+    pub(super) stored: Option<Duration>,
     /// A handle that can be mapped for writing was given the file itself: a mapping may outlive the handle,
     /// so the file never becomes a blob; a copy does.
     pub(super) mapped: bool,
@@ -185,7 +185,7 @@ impl Live {
             base: start.base,
             link: start.link,
             synced: false,
-            stored: false,
+            stored: None,
             mapped: false,
             settling: false,
             publishing: Arc::new(Mutex::new(())),

@@ -26,8 +26,8 @@ use crate::namespace::Entry;
 
 /// How often an open is decided anew because something moved meanwhile.
 pub(super) const DECIDE_TRIES_MAX: u32 = 64;
-/// How long a reader waits for the end of a file that all have closed and that was stored to through a mapping: the
-/// kernel's word of the last `munmap` comes after that has returned.
+/// How long after the last store a reader waits for the end of a file that all have closed and that was stored to through
+/// a mapping: the kernel's word of the last `munmap` comes after that has returned.
 const MAPPING_ENDS_MAX: Duration = Duration::from_millis(100);
 
 /// How an inode is to be opened.
@@ -83,8 +83,10 @@ pub(super) enum Step {
     },
     /// A live file has to be begun.
     Begin(Box<Base>),
-    /// It is decided again when this moves, or after a moment.
-    Linger(watch::Receiver<()>),
+    /// It is decided again when this moves, or after a moment of at most this length.
+    Linger(watch::Receiver<()>, Duration),
+    /// It is decided again when this moves, and reads the older version if that is too late.
+    AwaitNext(watch::Receiver<()>),
     /// It is decided again when this moves.
     Wait(watch::Receiver<()>),
     /// It is decided again when this moves, or when the published bytes of the live file are kept elsewhere.
@@ -225,10 +227,17 @@ impl Filesystem {
                     Ok(None) => {}
                     Err(errno) => return Err(errno),
                 },
-                Step::Linger(mut moved) => {
-                    clock::within(MAPPING_ENDS_MAX, moved.changed()).await;
+                Step::Linger(mut moved, most) => {
+                    clock::within(most, moved.changed()).await;
                     wish.patient = false;
                 }
+                Step::AwaitNext(mut moved) => match self.wait_for(&mut moved, left).await {
+                    Some(rest) => left = rest,
+                    None => {
+                        step = self.read_version(&mut self.0.state.lock(), ino, &wish);
+                        continue;
+                    }
+                },
                 Step::Wait(mut moved) => {
                     let late = if writes { Errno::ETIMEDOUT } else { Errno::ENOENT };
                     left = self.wait_for(&mut moved, left).await.ok_or(late)?;
@@ -278,8 +287,14 @@ impl Filesystem {
             Plan::Fail(errno) => Step::Done(Err(errno)),
             Plan::LookAgain => Step::Done(Err(Errno::ESTALE)),
             Plan::Read => match state.unmapped(ino) {
-                Some((moved, true)) => Step::Wait(moved),
-                Some((moved, false)) if wish.patient => Step::Linger(moved),
+                Some((moved, None)) => Step::AwaitNext(moved),
+                Some((moved, Some(stored))) if wish.patient => {
+                    let waited = self.0.rooms.clock.mono().saturating_sub(stored);
+                    match MAPPING_ENDS_MAX.saturating_sub(waited) {
+                        Duration::ZERO => self.read_version(state, ino, wish),
+                        left => Step::Linger(moved, left),
+                    }
+                }
                 _ => self.read_version(state, ino, wish),
             },
             Plan::ReadLive => match live.and_then(|id| state.lives.get(id)) {

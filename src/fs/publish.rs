@@ -195,7 +195,7 @@ impl Filesystem {
             let writes = file.wrote || (file.passed && file.appends);
             Some(file.who) != dead && !file.closed && writes
         });
-        let may_have_written = may_have_written || live.stored || live.mapped;
+        let may_have_written = may_have_written || live.stored.is_some() || live.mapped;
         if wrote && may_have_written && !others {
             if live.version().is_some() {
                 return Flush::Kept(id);

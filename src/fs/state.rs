@@ -144,15 +144,16 @@ impl State {
     }
 
     /// Returns what tells of the end of a file that all have closed, that was stored to through a mapping since, and whose
-    /// older version is this inode; true if the end has come and is being published.
-    pub(super) fn unmapped(&self, ino: Ino) -> Option<(watch::Receiver<()>, bool)> {
+    /// older version is this inode; and when that was, or nothing if the end has come and is being published.
+    pub(super) fn unmapped(&self, ino: Ino) -> Option<(watch::Receiver<()>, Option<Duration>)> {
         let spot = self.names.inode(ino)?.place()?;
         let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
         let ends = |live: &&Live| {
             let ends = live.writers > 0 || live.settling;
-            live.stored && live.open == 0 && ends && live.is_private() && live.wrote()
+            live.stored.is_some() && live.open == 0 && ends && live.is_private() && live.wrote()
         };
-        lives.find(ends).map(|live| (live.moved.subscribe(), live.settling))
+        let stored = |live: &Live| live.stored.filter(|_| !live.settling);
+        lives.find(ends).map(|live| (live.moved.subscribe(), stored(live)))
     }
 
     /// Reports whether a file that is still written was renamed over what is published under a name: for whoever walks

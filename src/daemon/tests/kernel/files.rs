@@ -7,8 +7,8 @@ use std::ffi::OsStr;
 use std::os::unix::fs::FileExt as _;
 
 use hearthfs_mount::{
-    Attr, Caller, Errno, FileType, FlockKind, Handle, Ino, Io, OpenFlags, Opened, Reply, SetAttr,
-    XattrMode,
+    Answer, Attr, Caller, Errno, FileType, FlockKind, Handle, Ino, Io, OpenFlags, Opened, Reply,
+    SetAttr, Vfs as _, XattrMode,
 };
 
 use super::walk::Place;
@@ -138,6 +138,11 @@ impl Kernel<'_> {
     pub(in crate::daemon::tests) fn store(&mut self, fd: Fd, at: u64, bytes: &[u8]) {
         let ino = self.of(fd).0;
         self.stored.push(Stored { ino, at, bytes: bytes.to_vec() });
+    }
+
+    /// Writes what was stored through a mapping, as the kernel does now and then.
+    pub(in crate::daemon::tests) fn write_back_mapping(&mut self, mapping: Fd) {
+        self.write_back(self.of(mapping).0);
     }
 
     /// Writes what was stored, through whichever handle of the inode can write.
@@ -288,6 +293,40 @@ impl Kernel<'_> {
         let done = self.let_go(file);
         self.end_call();
         done
+    }
+
+    /// Ends a mapping that nothing else holds the file of; something happens while the node has yet to do its part.
+    pub(in crate::daemon::tests) fn unmap_slowly(
+        &mut self,
+        mapping: Fd,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> Reply<()> {
+        self.write_back(self.of(mapping).0);
+        let file = self.descriptors.remove(&mapping).unwrap();
+        let File { ino, opened, .. } = self.files.remove(&file).unwrap();
+        let release = self.rooms().fs.release(ino, opened.handle);
+        meanwhile(self);
+        match release {
+            Answer::Now(reply) => reply,
+            Answer::Later(work) => self.runtime.block_on(work),
+        }
+    }
+
+    /// Opens a file that it knows already, and reports whether the answer was there at once.
+    pub(in crate::daemon::tests) fn opens_at_once(
+        &mut self,
+        who: &Caller,
+        path: &str,
+        flags: OpenFlags,
+    ) -> Reply<bool> {
+        let ino = self.find(who, path, false)?;
+        let answer = self.rooms().fs.open(who, ino, flags);
+        let at_once = matches!(answer, Answer::Now(_));
+        let opened = match answer {
+            Answer::Now(reply) => reply,
+            Answer::Later(work) => self.runtime.block_on(work),
+        }?;
+        self.answer(|vfs| vfs.release(ino, opened.handle)).map(|()| at_once)
     }
 
     fn let_go(&mut self, number: Fd) -> Reply<()> {
