@@ -283,6 +283,12 @@ impl Live {
         self.open > 0 || same
     }
 
+    /// Reports whether it is the next version of what a put has put, of a file with these hard links: each name of
+    /// such a file has a put of its own.
+    pub(super) fn continues(&self, put: Option<Stamp>, link: Option<Stamp>) -> bool {
+        if link.is_some() { self.link == link } else { put.is_some() && self.began == put }
+    }
+
     /// Reports whether a process takes part in writing it.
     pub(super) fn has_member(&self, who: Who) -> bool {
         who != Who::Unseen && self.members.contains(&who)

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::attrs::{apply, attrs_op};
 use super::begin::{Base, Copied, On};
 use super::filesystem::Filesystem;
-use super::inode::{LiveId, Node, Source};
+use super::inode::{Inode, LiveId, Node, Source};
 use super::live::{Live, Mark};
 use super::lookup::seen_in;
 use super::open::Wish;
@@ -116,25 +116,41 @@ impl Filesystem {
                     true => Resize::Done,
                     false if live.version().is_some() => Resize::Keep(id),
                     // Those who write it go on with it.
-                    false => Resize::Cut(Arc::clone(&live.source)),
+                    false => self.cut(live, wish),
                 });
             }
             // Its writers have closed it, and its name leads to what they closed.
-            return self.resize_elsewhere(state, ino, wish);
+            return self.resize_elsewhere(state, ino, wish, size);
         }
         match &inode.node {
             Node::Directory => Err(Errno::EISDIR),
             Node::Entry(published) if published.entry.content().is_none() => Err(Errno::EINVAL),
-            Node::Entry(published) if published.entry.content().is_some_and(|(_, n)| n == size) => {
+            Node::Entry(published)
+                if has_size(&published.entry, size) && !is_written(state, inode) =>
+            {
                 Ok(Resize::Done)
             }
-            _ => self.resize_elsewhere(state, ino, wish),
+            _ => self.resize_elsewhere(state, ino, wish, size),
         }
+    }
+
+    /// Decides that what others may be writing is cut, which takes away the bits that lend rights.
+    fn cut(&self, live: &mut Live, wish: &Wish) -> Resize {
+        if wish.caller.uid != 0 {
+            self.drop_privileges(&wish.caller, &mut live.attrs);
+        }
+        Resize::Cut(Arc::clone(&live.source))
     }
 
     /// Decides the same for what a name leads to. The kernel looks again where that is another inode; a caller
     /// that has looked again already has cut the file just before its name moved on.
-    fn resize_elsewhere(&self, state: &mut State, ino: Ino, wish: &Wish) -> Reply<Resize> {
+    fn resize_elsewhere(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        wish: &Wish,
+        size: u64,
+    ) -> Reply<Resize> {
         let plan = super::decide::Plan::Aside { named: true };
         let base = self.base_of(state, ino, wish, plan)?;
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
@@ -159,12 +175,17 @@ impl Filesystem {
         let path = state.names.path_of(spot);
         let seen = path.and_then(|path| self.seen(&path));
         let joinable = state.joinable(spot, seen.as_ref(), wish.who, OpenFlags::default());
-        let same = |live: &&Live| live.open > 0 && live.began == published.stamp;
-        if let Some(live) = joinable.and_then(|id| state.lives.get(id)).filter(same) {
+        let link = published.entry.link;
+        let same = |live: &&mut Live| live.open > 0 && live.continues(published.stamp, link);
+        if let Some(live) = joinable.and_then(|id| state.lives.get_mut(id)).filter(same) {
             if live.settling {
                 return Ok(Resize::Wait(live.moved.subscribe()));
             }
-            return Ok(Resize::Cut(Arc::clone(&live.source)));
+            let done = live.file().metadata()?.len() == size;
+            return Ok(if done { Resize::Done } else { self.cut(live, wish) });
+        }
+        if has_size(&published.entry, size) {
+            return Ok(Resize::Done);
         }
         Ok(Resize::Publish(Box::new(base)))
     }
@@ -336,10 +357,7 @@ impl Filesystem {
         };
         let all = inode.places.iter().flat_map(|spot| state.lives_of(spot, link));
         for id in all.collect::<Vec<_>>() {
-            let is_next = |live: &&mut Live| {
-                let same = if link.is_some() { live.link == link } else { live.began == stamp };
-                same && stamp.is_some() && live.ino != ino
-            };
+            let is_next = |live: &&mut Live| live.continues(stamp, link) && live.ino != ino;
             if let Some(live) = state.lives.get_mut(id).filter(is_next)
                 && let Err(errno) = live.edit_attrs(edit)
             {
@@ -407,4 +425,14 @@ impl Filesystem {
             paths
         })
     }
+}
+
+fn has_size(entry: &Entry, size: u64) -> bool {
+    entry.content().is_some_and(|(_, has)| has == size)
+}
+
+/// Reports whether a file is being written under some name of an inode.
+fn is_written(state: &State, inode: &Inode) -> bool {
+    let link = if let Node::Entry(published) = &inode.node { published.entry.link } else { None };
+    inode.places.iter().any(|spot| state.lives_of(spot, link).next().is_some())
 }

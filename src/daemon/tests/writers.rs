@@ -5,6 +5,7 @@ use hearthfs_mount::{Caller, Errno, OpenFlags};
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
+use super::users::EVE;
 
 #[test]
 fn a_file_is_written_through_any_of_its_names() {
@@ -253,6 +254,43 @@ fn who_cuts_what_another_writes_does_not_take_part_in_it() {
         assert_eq!(get(kernel, &reader, "file"), b"second");
         kernel.close(&writer.caller(), 1).unwrap();
         assert_eq!(get(kernel, &reader, "file"), b"first567!");
+    });
+}
+
+#[test]
+fn what_is_cut_by_the_name_that_is_left_is_cut_for_who_writes_it() {
+    in_both_modes(|kernel| {
+        let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
+        let who = writer.caller();
+        put(kernel, &writer, "first", b"0123456789");
+        kernel.link(&who, "first", "second").unwrap();
+        kernel.open(&who, "first", 1, OpenFlags { append: true, ..UPDATE }, false).unwrap();
+        kernel.unlink(&who, "first").unwrap();
+        kernel.truncate(&cutter.caller(), "second", 0).unwrap();
+        kernel.write(1, 0, b"x").unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &reader, "second"), b"x");
+    });
+}
+
+#[test]
+fn who_cuts_what_another_writes_takes_its_set_id_bits() {
+    in_both_modes(|kernel| {
+        let (root, eve, reader) = (Program::start(), Program::start_as(EVE), Program::start());
+        // By the inode that is written, and by the one that was published before.
+        for published in [false, true] {
+            if published {
+                put(kernel, &root, "file", b"text");
+                kernel.chmod(&root.caller(), "file", 0o4777).unwrap();
+            }
+            kernel.open_as(&root.caller(), "file", 1, UPDATE, Some(0o4777)).unwrap();
+            kernel.write(1, 0, b"program").unwrap();
+            kernel.truncate(&eve.caller(), "file", 4).unwrap();
+            kernel.close(&root.caller(), 1).unwrap();
+            assert_eq!(get(kernel, &reader, "file"), b"prog");
+            assert_eq!(kernel.stat(&reader.caller(), "file").unwrap().perm, 0o777, "{published}");
+            kernel.unlink(&root.caller(), "file").unwrap();
+        }
     });
 }
 
