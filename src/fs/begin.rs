@@ -18,6 +18,7 @@ use super::lookup::Seen;
 use super::open::Wish;
 use super::state::State;
 use crate::digest::Digest;
+use crate::error::{Error, Kind};
 use crate::local::StagedPath;
 use crate::namespace::{Attrs, Entry};
 use crate::sync::Demand;
@@ -141,8 +142,15 @@ impl Filesystem {
     }
 
     pub(super) fn stage(&self) -> Reply<(File, StagedPath)> {
-        let made = self.0.rooms.staging.create();
-        let made = made.and_then(|(file, path)| Ok((crate::local::spare(file)?, path)));
+        let make = || -> Result<(File, StagedPath), Error> {
+            let (file, path) = self.0.rooms.staging.create()?;
+            Ok((crate::local::spare(file)?, path))
+        };
+        let made = match make() {
+            // A program that begins a file goes before what is kept in case it is opened again.
+            Err(error) if error.kind() == Kind::Exhausted && self.0.recent.clear() => make(),
+            made => made,
+        };
         made.map_err(|error| super::errno::promised(&error))
     }
 
