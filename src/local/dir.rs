@@ -9,7 +9,8 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, Open
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::Access;
+use rustix::fs::{Access, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::staging::Shelf;
 use crate::error::{Error, Kind, Result};
@@ -61,8 +62,7 @@ impl CacheDir {
     /// Refuses, before anything is changed, a path that is not a directory or not writable, a disk
     /// without space for a new one, a directory that another process holds (`Busy`), and a newer format.
     pub fn open(root: &Path) -> Result<Self> {
-        let root = std::path::absolute(root)
-            .map_err(|e| Error::io(format!("cache directory {}", root.display()), e))?;
+        let root = absolute(root)?;
         check_place(&root)?;
         check_format(&root)?;
         let v1 = root.join("v1");
@@ -99,13 +99,12 @@ impl CacheDir {
     }
 
     /// Returns what was kept of the store that this node knows, as [`CacheDir::keep_store`] was given it; `None` when
-    /// nothing was. Takes no lock and changes nothing.
+    /// nothing was. Refuses a directory that cannot be used. Takes no lock and changes nothing.
     pub fn kept_store(root: &Path) -> Result<Option<String>> {
+        let root = absolute(root)?;
+        check_place(&root)?;
         let path = root.join("v1").join(STORE);
-        match read_small(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(None),
-            read => read.map_err(|e| Error::io(format!("read {}", path.display()), e)),
-        }
+        read_small(&path).map_err(|e| Error::io(format!("read {}", path.display()), e))
     }
 
     /// Reports whether an earlier run has used the cache directory at `root`.
@@ -178,6 +177,11 @@ impl CacheDir {
     pub(super) fn shelf(&self) -> &Arc<Shelf> {
         &self.0.shelf
     }
+}
+
+fn absolute(root: &Path) -> Result<PathBuf> {
+    std::path::absolute(root)
+        .map_err(|e| Error::io(format!("cache directory {}", root.display()), e))
 }
 
 fn refused(root: &Path, what: &str, error: io::Error) -> Error {
@@ -440,13 +444,17 @@ impl Life {
     }
 }
 
-/// Reads a small file of text; `None` when it is not there.
+/// Reads a small file of text; `None` when it is not there. A link is refused, and what is no file, without waiting.
 fn read_small(path: &Path) -> io::Result<Option<String>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e),
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(e) => return Err(e.into()),
     };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file; remove it"));
+    }
     let mut bytes = Vec::new();
     file.take(SMALL_FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))

@@ -154,3 +154,38 @@ fn a_directory_that_others_can_write_is_refused() {
     chmod(&above, 0o1777);
     drop(CacheDir::open(&cache).unwrap());
 }
+
+#[test]
+fn what_is_kept_of_a_store_is_read_from_a_plain_file_of_a_directory_that_can_be_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = tempfile::tempdir().unwrap();
+    let kept = |root: &Path| CacheDir::kept_store(root).map_err(|error| error.chain());
+    assert_eq!(kept(&root.path().join("none")), Ok(None));
+    let dir = CacheDir::open(&root.path().join("cache")).unwrap();
+    dir.keep_store("a store").unwrap();
+    let path = root.path().join("cache/v1/store");
+    let cache = root.path().join("cache");
+    assert_eq!(kept(&cache), Ok(Some("a store".to_owned())));
+    // Where anybody else can write, nothing is believed.
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(kept(&cache).unwrap_err().contains("others"));
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o700)).unwrap();
+    // Not through a link.
+    fs::rename(&path, root.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(root.path().join("elsewhere"), &path).unwrap();
+    assert!(kept(&cache).unwrap_err().contains("v1/store"));
+    // A pipe is not waited for. If it were, it would be read here.
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+    let pipe = path.clone();
+    let writer = std::thread::spawn(move || fs::write(pipe, b"a store"));
+    assert!(kept(&cache).unwrap_err().contains("v1/store"));
+    let end = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(&path)
+        .unwrap();
+    // Whether it has written or was refused, it ends now.
+    drop(writer.join().unwrap());
+    drop(end);
+}
