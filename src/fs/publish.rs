@@ -246,15 +246,13 @@ impl Filesystem {
             live.settling = true;
             (Arc::clone(&live.source), live.synced, now.size)
         };
-        // Before all of it is read: a file of holes may be as large as anybody likes.
-        if size > 0 && !self.0.rooms.ledger.room().admits(size) {
-            if let Some(live) = self.0.state.lock().lives.get_mut(id) {
-                live.settled();
-            }
+        // Before all of it is read: a file of holes may have any size.
+        let done = if size == 0 || self.0.rooms.ledger.room().admits(size) {
+            self.digest_and_announce(id, caller, held, seen, &source, synced)
+        } else {
             let op = "no room for a closed file below the limit of the cache";
-            return Err(self.give_up_file(id, &Error::new(Kind::NoSpace, op)));
-        }
-        let done = self.digest_and_announce(id, caller, held, seen, &source, synced);
+            Err(Error::new(Kind::NoSpace, op))
+        };
         let done = done.map_err(|error| self.give_up_file(id, &error));
         let place = self.0.state.lock().lives.get_mut(id).and_then(|live| {
             live.settled();
