@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::notify::MANAGER_VARIABLES;
 use crate::control::{Mounted, Mounts};
@@ -45,8 +45,8 @@ pub fn look_at(point: &Path) -> Seen {
 pub(super) struct Look(oneshot::Receiver<std::io::Result<ExitStatus>>);
 
 impl Look {
-    /// Starts one.
-    pub(super) fn start(point: &Path) -> Result<Self> {
+    /// Starts one, which holds `held` until its process has ended.
+    pub(super) fn start(point: &Path, held: OwnedMutexGuard<()>) -> Result<Self> {
         let failed = |error| Error::io("start a process that looks at the mount", error);
         // The program itself, even if its file was replaced by a newer one meanwhile.
         let mut command = Command::new("/proc/self/exe");
@@ -58,8 +58,10 @@ impl Look {
         let mut child = command.spawn().map_err(failed)?;
         let (tell, told) = oneshot::channel();
         let wait = move || {
-            // Nobody may want to know any more.
-            tell.send(child.wait()).ok();
+            let ended = child.wait();
+            drop(held);
+            // Perhaps it is not waited for any more.
+            tell.send(ended).ok();
         };
         task::thread("look", wait).map_err(failed)?;
         Ok(Self(told))

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use hearthfs_mount::Session;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::build::{Rooms, abilities_of, add_counts, health_of};
 use super::notify::Manager;
@@ -24,6 +24,8 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::Remote;
 use crate::sync::SetAside;
 
+/// How long an unmount waits for our own look at the mount.
+const LOOK_DEADLINE: Duration = Duration::from_secs(5);
 /// How long an unmount may take to be noticed by the serving threads.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -51,6 +53,8 @@ pub(super) struct MountedNode {
     /// Held by whoever ends the mount, so that only one does.
     ending: tokio::sync::Mutex<Option<DrainReport>>,
     ended: watch::Sender<bool>,
+    /// Held while a process of ours looks at the mount: until it ends it is a user like any other.
+    looking: Arc<tokio::sync::Mutex<()>>,
     /// What the bucket's rules are, once they were looked at.
     rules: OnceLock<Found>,
     /// Why a drain that is under way does not get on.
@@ -78,6 +82,7 @@ impl MountedNode {
             phase: starting,
             ending: tokio::sync::Mutex::new(None),
             ended,
+            looking: Arc::default(),
             rules: OnceLock::new(),
             stuck: Mutex::new(None),
         }
@@ -94,6 +99,11 @@ impl MountedNode {
     pub(super) fn look_at_rules(&self, runtime: &Handle) {
         let remote = self.rooms.remote.as_ref();
         self.rules.get_or_init(|| rules::look(runtime, &self.settings, remote));
+    }
+
+    /// Returns what a look at the mount has to hold, when no other is under way and the mount is not being taken away.
+    pub(super) async fn may_look(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.looking).lock_owned().await
     }
 
     pub(super) fn rooms(&self) -> &Rooms {
@@ -153,6 +163,7 @@ impl MountedNode {
         self.rooms.fs.close_to_writers();
         let limit = limit.unwrap_or(self.settings.writeback.drain_deadline);
         let report = self.last_drain(limit, lazy).await;
+        let _no_look = if lazy { None } else { within(LOOK_DEADLINE, self.may_look()).await };
         if let Err(error) = session.unmount(lazy) {
             self.rooms.fs.open_to_writers();
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);

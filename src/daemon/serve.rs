@@ -89,7 +89,7 @@ fn serve_on(
         let fs = node.rooms().fs.clone();
         task::spawn(runtime.handle(), "sweep", fs.look_after())
     };
-    look_through(runtime, session.mount_point())?;
+    look_through(runtime, &node, session.mount_point())?;
     tracing::info!(mount_point = %mount_point.display(), "mounted");
     node.look_at_rules(runtime.handle());
     node.manager().ready(&node.summary());
@@ -161,9 +161,9 @@ fn request_threads(asked: Option<usize>, processors: usize) -> usize {
 }
 
 /// Looks through the kernel, so that a mount that does not answer is found and not waited for.
-fn look_through(runtime: &Runtime, mount_point: &Path) -> Result<()> {
+fn look_through(runtime: &Runtime, node: &MountedNode, mount_point: &Path) -> Result<()> {
     let seen = runtime.block_on(async {
-        let mut look = Look::start(mount_point)?;
+        let mut look = Look::start(mount_point, node.may_look().await)?;
         Ok(clock::within(READY_DEADLINE, look.seen()).await)
     })?;
     match seen {

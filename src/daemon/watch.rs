@@ -28,7 +28,7 @@ pub(super) async fn watch(node: Arc<MountedNode>, point: Arc<Path>) {
         let found = if node.rooms().engine.has_failed() {
             Err("a background task has panicked")
         } else if manager.watchdog().is_some() {
-            see(&mut look, &point, every).await
+            see(&mut look, &node, &point, every).await
         } else {
             Ok(())
         };
@@ -46,10 +46,15 @@ pub(super) async fn watch(node: Arc<MountedNode>, point: Arc<Path>) {
 
 /// Looks through the kernel for at most `limit`. A look that takes longer is asked again next time: at
 /// most one is under way.
-async fn see(look: &mut Option<Look>, point: &Path, limit: Duration) -> Result<(), &'static str> {
+async fn see(
+    look: &mut Option<Look>,
+    node: &MountedNode,
+    point: &Path,
+    limit: Duration,
+) -> Result<(), &'static str> {
     let mut under_way = match look.take() {
         Some(look) => look,
-        None => match Look::start(point) {
+        None => match Look::start(point, node.may_look().await) {
             Ok(look) => look,
             Err(error) => {
                 // Out of processes or memory: that says nothing about the mount.
