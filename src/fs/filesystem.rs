@@ -308,6 +308,7 @@ impl Filesystem {
         let mut measured = Duration::ZERO;
         loop {
             let lingers = self.busy().await;
+            self.finish_ending().await;
             clock::sleep(if lingers { KEEP_AFTER } else { MEASURE_EVERY }).await;
             let now = self.0.rooms.clock.mono();
             if now.saturating_sub(measured) >= MEASURE_EVERY {

@@ -19,7 +19,8 @@ use crate::error::{Error, Kind};
 use crate::local::{State as Keep, hash_file};
 
 /// What the release of a handle comes to.
-struct Last {
+#[derive(Debug)]
+pub(super) struct Last {
     id: LiveId,
     /// The size of its file.
     bytes: u64,
@@ -76,17 +77,41 @@ impl Filesystem {
         last
     }
 
-    /// Ends a live file for which nobody came. Runs on the calling thread.
+    /// Ends a live file for which no thread came. A large one is left to [`Filesystem::look_after`]: the caller may have
+    /// to answer others.
     pub(super) fn finish_soon(&self, id: LiveId) {
-        let last = {
-            let mut state = self.0.state.lock();
-            let idle = state.is_idle(id);
-            match state.lives.get_mut(id).filter(|_| idle) {
-                Some(live) => last_of(id, live, true),
-                None => return,
-            }
-        };
-        if let Err(errno) = self.finish(&last) {
+        let Some(last) = self.plan_end(id) else { return };
+        if last.bytes <= INLINE_BYTES_MAX {
+            return self.finish_quietly(&last);
+        }
+        self.0.state.lock().ending.push(last);
+        self.0.begun.notify_one();
+    }
+
+    /// Does the same on the calling thread, whatever the size.
+    pub(super) fn finish_here(&self, id: LiveId) {
+        if let Some(last) = self.plan_end(id) {
+            self.finish_quietly(&last);
+        }
+    }
+
+    /// Ends the large files for which no thread came.
+    pub(super) async fn finish_ending(&self) {
+        let ending = std::mem::take(&mut self.0.state.lock().ending);
+        for last in ending {
+            let this = self.clone();
+            crate::task::blocking(move || this.finish_quietly(&last)).await;
+        }
+    }
+
+    fn plan_end(&self, id: LiveId) -> Option<Last> {
+        let mut state = self.0.state.lock();
+        let idle = state.is_idle(id);
+        state.lives.get_mut(id).filter(|_| idle).map(|live| last_of(id, live, true))
+    }
+
+    fn finish_quietly(&self, last: &Last) {
+        if let Err(errno) = self.finish(last) {
             tracing::debug!(?errno, "a file ended with an error after its close");
         }
     }
@@ -112,7 +137,7 @@ impl Filesystem {
                 close_files(state);
                 // The thread that was expected has given up meanwhile.
                 if idle {
-                    self.finish_soon(id);
+                    self.finish_here(id);
                 }
                 return done;
             }

@@ -252,7 +252,7 @@ impl Filesystem {
                 id
             };
             let done = this.publish(id, Some(&wish.caller), false, None);
-            this.finish_soon(id);
+            this.finish_here(id);
             done.map(|()| true)
         })
         .await

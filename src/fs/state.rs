@@ -17,6 +17,7 @@ use super::live::{Live, Lives, Stage};
 use super::locks::Locks;
 use super::lookup::Seen;
 use super::names::Names;
+use super::release::Last;
 use super::retry::{Retries, Retry};
 use super::units::Editions;
 use super::who::Who;
@@ -34,6 +35,8 @@ pub(super) struct State {
     pub(super) editions: Editions,
     /// When another node's change of any directory arrived, where it is not known of which.
     pub(super) changed_elsewhere: Option<Duration>,
+    /// Large files that no handle writes any more and that have yet to become blobs; each is a live file.
+    pub(super) ending: Vec<Last>,
     /// Files that nobody needs any more: see [`close_files`].
     let_go: Vec<Arc<Source>>,
 }
@@ -49,6 +52,7 @@ impl State {
             retries: Retries::default(),
             editions: Editions::default(),
             changed_elsewhere: None,
+            ending: Vec::new(),
             let_go: Vec::new(),
         }
     }

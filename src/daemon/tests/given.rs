@@ -3,7 +3,7 @@
 use hearthfs_mount::{Errno, OpenFlags};
 
 use super::kernel::Kernel;
-use super::node::{node, runtime};
+use super::node::{UPDATE, node, runtime};
 use super::programs::Program;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op, Time};
@@ -76,4 +76,41 @@ fn an_empty_file_that_is_renamed_while_it_is_written_is_published_under_its_new_
     kernel.close(&who, 2).unwrap();
     assert_eq!(kernel.list(&who, "").unwrap(), ["new"]);
     assert_eq!(kernel.stat(&who, "new").unwrap().size, 4);
+}
+
+#[test]
+fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that_finds_out() {
+    const LARGE: usize = 9 << 20;
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let (writer, late) = (Program::start(), Program::start());
+    let who = writer.caller();
+    kernel.open(&who, "large", 1, UPDATE, true).unwrap();
+    kernel.write(1, 0, &vec![7; LARGE]).unwrap();
+    kernel.close_duplicate(&who, 1).unwrap();
+    // What was closed has to be read again once nobody can write it, and a thread is told that it may.
+    kernel.write(1, 0, b"changed").unwrap();
+    let stale = kernel.open_late(&late.caller(), "large", UPDATE, |_| {});
+    assert_eq!(stale, Err(Errno::ESTALE));
+    kernel.look_again(&late.caller(), "large").unwrap();
+    kernel.close(&who, 1).unwrap();
+    let lives = |kernel: &Kernel<'_>| kernel.rooms().fs.held().2;
+    assert_eq!(lives(&kernel), 1, "it waits for that thread");
+    // While nothing can be done beside it, that thread does something else.
+    let (began, begun) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    let hog = crate::task::spawn(runtime.handle(), "hog", async move {
+        began.send(()).unwrap();
+        goes_on.recv().ok();
+    });
+    begun.recv().unwrap();
+    kernel.open(&late.caller(), "other", 2, UPDATE, true).unwrap();
+    assert!(lives(&kernel) == 2, "it was digested on the way");
+    drop(go_on);
+    runtime.block_on(hog).unwrap();
+    kernel.close(&late.caller(), 2).unwrap();
+    while lives(&kernel) > 0 {
+        runtime.block_on(crate::clock::sleep(std::time::Duration::from_millis(5)));
+    }
+    assert_eq!(kernel.stat(&who, "large").unwrap().size, LARGE as u64);
 }
