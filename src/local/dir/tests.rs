@@ -178,7 +178,7 @@ fn what_is_kept_of_a_store_is_read_from_a_plain_file_of_a_directory_that_can_be_
     fs::remove_file(&path).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
     let pipe = path.clone();
-    let writer = std::thread::spawn(move || fs::write(pipe, b"a store"));
+    let writer = task::thread("pipe", move || fs::write(pipe, b"a store")).unwrap();
     assert!(kept(&cache).unwrap_err().contains("v1/store"));
     let end = OpenOptions::new()
         .read(true)
