@@ -282,21 +282,23 @@ struct Drained {
     status: Status,
 }
 
-/// Waits until all is remote, as long as the store can be used: once it is known to be down, nobody can say when
-/// that will be, and the command is done.
+/// Waits until all is remote, within `limit`. Where the store was known to be down when the command ended, and still is,
+/// it does not wait: it is not known when that will be.
 async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<Drained> {
     let (mut client, status) = control::find(around, point, Some(around.uid)).await?;
     if status.remote.is_none() {
         let left = Backlog::default();
         return Ok(Drained { complete: true, left, elapsed_ms: 0, trouble: None, status });
     }
+    let was_down = status.health.is_some_and(|health| !health.up);
     let clock = Clock::system();
     let began = clock.mono();
     let (given_up, mut stuck) = tokio::sync::oneshot::channel();
     let (mut given_up, mut progress) = (Some(given_up), Progress::new());
     let work = client.drain(limit, |news| {
         progress.show(news);
-        if news.trouble.is_some()
+        if was_down
+            && news.trouble.is_some()
             && let Some(given_up) = given_up.take()
         {
             // The other end is there for as long as this is called.
@@ -310,7 +312,7 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
     };
     drop(progress);
     let elapsed_ms = clock.mono().saturating_sub(began).as_millis() as u64;
-    // Whoever gave up the wait cannot ask on the same line.
+    // A connection whose drain was given up takes no further request.
     let (_, status) = control::find(around, point, Some(around.uid)).await?;
     Ok(match ended {
         Ok(DrainReport { complete, left, trouble, .. }) => {

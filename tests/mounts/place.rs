@@ -178,7 +178,7 @@ fn run_ends_at_once_when_the_store_is_down(io: Io) {
 }
 in_both_modes!(run_ends_at_once_when_the_store_is_down);
 
-/// The same where a server hangs, is gone, or lets nobody in: that is known after one request in vain.
+/// The same where a server hangs, is gone, or lets nobody in.
 #[test]
 fn run_ends_at_once_when_a_server_is_down() {
     for trouble in [Trouble::Hang, Trouble::Down, Trouble::Forbidden] {
@@ -186,6 +186,11 @@ fn run_ends_at_once_when_a_server_is_down() {
         let cluster = Cluster::with(Store::s3, &options);
         let mount = cluster.a.mount.to_string_lossy().into_owned();
         cluster.store.trouble(trouble);
+        write(&cluster.a, "first", 0..1);
+        eventually(20_000, "it is known", || {
+            let (up, why) = health(&cluster.a);
+            if up { Err(why) } else { Ok(()) }
+        });
         let script = format!("echo 1 > {mount}/new");
         let began = now();
         let said = cluster.a.command(&["run", "--mount", &mount, "--", "sh", "-c", &script]);
@@ -197,6 +202,33 @@ fn run_ends_at_once_when_a_server_is_down() {
         cluster.store.heal();
         cluster.a.drain();
     }
+}
+
+/// A store that fails while a command's files are sent has the time that is set for it.
+#[test]
+fn run_waits_for_a_store_that_fails_while_it_drains() {
+    let options = Options::new(Io::best()).alone().deadline("2s");
+    let cluster = Cluster::with(Store::s3, &options);
+    let mount = cluster.a.mount.to_string_lossy().into_owned();
+    write(&cluster.a, "first", 0..1);
+    cluster.a.drain();
+    cluster.store.trouble(Trouble::Hang);
+    assert!(health(&cluster.a).0, "nothing has been asked of it since");
+    let script = format!("echo 1 > {mount}/new");
+    let words = ["run", "--mount", &mount, "--", "sh", "-c", &script];
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| cluster.a.command(&words));
+        eventually(20_000, "it is known", || {
+            let (up, why) = health(&cluster.a);
+            if up { Err(why) } else { Ok(()) }
+        });
+        // As long as a probe takes, and longer.
+        assert_eq!(cluster.a.command(&["drain", &mount, "--timeout", "4s"]).code(), 1);
+        assert!(!running.is_finished(), "{:?}", running.join().must("run"));
+        cluster.store.heal();
+        let said = running.join().must("run");
+        assert!(said.code() == 0 && said.err.contains("drained in"), "{said:?}");
+    });
 }
 
 /// A mount in the background says of the store what only its log would say otherwise.
