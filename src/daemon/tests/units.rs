@@ -395,3 +395,21 @@ fn p6_units_that_are_removed_under_their_readers() {
         assert!(missing(kernel, &reader, "triton/KEY/a"));
     });
 }
+
+#[test]
+fn bad_input_units_that_are_too_large() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let kernel = &mut Kernel::start(&runtime, node(&dir), true);
+    let (writer, reader) = (Program::start(), Program::start());
+    make_dirs(kernel, &writer, KEY);
+    let many = 4200;
+    for number in 0..many {
+        put(kernel, &writer, &format!("{KEY}/{number}"), b"");
+    }
+    assert!(missing(kernel, &reader, "triton/KEY/0"));
+    put(kernel, &writer, "triton/KEY/__grp__.json", b"1");
+    assert_eq!(names(kernel, &reader, KEY).len(), many + 1, "nothing is lost");
+    // From now on they are files as any other.
+    put(kernel, &reader, "triton/KEY/more", b"2");
+    assert_eq!(get(kernel, &Program::start(), "triton/KEY/more"), b"2");
+}

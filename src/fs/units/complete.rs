@@ -7,7 +7,7 @@
 use hearthfs_mount::{Caller, Ino};
 
 use super::editions::{Edition, EditionId};
-use super::version::{Member, UnitName, Version, current};
+use super::version::{MEMBERS_MAX, Member, UnitName, Version, current};
 use crate::error::Result;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::{LiveId, Spot};
@@ -16,6 +16,7 @@ use crate::fs::who::Who;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
 use crate::stamp::Stamp;
+use crate::sync::Turn;
 
 /// The permission bit that lets a caller write.
 const MAY_WRITE: u32 = 2;
@@ -63,6 +64,7 @@ impl Filesystem {
         self.keep_published(id);
         if let Err(error) = self.publish_draft(id) {
             tracing::warn!(error = error.chain(), "files that belong together were not published");
+            rest(&mut self.0.state.lock(), id, Version::lost());
         }
     }
 
@@ -89,7 +91,7 @@ impl Filesystem {
             else {
                 return Ok(());
             };
-            let Some(plan) = self.plan(edition)? else {
+            let Some(plan) = self.plan(edition) else {
                 rest(&mut state, id, Version::lost());
                 return Ok(());
             };
@@ -97,9 +99,20 @@ impl Filesystem {
         };
         let Plan { ops, members } = plan;
         let paths: Vec<TreePath> = ops.iter().map(|(path, _)| path.clone()).collect();
-        let written = self.write_keeping(turn, ops)?;
+        if paths.len() > MEMBERS_MAX {
+            let dir = paths.first().and_then(TreePath::parent).unwrap_or_default();
+            let files = paths.len();
+            tracing::warn!(%dir, files, "too many files for one unit: they are published in parts");
+        }
+        let mut parts = ops.chunks(MEMBERS_MAX);
+        let mut stamps = Vec::new();
+        if let Some(part) = parts.next() {
+            stamps.extend(self.publish_part(turn, part)?);
+        }
+        for part in parts {
+            stamps.extend(self.publish_part(ledger.begin(), part)?);
+        }
         let mut state = self.0.state.lock();
-        let stamps = written.apply();
         let unit = state.editions.get(id).map(|edition| edition.unit.clone());
         let mark = unit.and_then(|unit| self.mark_of(&unit, &paths, &stamps));
         // The first changes are the puts of the members, in the same order.
@@ -116,6 +129,15 @@ impl Filesystem {
         Ok(())
     }
 
+    fn publish_part(&self, turn: Turn<'_>, ops: &[(TreePath, Op)]) -> Result<Vec<Stamp>> {
+        let written = self.write_keeping(turn, ops.to_vec())?;
+        let _state = self.0.state.lock();
+        let mut stamps = written.apply();
+        // What keeps directories comes behind.
+        stamps.truncate(ops.len());
+        Ok(stamps)
+    }
+
     /// Returns the stamp that the entry points have got.
     fn mark_of(&self, unit: &UnitName, paths: &[TreePath], stamps: &[Stamp]) -> Option<Stamp> {
         let is_entry = |path: &TreePath| {
@@ -125,12 +147,13 @@ impl Filesystem {
     }
 
     /// Returns the changes that publish a draft; `None` where the current version stays.
-    fn plan(&self, edition: &Edition) -> Result<Option<Plan>> {
-        let Some(draft) = &edition.draft else { return Ok(None) };
+    fn plan(&self, edition: &Edition) -> Option<Plan> {
+        let draft = edition.draft.as_ref()?;
         let ledger = &self.0.rooms.ledger;
-        let now = current(ledger, &self.0.rules.profiles, &edition.unit)?;
+        // What has become too large to be a unit has no version that could stay.
+        let now = current(ledger, &self.0.rules.profiles, &edition.unit).unwrap_or_default();
         if now.mark.is_some() && now.mark != edition.base.mark {
-            return Ok(None);
+            return None;
         }
         let dir = edition.unit.dir();
         let members = ledger.read(|fold| {
@@ -150,13 +173,13 @@ impl Filesystem {
             is_new && self.permits(&edition.caller, &there.entry.attrs, MAY_WRITE).is_err()
         });
         if replaces_other {
-            return Ok(None);
+            return None;
         }
         let puts = version.members.iter().map(|m| (m.path.clone(), Op::Put(m.entry.clone())));
         let gone =
             edition.base.members.iter().filter(|m| !version.has(&m.path) && now.has(&m.path));
         let ops = puts.chain(gone.map(|m| (m.path.clone(), Op::Remove))).collect();
-        Ok(Some(Plan { ops, members: version.members }))
+        Some(Plan { ops, members: version.members })
     }
 
     /// Ends an edition: the names lead its process to what is published. What it has open stays open, and is never
