@@ -3,9 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::command::run;
+use crate::harness::hand::Hand;
 use crate::harness::time::thread;
 use crate::harness::{Cluster, Io, Must as _, Node, in_both_modes};
 
@@ -98,3 +102,82 @@ fn p6_units_of_triton(io: Io) {
     }
 }
 in_both_modes!(p6_units_of_triton);
+
+/// The files of a unit in the order in which they are written; the last completes it.
+const STEPS: [&str; 3] = ["k.json", "k.cubin", "__grp__k.json"];
+
+/// Writes one member as Triton does, or in place.
+fn write_member(hand: &mut Hand, dir: &Path, name: &str, text: &str, renamed: bool) {
+    if !renamed {
+        return hand.put(&dir.join(name), text.as_bytes()).must(name);
+    }
+    let temporary = dir.join(format!("tmp.pid_{}_x", hand.pid()));
+    hand.mkdir(&temporary).must("mkdir");
+    hand.put(&temporary.join(name), text.as_bytes()).must("put");
+    hand.rename(&temporary.join(name), &dir.join(name)).must("rename");
+    hand.rmdir(&temporary).must("rmdir");
+    assert_eq!(hand.rmdir(dir), Err(Errno::NOTEMPTY), "the directory holds a draft");
+}
+
+/// Returns what a fresh process finds of a unit.
+fn found(dir: &Path) -> Vec<Option<String>> {
+    let mut hand = Hand::new();
+    let mut get = |name: &&str| match hand.get(&dir.join(name)) {
+        Ok(bytes) => Some(String::from_utf8(bytes).must("text")),
+        Err(errno) => {
+            assert_eq!(errno, Errno::NOENT, "{name}");
+            None
+        }
+    };
+    let entry = get(&STEPS[2]);
+    STEPS[..2].iter().map(&mut get).chain([entry]).collect()
+}
+
+fn whole(text: &str) -> Vec<Option<String>> {
+    vec![Some(text.to_owned()); STEPS.len()]
+}
+
+/// A unit is there as it was before, or as it was completed, wherever its daemon or its writer was killed.
+fn p6_units_through_kills(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let mut last: Option<String> = None;
+    std::fs::create_dir_all(cluster.a.at("triton/K")).must("mkdir");
+    for renamed in [false, true] {
+        for victim in ["daemon", "writer"] {
+            for steps in 0..=STEPS.len() {
+                let text = format!("{renamed} {victim} {steps}");
+                let dir = cluster.a.at("triton/K");
+                let mut writer = Hand::new();
+                for name in &STEPS[..steps] {
+                    write_member(&mut writer, &dir, name, &text, renamed);
+                }
+                if steps == STEPS.len() {
+                    last = Some(text.clone());
+                }
+                if victim == "daemon" {
+                    // An exit would complete what it has written.
+                    cluster.a.kill_only();
+                    drop(writer);
+                    cluster.a.up();
+                } else {
+                    // In the middle of the next step.
+                    let next = STEPS[steps % STEPS.len()];
+                    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
+                    let fd = writer.open(&dir.join(next), flags, 0o644).must("open");
+                    writer.write(fd, b"torn").must("write");
+                    writer.kill(Signal::KILL);
+                }
+                let wanted = last.as_deref().map_or(vec![None; STEPS.len()], whole);
+                assert_eq!(found(&dir), wanted, "{text}: on its node");
+            }
+        }
+    }
+    cluster.settle();
+    let wanted = last.as_deref().map_or(vec![None; STEPS.len()], whole);
+    assert_eq!(found(&cluster.b.at("triton/K")), wanted, "on the other node");
+    // What nobody completed is on neither, also after the time for which a draft is kept back.
+    cluster.a.kill_only();
+    cluster.a.up();
+    assert_eq!(found(&cluster.a.at("triton/K")), wanted);
+}
+in_both_modes!(p6_units_through_kills);
