@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::checkpointer::Checkpointer;
 use super::fetcher::Fetcher;
 use super::follower::Follower;
-use super::ledger::{Ledger, LedgerParts, Pending, PurgeMark};
+use super::ledger::{Ledger, LedgerParts, Pending, PurgeMark, TOUCH_EVERY};
 use super::publisher::{DrainReport, Publisher};
 use super::renewer::Renewer;
 use crate::clock;
@@ -114,6 +114,7 @@ impl Engine {
         }
         if self.publisher.is_some() {
             tasks.push(task::spawn(&self.runtime, "aside", retry_aside(self.ledger.clone())));
+            tasks.push(task::spawn(&self.runtime, "touches", send_touches(self.ledger.clone())));
         }
         tasks.push(task::spawn(&self.runtime, "save", async move {
             loop {
@@ -130,6 +131,7 @@ impl Engine {
         let Some(publisher) = &self.publisher else {
             return DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 };
         };
+        send_touches_of(&self.ledger);
         let report = publisher.drain_with(limit, progress).await;
         if report.complete
             && let Some(checkpointer) = &self.checkpointer
@@ -201,6 +203,23 @@ async fn retry_aside(ledger: Ledger) {
     loop {
         ledger.retry_aside();
         clock::sleep(ASIDE_EVERY).await;
+    }
+}
+
+/// Sends touches now and then.
+async fn send_touches(ledger: Ledger) {
+    loop {
+        clock::sleep(TOUCH_EVERY).await;
+        send_touches_of(&ledger);
+    }
+}
+
+fn send_touches_of(ledger: &Ledger) {
+    if let Err(error) = ledger.send_touches() {
+        tracing::warn!(
+            error = error.chain(),
+            "times of use are not sent; they will be with the next"
+        );
     }
 }
 

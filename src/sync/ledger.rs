@@ -23,6 +23,7 @@ mod save;
 mod shown;
 mod snapshot;
 mod times;
+mod touch;
 mod turn;
 mod twin;
 
@@ -53,6 +54,8 @@ use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
 use self::times::Times;
 pub use self::times::known_of_index;
+pub(in crate::sync) use self::touch::TOUCH_EVERY;
+use self::touch::Touched;
 pub use self::turn::{Turn, Written};
 use super::batch::Batch;
 use super::chains::Chains;
@@ -180,6 +183,7 @@ struct Order {
     before: Option<Before>,
     missing: Missing,
     own: Own,
+    touched: Touched,
     times: Times,
     /// Set while late changes go.
     late: Option<Late>,

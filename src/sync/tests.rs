@@ -19,4 +19,5 @@ mod publish;
 mod repair;
 mod requests;
 mod same;
+mod touches;
 mod trouble;

@@ -314,10 +314,29 @@ fn clients_ccache_keeps_its_statistics() {
         cluster.a.stop();
         cluster.a.up();
     }
+    let commits =
+        |node: &Node| node.status()["counters"]["commits_written"].as_u64().must("a count");
     let sent = |node: &Node| {
         node.drain();
-        node.status()["counters"]["commits_written"].as_u64().must("a count")
+        commits(node)
     };
+    // A hit sets the times of what it has used. Between two files of ours there is nothing for other nodes.
+    let marked = |name: &str| {
+        let before = commits(&cluster.a);
+        std::fs::write(cluster.a.at(name), name).must("write");
+        eventually(10_000, "it is remote", || {
+            let nothing_waits = cluster.a.status()["backlog"]["records"] == 0;
+            let sent = nothing_waits && commits(&cluster.a) > before;
+            if sent { Ok(()) } else { Err("not yet".to_owned()) }
+        });
+        commits(&cluster.a)
+    };
+    let before = marked("one");
+    for round in 0..3 {
+        let hit = compile(&cluster, &cluster.a, "f.c", &format!("hit{round}"));
+        assert!(hit.contains("direct_cache_hit"), "{hit}");
+    }
+    assert_eq!(marked("two"), before + 1, "a hit is no commit");
     let zero = || {
         let mut zero = command(&cluster, Path::new("ccache"), "", &["--zero-stats"]);
         run(zero.env("CCACHE_DIR", cluster.a.at("ccache")), LIMIT_MS).good();

@@ -174,7 +174,8 @@ impl RuleKind {
                 Today::Whole
             }
             Self::Lock => Today::Partly("of one node; not yet of all nodes"),
-            Self::Touched | Self::Check => Today::Not,
+            Self::Touched => Today::Partly("of times; not yet of content"),
+            Self::Check => Today::Not,
         }
     }
 }
@@ -313,7 +314,9 @@ impl Rule {
     pub fn is_in_effect(&self) -> bool {
         match self.kind.today() {
             Today::Whole => true,
-            Today::Partly(_) => self.scope == Some(Scope::Node),
+            Today::Partly(_) => {
+                self.scope == Some(Scope::Node) || self.changes == Some(Touch::Times)
+            }
             Today::Not => false,
         }
     }

@@ -16,6 +16,7 @@ use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
 use super::shown::Unsent;
 use super::times::{DECLARED, TIMES, Times, decode_declared};
+use super::touch::Touched;
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::digest::Digest;
@@ -80,6 +81,7 @@ impl Ledger {
             before: None,
             missing: Missing::default(),
             own: Own::default(),
+            touched: Touched::default(),
             times: Times::default(),
             late: None,
             saved_times: Times::default(),

@@ -111,7 +111,7 @@ impl Ledger {
                 continue;
             }
             // What is not sent stands on the journal as long as the index does not have it.
-            unsure |= order.queue.has(&path) || self.stays_here(&path);
+            unsure |= order.queue.has(&path) || self.stays_here(&path) || order.touched.has(&path);
             match fold.register(&path) {
                 Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),

@@ -122,9 +122,12 @@ impl Written<'_> {
         let (ledger, order) = (self.turn.ledger, &mut *self.turn.order);
         let now = Time::from_wall(ledger.0.clock.wall());
         let shared = ledger.0.remote.is_some();
-        let (changes, own) = ledger.split(changes);
+        let (mut changes, own) = ledger.split(changes);
         {
             let mut fold = ledger.0.fold.write();
+            if shared {
+                changes = ledger.take_touches(order, &mut fold, changes, now);
+            }
             for change in &changes {
                 if shared {
                     order.queue.track(change, &fold);

@@ -1,0 +1,94 @@
+//! Times that a client sets on each hit: shown at once here, and gathered for others.
+
+use super::harness::*;
+use crate::namespace::{Attrs, Op, Time};
+use crate::sync::ledger::TOUCH_EVERY;
+
+const RESULT: &str = "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4R";
+
+/// Sets the times of a path, and its mode, as `utimensat` and `chmod` do.
+fn set(node: &Node, at: &str, secs: i64, mode: u32) {
+    let ledger = node.engine.ledger();
+    let of = ledger.read(|fold| fold.register(&path(at)).expect("it is there").stamp);
+    let time = Time { secs, nanos: 0 };
+    let entry = node.entry(at).expect("it is there");
+    let attrs = Attrs { mtime: time, atime: time, mode, ..entry.attrs };
+    ledger.publish(vec![(path(at), Op::Attrs { of, attrs })]).unwrap();
+}
+
+fn seconds(node: &Node, at: &str) -> i64 {
+    node.entry(at).expect("it is there").attrs.mtime.secs
+}
+
+#[test]
+fn the_times_of_hits_are_gathered() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for at in [RESULT, "plain"] {
+            a.write(at, b"an entry");
+        }
+        a.push().await;
+        assert!(b.pull().await);
+        let before = a.remote().requests();
+        for second in 1..100 {
+            set(&a, RESULT, second, 0);
+            assert_eq!(seconds(&a, RESULT), second, "at once");
+        }
+        a.push().await;
+        assert_eq!(a.remote().requests().puts, before.puts, "a hit is no commit");
+        assert_eq!(a.engine.ledger().pending().records, 0);
+        // All of them in one commit, and only the last times.
+        a.engine.ledger().send_touches().unwrap();
+        a.push().await;
+        assert_eq!(a.remote().requests().puts, before.puts + 1);
+        assert!(b.pull().await);
+        assert_eq!(seconds(&b, RESULT), 99);
+        // Nothing is left.
+        a.engine.ledger().send_touches().unwrap();
+        a.push().await;
+        assert_eq!(a.remote().requests().puts, before.puts + 1);
+        assert!(TOUCH_EVERY.as_secs() >= 60);
+        // What is not a mere use travels as ever, with the times.
+        set(&a, RESULT, 100, 0);
+        set(&a, RESULT, 101, 0o600);
+        set(&a, "plain", 102, 0);
+        a.push().await;
+        assert!(b.pull().await);
+        assert_eq!(b.entry(RESULT).map(|entry| entry.attrs.mode), Some(0o600));
+        assert_eq!((seconds(&b, RESULT), seconds(&b, "plain")), (101, 102));
+        // Nor is a touch of what others do not have yet.
+        a.write("ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k5R", b"another");
+        set(&a, "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k5R", 103, 0);
+        a.push().await;
+        assert!(b.pull().await);
+        assert_eq!(seconds(&b, "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k5R"), 103);
+    });
+}
+
+#[test]
+fn the_times_of_hits_survive_a_restart_and_a_replacement() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write(RESULT, b"an entry");
+        a.push().await;
+        set(&a, RESULT, 7, 0);
+        a.push().await;
+        a.engine.ledger().save().unwrap();
+        let mut a = world.node_at(a.crash());
+        assert_eq!(seconds(&a, RESULT), 7);
+        // Another node replaces it before the touch is sent: that belongs to what is gone.
+        assert!(b.pull().await);
+        let mut b = b;
+        b.write(RESULT, b"another");
+        b.push().await;
+        set(&a, RESULT, 8, 0);
+        assert!(a.pull().await);
+        a.engine.ledger().send_touches().unwrap();
+        a.push().await;
+        assert!(b.pull().await);
+        assert_eq!(a.read(RESULT).await, Some(b"another".to_vec()));
+        assert_eq!(a.entry(RESULT), b.entry(RESULT));
+    });
+}
