@@ -131,7 +131,10 @@ mod tests {
         ] {
             assert_eq!(all.get(variable).map(String::as_str), Some(value), "{variable}");
         }
-        assert_eq!(all.len(), 14);
+        // One for each variable and setting of a client, and the mount itself.
+        let shipped = Profiles::default();
+        let known = |profile: &Profile| profile.variables.len() + profile.settings.len();
+        assert_eq!(all.len(), shipped.all().iter().map(known).sum::<usize>() + 1);
     }
 
     #[test]

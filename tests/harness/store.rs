@@ -195,6 +195,14 @@ impl Store {
         server.faults.throttle(Some(part_of_key.to_owned()));
     }
 
+    /// Returns how many requests were answered with 503 because of their keys.
+    pub(crate) fn throttlings(&self) -> u64 {
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
+            panic!("troubles are for the server in this process")
+        };
+        server.faults.throttlings()
+    }
+
     /// Takes an ability from a server in this process, which does not say so.
     pub(crate) fn unable(&self, what: Unable) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {

@@ -298,7 +298,11 @@ fn clients_ccache_keeps_its_statistics() {
         all.filter(|at| at.ends_with("/stats") || at.ends_with("CACHEDIR.TAG")).collect()
     };
     assert!(!own(&cluster.a).is_empty(), "ccache keeps statistics");
-    sleep_ms(1_150);
+    eventually(10_000, "a result arrives", || {
+        let all = tree::files_below(&cluster.b.at("ccache"));
+        let is_result = |at: &PathBuf| at.to_string_lossy().ends_with('R');
+        if all.iter().any(is_result) { Ok(()) } else { Err(format!("{all:?}")) }
+    });
     assert_eq!(own(&cluster.b), Vec::<String>::new(), "they are not in another node's listing");
     let warm = compile(&cluster, &cluster.b, "f.c", "warm");
     assert!(warm.contains("cache_hit"), "{warm}");

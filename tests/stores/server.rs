@@ -35,6 +35,8 @@ pub(crate) struct ServerFaults {
     unable: std::sync::Mutex<Option<Unable>>,
     /// Keys that hold this text are answered with 503.
     throttled: std::sync::Mutex<Option<String>>,
+    /// How many requests were answered so.
+    throttlings: AtomicU64,
     requests: AtomicU64,
 }
 
@@ -72,12 +74,19 @@ impl ServerFaults {
 
     /// Answers 503 to requests for keys that hold this text.
     pub(crate) fn throttle(&self, part_of_key: Option<String>) {
-        *self.throttled.lock().expect("nobody panics with it") = part_of_key;
+        *self.throttled.lock().expect("no thread panics with it") = part_of_key;
     }
 
     fn throttles(&self, path: &str) -> bool {
-        let throttled = self.throttled.lock().expect("nobody panics with it");
-        throttled.as_ref().is_some_and(|part| path.contains(part))
+        let throttled = self.throttled.lock().expect("no thread panics with it");
+        let throttles = throttled.as_ref().is_some_and(|part| path.contains(part));
+        self.throttlings.fetch_add(u64::from(throttles), Ordering::Relaxed);
+        throttles
+    }
+
+    /// Returns how many requests were answered with 503 because of their keys.
+    pub(crate) fn throttlings(&self) -> u64 {
+        self.throttlings.load(Ordering::Relaxed)
     }
 
     /// Answers nothing while it is on.
@@ -92,16 +101,16 @@ impl ServerFaults {
 
     /// Cannot do one thing from now on, or everything.
     pub(crate) fn unable(&self, what: Option<Unable>) {
-        *self.unable.lock().expect("nobody panics with it") = what;
+        *self.unable.lock().expect("no thread panics with it") = what;
     }
 
     /// Answers questions for the bucket's lifecycle rules so; status 0 is never.
     pub(crate) fn answer_rules(&self, status: u16, body: &str) {
-        *self.rules.lock().expect("nobody panics with it") = Some((status, body.to_owned()));
+        *self.rules.lock().expect("no thread panics with it") = Some((status, body.to_owned()));
     }
 
     fn rules(&self) -> Option<(u16, String)> {
-        self.rules.lock().expect("nobody panics with it").clone()
+        self.rules.lock().expect("no thread panics with it").clone()
     }
 
     /// Returns the number of requests so far.
@@ -272,7 +281,7 @@ async fn answer(
         }
     };
     let mut request = request;
-    let unable = *faults.unable.lock().expect("nobody panics with it");
+    let unable = *faults.unable.lock().expect("no thread panics with it");
     if let Some(answer) = unable.and_then(|unable| fail(unable, &mut request, &server.root)) {
         return Ok(answer);
     }

@@ -140,7 +140,7 @@ static void op_recvfd(void) {
 }
 
 /* crowd COUNT OP NAME FLAGS: children that each open NAME. "flock": and wait for an exclusive lock; "hold": and keep it.
- * They live until this process ends. Answers when all have begun. */
+ * They live until this process ends. Answers how many have it open and ask for the lock, or are about to open it. */
 static void op_crowd(void) {
   char *path = name(3);
   int is_lock = !strcmp(args[2], "flock");
@@ -154,16 +154,19 @@ static void op_crowd(void) {
     if (pid < 0) { done(-1); return; }
     if (pid > 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* An open waits by itself; a lock only of a file that is open. */
+    int fd = is_lock ? open(path, (int)num(4)) : -1;
+    byte = !is_lock || fd >= 0;
     if (write(begun[1], &byte, 1) != 1) _exit(94);
-    int fd = open(path, (int)num(4));
-    if (is_lock && fd >= 0) flock(fd, LOCK_EX);
+    if (is_lock) flock(fd, LOCK_EX);
+    else fd = open(path, (int)num(4));
     for (;;) pause();
   }
   close(begun[1]);
-  long long heard = 0;
-  while (heard < count && read(begun[0], &byte, 1) == 1) heard++;
+  long long heard = 0, able = 0;
+  for (; heard < count && read(begun[0], &byte, 1) == 1; heard++) able += byte;
   close(begun[0]);
-  done(heard);
+  done(able);
 }
 
 struct cutter { char *path; pthread_t thread; };
