@@ -58,8 +58,8 @@ fn said_otherwise(profile: &Profile, set: &BTreeMap<OsString, OsString>) -> bool
     })
 }
 
-/// Says why a command whose files were all missing has written none, if a client that leaves quick programs out
-/// has looked for its directory; `set` is what the command was given.
+/// Explains why a command that found no file has written none, if a client that leaves out quick programs has its
+/// directory on the mount; `set` is what the command was given.
 pub(super) fn why_nothing(
     profiles: &Profiles,
     point: &Path,

@@ -147,7 +147,7 @@ Examples:
 
 const PROFILES_NOTES: &str = "\
 What comes with hearthfs, with what tables [profiles.NAME] of the configuration add or replace. docs/clients.md says the \
-same at length.
+same at length of what comes with hearthfs.
 
 Examples:
   hearthfs profiles

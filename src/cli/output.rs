@@ -26,9 +26,9 @@ pub(super) fn note(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").ok();
 }
 
-/// A drain that takes so long is told of where stderr is no terminal ...
+/// Where stderr is no terminal, a drain is reported first after this time.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
-/// ... and then this often.
+/// After that, it is reported at this interval.
 const TOLD_EVERY: Duration = Duration::from_secs(15);
 
 /// How a drain goes on: a line on the terminal that is rewritten, and elsewhere a line now and then.

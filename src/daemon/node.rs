@@ -256,12 +256,13 @@ impl MountedNode {
     }
 }
 
-/// Says what is not yet remote.
+/// Returns what the store refuses for good, if there is any.
 fn set_aside(aside: &SetAside) -> Option<SetAsideReport> {
     let SetAside { contents, bytes, why } = aside.clone();
     (contents > 0).then_some(SetAsideReport { contents, bytes, why })
 }
 
+/// Says what is not yet remote.
 fn left(backlog: &Backlog) -> String {
     match backlog.records {
         0 => "all is remote".to_owned(),

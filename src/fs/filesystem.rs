@@ -28,7 +28,7 @@ const MEASURE_EVERY: Duration = Duration::from_millis(250);
 /// How long a caller that needs a published file waits for its release. That follows the close within microseconds, unless a
 /// descriptor was duplicated or inherited.
 pub(super) const LINGER_MAX: Duration = Duration::from_millis(5);
-/// How long a published file may stay open before its published bytes are kept elsewhere although nobody needs them: its
+/// How long a published file may stay open before its published bytes are kept elsewhere although no process needs them: its
 /// writer may change them at any moment.
 const KEEP_AFTER: Duration = Duration::from_millis(20);
 
@@ -377,7 +377,7 @@ impl Filesystem {
         };
         let mut grown = false;
         for id in open {
-            // One at a time: nobody waits for all of them behind the lock.
+            // One at a time: no request waits for all of them behind the lock.
             grown |= self.0.state.lock().lives.get(id).is_some_and(Live::measure);
         }
         if grown && !self.0.rooms.blobs.make_room(0) {

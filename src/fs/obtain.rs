@@ -23,7 +23,7 @@ impl Filesystem {
             return Ok(Some(source));
         }
         let open = match blobs.open_blob(&digest, size) {
-            // A program that opens a file goes before what is kept in case that somebody does.
+            // A program that opens a file goes before what is kept in case one is opened again.
             Err(error) if error.kind() == Kind::Exhausted && self.0.recent.clear() => {
                 blobs.open_blob(&digest, size)
             }

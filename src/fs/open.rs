@@ -443,7 +443,7 @@ impl Filesystem {
         }
         let source = inode.source.clone();
         match (source, content) {
-            // Somebody has cut the blob in the cache directory. Those who have it open cannot be helped.
+            // The blob was cut in the cache directory. The processes that have it open cannot be helped.
             (Some(source), Some((digest, size))) if !has_size(&source, size) => {
                 state.count_open(ino);
                 Step::Blob { digest, size, aside: true }

@@ -3,7 +3,7 @@
 //! The kernel looks again only once: a second `ESTALE` in a row would reach the program. So a retry is recorded
 //! with what the thread wants, its lookup finds what that open can use, and the open is answered by what is
 //! there. Owns these records. Must never outlive them by more than [`RETRY_TIME`]: a retry may end at a
-//! permission check of the kernel's, of which nobody is told.
+//! permission check of the kernel's, of which no process is told.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::shares::Shares;
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(15);
 /// How long it stays so at names that are not those of what it opened: a rename may have come in between.
 const STRAY_TIME: Duration = Duration::from_millis(100);
-/// How many are recorded, three quarters of them for one user. Beyond that nobody is told to look again.
+/// How many are recorded, three quarters of them for one user. Beyond that no thread is told to look again.
 const RETRIES_MAX: u64 = 4096;
 
 /// How a call stands to an earlier one of its thread that was answered `ESTALE`.

@@ -2,8 +2,9 @@
 //!
 //! The kernel checks the mode of a directory before it sends a request. A directory's inode is that of its path: when
 //! another node closes it, or puts another in its place, a request that is on its way is about what is there now, and was
-//! checked against what was there. Owns that second check. Must never refuse what nobody has changed: the kernel
-//! knows capabilities, and the groups of callers that cannot be seen, and we do not.
+//! checked against what was there. Owns that second check. Must never make it long after another node's change: the kernel
+//! knows capabilities, and the groups of callers that cannot be seen, and we do not. The cost is that such a caller, with
+//! CAP_DAC_OVERRIDE or by a supplementary group, may get EACCES for a while after a change.
 
 use std::time::Duration;
 

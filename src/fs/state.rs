@@ -160,7 +160,7 @@ impl State {
         lives.find(ends).map(|live| (live.moved.subscribe(), stored(live)))
     }
 
-    /// Reports whether a file that is still written was renamed over what is published under a name: for whoever walks
+    /// Reports whether a file that is still written was renamed over what is published under a name: for a process that walks
     /// to the name, that has gone.
     pub(super) fn has_successor(&self, spot: &Spot) -> bool {
         let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
@@ -385,7 +385,7 @@ impl State {
 }
 
 /// Ends the use of the state and closes the files that were let go. Closing tells the kernel that a backing
-/// file is done with, which takes as long as all else that a release does: nobody waits for the lock meanwhile.
+/// file is done with, which takes as long as all else that a release does: no request waits for the lock meanwhile.
 pub(super) fn close_files(mut state: MutexGuard<'_, State>) {
     let gone = std::mem::take(&mut state.let_go);
     drop(state);

@@ -87,7 +87,7 @@ impl Profiles {
     }
 
     /// Says what a path is, by its names. Allocates nothing; the work is bounded by the number of rules times
-    /// the length of the path.
+    /// the square of the length of the path.
     pub fn classify<'p>(&self, path: &'p TreePath) -> Class<'p> {
         let mut answer = Answer::default();
         let Some(names) = Names::split(path.as_bytes()) else { return answer.class() };

@@ -345,7 +345,7 @@ fn clients_ccache_keeps_its_statistics() {
         let mut zero = command(&cluster, Path::new("ccache"), "", &["--zero-stats"]);
         run(zero.env("CCACHE_DIR", cluster.a.at("ccache")), LIMIT_MS).good();
     };
-    // The first time it makes directories, which are everybody's.
+    // The first time it makes directories, which are shared.
     zero();
     let before = sent(&cluster.a);
     zero();

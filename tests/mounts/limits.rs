@@ -369,7 +369,7 @@ fn limits_few_descriptors_go_to_new_files_first(io: Io) {
 }
 in_both_modes!(limits_few_descriptors_go_to_new_files_first);
 
-/// A user who opens all that it may leaves a quarter to the others, as ordinary programs need it.
+/// A user that opens all it may leaves a quarter to the others, as ordinary programs need it.
 fn limits_one_user_leaves_descriptors_to_others(io: Io) {
     if !can_be_others("limits_one_user_leaves_descriptors_to_others", io) {
         return;

@@ -70,7 +70,7 @@ fn moves_to_another_store_with_its_content(io: Io) {
 in_both_modes!(moves_to_another_store_with_its_content);
 
 /// Nodes that keep their cache directories are sent to a new store: what they knew of the old one would be a
-/// promise that nobody keeps there.
+/// promise that no node keeps there.
 fn moves_to_an_empty_store(io: Io) {
     let mut cluster = Cluster::two(io);
     write(&cluster.a, "old", 0..4);
@@ -91,7 +91,7 @@ fn moves_to_an_empty_store(io: Io) {
     for node in [&mut cluster.a, &mut cluster.b] {
         node.set_remote(&new);
     }
-    // Nobody has said that there is to be a store.
+    // `hearthfs init` was not run.
     let refused = cluster.a.refused();
     for part in [&new[..], "hearthfs init file://", &cluster.store.url()] {
         assert!(refused.contains(part), "`{part}` is not in: {refused}");
@@ -120,7 +120,7 @@ fn moves_to_an_empty_store(io: Io) {
 }
 in_both_modes!(moves_to_an_empty_store);
 
-/// A store that is emptied on purpose is another, once somebody has said so, for all nodes at once.
+/// A store that is emptied on purpose is another, once `init --replaces` was run, for all nodes at once.
 #[test]
 fn moves_on_in_a_store_that_was_emptied() {
     let mut cluster = Cluster::two(Io::best());

@@ -39,7 +39,7 @@ fn p14_isolation_of_set_id_programs(io: Io) {
 }
 in_both_modes!(p14_isolation_of_set_id_programs);
 
-/// Extended attributes: who may set which of whose, and what may not be set at all.
+/// Extended attributes: which user may set which on which file, and what may not be set at all.
 fn p14_isolation_of_extended_attributes(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_extended_attributes", &[], |stage| {
         for mode in [0o600, 0o644, 0o666, 0o622] {
@@ -77,7 +77,7 @@ fn p14_isolation_of_extended_attributes(io: Io) {
         let (fifo, link) = (stage.at("open/fifo"), stage.at("open/link"));
         stage.b.mknod(&fifo, 0o010_666).must("a pipe");
         stage.try_b("set on a pipe", |b| b.setxattr(&fifo, "user.b", b"B", 0));
-        // Who compares what is left would wait for a writer.
+        // The comparison would wait for a writer.
         stage.b.unlink(&fifo).must("unlink");
         stage.b.symlink(Path::new("../private/600"), &link).must("a link");
         stage.try_b("set through a link", |b| b.setxattr(&link, "user.b", b"B", 0));
@@ -197,7 +197,7 @@ fn p14_isolation_of_times_kinds_and_traps(io: Io) {
                 stage.note(&format!("{dir}, make {kind}"), made);
                 let mode = stage.a.stat(&path).map(|stat| format!("{:o}", stat.mode));
                 stage.log.push(format!("{dir}, {kind} is {mode:?}"));
-                // Who compares what is left would wait for a writer.
+                // The comparison would wait for a writer.
                 let gone = stage.b.unlink(&path);
                 stage.note(&format!("{dir}, unlink {kind}"), gone);
             }

@@ -20,7 +20,7 @@ const LONG_RACE_MS: u64 = 120_000;
 /// How often each change is made and looked at.
 const ROUNDS: usize = 12;
 
-/// Returns how many reads each way of writing is to see, if somebody has asked for a number.
+/// Returns how many reads each way of writing is to see, if a number is given.
 fn reads_wanted(ways: u64) -> Option<u64> {
     let wanted = std::env::var("HEARTHFS_TEST_READS").ok()?;
     Some(wanted.parse::<u64>().must("HEARTHFS_TEST_READS").div_ceil(ways))

@@ -156,7 +156,7 @@ impl Worker {
     }
 
     /// Publishes by the close of a duplicate, overwrites, and publishes again: the first version is as safe as one that
-    /// nobody has open.
+    /// that no process has open.
     fn write_twice(&mut self, name: &PathBuf) -> (Effect, Result<(), Errno>) {
         let len = self.dice.len(LEN_MAX);
         let mode = match self.model.get(name) {

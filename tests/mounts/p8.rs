@@ -218,7 +218,7 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
 }
 in_both_modes!(p8_never_in_the_way_of_a_failing_server);
 
-/// S3 throttles with 503, and may do so for one object: whoever wants that waits, and nobody else does.
+/// S3 throttles with 503, and may do so for one object: only readers of that object wait.
 #[test]
 fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone().deadline("20s"));

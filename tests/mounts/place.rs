@@ -81,7 +81,7 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
 }
 in_both_modes!(p4_local_durable_while_the_share_is_not_mounted);
 
-/// A store that somebody else has made on the bare mount point is not the known one either, at the start and
+/// A store that was made by another node on the bare mount point is not the known one either, at the start and
 /// while it is mounted.
 #[test]
 fn p4_local_durable_beside_another_store_in_the_same_place() {
@@ -141,7 +141,7 @@ fn place_of_a_directory_that_does_not_exist() {
     assert!(!site.path().join("other").exists());
 }
 
-/// A command that has ended does not wait for a store of which nobody knows when it comes back.
+/// A command that has ended does not wait for a store that is down.
 fn run_ends_at_once_when_the_store_is_down(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let mount = cluster.a.mount.to_string_lossy().into_owned();
@@ -178,7 +178,7 @@ fn run_ends_at_once_when_the_store_is_down(io: Io) {
 }
 in_both_modes!(run_ends_at_once_when_the_store_is_down);
 
-/// The same where a server hangs, is gone, or lets nobody in.
+/// The same where a server hangs, is gone, or refuses every request.
 #[test]
 fn run_ends_at_once_when_a_server_is_down() {
     for trouble in [Trouble::Hang, Trouble::Down, Trouble::Forbidden] {

@@ -1,4 +1,4 @@
-//! Files of the cache directory that somebody cuts, replaces or deletes under a running daemon.
+//! Files of the cache directory that are cut, replaced or deleted under a running daemon.
 //!
 //! A program gets the right bytes or a miss, and the log says so once. It never gets other bytes, and never an error
 //! that is no miss; only the writer of a file that is spoilt while it is written may see one.
@@ -90,7 +90,7 @@ fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
                 }
             }
             if let Some(fd) = fd {
-                // A file that was cut cannot be had back by those who have it open; all else stays with them.
+                // A file that was cut is lost to the processes that have it open; all else stays with them.
                 if how != Spoil::Cut {
                     assert!(reader.read(fd, 0, LEN) == Ok(bytes.clone()), "{how:?}: an open file");
                 }

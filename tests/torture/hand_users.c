@@ -82,7 +82,7 @@ static void op_fsetxattr(void) {
   free(data);
 }
 
-/* The address of the process PID, in the abstract namespace: no directory decides who may send there. */
+/* The address of the process PID, in the abstract namespace: no directory decides which process may send there. */
 static socklen_t mailbox(struct sockaddr_un *at, long long pid) {
   memset(at, 0, sizeof *at);
   at->sun_family = AF_UNIX;

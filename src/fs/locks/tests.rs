@@ -121,7 +121,7 @@ fn a_change_lets_the_old_lock_go_first() {
     let mut other = waits(&mut locks, B, Shared);
     done(&mut locks, A, Shared);
     assert!(other.given.try_recv().is_ok(), "both share");
-    // Who may not wait has lost the lock that he had.
+    // An open file that may not wait has lost the lock that it had.
     let refused = waits(&mut locks, A, Exclusive);
     assert!(!locks.give_up(refused.ticket));
     done(&mut locks, B, Exclusive);

@@ -41,7 +41,7 @@ impl FileKind<'_> {
     }
 }
 
-/// Whom a lock by existence excludes.
+/// Which processes a lock by existence excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
@@ -60,7 +60,7 @@ pub struct Part<'p> {
     pub is_entry: bool,
     /// The publish of this one completes the unit.
     pub is_marker: bool,
-    /// Whose files make one draft.
+    /// The processes whose files make one draft.
     pub writers: Writers,
 }
 
@@ -76,7 +76,7 @@ pub struct UnitKey<'p> {
     pub prefix: &'p [u8],
 }
 
-/// Whose files make one draft of a unit.
+/// The processes whose files make one draft of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Writers {

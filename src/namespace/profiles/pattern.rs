@@ -1,6 +1,6 @@
 //! Patterns of names and of paths, as profiles use them.
 //!
-//! Owns their syntax, and matching in time linear in the path. Must never allocate while matching: the
+//! Owns their syntax, and matching in bounded time, at worst quadratic in the path. Must never allocate while matching: the
 //! file system asks at every create.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The most names of a path that patterns look at; what lies deeper is nobody's.
+/// The most names of a path that patterns look at; what lies deeper is ordinary.
 pub(super) const DEPTH_MAX: usize = 40;
 /// The longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 512;

@@ -32,7 +32,7 @@ pub struct Profile {
     pub unless: Vec<Unless>,
     /// Further variables to set along with the directory.
     pub settings: BTreeMap<String, String>,
-    /// Variables to set for those who want programs kept that compile quickly.
+    /// Variables that make the client keep what compiles quickly.
     pub short_compiles: BTreeMap<String, String>,
     /// Further directories below the mount in which its names are known.
     pub also: Vec<Pattern>,
@@ -72,7 +72,7 @@ pub struct Rule {
     /// Of a unit: the names of the members whose publish completes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Pattern>,
-    /// Of a unit: whose files make one draft.
+    /// Of a unit: the processes whose files make one draft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writers: Option<Writers>,
     /// Of a lock: whom it excludes.
@@ -138,7 +138,7 @@ impl RuleKind {
         }
     }
 
-    /// Says what it means for those who use the mount.
+    /// Says what it means for users of the mount.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Ordinary => "a file as any other, whatever the rules after this one say",

@@ -135,7 +135,7 @@ impl Hand {
         assert_eq!(started, Ok(count as i64), "threads that cut");
     }
 
-    /// `utimensat` with the time of now, which whoever may write the file may set.
+    /// `utimensat` with the time of now, which any user that may write the file may set.
     pub(crate) fn touch(&mut self, path: &Path) -> Result<(), Errno> {
         self.done(&format!("touch {}", hex(path)))
     }
