@@ -251,9 +251,12 @@ impl Model {
                 other.rights.mode = mode;
             }
         }
+        // Where the name has gone, what is written and what is read are changed each by itself.
+        let shared = draft.is_none() || !paths.is_empty();
         for file in self.files.values_mut() {
             if let Of::Version { rights, put: of, .. } = &mut file.of
                 && put == Some(*of)
+                && shared
             {
                 rights.mode = mode;
             }
