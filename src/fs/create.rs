@@ -127,11 +127,11 @@ impl Filesystem {
         if errno != Errno::ESTALE {
             return Err(errno).into();
         }
-        // One that reads may have looked again already: of that nothing is recorded once it has found nothing.
-        if !wish.is_last() && wish.flags.write {
+        if !wish.is_last() {
             let now = self.0.rooms.clock.mono();
+            let flags = wish.flags.write.then_some(wish.flags);
             let mut state = self.0.state.lock();
-            state.retries.begin(&wish.caller, vec![spot.clone()], None, Some(wish.flags), now);
+            state.retries.begin(&wish.caller, vec![spot.clone()], None, flags, now);
             return Err(Errno::ESTALE).into();
         }
         // It has looked again already, and the name has come since.

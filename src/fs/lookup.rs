@@ -224,7 +224,6 @@ impl Filesystem {
                 Ok(Lookup::Found(found))
             }
             None => {
-                state.retries.found_nothing(tid);
                 let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
                 let idle = Self::find_nothing(state, tid, spot, self.0.rooms.clock.mono());
                 drop(guard);

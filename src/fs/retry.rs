@@ -101,13 +101,6 @@ impl Retries {
         (how, retry)
     }
 
-    /// Ends the retry of a thread that was to read what it finds, and found nothing: its call ends with that.
-    pub(super) fn found_nothing(&mut self, tid: u32) {
-        if tid != 0 && self.of_thread.get(&tid).is_some_and(|retry| retry.wish.is_none()) {
-            self.take(tid);
-        }
-    }
-
     /// Takes the retry that ends with the making of a name.
     pub(super) fn end_at(
         &mut self,
@@ -159,7 +152,8 @@ impl Retries {
 
     /// Notes what a thread that looks again has found, by whichever name.
     pub(super) fn found(&mut self, tid: u32, spot: &Spot, ino: Ino, now: Duration) {
-        let Some(retry) = self.of_thread.get_mut(&tid).filter(|_| tid != 0) else { return };
+        let retry = self.of_thread.get_mut(&tid).filter(|retry| tid != 0 && !retry.lost);
+        let Some(retry) = retry else { return };
         let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
         if now.saturating_sub(retry.since) < limit {
             retry.found = Some(ino);

@@ -362,10 +362,10 @@ impl Filesystem {
         let none = Vec::new();
         let (place, private, path) = {
             let state = self.0.state.lock();
-            let Some(place) = state.names.inode(ino).and_then(|inode| inode.place().cloned())
-            else {
-                return Ok(none);
-            };
+            // The name may have moved on since the kernel looked it up.
+            let place =
+                state.names.inode(ino).and_then(|inode| inode.place().or(inode.last.as_ref()));
+            let Some(place) = place.cloned() else { return Ok(none) };
             let private = state.editions.of_dir(place.0);
             let path = match private {
                 Some(id) => Self::public_path(&state, id, &place),

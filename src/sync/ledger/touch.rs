@@ -89,7 +89,9 @@ impl Ledger {
             let seq = self.0.journal.append(&changes)?;
             {
                 let fold = self.0.fold.read();
-                changes.iter().for_each(|change| order.queue.track(change, &fold));
+                for change in &changes {
+                    order.queue.track(change, &fold);
+                }
             }
             order.queue.push(seq, changes, self.0.clock.mono(), None);
             self.note_totals(order);
