@@ -39,7 +39,7 @@ use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
 /// The most commits that one list returns; whoever gets so many asks again after the last.
-pub const LOG_ITEMS_MAX: usize = 500_000;
+pub const LOG_ITEMS_MAX: usize = 2000;
 /// Memory that uploads of blobs take together, in MiB.
 pub(super) const UPLOAD_MIB_MAX: u32 = 128;
 /// How long a whole list may take, however many pages it has.
@@ -57,6 +57,17 @@ pub struct LogItem {
     pub size: u64,
     /// When it was stored, in milliseconds since the Unix epoch by the store's clock.
     pub stored_ms: u64,
+}
+
+/// What of a folder is listed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// Names that come after this one.
+    pub(super) after: Option<&'a str>,
+    /// Only the first ones.
+    pub(super) most: usize,
+    /// Names that have a stamp; all others are not ours.
+    pub(super) stamp_of: fn(&str) -> Option<Stamp>,
 }
 
 /// A remote. Cheap to clone; clones share everything, the limits above all.
@@ -323,17 +334,18 @@ impl Remote {
     /// the first [`LOG_ITEMS_MAX`].
     pub async fn list_log(&self, after: Option<&str>) -> Result<Vec<LogItem>> {
         let prefix = self.inner.keys.log();
-        self.list_named(prefix, "list the log", after, keys::commit_stamp).await
+        let wanted = Wanted { after, most: LOG_ITEMS_MAX, stamp_of: keys::commit_stamp };
+        self.list_named(prefix, "list the log", wanted).await
     }
 
-    /// Lists the objects below `prefix` whose names are such as `stamp_of` knows, in their order.
+    /// Lists the objects below `prefix` that are wanted, in the order of their names.
     pub(super) async fn list_named(
         &self,
         prefix: Path,
         op: &str,
-        after: Option<&str>,
-        stamp_of: fn(&str) -> Option<Stamp>,
+        wanted: Wanted<'_>,
     ) -> Result<Vec<LogItem>> {
+        let Wanted { after, most, stamp_of } = wanted;
         self.ready(self.lane).await?;
         let offset = after.map(|after| prefix.clone().join(after));
         let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
@@ -346,8 +358,10 @@ impl Remote {
                     None => store.list(Some(&prefix)),
                 };
                 // Stores may answer unsorted, and may give what lies before the offset. A heap keeps
-                // the first ones whatever the order, in bounded memory.
-                let (mut first, mut seen) = (BinaryHeap::new(), 0);
+                // the first ones whatever the order, in bounded memory. Where all that came was in order, what is
+                // wanted has come first.
+                let (mut first, mut seen, mut last) = (BinaryHeap::new(), 0, String::new());
+                let mut sorted = inner.caller.backend.dir().is_none();
                 loop {
                     let next = clock::within(deadline, stream.next()).await;
                     let Some(next) = next else {
@@ -367,8 +381,13 @@ impl Remote {
                         continue;
                     }
                     inner.time.note_taken(item.stored_ms);
+                    sorted &= last < item.name;
+                    last.clone_from(&item.name);
                     first.push(item);
-                    if first.len() > LOG_ITEMS_MAX {
+                    if first.len() >= most && sorted {
+                        break;
+                    }
+                    if first.len() > most {
                         first.pop();
                     }
                 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::follower::Follower;
+use super::follower::{Follower, LOOK_BACK_MS};
 use super::ledger::{Ledger, Snapshot};
 use super::missing::Missing;
 use crate::clock;
@@ -51,6 +51,12 @@ pub(super) fn latest_first(items: &mut [LogItem]) {
 
 fn made_ms(item: &LogItem) -> u64 {
     keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms.min(item.stored_ms))
+}
+
+/// Returns up to when a checkpoint has the whole log: its writer had listed and folded that just before, so what came
+/// late is the only thing that it may lack.
+pub(super) fn floor_ms(item: &LogItem) -> u64 {
+    made_ms(item).saturating_sub(LOOK_BACK_MS)
 }
 
 /// Writes checkpoints; cheap to clone.

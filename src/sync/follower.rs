@@ -3,9 +3,9 @@
 //! Owns the reading of the log. Must never apply a commit before the commits of the same node that
 //! come before it, as long as these can be had, and never miss one for ever.
 
+mod list;
 mod rebuild;
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,15 +25,13 @@ use super::troubled::Troubled;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::namespace::Commit;
-use crate::remote::{Class, LOG_ITEMS_MAX, Progress, Remote, decode_commit, keys};
+use crate::remote::{Class, Progress, Remote, decode_commit, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
 /// How far a list goes back behind what was listed before: a commit becomes visible at most 20 s
 /// after its stamp, and clocks differ a little.
-const LOOK_BACK_MS: u64 = 60_000;
-/// How often the whole log is listed while the node is active.
-const WHOLE_EVERY: Duration = Duration::from_mins(10);
+pub(super) const LOOK_BACK_MS: u64 = 60_000;
 /// Commits that are read at once.
 const FETCHES_AT_ONCE: usize = 8;
 /// How often a commit is read that does not arrive whole.
@@ -85,11 +83,11 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Everything in the log with a smaller time than this was listed, but for late comers.
+    /// Everything in the log with a smaller time than this was listed and folded, but for late comers; 0 is nothing.
     watermark_ms: u64,
-    /// When the whole log was listed last, by the monotonic clock.
-    whole: Option<Duration>,
-    /// When that had been done for the first time, by stamps, which may be ahead of the store's clock: what this
+    /// When a wide list was made last, by the monotonic clock, or this run's first list.
+    wide: Option<Duration>,
+    /// When the first list had been folded, by stamps, which may be ahead of the store's clock: what this
     /// node's identity wrote later and this run did not is another node's.
     alone_ms: Option<u64>,
     unusable: HashMap<Stamp, Unusable>,
@@ -106,7 +104,7 @@ struct State {
 /// Why a commit cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unusable {
-    /// It may have been a bad read; it is read again when the whole log is listed.
+    /// It may have been a bad read; it is read again with each wide list.
     Damaged,
     /// It has a format that this version does not know.
     Unknown,
@@ -142,7 +140,10 @@ impl Follower {
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
         let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let late = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
-        let (state, polling) = (Mutex::default(), tokio::sync::Mutex::default());
+        // An earlier run has folded all of the log up to its last list.
+        let watermark_ms = if ledger.knows_nothing() { 0 } else { ledger.listed_ms() };
+        let state = Mutex::new(State { watermark_ms, ..State::default() });
+        let polling = tokio::sync::Mutex::default();
         let before_ms = ledger.latest_seen_ms();
         Self(Arc::new(Inner {
             ledger,
@@ -192,7 +193,7 @@ impl Follower {
             } else {
                 freshness.asked(backoff.wait()).await;
                 // The first list is wanted even if nobody asks: it says what this node can serve.
-                if self.0.state.lock().whole.is_some() {
+                if self.0.state.lock().wide.is_some() {
                     freshness.woken().await;
                 }
             }
@@ -215,119 +216,18 @@ impl Follower {
         good
     }
 
-    async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
-        let reaching = self.reaching(remote);
-        if self.0.state.lock().whole.is_some() && self.whole_is_due() {
-            // It may be gone, or another, or declare another expiry. If that cannot be told, the list says whether it
-            // is there at all.
-            reaching.check_again().await.ok();
-        }
-        let store = self.store_of(&reaching).await?;
-        self.catch_up(remote, store).await?;
-        let began = self.0.ledger.clock().mono();
-        let began_ms = self.0.ledger.now_ms();
-        let (mut whole, watermark_ms) = (self.whole_is_due(), self.0.state.lock().watermark_ms);
-        let mut listed_again = false;
-        loop {
-            let after = (!whole).then(|| watermark_ms.saturating_sub(LOOK_BACK_MS));
-            let names = self.list_patiently(remote, after).await?;
-            let latest_ms = names.last().map_or(0, |stamp| stamp.ms);
-            match self.fold(remote, self.unfolded(&names, whole), listed_again).await {
-                Folded::Gap => (listed_again, whole) = (true, true),
-                Folded::Partly => return Ok(false),
-                Folded::All => {
-                    let mut state = self.0.state.lock();
-                    // Not beyond our own time: a node whose clock is ahead must not make us miss
-                    // what the others write meanwhile.
-                    state.watermark_ms = state.watermark_ms.max(latest_ms.min(began_ms));
-                    if whole {
-                        state.whole = Some(began);
-                        state.alone_ms.get_or_insert_with(|| self.0.ledger.next_stamp().ms);
-                        let all: HashSet<Stamp> = names.into_iter().collect();
-                        let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
-                        self.0.ledger.forget_unlisted(&all, settled_ms);
-                    }
-                    self.0.ledger.note_listed(began, began_ms);
-                    self.0.ledger.note_store(store);
-                    return Ok(true);
-                }
-            }
-        }
-    }
-
-    /// Returns the remote as a list asks it: a program waits for most lists; when the store is down, this is
-    /// what finds it up again.
-    fn reaching(&self, remote: &Remote) -> Remote {
-        if self.0.freshness.is_down() { remote.background() } else { remote.clone() }
-    }
-
-    /// Reports whether the whole log should be listed.
-    fn whole_is_due(&self) -> bool {
-        let now = self.0.ledger.clock().mono();
-        self.0.state.lock().whole.is_none_or(|at| now >= at + WHOLE_EVERY)
-    }
-
-    /// Lists the log as [`Follower::list`] does. What may pass is waited out, because programs wait for what the list
-    /// says; but not a second time: who looks a name up later goes by what is known.
-    async fn list_patiently(&self, remote: &Remote, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
-        let impatient = self.0.state.lock().impatient;
-        let listed = if impatient {
-            self.list(remote, from_ms).await
-        } else {
-            let (limit, progress) = (remote.deadline(), Progress::default());
-            let request = || {
-                self.0.freshness.begin_again();
-                self.list(remote, from_ms)
-            };
-            wait_out(remote, limit, &progress, request).await
-        };
-        self.0.state.lock().impatient = listed.is_err();
-        listed
-    }
-
-    /// Lists the log, from a time on or whole, in order.
-    async fn list(&self, remote: &Remote, from_ms: Option<u64>) -> Result<Vec<Stamp>> {
-        let first = Stamp { ms: from_ms.unwrap_or(0), counter: 0, node: NodeId(0) };
-        let mut after = from_ms.map(|_| keys::commit_name(&first));
-        let remote = self.reaching(remote);
-        let mut names = Vec::new();
-        loop {
-            let items = remote.list_log(after.as_deref()).await?;
-            let full = items.len() >= LOG_ITEMS_MAX;
-            names.extend(items.iter().filter_map(|item| keys::commit_stamp(&item.name)));
-            if !full {
-                return Ok(names);
-            }
-            after = items.into_iter().next_back().map(|item| item.name);
-        }
-    }
-
-    /// Returns what of the log is to be read.
-    fn unfolded(&self, names: &[Stamp], whole: bool) -> Vec<Stamp> {
-        let mut names = Cow::Borrowed(names);
-        // A list of what is new does not name them again.
-        let due: Vec<Stamp> = self.0.withheld.due();
-        if due.iter().any(|stamp| !names.contains(stamp)) {
-            names.to_mut().extend(due);
-            names.to_mut().sort_unstable();
-            names.to_mut().dedup();
-        }
-        let state = self.0.state.lock();
-        let usable = names.iter().filter(|stamp| match state.unusable.get(stamp) {
-            Some(Unusable::Damaged) => whole,
-            Some(Unusable::Unknown) => false,
-            None => true,
-        });
-        let usable = usable.filter(|stamp| self.0.withheld.left(stamp).is_zero());
-        self.0.ledger.unseen(usable.copied())
-    }
-
-    /// Reads and applies commits, in the order of their stamps.
-    async fn fold(&self, remote: &Remote, stamps: Vec<Stamp>, listed_again: bool) -> Folded {
+    /// Reads and applies commits, in the order of their stamps. What follows one of the same node that cannot be had
+    /// now is left out; `waiting` names these nodes.
+    async fn fold(
+        &self,
+        remote: &Remote,
+        stamps: Vec<Stamp>,
+        listed_again: bool,
+        waiting: &mut HashSet<NodeId>,
+    ) -> Folded {
         let keep_from = stamps.len().saturating_sub(KEPT_INLINE);
         let reading = stream::iter(stamps).map(|stamp| self.read(remote, stamp));
         let mut reading = reading.buffered(FETCHES_AT_ONCE).enumerate();
-        let mut waiting: HashSet<NodeId> = HashSet::new();
         let alone_ms = self.0.state.lock().alone_ms;
         while let Some((place, (stamp, got))) = reading.next().await {
             let keep_inline = place >= keep_from;

@@ -227,6 +227,8 @@ impl Rules {
             return (!needed).then_some(Why::Covered);
         }
         let named = self.known.latest.as_ref().is_some_and(|(_, all)| all.contains(stamp));
-        (past && !named && !self.known.speaking.contains(stamp)).then_some(Why::Expired)
+        // What was not read may say something.
+        let speaks = stamp.ms < self.known.listed_from_ms || self.known.speaking.contains(stamp);
+        (past && !named && !speaks).then_some(Why::Expired)
     }
 }

@@ -33,6 +33,11 @@ impl Missing {
         self.unusable.is_empty() && self.absent.is_empty() && !self.others
     }
 
+    /// Returns those that are in the log and could not be used.
+    pub(super) fn unusable(&self) -> impl Iterator<Item = Stamp> {
+        self.unusable.iter().copied()
+    }
+
     /// Reports whether something is missing of which the log does not tell the name: whether a checkpoint has it
     /// cannot be seen by the names in that.
     pub(super) fn has_nameless(&self) -> bool {
@@ -81,7 +86,7 @@ impl Missing {
         self.absent.remove(&(Run::of(commit), commit.sequence));
     }
 
-    /// Notes what the whole log has; what is named later than `before_ms` may have come since.
+    /// Notes what the log has up to `before_ms`; what is named later may be there all the same.
     pub(super) fn listed(&mut self, all: &HashSet<Stamp>, before_ms: u64) {
         let kept = self.unusable.len();
         self.unusable.retain(|stamp| stamp.ms >= before_ms || all.contains(stamp));

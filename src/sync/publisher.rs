@@ -38,7 +38,7 @@ const UPLOADED_MAX: usize = 1;
 /// A commit that took longer than this from its stamp to the store's answer is written again under a
 /// new stamp: followers look back only so far.
 const RESTAMP_AFTER: Duration = Duration::from_secs(20);
-/// How often a commit is written again for that; later the listing of the whole log finds it.
+/// How often a commit is written again for that; later a wide list finds it.
 const RESTAMPS_MAX: u32 = 3;
 /// The shortest and the longest wait before a commit is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(100);

@@ -14,10 +14,12 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::blobs::{PART_BYTES, Piece, upload_mib};
 use crate::remote::keys;
 use crate::remote::meter::Verb;
-use crate::remote::store::{LogItem, Remote};
+use crate::remote::store::{LogItem, Remote, Wanted};
 use crate::remote::trouble::Trouble;
 use crate::task;
 
+/// The most checkpoints that are listed: an upper bound for memory, which nothing comes near.
+const CHECKPOINTS_LISTED_MAX: usize = 500_000;
 /// Bytes that are gathered before they are written.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -25,7 +27,9 @@ impl Remote {
     /// Lists the checkpoints, oldest first.
     pub async fn list_checkpoints(&self) -> Result<Vec<LogItem>> {
         let prefix = self.inner.keys.checkpoints();
-        self.list_named(prefix, "list the checkpoints", None, keys::checkpoint_stamp).await
+        let stamp_of = keys::checkpoint_stamp;
+        let wanted = Wanted { after: None, most: CHECKPOINTS_LISTED_MAX, stamp_of };
+        self.list_named(prefix, "list the checkpoints", wanted).await
     }
 
     /// Downloads a checkpoint into `file`, from its start on. What arrived is not verified.

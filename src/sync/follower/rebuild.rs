@@ -14,7 +14,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
-use crate::sync::checkpointer::{LOG_GRACE, latest_first};
+use crate::sync::checkpointer::{LOG_GRACE, floor_ms, latest_first};
 use crate::sync::draft::Draft;
 use crate::sync::ledger::Overtaken;
 use crate::task;
@@ -26,6 +26,15 @@ const CHECKPOINTS_TRIED_MAX: usize = 3;
 const ADOPTED_MAX: u32 = 3;
 /// Bytes of a checkpoint that are read at once.
 const READ_BYTES: usize = 256 << 10;
+
+/// What a namespace is made anew of.
+#[derive(Debug, Clone, Copy)]
+struct From<'a> {
+    /// The checkpoint; none if there is only the log.
+    name: Option<&'a str>,
+    /// All of the log that has an older name is in it.
+    floor_ms: u64,
+}
 
 /// Why checkpoints are looked at.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +60,7 @@ impl Follower {
         let other = ledger.is_of_another_store(store);
         let need = Need { lost: need.lost || other, ..need };
         let away = ledger.now_ms().saturating_sub(need.listed_ms) > grace_ms / 2;
-        let torn = need.partial && self.whole_is_due();
+        let torn = need.partial && self.wide_is_due();
         let sure = !away && !need.lost && (self.0.state.lock().caught_up || !need.nothing);
         if sure && !torn {
             return Ok(());
@@ -146,14 +155,15 @@ impl Follower {
             let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
             if need.nothing || need.lost || ledger.lacks(&draft) {
                 let empty = ledger.read(crate::namespace::Fold::is_empty);
-                self.take_over(remote, draft, Some(&item.name), need.lost || !empty).await?;
+                let from = From { name: Some(&item.name), floor_ms: floor_ms(item) };
+                self.take_over(remote, draft, from, need.lost || !empty).await?;
             }
             self.0.state.lock().compared = Some(stamp);
             return Ok(latest);
         }
         if need.lost {
             // Only what the log still has is sure.
-            self.take_over(remote, Draft::new(), None, true).await?;
+            self.take_over(remote, Draft::new(), From { name: None, floor_ms: 0 }, true).await?;
         }
         if latest.is_some() && (need.nothing || need.lost) {
             // The log below them may be gone.
@@ -167,7 +177,7 @@ impl Follower {
         &self,
         remote: &Remote,
         mut draft: Draft,
-        name: Option<&str>,
+        from: From<'_>,
         completed: bool,
     ) -> Result<()> {
         let ledger = &self.0.ledger;
@@ -175,7 +185,8 @@ impl Follower {
         // Younger ones are wanted by name: a list may lag.
         let mut passed = ledger.own_commits(began_ms.saturating_sub(LOOK_BACK_MS));
         if completed {
-            let names = self.list(remote, None).await?;
+            let floor_ms = Some(from.floor_ms).filter(|floor_ms| *floor_ms > 0);
+            let names = self.list_from(remote, floor_ms).await?;
             draft = self.complete(remote, draft, names).await?;
         }
         let mut landing = None;
@@ -184,13 +195,11 @@ impl Follower {
             let (own, known) = (ledger.clone(), passed.clone());
             let adopted = task::blocking(move || own.adopt(draft, &known)).await;
             let Err(overtaken) = adopted else {
-                let mut state = self.0.state.lock();
-                (state.whole, state.watermark_ms) = (None, 0);
-                drop(state);
+                self.0.state.lock().watermark_ms = if completed { began_ms } else { from.floor_ms };
                 if completed {
                     ledger.note_listed(began, began_ms);
                 }
-                match name {
+                match from.name {
                     Some(name) => {
                         tracing::info!(name, commits, entries, "started from a checkpoint");
                     }

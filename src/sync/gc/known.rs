@@ -18,8 +18,8 @@ use crate::namespace::{Age, Commit, Fold, Place, Site};
 use crate::remote::{
     CheckpointItem, CheckpointReader, LOG_ITEMS_MAX, LogItem, Remote, decode_commit, keys,
 };
-use crate::stamp::Stamp;
-use crate::sync::checkpointer::latest_first;
+use crate::stamp::{NodeId, Stamp};
+use crate::sync::checkpointer::{floor_ms, latest_first};
 use crate::sync::draft::Draft;
 use crate::task;
 
@@ -74,6 +74,8 @@ pub(super) struct Known {
     /// Checkpoints that are older than the settled one.
     pub(super) superseded: HashSet<Stamp>,
     pub(super) live: Live,
+    /// From when on the log was read: what is older is in the settled checkpoint, or came very late.
+    pub(super) listed_from_ms: u64,
     /// Commits past their age that are in no checkpoint and still say something.
     pub(super) speaking: HashSet<Stamp>,
     /// What is used by no entry may be deleted.
@@ -92,9 +94,10 @@ impl Known {
     ) -> Result<Self> {
         let mut known = Self::default();
         progress(Progress::Checkpoint);
-        let draft = known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms)).await?;
+        let draft =
+            known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms), grace_ms).await?;
         // After the checkpoints: what they cover may go at any time, what follows may not.
-        let log = list_log(remote).await?;
+        let log = list_log(remote, known.listed_from_ms).await?;
         let draft = known.read_log(remote, age, now_ms, log, draft, progress).await?;
         if draft.is_partial() {
             known.certain = false;
@@ -107,7 +110,12 @@ impl Known {
         Ok(known)
     }
 
-    async fn read_checkpoints(&mut self, remote: &Remote, settled_ms: u64) -> Result<Draft> {
+    async fn read_checkpoints(
+        &mut self,
+        remote: &Remote,
+        settled_ms: u64,
+        grace_ms: u64,
+    ) -> Result<Draft> {
         let mut items = patiently(async || remote.list_checkpoints().await).await?;
         latest_first(&mut items);
         let mut draft = None;
@@ -128,6 +136,7 @@ impl Known {
                 self.latest = Some((stamp, read.seen.clone()));
             }
             if is_settled {
+                self.listed_from_ms = floor_ms(item).saturating_sub(grace_ms);
                 self.settled = Some((stamp, read.seen.clone()));
                 self.live.add_used(&read.fold);
                 draft = Some(read);
@@ -271,10 +280,13 @@ pub(super) async fn patiently<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> 
     ask().await
 }
 
-async fn list_log(remote: &Remote) -> Result<Vec<LogItem>> {
+/// Lists the log from a time on.
+async fn list_log(remote: &Remote, from_ms: u64) -> Result<Vec<LogItem>> {
+    let first = Stamp { ms: from_ms, counter: 0, node: NodeId(0) };
+    let first = (from_ms > 0).then(|| keys::commit_name(&first));
     let mut log: Vec<LogItem> = Vec::new();
     loop {
-        let after = log.last().map(|item| item.name.clone());
+        let after = log.last().map(|item| item.name.clone()).or_else(|| first.clone());
         let page = patiently(async || remote.list_log(after.as_deref()).await).await?;
         let full = page.len() >= LOG_ITEMS_MAX;
         log.extend(page);

@@ -101,21 +101,21 @@ impl Ledger {
         all.filter(|stamp| !order.seen.contains(stamp)).collect()
     }
 
-    /// Forgets objects that the log does not have any more. `all` is the whole log, as listed by a
-    /// list that began at `began_ms`; what is younger by its name may have come since.
-    pub(in crate::sync) fn forget_unlisted(&self, all: &HashSet<Stamp>, began_ms: u64) {
+    /// Forgets objects that the log does not have any more. `all` is what it has up to `before_ms`; what is younger
+    /// by its name may be there all the same.
+    pub(in crate::sync) fn forget_unlisted(&self, all: &HashSet<Stamp>, before_ms: u64) {
         let mut order = self.0.order.lock();
         let gone: Vec<Stamp> = order
             .seen
             .iter()
-            .filter(|stamp| stamp.ms < began_ms && !all.contains(stamp))
+            .filter(|stamp| stamp.ms < before_ms && !all.contains(stamp))
             .copied()
             .collect();
         for stamp in gone {
             order.seen.remove(&stamp);
             order.dirty.unseen.push(stamp);
         }
-        order.missing.listed(all, began_ms);
+        order.missing.listed(all, before_ms);
     }
 
     /// Reports whether a commit comes directly after what was folded of its run.

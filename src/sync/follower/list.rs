@@ -1,0 +1,209 @@
+//! Listing the log: how far back, and a page at a time.
+//!
+//! Owns which part of the log is listed. Must never list what was there before it was folded last, but for what may
+//! have come late; and never begin again with what was listed when a later page fails.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::{Folded, Follower, LOOK_BACK_MS, Unusable};
+use crate::error::Result;
+use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
+use crate::stamp::{NodeId, Stamp};
+use crate::sync::patience::wait_out;
+
+/// How often a list goes far back while the node is active.
+const WIDE_EVERY: Duration = Duration::from_mins(10);
+/// How far such a list goes back: what came late, and what a store has listed late, was there by then.
+const WIDE_BACK_MS: u64 = 15 * 60_000;
+/// How far a list goes back for a commit that is missing before one that is there.
+const GAP_BACK_MS: u64 = 3_600_000;
+
+/// What is listed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// What is new.
+    New,
+    /// The head of the log, which tells what is gone from it, and all that is not old.
+    Wide,
+    /// What may hold a missing commit.
+    Gap,
+}
+
+/// A part of the log that was listed.
+struct Page {
+    names: Vec<Stamp>,
+    /// More may follow.
+    full: bool,
+}
+
+impl Follower {
+    pub(super) async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
+        let reaching = self.reaching(remote);
+        let wide = self.0.state.lock().wide.is_some() && self.wide_is_due();
+        if wide {
+            // It may be gone, or another, or declare another expiry. If that cannot be told, the list says whether it
+            // is there at all.
+            reaching.check_again().await.ok();
+        }
+        let store = self.store_of(&reaching).await?;
+        self.catch_up(remote, store).await?;
+        let reach = if wide { Reach::Wide } else { Reach::New };
+        match self.list_part(remote, store, reach).await? {
+            Folded::Gap => Ok(self.list_part(remote, store, Reach::Gap).await? == Folded::All),
+            folded => Ok(folded == Folded::All),
+        }
+    }
+
+    /// Lists a part of the log and folds it page by page: what was folded stays so when a later page fails.
+    async fn list_part(&self, remote: &Remote, store: StoreId, reach: Reach) -> Result<Folded> {
+        let ledger = &self.0.ledger;
+        let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
+        let from_ms = |back_ms: u64| {
+            let watermark_ms = self.0.state.lock().watermark_ms;
+            (watermark_ms > 0).then(|| watermark_ms.saturating_sub(back_ms))
+        };
+        let mut after = match reach {
+            Reach::New => from_ms(LOOK_BACK_MS).map(name_of_ms),
+            Reach::Wide => None,
+            Reach::Gap => from_ms(GAP_BACK_MS).map(name_of_ms),
+        };
+        let (mut first, mut waiting) = (true, HashSet::new());
+        loop {
+            let page = self.list_page(remote, after.as_deref(), first).await?;
+            let latest = page.names.last().copied();
+            let unfolded = self.unfolded(&page.names, reach, first);
+            let again = reach == Reach::Gap;
+            if self.fold(remote, unfolded, again, &mut waiting).await == Folded::Gap {
+                return Ok(Folded::Gap);
+            }
+            if let (true, Some(latest), true) = (waiting.is_empty(), latest, page.full) {
+                self.advance(latest.ms.min(began_ms));
+            }
+            if first && after.is_none() {
+                self.forget_gone(&page, began_ms);
+            }
+            let Some(latest) = latest.filter(|_| page.full) else {
+                if !waiting.is_empty() {
+                    return Ok(Folded::Partly);
+                }
+                // Not beyond our own time: a node whose clock is ahead must not make us miss
+                // what the others write meanwhile.
+                self.advance(latest.map_or(0, |latest| latest.ms.min(began_ms)));
+                break;
+            };
+            let head = reach == Reach::Wide && first;
+            let skipped = from_ms(WIDE_BACK_MS).filter(|_| head).map(name_of_ms);
+            let listed = keys::commit_name(&latest);
+            after = Some(skipped.map_or(listed.clone(), |skipped| skipped.max(listed)));
+            first = false;
+        }
+        {
+            let mut state = self.0.state.lock();
+            if reach == Reach::Wide || state.wide.is_none() {
+                state.wide = Some(began);
+            }
+            state.alone_ms.get_or_insert_with(|| ledger.next_stamp().ms);
+        }
+        ledger.note_listed(began, began_ms);
+        ledger.note_store(store);
+        Ok(Folded::All)
+    }
+
+    fn advance(&self, upto_ms: u64) {
+        let mut state = self.0.state.lock();
+        state.watermark_ms = state.watermark_ms.max(upto_ms);
+    }
+
+    /// Forgets commits that the head of the log does not have any more.
+    fn forget_gone(&self, head: &Page, began_ms: u64) {
+        let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
+        let last_ms = head.names.last().filter(|_| head.full).map_or(u64::MAX, |last| last.ms);
+        let there: HashSet<Stamp> = head.names.iter().copied().collect();
+        self.0.ledger.forget_unlisted(&there, settled_ms.min(last_ms));
+    }
+
+    /// Returns the remote as a list asks it: a program waits for most lists; when the store is down, this is
+    /// what finds it up again.
+    pub(super) fn reaching(&self, remote: &Remote) -> Remote {
+        if self.0.freshness.is_down() { remote.background() } else { remote.clone() }
+    }
+
+    /// Reports whether the next list should go far back.
+    pub(super) fn wide_is_due(&self) -> bool {
+        let now = self.0.ledger.clock().mono();
+        self.0.state.lock().wide.is_none_or(|at| now >= at + WIDE_EVERY)
+    }
+
+    /// Lists a page of the log. What may pass is waited out, because programs wait for what the list
+    /// says; but not a second time: who looks a name up later goes by what is known. What the pages show together is
+    /// as old as the `first` of them.
+    async fn list_page(&self, remote: &Remote, after: Option<&str>, first: bool) -> Result<Page> {
+        let impatient = self.0.state.lock().impatient;
+        let remote = self.reaching(remote);
+        let listed = if impatient {
+            remote.list_log(after).await
+        } else {
+            let (limit, progress) = (remote.deadline(), Progress::default());
+            let request = || {
+                if first {
+                    self.0.freshness.begin_again();
+                }
+                remote.list_log(after)
+            };
+            wait_out(&remote, limit, &progress, request).await
+        };
+        self.0.state.lock().impatient = listed.is_err();
+        listed.map(|items| page_of(&items))
+    }
+
+    /// Lists the names from a time on, or all there are, in order.
+    pub(super) async fn list_from(
+        &self,
+        remote: &Remote,
+        from_ms: Option<u64>,
+    ) -> Result<Vec<Stamp>> {
+        let remote = self.reaching(remote);
+        let (mut after, mut names) = (from_ms.map(name_of_ms), Vec::new());
+        loop {
+            let page = page_of(&remote.list_log(after.as_deref()).await?);
+            names.extend(page.names);
+            match names.last().filter(|_| page.full) {
+                Some(last) => after = Some(keys::commit_name(last)),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// Returns what of a page is to be read, with what is read again although no list need name it.
+    fn unfolded(&self, listed: &[Stamp], reach: Reach, first: bool) -> Vec<Stamp> {
+        let ledger = &self.0.ledger;
+        let mut names = listed.to_vec();
+        if first {
+            names.extend(self.0.withheld.due());
+            if reach == Reach::Wide {
+                names.extend(ledger.missing().unusable());
+            }
+            names.sort_unstable();
+            names.dedup();
+        }
+        let state = self.0.state.lock();
+        names.retain(|stamp| match state.unusable.get(stamp) {
+            Some(Unusable::Damaged) => reach == Reach::Wide,
+            Some(Unusable::Unknown) => false,
+            None => true,
+        });
+        names.retain(|stamp| self.0.withheld.left(stamp).is_zero());
+        ledger.unseen(names.into_iter())
+    }
+}
+
+fn page_of(items: &[LogItem]) -> Page {
+    let names = items.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect();
+    Page { names, full: items.len() >= LOG_ITEMS_MAX }
+}
+
+/// Returns the name before that of every commit of a time.
+fn name_of_ms(ms: u64) -> String {
+    keys::commit_name(&Stamp { ms, counter: 0, node: NodeId(0) })
+}

@@ -1,0 +1,186 @@
+//! A long history: what a node asks of the store does not grow with it.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::namespace::{Change, Commit, Op};
+use crate::remote::{CheckpointChain, CheckpointHead, CheckpointWriter, encode_commit, keys};
+use crate::stamp::{NodeId, Stamp};
+use crate::sync::LOG_GRACE;
+use crate::sync::gc::{Collector, Options};
+
+const WRITER: NodeId = NodeId(0xabc);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns the stamp of a commit of the history, which was written a second before the next one.
+fn stamp(upto_ms: u64, age: u64) -> Stamp {
+    Stamp { ms: upto_ms - age * 1000, counter: 7, node: WRITER }
+}
+
+/// Returns a commit that replaces one of some files.
+pub(super) fn commit(stamp: Stamp, sequence: u64) -> Commit {
+    let op = Op::Put(file_of(sequence));
+    Commit {
+        stamp,
+        node: stamp.node,
+        incarnation: 1,
+        sequence,
+        packs: Vec::new(),
+        blobs: Vec::new(),
+        changes: vec![Change { path: path(&format!("f{}", sequence % 50)), stamp, op }],
+        extensions: std::collections::BTreeMap::new(),
+    }
+}
+
+async fn put_commit(world: &World, one: &Commit) {
+    let key = format!("log/{}", keys::commit_name(&one.stamp));
+    world.store.overwrite(&key, encode_commit(one).unwrap()).await;
+}
+
+/// Makes a log of `count` commits, with a checkpoint of all of them that was written right after.
+async fn past(world: &World, count: u64) {
+    world.node().remote().check().await.unwrap();
+    let upto_ms = world.clock.wall_ms();
+    let stamps: Vec<Stamp> = (1..=count).rev().map(|age| stamp(upto_ms, age)).collect();
+    for stamp in &stamps {
+        let key = format!("log/{}", keys::commit_name(stamp));
+        world.store.overwrite(&key, b"nobody needs to read it".to_vec()).await;
+    }
+    let head = CheckpointHead { stamp: Stamp { ms: upto_ms, ..stamps[0] }, age_ms: None };
+    let mut writer = CheckpointWriter::new(Vec::new(), &head).unwrap();
+    for stamp in &stamps {
+        writer.commit(stamp).unwrap();
+    }
+    let chain = CheckpointChain { node: WRITER, incarnation: 1, next: count, ms: upto_ms };
+    writer.chain(&chain).unwrap();
+    let key = format!("checkpoints/{}", keys::checkpoint_name(&head.stamp));
+    world.store.overwrite(&key, writer.finish().unwrap().0).await;
+}
+
+/// Reports whether a node has heard of a file, whose content nobody has.
+fn knows(node: &Node, at: &str) -> bool {
+    node.engine.ledger().read(|fold| fold.register(&path(at)).is_some())
+}
+
+#[test]
+fn a_new_node_lists_only_what_no_checkpoint_has() {
+    run(async {
+        let world = World::new();
+        past(&world, 20_000).await;
+        for n in 0..5 {
+            world.clock.advance(SECOND);
+            put_commit(&world, &commit(stamp(world.clock.wall_ms(), 0), 20_000 + n)).await;
+        }
+        let mut fresh = world.node();
+        assert!(fresh.pull().await && fresh.registers().len() == 5);
+        let asked = fresh.remote().requests();
+        // The checkpoints and one page; the format object, the checkpoint, what came later.
+        assert!(asked.lists == 2 && asked.gets <= 2 + 5, "{asked:?}");
+        fresh.write("mine", b"x");
+        fresh.push().await;
+        // And so it goes on: with what is new, and now and then with the head of the log and the last minutes.
+        for minutes in 0..60 {
+            world.clock.advance(Duration::from_mins(1));
+            let before = fresh.remote().requests();
+            assert!(fresh.pull().await);
+            let asked = fresh.remote().requests();
+            assert!(asked.lists <= before.lists + 4, "minute {minutes}: {asked:?}");
+            assert!(asked.gets <= before.gets + 2, "minute {minutes}: {asked:?}");
+        }
+        // A start from the index lists no more.
+        fresh.engine.ledger().save().unwrap();
+        let again = world.node_at(fresh.crash());
+        assert!(again.pull().await && again.entry("mine").is_some());
+        assert!(again.remote().requests().lists <= 2, "{:?}", again.remote().requests());
+    });
+}
+
+#[test]
+fn a_collection_lists_what_it_deletes_and_what_no_checkpoint_has() {
+    run(async {
+        let world = World::new();
+        past(&world, 20_000).await;
+        world.clock.advance(LOG_GRACE + SECOND);
+        let a = world.node();
+        assert!(a.pull().await);
+        let mut lists = Vec::new();
+        for _ in 0..2 {
+            let before = a.remote().requests().lists;
+            let options = Options { grace: LOG_GRACE, told: false };
+            let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
+            collector.collect(|_| ()).await.unwrap();
+            lists.push(a.remote().requests().lists - before);
+        }
+        // All of it once, to delete it, and of that the last hour before the checkpoint twice.
+        assert!(lists[0] <= 20 + 4 + lists[1] && lists[1] <= 6, "{lists:?}");
+        let keys = world.store.keys().await;
+        assert_eq!(keys.iter().filter(|key| key.starts_with("log/")).count(), 0);
+    });
+}
+
+/// Of a log that no checkpoint covers nothing is listed or read twice because a list breaks off.
+#[test]
+fn what_was_listed_is_kept_when_a_later_page_fails() {
+    run(async {
+        let world = World::new();
+        let count = 5000;
+        world.node().remote().check().await.unwrap();
+        for n in 0..count {
+            put_commit(&world, &commit(stamp(world.clock.wall_ms(), count - n), n)).await;
+        }
+        let fresh = world.node();
+        fresh.remote().check().await.unwrap();
+        fresh.fail("latency_ms=100");
+        let faults = fresh.faults.clone();
+        let breaking = async {
+            crate::clock::sleep(SECOND).await;
+            faults.set(crate::remote::fault::Plan::parse("errors=100 only=LIST").unwrap());
+        };
+        let (good, ()) = futures::join!(fresh.pull(), breaking);
+        let folded = fresh.engine.ledger().folded();
+        assert!(!good && folded == 2000, "{folded} of the first page");
+        fresh.fail("");
+        let before = fresh.remote().requests();
+        world.clock.advance(Duration::from_mins(1));
+        assert!(fresh.pull().await && fresh.engine.ledger().folded() == count);
+        let asked = fresh.remote().requests();
+        assert!(asked.lists - before.lists <= 7, "from {before:?} to {asked:?}");
+        assert!(asked.gets < count + 5, "{asked:?}");
+    });
+}
+
+/// The head of the log, and the last quarter of an hour, are looked at again now and then.
+#[test]
+fn what_comes_late_is_found_however_long_the_log() {
+    run(async {
+        let world = World::new();
+        past(&world, 5000).await;
+        let node = world.node();
+        assert!(node.pull().await);
+        let late = commit(stamp(world.clock.wall_ms(), 0), 5000);
+        let mut other = world.node();
+        for n in 0..8_u64 {
+            world.clock.advance(Duration::from_mins(1));
+            other.write("other", &content(n, 10));
+            other.push().await;
+            assert!(node.pull().await);
+        }
+        put_commit(&world, &late).await;
+        assert!(node.pull().await && !knows(&node, "f0"), "lists do not go back so far");
+        world.clock.advance(Duration::from_mins(3));
+        assert!(node.pull().await && knows(&node, "f0"));
+        // Where another one follows it, it is looked for at once.
+        world.clock.advance(LOG_GRACE / 2);
+        other.write("other", b"the last");
+        other.push().await;
+        assert!(node.pull().await);
+        let (late, next) = (
+            commit(stamp(world.clock.wall_ms(), 20 * 60), 5001),
+            commit(stamp(world.clock.wall_ms(), 0), 5002),
+        );
+        put_commit(&world, &late).await;
+        put_commit(&world, &next).await;
+        assert!(node.pull().await && knows(&node, "f1") && knows(&node, "f2"));
+        assert!(!node.engine.ledger().is_partial());
+    });
+}
