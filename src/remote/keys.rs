@@ -25,6 +25,7 @@ pub const PROBES: &str = "probes";
 const COMMIT_END: &str = ".commit";
 const PACK_END: &str = ".pack";
 const CHECKPOINT_END: &str = ".ckpt";
+const BUNDLE_END: &str = ".bundle";
 
 /// Returns the name of the commit with this stamp.
 pub fn commit_name(stamp: &Stamp) -> String {
@@ -54,6 +55,31 @@ pub fn checkpoint_name(stamp: &Stamp) -> String {
 /// Returns the stamp of a checkpoint by its name; `None` when the name is not one of ours.
 pub fn checkpoint_stamp(name: &str) -> Option<Stamp> {
     stamp_of(name, CHECKPOINT_END)
+}
+
+/// The name of a bundle: from when to when it has the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BundleName {
+    /// The end, with a number by chance and the node that has written it.
+    pub upto: Stamp,
+    /// The beginning, in milliseconds.
+    pub from_ms: u64,
+}
+
+impl BundleName {
+    /// Reads a name; `None` when it is not one of ours.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (upto, from) = name.strip_suffix(BUNDLE_END)?.rsplit_once('-')?;
+        let from_ms = u64::from_str_radix(from, 16).ok()?;
+        let parsed = Self { upto: Stamp::parse_sortable(upto)?, from_ms };
+        (parsed.from_ms < parsed.upto.ms && parsed.to_string() == name).then_some(parsed)
+    }
+}
+
+impl std::fmt::Display for BundleName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{:012x}{BUNDLE_END}", self.upto.sortable(), self.from_ms)
+    }
 }
 
 fn stamp_of(name: &str, end: &str) -> Option<Stamp> {
@@ -120,6 +146,10 @@ impl Keys {
         }
     }
 
+    pub(super) fn bundle(&self, name: &BundleName) -> Path {
+        self.checkpoints().join(name.to_string())
+    }
+
     pub(super) fn blob(&self, digest: &Digest) -> Path {
         self.prefix.clone().join(BLOBS).join(digest.shard()).join(digest.to_string())
     }
@@ -151,6 +181,26 @@ mod tests {
         ] {
             assert_eq!(commit_stamp(bad), None, "{bad}");
             assert!(Keys::new("").commit(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_of_bundles_are_only_what_we_write() {
+        let upto = Stamp { ms: 0x2000, counter: 3, node: NodeId(0xab) };
+        let name = BundleName { upto, from_ms: 0x1000 };
+        let text = "00000000200000000003-00000000000000ab-000000001000.bundle";
+        assert_eq!(name.to_string(), text);
+        assert_eq!(BundleName::parse(text), Some(name));
+        assert_eq!(checkpoint_stamp(text), None);
+        for bad in [
+            "",
+            "00000000200000000003-00000000000000ab.bundle",
+            "00000000200000000003-00000000000000ab-1000.bundle",
+            "00000000200000000003-00000000000000ab-000000002000.bundle",
+            "00000000200000000003-00000000000000AB-000000001000.bundle",
+            "00000000200000000003-00000000000000ab-000000001000.bundle/../x.bundle",
+        ] {
+            assert_eq!(BundleName::parse(bad), None, "{bad}");
         }
     }
 

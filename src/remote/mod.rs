@@ -5,6 +5,7 @@
 
 mod abilities;
 mod blobs;
+mod bundle;
 mod call;
 mod check;
 mod checkpoint;
@@ -33,6 +34,7 @@ mod validate;
 pub mod fault;
 
 pub use abilities::Abilities;
+pub use bundle::{BUNDLE_BYTES_MAX, BUNDLE_COMMITS_MAX, Bundle};
 pub use call::{REQUESTS_IN_FLIGHT_MAX, RESERVE_MAX};
 pub use checkpoint::{
     CHECKPOINT_BYTES_MAX, CHECKPOINT_ITEMS_MAX, CHECKPOINT_RAW_BYTES_MAX, CheckpointChain,
@@ -49,6 +51,7 @@ pub use format::FORMAT_VERSION;
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
 pub use health::Health;
 pub use identity::{Known, StoreId};
+pub use keys::BundleName;
 pub use lifecycle::{Lifecycle, Plan, Report};
 pub use make::Made;
 pub use meter::Requests;

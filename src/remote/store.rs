@@ -448,7 +448,12 @@ impl Remote {
         Call { verb, lane, op: op.into(), limit, progress, guarded: true }
     }
 
-    async fn read(&self, key: Path, range: Option<(u64, u64)>, most: u64) -> Result<Bytes> {
+    pub(super) async fn read(
+        &self,
+        key: Path,
+        range: Option<(u64, u64)>,
+        most: u64,
+    ) -> Result<Bytes> {
         self.ready(self.lane).await?;
         let call = self.call(Verb::Get, format!("read {key}"));
         self.read_with(call, key, range, most).await

@@ -13,9 +13,9 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt as _};
 use tokio::sync::mpsc;
 
 use super::call::{Call, Failure};
-use super::keys;
+use super::keys::{self, BundleName};
 use super::meter::Verb;
-use super::store::Remote;
+use super::store::{LogItem, Remote};
 use super::trouble::Trouble;
 use crate::clock;
 use crate::digest::Digest;
@@ -52,6 +52,8 @@ pub enum What {
     Blob(Digest),
     /// A checkpoint.
     Checkpoint(Stamp),
+    /// A bundle of commits.
+    Bundle(BundleName),
     /// What a node has written to learn the store's time.
     Probe,
     /// Not ours.
@@ -74,7 +76,9 @@ impl What {
             [keys::FORMAT] => Some(Self::Format),
             [keys::LOG, name] => keys::commit_stamp(name).map(Self::Commit),
             [keys::PACKS, name] => keys::pack_stamp(name).map(Self::Pack),
-            [keys::CHECKPOINTS, name] => keys::checkpoint_stamp(name).map(Self::Checkpoint),
+            [keys::CHECKPOINTS, name] => keys::checkpoint_stamp(name)
+                .map(Self::Checkpoint)
+                .or_else(|| BundleName::parse(name).map(Self::Bundle)),
             [keys::PROBES, name] => {
                 let node = u64::from_str_radix(name, 16).map(NodeId).ok();
                 node.filter(|node| node.to_string() == name).map(|_| Self::Probe)
@@ -254,6 +258,24 @@ impl Remote {
             .await
     }
 
+    /// Returns an object of the log, or one that stands for commits, as a list has shown it.
+    pub fn object(&self, item: &LogItem) -> Option<Object> {
+        let name = item.name.as_str();
+        let (what, folder) = match keys::commit_stamp(name) {
+            Some(stamp) => (What::Commit(stamp), self.inner.keys.log()),
+            None => {
+                (What::of([keys::CHECKPOINTS, name].into_iter()), self.inner.keys.checkpoints())
+            }
+        };
+        let key = folder.join(name);
+        (what != What::Foreign).then_some(Object {
+            what,
+            size: item.size,
+            stored_ms: item.stored_ms,
+            key,
+        })
+    }
+
     /// Deletes objects that are still as they were listed; returns what came of each, in their order.
     ///
     /// In a shared directory an object that is written again at the same moment is kept. A bucket cannot
@@ -270,7 +292,8 @@ impl Remote {
             Some(first) if first.may_come_again() => LOOKED_AT_TOGETHER,
             _ => PAGE_OBJECTS,
         };
-        for some in alike.flat_map(|alike| alike.chunks(together(alike))) {
+        let parts: Vec<&[Object]> = alike.flat_map(|alike| alike.chunks(together(alike))).collect();
+        for some in parts {
             if self.inner.caller.backend.dir().is_some() {
                 all.extend(self.delete_files(some).await?);
             } else {
@@ -304,8 +327,9 @@ impl Remote {
     }
 
     async fn delete_objects(&self, some: &[Object]) -> Vec<Deleted> {
-        let looks = stream::iter(some.iter()).map(|object| self.look_again(object));
-        let looked: Vec<Option<Deleted>> = looks.buffered(HEADS_AT_ONCE).collect().await;
+        let looks: Vec<_> = some.iter().map(|object| self.look_again(object)).collect();
+        let looks = stream::iter(looks).buffered(HEADS_AT_ONCE);
+        let looked: Vec<Option<Deleted>> = looks.collect().await;
         let wanted = some.iter().zip(&looked).filter(|(_, known)| known.is_none());
         let wanted: Vec<Path> = wanted.map(|(object, _)| object.key.clone()).collect();
         let outcome =
@@ -442,6 +466,8 @@ mod tests {
         assert_eq!(what(&format!("log/{name}.commit")), What::Commit(stamp));
         assert_eq!(what(&format!("packs/{name}.pack")), What::Pack(stamp));
         assert_eq!(what(&format!("checkpoints/{name}.ckpt")), What::Checkpoint(stamp));
+        let bundle = BundleName { upto: stamp, from_ms: 1 };
+        assert_eq!(what(&format!("checkpoints/{bundle}")), What::Bundle(bundle));
         assert_eq!(what(&format!("blobs/{shard}/{digest}")), What::Blob(digest));
         assert_eq!(what("probes/00000000000000ab"), What::Probe);
         for foreign in [

@@ -1,7 +1,11 @@
-//! The checkpointer: writes what was folded, so that the log may go and a new node starts soon.
+//! The checkpointer: keeps the log short, so that it may go and a new node starts soon.
 //!
-//! Owns the decision when. Must never write what is not remote yet, nor a namespace in which commits are
+//! Owns the decision when a bundle is written, and when a checkpoint of what was folded. Must never write what is not remote yet, nor a namespace in which commits are
 //! missing while there is a better one; and never hold anybody up: nobody waits for a checkpoint.
+
+mod bundler;
+mod mover;
+mod sweeper;
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -12,6 +16,10 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use self::bundler::Tail;
+use self::mover::Mover;
+use super::covers::{BundleItem, Covers, floor_ms, made_ms};
+use super::fetcher::Fetcher;
 use super::follower::{Follower, LOOK_BACK_MS};
 use super::ledger::{Ledger, Snapshot};
 use super::missing::Missing;
@@ -23,8 +31,16 @@ use crate::task;
 /// How long commits are kept that a checkpoint has, and objects that it does not need: whoever listed the
 /// log or a checkpoint before reads on for as long.
 pub const LOG_GRACE: Duration = Duration::from_hours(1);
-/// Commits that are not in the latest checkpoint when one is due.
+/// Commits that are in no checkpoint when one may be due; whether it is depends on their bytes, too.
 const COMMITS_MAX: u64 = 256;
+/// A checkpoint has at most so many times the bytes of the log that it covers.
+const BYTES_TIMES: u64 = 2;
+/// Commits that are in no checkpoint and no bundle when a bundle is due, once they have been there for a while.
+const BUNDLED_MIN: u64 = 32;
+/// The first of them has been there for so long then.
+const BUNDLED_AFTER_MS: u64 = LOOK_BACK_MS + 30_000;
+/// Where another node has written the last one, it goes on; this one looks after so long whether it does.
+const OTHERS_TIME_MS: u64 = 3 * 60_000;
 /// The part of the age after which one is due for a single commit.
 const PARTS_OF_AGE: u32 = 4;
 /// How often it is looked, without asking the store, whether one is due.
@@ -41,24 +57,6 @@ const WRITE_TIME_MAX: Duration = Duration::from_mins(20);
 /// Bytes that are written to the file at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Brings checkpoints into the order in which they are to be believed, the latest first.
-///
-/// The name says when its writer began and the store when it had it. A clock that is ahead, and an upload
-/// that took long, must not make an old one the latest, so the earlier of both counts.
-pub(super) fn latest_first(items: &mut [LogItem]) {
-    items.sort_unstable_by_key(|item| std::cmp::Reverse((made_ms(item), item.name.clone())));
-}
-
-fn made_ms(item: &LogItem) -> u64 {
-    keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms.min(item.stored_ms))
-}
-
-/// Returns up to when a checkpoint has the whole log: its writer had listed and folded that just before, so what came
-/// late is the only thing that it may lack.
-pub(super) fn floor_ms(item: &LogItem) -> u64 {
-    made_ms(item).saturating_sub(LOOK_BACK_MS)
-}
-
 /// Writes checkpoints; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Checkpointer(Arc<Inner>);
@@ -68,6 +66,7 @@ struct Inner {
     ledger: Ledger,
     follower: Follower,
     remote: Remote,
+    mover: Mover,
     state: Mutex<State>,
     writing: tokio::sync::Mutex<()>,
 }
@@ -76,19 +75,36 @@ struct Inner {
 struct State {
     /// When the latest checkpoint was made that we know of; 0 as long as nobody has looked.
     latest_ms: u64,
+    /// Up to when it and bundles have the log.
+    covered_ms: u64,
     /// What was counted last, and how many commits had been folded then.
-    counted: Option<(u64, (u64, u64))>,
+    counted: Option<(u64, Counted)>,
     /// Nothing is tried before this time of the monotonic clock, ...
     not_before: Duration,
     /// ... which was so long after the last failure; zero after none.
     pause: Duration,
 }
 
+/// Commits that were folded.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    /// Those in no checkpoint: how many, and when the first was made.
+    unfolded: (u64, u64),
+    /// Those that are in no bundle either.
+    uncovered: (u64, u64),
+}
+
 impl Checkpointer {
-    pub(super) fn new(ledger: Ledger, follower: Follower, remote: &Remote) -> Self {
+    pub(super) fn new(
+        ledger: Ledger,
+        follower: Follower,
+        fetcher: Fetcher,
+        remote: &Remote,
+    ) -> Self {
         let (remote, state) = (remote.background(), Mutex::default());
         let writing = tokio::sync::Mutex::default();
-        Self(Arc::new(Inner { ledger, follower, remote, state, writing }))
+        let mover = Mover::new(ledger.clone(), fetcher);
+        Self(Arc::new(Inner { ledger, follower, remote, mover, state, writing }))
     }
 
     /// Starts looking now and then. Aborting it at any point leaves nothing behind.
@@ -102,35 +118,49 @@ impl Checkpointer {
                     clock::sleep(Duration::from_millis(jitter)).await;
                     checkpointer.write_if_due().await;
                 }
+                checkpointer.move_some().await;
             }
         })
     }
 
-    /// Reports whether a checkpoint should be written, as far as can be told without the store.
+    /// Reports whether a checkpoint or a bundle should be written, as far as can be told without the store.
     pub fn is_due(&self) -> bool {
         let ledger = &self.0.ledger;
-        let mut state = self.0.state.lock();
-        if ledger.clock().mono() < state.not_before {
+        if ledger.clock().mono() < self.0.state.lock().not_before {
             return false;
         }
+        let (count, first_ms) = self.counted().uncovered;
+        let waited_ms = ledger.now_ms().saturating_sub(first_ms);
+        count >= COMMITS_MAX
+            || (count >= BUNDLED_MIN && waited_ms >= BUNDLED_AFTER_MS)
+            || self.is_old()
+    }
+
+    /// Reports whether a commit has been in no checkpoint for so long that one is due for it.
+    fn is_old(&self) -> bool {
+        let (count, first_ms) = self.counted().unfolded;
+        self.0.remote.effective_expiry().is_some_and(|age| {
+            let first_age = self.0.ledger.now_ms().saturating_sub(first_ms);
+            count > 0 && first_age > (age / PARTS_OF_AGE).as_millis() as u64
+        })
+    }
+
+    fn counted(&self) -> Counted {
+        let (ledger, mut state) = (&self.0.ledger, self.0.state.lock());
         let folded = ledger.folded();
-        let latest_ms = state.latest_ms;
-        let (count, first_ms) = match state.counted {
+        match state.counted {
             Some((at, counted)) if at == folded => counted,
             _ => {
-                let counted = ledger.since(latest_ms);
+                let unfolded = ledger.since(state.latest_ms);
+                let uncovered = ledger.since(state.covered_ms);
+                let counted = Counted { unfolded, uncovered };
                 state.counted = Some((folded, counted));
                 counted
             }
-        };
-        let old = self.0.remote.effective_expiry().is_some_and(|age| {
-            let first_age = ledger.now_ms().saturating_sub(first_ms);
-            count > 0 && first_age > (age / PARTS_OF_AGE).as_millis() as u64
-        });
-        count >= COMMITS_MAX || old
+        }
     }
 
-    /// Writes a checkpoint if one is due and no other node has written it. What fails is tried again
+    /// Writes a checkpoint or a bundle if one is due and no other node has written it. What fails is tried again
     /// later.
     pub async fn write_if_due(&self) {
         let Ok(_writing) = self.0.writing.try_lock() else { return };
@@ -146,22 +176,89 @@ impl Checkpointer {
                 (state.pause * 2).clamp(RETRY_MIN, RETRY_MAX)
             }
         };
-        state.not_before = self.0.ledger.clock().mono() + state.pause;
+        state.not_before = state.not_before.max(self.0.ledger.clock().mono() + state.pause);
     }
 
     async fn look_and_write(&self) -> Result<()> {
-        let mut items = self.0.remote.list_checkpoints().await?;
-        latest_first(&mut items);
-        self.know(items.first().map_or(0, made_ms));
-        if !self.is_due() {
+        let Inner { ledger, remote, .. } = &*self.0;
+        let covers = Covers::list(remote).await?;
+        let latest = covers.checkpoints.first();
+        let chain = covers.chain(latest.map_or(0, floor_ms));
+        let covered_ms = chain.last().map_or(0, |last| last.upto_ms());
+        self.know(latest.map_or(0, made_ms), covered_ms);
+        if !self.is_due() || self.is_of_others(latest, &chain) {
             return Ok(());
         }
-        if items.first().is_some_and(|latest| self.is_for_others(latest)) {
-            let op =
-                "entries live shorter here than is declared; another node writes the checkpoint";
-            return Err(Error::new(Kind::Unavailable, op));
+        let from_ms = chain.last().map_or(latest.map_or(0, floor_ms), |last| last.upto_ms());
+        let mut tail = Tail::list(remote, ledger.clock(), from_ms).await?;
+        let bytes = chain.iter().map(|one| one.item.size).sum::<u64>()
+            + tail.bytes_after(latest.map_or(0, made_ms));
+        let (count, _) = self.counted().unfolded;
+        let pays = latest.is_none_or(|latest| latest.size <= bytes.saturating_mul(BYTES_TIMES));
+        if self.is_old() || (count >= COMMITS_MAX && pays) {
+            if latest.is_some_and(|latest| self.is_for_others(latest)) {
+                let op = "entries live shorter here than is declared; another node writes the checkpoint";
+                return Err(Error::new(Kind::Unavailable, op));
+            }
+            self.write().await?;
+            self.0.mover.begin();
+            self.sweep().await;
+            return Ok(());
         }
-        self.write().await.map(drop)
+        if tail.settle() < BUNDLED_MIN as usize / 2 {
+            self.wait(Duration::from_millis(LOOK_BACK_MS / 2));
+            return Ok(());
+        }
+        let began = ledger.clock().mono();
+        let node = ledger.node();
+        let (name, commits) = tail.bundle(remote, ledger.clock(), node, &chain).await?;
+        let latest_ms = self.0.state.lock().latest_ms;
+        self.know(latest_ms, name.upto.ms);
+        let elapsed_ms = ledger.clock().mono().saturating_sub(began).as_millis() as u64;
+        tracing::info!(%name, commits, elapsed_ms, "wrote a bundle");
+        Ok(())
+    }
+
+    /// Deletes what the checkpoints have made needless. What fails is left to the next time, or to `gc`.
+    async fn sweep(&self) {
+        match sweeper::sweep(&self.0.ledger, &self.0.remote).await {
+            Ok(0) => {}
+            Ok(objects) => tracing::info!(objects, "deleted what checkpoints have made needless"),
+            Err(error) => {
+                tracing::debug!(error = %error.chain(), "not all that is needless was deleted");
+            }
+        }
+    }
+
+    /// After a checkpoint of this node: moves some contents out of commits that are older than the grace time, so that
+    /// these may go.
+    pub(super) async fn move_some(&self) {
+        let grace_ms = LOG_GRACE.as_millis() as u64;
+        self.0.mover.move_some(self.0.ledger.now_ms().saturating_sub(grace_ms)).await;
+    }
+
+    /// Reports whether this is left to the node that has written the last checkpoint or bundle, for as long as that seems
+    /// to be there.
+    fn is_of_others(&self, latest: Option<&LogItem>, chain: &[&BundleItem]) -> bool {
+        let ledger = &self.0.ledger;
+        let last = match chain.last() {
+            Some(bundle) => Some(bundle.name.upto.node),
+            None => {
+                latest.and_then(|one| keys::checkpoint_stamp(&one.name)).map(|stamp| stamp.node)
+            }
+        };
+        let (_, first_ms) = self.counted().uncovered;
+        let waited_ms = ledger.now_ms().saturating_sub(first_ms);
+        if last.is_none_or(|last| last == ledger.node()) || waited_ms > OTHERS_TIME_MS {
+            return false;
+        }
+        // Each looks at another time, so that one of many finds out soon.
+        self.wait(Duration::from_millis(OTHERS_TIME_MS / 2 + task::random_u64() % OTHERS_TIME_MS));
+        true
+    }
+
+    fn wait(&self, time: Duration) {
+        self.0.state.lock().not_before = self.0.ledger.clock().mono() + time;
     }
 
     /// Reports whether a checkpoint is left to nodes that show all that the store declares to live: this one
@@ -172,9 +269,11 @@ impl Checkpointer {
         shorter && !kept.is_late(made_ms(latest), self.0.ledger.now_ms())
     }
 
-    fn know(&self, latest_ms: u64) {
+    /// Notes when the latest checkpoint was made and up to when bundles go on from it.
+    fn know(&self, latest_ms: u64, covered_ms: u64) {
         let mut state = self.0.state.lock();
-        (state.latest_ms, state.counted) = (latest_ms, None);
+        (state.latest_ms, state.covered_ms) = (latest_ms, covered_ms.max(latest_ms));
+        state.counted = None;
     }
 
     /// Returns what may be missing in a checkpoint: what the latest one does not have either. One that cannot be
@@ -220,7 +319,7 @@ impl Checkpointer {
         let put = clock::within(left, self.0.remote.put_checkpoint(&name, file, size)).await;
         drop(staged);
         put.ok_or_else(|| Error::new(Kind::TimedOut, "a checkpoint took too long"))??;
-        self.know(stamp.ms);
+        self.know(stamp.ms, 0);
         self.0.follower.note_written(stamp);
         let elapsed_ms = ledger.clock().mono().saturating_sub(began).as_millis() as u64;
         let CheckpointCounts { commits, registers, .. } = counts;

@@ -80,10 +80,9 @@ impl Engine {
         let remote = ledger.remote().cloned();
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
         let follower = Follower::new(ledger.clone(), settings.freshness);
-        let checkpointer = remote
-            .as_ref()
-            .filter(|_| !settings.read_only)
-            .map(|remote| Checkpointer::new(ledger.clone(), follower.clone(), remote));
+        let checkpointer = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
+            Checkpointer::new(ledger.clone(), follower.clone(), fetcher.clone(), remote)
+        });
         let publisher = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
             let (delay, pack_bytes) = (settings.delay, settings.pack_bytes);
             Publisher::new(ledger.clone(), remote, follower.clone(), delay, pack_bytes)

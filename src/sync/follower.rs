@@ -3,15 +3,17 @@
 //! Owns the reading of the log. Must never apply a commit before the commits of the same node that
 //! come before it, as long as these can be had, and never miss one for ever.
 
+mod bundles;
 mod list;
 mod rebuild;
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use futures::stream;
+use futures::{Stream, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -25,7 +27,7 @@ use super::troubled::Troubled;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::namespace::Commit;
-use crate::remote::{Class, Progress, Remote, decode_commit, keys};
+use crate::remote::{BundleName, Class, Progress, Remote, decode_commit, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
@@ -97,8 +99,9 @@ struct State {
     compared: Option<Stamp>,
     /// The last list failed for a whole deadline: the next ones are not waited for.
     impatient: bool,
-    /// Checkpoints that cannot be used.
+    /// Checkpoints and bundles that cannot be used.
     bad_checkpoints: HashSet<Stamp>,
+    bad_bundles: HashSet<BundleName>,
 }
 
 /// Why a commit cannot be used.
@@ -227,7 +230,18 @@ impl Follower {
     ) -> Folded {
         let keep_from = stamps.len().saturating_sub(KEPT_INLINE);
         let reading = stream::iter(stamps).map(|stamp| self.read(remote, stamp));
-        let mut reading = reading.buffered(FETCHES_AT_ONCE).enumerate();
+        self.fold_read(reading.buffered(FETCHES_AT_ONCE), keep_from, listed_again, waiting).await
+    }
+
+    /// As [`Follower::fold`], of commits as they are read; from the place `keep_from` on small contents are kept here.
+    async fn fold_read(
+        &self,
+        reading: impl Stream<Item = (Stamp, Got)>,
+        keep_from: usize,
+        listed_again: bool,
+        waiting: &mut HashSet<NodeId>,
+    ) -> Folded {
+        let mut reading = pin!(reading.enumerate());
         let alone_ms = self.0.state.lock().alone_ms;
         while let Some((place, (stamp, got))) = reading.next().await {
             let keep_inline = place >= keep_from;

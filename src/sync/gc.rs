@@ -16,7 +16,7 @@ pub use self::report::{Progress, Removed, Report, Tally, Why};
 use crate::config::format_age;
 use crate::error::Result;
 use crate::namespace::Age;
-use crate::remote::{Declared, Deleted, Object, Remote, What};
+use crate::remote::{BundleName, Declared, Deleted, Object, Remote, What};
 use crate::stamp::Stamp;
 
 /// Pages of the list that wait to be judged.
@@ -158,6 +158,7 @@ fn kind(what: &What) -> &'static str {
         What::Pack(_) => "packs",
         What::Blob(_) => "blobs",
         What::Checkpoint(_) => "checkpoints",
+        What::Bundle(_) => "bundles",
         What::Probe => "probes",
         What::Foreign => "foreign",
     }
@@ -195,6 +196,7 @@ impl Rules {
                 (past || left).then_some(Why::Expired)
             }
             What::Checkpoint(stamp) => self.checkpoint(stamp, past),
+            What::Bundle(name) => self.bundle(name, object.stored_ms, past),
             What::Commit(stamp) => self.commit(stamp, past),
             _ if past => Some(Why::Expired),
             What::Pack(stamp) => {
@@ -220,6 +222,15 @@ impl Rules {
         (past && self.known.latest.is_some()).then_some(Why::Expired)
     }
 
+    /// Who starts has it all from the settled checkpoint or a later one.
+    fn bundle(&self, name: &BundleName, stored_ms: u64, past: bool) -> Option<Why> {
+        let known = &self.known;
+        if known.settled.is_some() && name.upto.ms.min(stored_ms) <= known.floor_ms {
+            return Some(Why::Superseded);
+        }
+        past.then_some(Why::Expired)
+    }
+
     fn commit(&self, stamp: &Stamp, past: bool) -> Option<Why> {
         if self.known.covers(stamp) {
             // What lies in it is as old as it is itself.
@@ -228,7 +239,8 @@ impl Rules {
         }
         let named = self.known.latest.as_ref().is_some_and(|(_, all)| all.contains(stamp));
         // What was not read may say something.
-        let speaks = stamp.ms < self.known.listed_from_ms || self.known.speaking.contains(stamp);
+        let speaks = stamp.ms < self.known.floor_ms.saturating_sub(self.grace_ms)
+            || self.known.speaking.contains(stamp);
         (past && !named && !speaks).then_some(Why::Expired)
     }
 }

@@ -12,6 +12,7 @@ mod apply;
 mod aside;
 mod bad;
 mod hold;
+mod inline;
 mod late;
 mod open;
 mod own;

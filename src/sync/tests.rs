@@ -3,6 +3,7 @@
 mod absence;
 mod age;
 mod ages;
+mod bundles;
 mod checkpoints;
 mod converge;
 mod damage;
@@ -21,5 +22,6 @@ mod publish;
 mod repair;
 mod requests;
 mod same;
+mod sweep;
 mod touches;
 mod trouble;

@@ -171,8 +171,9 @@ impl Uploader {
         let mut plan = Plan { since: self.ledger.clock().mono(), ..Plan::default() };
         let mut old_packs = HashSet::new();
         let (mut inline, mut packed) = (0, 0);
-        // What is renewed has no other reason to be stored than that it grows old where it is.
-        let renewals = batch.renewals().into_iter().filter(|(digest, _)| self.grows_old(digest));
+        // What is renewed has no other reason to be stored than that it grows old where it is, or keeps a commit there.
+        let due = |digest: &Digest| self.grows_old(digest) || self.ledger.lies_inline(digest);
+        let renewals = batch.renewals().into_iter().filter(|(digest, _)| due(digest));
         for (digest, size, renew) in batch
             .contents()
             .into_iter()
@@ -195,7 +196,7 @@ impl Uploader {
                     }
                 }
             }
-            if size <= INLINE_MAX_BYTES && inline + size <= INLINE_TOTAL_BYTES {
+            if !renew && size <= INLINE_MAX_BYTES && inline + size <= INLINE_TOTAL_BYTES {
                 inline += size;
                 plan.inline.push((digest, size));
             } else if size < PACKED_BELOW_BYTES {

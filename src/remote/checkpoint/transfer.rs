@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::CHECKPOINT_BYTES_MAX;
 use crate::error::{Error, Kind, Result};
 use crate::remote::blobs::{PART_BYTES, Piece, upload_mib};
+use crate::remote::bundle;
 use crate::remote::keys;
 use crate::remote::meter::Verb;
 use crate::remote::store::{LogItem, Remote, Wanted};
@@ -24,12 +25,13 @@ const CHECKPOINTS_LISTED_MAX: usize = 500_000;
 const CHUNK_BYTES: usize = 1 << 20;
 
 impl Remote {
-    /// Lists the checkpoints, oldest first.
-    pub async fn list_checkpoints(&self) -> Result<Vec<LogItem>> {
+    /// Lists the checkpoints and the bundles, each in the order of their names.
+    pub async fn list_checkpoints(&self) -> Result<(Vec<LogItem>, Vec<LogItem>)> {
         let prefix = self.inner.keys.checkpoints();
-        let stamp_of = keys::checkpoint_stamp;
+        let stamp_of = bundle::listed;
         let wanted = Wanted { after: None, most: CHECKPOINTS_LISTED_MAX, stamp_of };
-        self.list_named(prefix, "list the checkpoints", wanted).await
+        let items = self.list_named(prefix, "list the checkpoints", wanted).await?;
+        Ok(items.into_iter().partition(|item| keys::checkpoint_stamp(&item.name).is_some()))
     }
 
     /// Downloads a checkpoint into `file`, from its start on. What arrived is not verified.
@@ -163,7 +165,7 @@ mod tests {
                 let back = there_and_back(&remote, &name(ms), &bytes).await.expect("it works");
                 assert!(back == bytes, "{size} bytes");
             }
-            let listed = remote.list_checkpoints().await.expect("listed");
+            let (listed, _) = remote.list_checkpoints().await.expect("listed");
             let names: Vec<_> = listed.iter().map(|item| item.name.clone()).collect();
             assert_eq!(names, (1..6).map(name).collect::<Vec<_>>());
             let missing = tempfile::tempfile().expect("a file");

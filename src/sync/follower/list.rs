@@ -17,7 +17,7 @@ const WIDE_EVERY: Duration = Duration::from_mins(10);
 /// How far such a list goes back: what came late, and what a store has listed late, was there by then.
 const WIDE_BACK_MS: u64 = 15 * 60_000;
 /// How far a list goes back for a commit that is missing before one that is there.
-const GAP_BACK_MS: u64 = 3_600_000;
+pub(super) const GAP_BACK_MS: u64 = 3_600_000;
 
 /// What is listed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +47,14 @@ impl Follower {
             reaching.check_again().await.ok();
         }
         let store = self.store_of(&reaching).await?;
-        self.catch_up(remote, store).await?;
+        let covers = self.catch_up(remote, store).await?;
+        let from_bundles = self.fold_bundles(remote, covers).await;
         let reach = if wide { Reach::Wide } else { Reach::New };
-        match self.list_part(remote, store, reach).await? {
+        let folded = match from_bundles {
+            Folded::All => self.list_part(remote, store, reach).await?,
+            stopped => stopped,
+        };
+        match folded {
             Folded::Gap => Ok(self.list_part(remote, store, Reach::Gap).await? == Folded::All),
             folded => Ok(folded == Folded::All),
         }
@@ -110,7 +115,8 @@ impl Follower {
         Ok(Folded::All)
     }
 
-    fn advance(&self, upto_ms: u64) {
+    /// Notes that all that was named before this was folded.
+    pub(super) fn advance(&self, upto_ms: u64) {
         let mut state = self.0.state.lock();
         state.watermark_ms = state.watermark_ms.max(upto_ms);
     }
@@ -157,20 +163,24 @@ impl Follower {
         listed.map(|items| page_of(&items))
     }
 
-    /// Lists the names from a time on, or all there are, in order.
-    pub(super) async fn list_from(
+    /// Lists the names from a time on, or all there are, in order, up to another time.
+    pub(super) async fn list_between(
         &self,
         remote: &Remote,
         from_ms: Option<u64>,
+        upto_ms: u64,
     ) -> Result<Vec<Stamp>> {
         let remote = self.reaching(remote);
         let (mut after, mut names) = (from_ms.map(name_of_ms), Vec::new());
         loop {
             let page = page_of(&remote.list_log(after.as_deref()).await?);
             names.extend(page.names);
-            match names.last().filter(|_| page.full) {
+            match names.last().filter(|last| page.full && last.ms < upto_ms) {
                 Some(last) => after = Some(keys::commit_name(last)),
-                None => return Ok(names),
+                None => {
+                    names.retain(|stamp| stamp.ms < upto_ms);
+                    return Ok(names);
+                }
             }
         }
     }

@@ -14,7 +14,8 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
-use crate::sync::checkpointer::{LOG_GRACE, floor_ms, latest_first};
+use crate::sync::checkpointer::LOG_GRACE;
+use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::Draft;
 use crate::sync::ledger::Overtaken;
 use crate::task;
@@ -52,8 +53,8 @@ struct Need {
 impl Follower {
     /// Takes over the latest checkpoint if this node knows nothing, or was away for so long that what
     /// it has not read may be gone from the log. So it is, too, with a namespace of another store than this one:
-    /// nothing of it is there.
-    pub(super) async fn catch_up(&self, remote: &Remote, store: StoreId) -> Result<()> {
+    /// nothing of it is there. Returns what stands for parts of the log, if that was listed.
+    pub(super) async fn catch_up(&self, remote: &Remote, store: StoreId) -> Result<Option<Covers>> {
         let ledger = &self.0.ledger;
         let need = self.need();
         let grace_ms = LOG_GRACE.as_millis() as u64;
@@ -63,21 +64,21 @@ impl Follower {
         let torn = need.partial && self.wide_is_due();
         let sure = !away && !need.lost && (self.0.state.lock().caught_up || !need.nothing);
         if sure && !torn {
-            return Ok(());
+            return Ok(None);
         }
         let remote = self.reaching(remote);
-        match self.look(&remote, need).await {
-            Ok(_) => {}
+        let covers = match self.look(&remote, need).await {
+            Ok((_, covers)) => covers,
             // What is missing stays so until the next time. The rest of the log need not wait for it.
             Err(error) if sure => {
                 tracing::debug!(error = %error.chain(), "no checkpoint was taken for what is missing");
-                return Ok(());
+                return Ok(None);
             }
             Err(error) => return Err(error),
-        }
+        };
         self.note_store(&remote, store);
         self.0.state.lock().caught_up = true;
-        Ok(())
+        Ok(Some(covers))
     }
 
     /// Notes that the namespace is of this store, and says so if it was not.
@@ -124,7 +125,7 @@ impl Follower {
     pub(in crate::sync) async fn fill_gaps(&self) -> Result<Option<Stamp>> {
         let Some(remote) = &self.0.remote else { return Ok(None) };
         let _one = self.0.polling.lock().await;
-        let latest = self.look(&remote.background(), self.need()).await?;
+        let (latest, _) = self.look(&remote.background(), self.need()).await?;
         let compared = self.0.state.lock().compared;
         Ok(latest.filter(|latest| compared != Some(*latest)))
     }
@@ -135,13 +136,12 @@ impl Follower {
     }
 
     /// Looks at the latest checkpoint that can be used, and takes it over if it says more than is known.
-    /// Returns the latest one.
-    async fn look(&self, remote: &Remote, need: Need) -> Result<Option<Stamp>> {
+    /// Returns the latest one, and all that was listed.
+    async fn look(&self, remote: &Remote, need: Need) -> Result<(Option<Stamp>, Covers)> {
         let ledger = &self.0.ledger;
-        let mut items = remote.list_checkpoints().await?;
-        latest_first(&mut items);
-        let latest = items.first().map(item_stamp);
-        for item in items.iter().take(CHECKPOINTS_TRIED_MAX) {
+        let covers = Covers::list(remote).await?;
+        let latest = covers.checkpoints.first().map(item_stamp);
+        for item in covers.checkpoints.iter().take(CHECKPOINTS_TRIED_MAX) {
             let stamp = item_stamp(item);
             let made_ms = item.stored_ms.max(stamp.ms);
             // All of it was in the log when that was listed. That says nothing any more when it was too
@@ -150,44 +150,50 @@ impl Follower {
             let listed = !fresh && made_ms.saturating_add(LOOK_BACK_MS) < need.listed_ms;
             let compared = self.0.state.lock().compared == Some(stamp);
             if listed || (compared && !need.lost) {
-                return Ok(latest);
+                return Ok((latest, covers));
             }
             let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
             if need.nothing || need.lost || ledger.lacks(&draft) {
                 let empty = ledger.read(crate::namespace::Fold::is_empty);
                 let from = From { name: Some(&item.name), floor_ms: floor_ms(item) };
-                self.take_over(remote, draft, from, need.lost || !empty).await?;
+                let completed = (need.lost || !empty).then_some(&covers);
+                self.take_over(remote, draft, from, completed).await?;
             }
             self.0.state.lock().compared = Some(stamp);
-            return Ok(latest);
+            return Ok((latest, covers));
         }
         if need.lost {
             // Only what the log still has is sure.
-            self.take_over(remote, Draft::new(), From { name: None, floor_ms: 0 }, true).await?;
+            let from = From { name: None, floor_ms: 0 };
+            self.take_over(remote, Draft::new(), from, Some(&covers)).await?;
         }
         if latest.is_some() && (need.nothing || need.lost) {
             // The log below them may be gone.
             ledger.note_others_missing();
         }
-        Ok(latest)
+        Ok((latest, covers))
     }
 
-    /// Puts a draft into the place of the namespace, `completed` by what the log has beyond it or as it is.
+    /// Puts a draft into the place of the namespace, `completed` by what these covers and the log have beyond it, or
+    /// as it is.
     async fn take_over(
         &self,
         remote: &Remote,
         mut draft: Draft,
         from: From<'_>,
-        completed: bool,
+        completed: Option<&Covers>,
     ) -> Result<()> {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
         // Younger ones are wanted by name: a list may lag.
         let mut passed = ledger.own_commits(began_ms.saturating_sub(LOOK_BACK_MS));
-        if completed {
-            let floor_ms = Some(from.floor_ms).filter(|floor_ms| *floor_ms > 0);
-            let names = self.list_from(remote, floor_ms).await?;
-            draft = self.complete(remote, draft, names).await?;
+        if let Some(covers) = completed {
+            let bundled = self.add_bundles(remote, covers, draft, from.floor_ms).await;
+            let from_ms = Some(bundled.upto_ms).filter(|upto_ms| *upto_ms > 0);
+            let mut names = self.list_between(remote, from_ms, u64::MAX).await?;
+            names.extend(bundled.lacking);
+            names.sort_unstable();
+            draft = self.complete(remote, bundled.draft, names).await?;
         }
         let mut landing = None;
         for _ in 0..ADOPTED_MAX {
@@ -195,8 +201,9 @@ impl Follower {
             let (own, known) = (ledger.clone(), passed.clone());
             let adopted = task::blocking(move || own.adopt(draft, &known)).await;
             let Err(overtaken) = adopted else {
-                self.0.state.lock().watermark_ms = if completed { began_ms } else { from.floor_ms };
-                if completed {
+                self.0.state.lock().watermark_ms =
+                    if completed.is_some() { began_ms } else { from.floor_ms };
+                if completed.is_some() {
                     ledger.note_listed(began, began_ms);
                 }
                 match from.name {

@@ -19,7 +19,7 @@ use crate::remote::{
     CheckpointItem, CheckpointReader, LOG_ITEMS_MAX, LogItem, Remote, decode_commit, keys,
 };
 use crate::stamp::{NodeId, Stamp};
-use crate::sync::checkpointer::{floor_ms, latest_first};
+use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::Draft;
 use crate::task;
 
@@ -74,8 +74,8 @@ pub(super) struct Known {
     /// Checkpoints that are older than the settled one.
     pub(super) superseded: HashSet<Stamp>,
     pub(super) live: Live,
-    /// From when on the log was read: what is older is in the settled checkpoint, or came very late.
-    pub(super) listed_from_ms: u64,
+    /// Up to when the settled checkpoint has the log; 0 without one.
+    pub(super) floor_ms: u64,
     /// Commits past their age that are in no checkpoint and still say something.
     pub(super) speaking: HashSet<Stamp>,
     /// What is used by no entry may be deleted.
@@ -94,10 +94,10 @@ impl Known {
     ) -> Result<Self> {
         let mut known = Self::default();
         progress(Progress::Checkpoint);
-        let draft =
-            known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms), grace_ms).await?;
+        let draft = known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms)).await?;
         // After the checkpoints: what they cover may go at any time, what follows may not.
-        let log = list_log(remote, known.listed_from_ms).await?;
+        // What is older is in the settled checkpoint, or came very late.
+        let log = list_log(remote, known.floor_ms.saturating_sub(grace_ms)).await?;
         let draft = known.read_log(remote, age, now_ms, log, draft, progress).await?;
         if draft.is_partial() {
             known.certain = false;
@@ -110,14 +110,8 @@ impl Known {
         Ok(known)
     }
 
-    async fn read_checkpoints(
-        &mut self,
-        remote: &Remote,
-        settled_ms: u64,
-        grace_ms: u64,
-    ) -> Result<Draft> {
-        let mut items = patiently(async || remote.list_checkpoints().await).await?;
-        latest_first(&mut items);
+    async fn read_checkpoints(&mut self, remote: &Remote, settled_ms: u64) -> Result<Draft> {
+        let items = patiently(async || Covers::list(remote).await).await?.checkpoints;
         let mut draft = None;
         for item in &items {
             let stamp = keys::checkpoint_stamp(&item.name).expect("only such names are listed");
@@ -136,7 +130,7 @@ impl Known {
                 self.latest = Some((stamp, read.seen.clone()));
             }
             if is_settled {
-                self.listed_from_ms = floor_ms(item).saturating_sub(grace_ms);
+                self.floor_ms = floor_ms(item);
                 self.settled = Some((stamp, read.seen.clone()));
                 self.live.add_used(&read.fold);
                 draft = Some(read);

@@ -1,0 +1,62 @@
+//! Moving contents from old commits into packs, so that the commits may go.
+//!
+//! Owns what is moved, and when. Must never move what nobody uses, nor hurry: it is nobody's wait.
+
+use parking_lot::Mutex;
+
+use crate::sync::fetcher::Fetcher;
+use crate::sync::ledger::Ledger;
+
+/// Contents that are moved together: one commit says where all of them are.
+const TOGETHER_MAX: usize = 1024;
+
+/// Moves contents.
+#[derive(Debug)]
+pub(super) struct Mover {
+    ledger: Ledger,
+    fetcher: Fetcher,
+    /// Where it goes on; none while there is nothing to do.
+    mark: Mutex<Option<u32>>,
+}
+
+impl Mover {
+    pub(super) fn new(ledger: Ledger, fetcher: Fetcher) -> Self {
+        Self { ledger, fetcher, mark: Mutex::default() }
+    }
+
+    /// Has everything looked at, from the beginning if it is not under way.
+    pub(super) fn begin(&self) {
+        self.mark.lock().get_or_insert(0);
+    }
+
+    /// Moves some contents of commits that were made before a time, with the next commit of this node.
+    pub(super) async fn move_some(&self, before_ms: u64) {
+        let mut ready = Vec::new();
+        while ready.is_empty() {
+            let Some(mark) = *self.mark.lock() else { return };
+            // The ones before are on their way.
+            if self.ledger.is_renewing() {
+                return;
+            }
+            let (mut found, next) = self.ledger.inline_in_use(mark);
+            found.retain(|one| one.commit.ms < before_ms);
+            let all = found.len() <= TOGETHER_MAX;
+            found.truncate(TOGETHER_MAX);
+            for one in found {
+                match self.fetcher.fetch(one.digest, one.size).await {
+                    Ok(()) => ready.push((one.digest, one.size)),
+                    Err(error) => {
+                        let digest = one.digest;
+                        tracing::debug!(%digest, error = %error.chain(), "cannot be moved");
+                    }
+                }
+            }
+            // What is moved is not found again, so the rest of a slice is looked at once more.
+            if all || ready.is_empty() {
+                *self.mark.lock() = next;
+            }
+        }
+        tracing::debug!(contents = ready.len(), "moved from commits into packs");
+        self.ledger.store_again(&ready);
+    }
+}

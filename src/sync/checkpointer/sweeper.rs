@@ -1,0 +1,163 @@
+//! Sweeping: deleting what a settled checkpoint has made needless.
+//!
+//! Owns which commits, bundles and checkpoints go while nodes run, by the rules of `gc`. Must never delete a commit that
+//! a checkpoint from which a node could start does not name, or in which a content lies that is in use.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::BufReader;
+
+use super::LOG_GRACE;
+use crate::error::{Error, Result};
+use crate::namespace::Site;
+use crate::remote::{
+    CheckpointItem, CheckpointReader, Deleted, LOG_ITEMS_MAX, LogItem, Remote, keys,
+};
+use crate::stamp::Stamp;
+use crate::sync::covers::{Covers, floor_ms};
+use crate::sync::ledger::Ledger;
+use crate::task;
+
+/// Parts of the log that are swept together; the rest is for the next time.
+const PARTS_MAX: usize = 50;
+/// Bytes of a checkpoint that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// What a checkpoint says of commits.
+#[derive(Default)]
+struct Said {
+    /// Those that it has.
+    folded: HashSet<Stamp>,
+    /// Those in which contents lie that are in use.
+    used: HashSet<Stamp>,
+}
+
+/// What may go.
+struct Rules {
+    settled: Said,
+    /// The latest checkpoint, if it is another.
+    latest: Option<Said>,
+    /// The commits in which contents lie that are in use now.
+    used: HashSet<Stamp>,
+}
+
+impl Rules {
+    fn goes(&self, stamp: &Stamp) -> bool {
+        let covered = self.latest.as_ref().is_none_or(|latest| latest.folded.contains(stamp));
+        let needed = self.settled.used.contains(stamp) || self.used.contains(stamp);
+        covered && self.settled.folded.contains(stamp) && !needed
+    }
+}
+
+/// Deletes what is needless; returns how many objects that were.
+pub(super) async fn sweep(ledger: &Ledger, remote: &Remote) -> Result<usize> {
+    let covers = Covers::list(remote).await?;
+    let settled_ms = remote.now_ms().saturating_sub(LOG_GRACE.as_millis() as u64);
+    let all = &covers.checkpoints;
+    let Some(at) = all.iter().position(|item| item.stored_ms <= settled_ms) else { return Ok(0) };
+    // What is not known may be in use anywhere.
+    if ledger.is_partial() {
+        return Ok(0);
+    }
+    let settled = read(ledger, remote, &all[at]).await?;
+    let latest = if at == 0 { None } else { Some(read(ledger, remote, &all[0]).await?) };
+    let used = used_now(ledger).await;
+    let rules = Rules { settled, latest, used };
+    let floor_ms = floor_ms(&all[at]);
+    let mut deleted = sweep_log(remote, floor_ms, &rules).await?;
+    // Who listed these before they were needless has read them by now.
+    let bundles = covers.bundles.iter().filter(|one| {
+        let holds = |other: &&crate::sync::covers::BundleItem| {
+            other.name != one.name
+                && other.item.stored_ms <= settled_ms
+                && other.name.from_ms <= one.name.from_ms
+                && (other.upto_ms(), other.name) > (one.upto_ms(), one.name)
+        };
+        one.upto_ms() <= floor_ms || covers.bundles.iter().any(|other| holds(&other))
+    });
+    let mut old: Vec<LogItem> = all[at + 1..].to_vec();
+    old.extend(bundles.map(|one| one.item.clone()));
+    deleted += delete(remote, &old).await?;
+    Ok(deleted)
+}
+
+/// Deletes the commits that may go, of those that were made before a time.
+async fn sweep_log(remote: &Remote, before_ms: u64, rules: &Rules) -> Result<usize> {
+    let (mut after, mut deleted) = (None, 0);
+    for _ in 0..PARTS_MAX {
+        let mut page = remote.list_log(after.as_deref()).await?;
+        let last = page.last().map(|item| item.name.clone());
+        let full = page.len() >= LOG_ITEMS_MAX;
+        page.retain(|item| keys::commit_stamp(&item.name).is_some_and(|stamp| rules.goes(&stamp)));
+        deleted += delete(remote, &page).await?;
+        let more = |name: &String| keys::commit_stamp(name).is_some_and(|s| s.ms < before_ms);
+        match last.filter(|last| full && more(last)) {
+            Some(last) => after = Some(last),
+            None => break,
+        }
+    }
+    Ok(deleted)
+}
+
+async fn delete(remote: &Remote, items: &[LogItem]) -> Result<usize> {
+    let objects: Vec<_> = items.iter().filter_map(|item| remote.object(item)).collect();
+    if objects.is_empty() {
+        return Ok(0);
+    }
+    let outcomes = remote.delete(&objects).await?;
+    let mut gone = 0;
+    for outcome in outcomes {
+        match outcome {
+            Deleted::Gone => gone += 1,
+            Deleted::Young => {}
+            Deleted::Failed(error) => return Err(error),
+        }
+    }
+    Ok(gone)
+}
+
+/// Returns the commits in which contents lie that this node knows to be in use.
+async fn used_now(ledger: &Ledger) -> HashSet<Stamp> {
+    let ledger = ledger.clone();
+    task::blocking(move || {
+        let (mut used, mut mark) = (HashSet::new(), Some(0));
+        while let Some(from) = mark {
+            let (found, next) = ledger.inline_in_use(from);
+            used.extend(found.into_iter().map(|one| one.commit));
+            mark = next;
+        }
+        used
+    })
+    .await
+}
+
+/// Reads what a checkpoint says of commits.
+async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<Said> {
+    let staging = ledger.staging().clone();
+    let (file, staged) = task::blocking(move || staging.create()).await?;
+    let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
+    remote.get_checkpoint(&item.name, copy).await?;
+    task::blocking(move || {
+        let said = said(file);
+        drop(staged);
+        said
+    })
+    .await
+}
+
+fn said(file: File) -> Result<Said> {
+    let mut said = Said::default();
+    let mut reader = CheckpointReader::new(BufReader::with_capacity(READ_BYTES, file))?;
+    while let Some(item) = reader.next()? {
+        match item {
+            CheckpointItem::Commit(stamp) => drop(said.folded.insert(stamp)),
+            CheckpointItem::Register(_, _, Some(location)) => {
+                if let Site::Inline { commit } = &location.site {
+                    said.used.extend(keys::commit_stamp(commit));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(said)
+}

@@ -1,0 +1,128 @@
+//! Covers: what stands for a part of the log, so that nobody need list or read that part.
+//!
+//! Owns which checkpoints and bundles are used, and in which order. Must never take a part of the log for covered
+//! that its cover does not say it has.
+
+use super::follower::LOOK_BACK_MS;
+use crate::error::Result;
+use crate::remote::{BundleName, LogItem, Remote, keys};
+
+/// What a list has shown.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Covers {
+    /// The checkpoints, the latest first.
+    pub(super) checkpoints: Vec<LogItem>,
+    pub(super) bundles: Vec<BundleItem>,
+}
+
+/// A bundle as a list has shown it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BundleItem {
+    pub(super) name: BundleName,
+    /// As it was listed.
+    pub(super) item: LogItem,
+}
+
+impl BundleItem {
+    /// Returns up to when it has the log. A clock that is ahead must not make it cover what came after it.
+    pub(super) fn upto_ms(&self) -> u64 {
+        self.name.upto.ms.min(self.item.stored_ms.saturating_sub(LOOK_BACK_MS))
+    }
+}
+
+impl Covers {
+    /// Asks the store.
+    pub(super) async fn list(remote: &Remote) -> Result<Self> {
+        let (mut checkpoints, bundles) = remote.list_checkpoints().await?;
+        latest_first(&mut checkpoints);
+        let bundles = bundles.into_iter().filter_map(|item| {
+            let name = BundleName::parse(&item.name)?;
+            Some(BundleItem { name, item })
+        });
+        Ok(Self { checkpoints, bundles: bundles.collect() })
+    }
+
+    /// Returns the bundle with which whoever has the log up to `from_ms` gets farthest, among those that are `good`.
+    pub(super) fn next(
+        &self,
+        from_ms: u64,
+        good: impl Fn(&BundleName) -> bool,
+    ) -> Option<&BundleItem> {
+        self.bundles
+            .iter()
+            .filter(|one| one.name.from_ms <= from_ms && from_ms < one.upto_ms() && good(&one.name))
+            .max_by_key(|one| (one.upto_ms(), one.name))
+    }
+
+    /// Returns the bundles that go on from `from_ms` one after the other.
+    pub(super) fn chain(&self, from_ms: u64) -> Vec<&BundleItem> {
+        let mut chain: Vec<&BundleItem> = Vec::new();
+        while let Some(next) =
+            self.next(chain.last().map_or(from_ms, |last| last.upto_ms()), |_| true)
+        {
+            chain.push(next);
+        }
+        chain
+    }
+}
+
+/// Brings checkpoints into the order in which they are to be believed, the latest first.
+///
+/// The name says when its writer began and the store when it had it. A clock that is ahead, and an upload
+/// that took long, must not make an old one the latest, so the earlier of both counts.
+fn latest_first(items: &mut [LogItem]) {
+    items.sort_unstable_by_key(|item| std::cmp::Reverse((made_ms(item), item.name.clone())));
+}
+
+/// Returns when a checkpoint was made.
+pub(super) fn made_ms(item: &LogItem) -> u64 {
+    keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms.min(item.stored_ms))
+}
+
+/// Returns up to when a checkpoint has the whole log: its writer had listed and folded that just before, so what came
+/// late is the only thing that it may lack.
+pub(super) fn floor_ms(item: &LogItem) -> u64 {
+    made_ms(item).saturating_sub(LOOK_BACK_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stamp::{NodeId, Stamp};
+
+    const MINUTE: u64 = 60_000;
+
+    fn bundle(from: u64, upto: u64, stored: u64) -> BundleItem {
+        let upto = Stamp { ms: upto * MINUTE, counter: 0, node: NodeId(1) };
+        let name = BundleName { upto, from_ms: from * MINUTE };
+        let item = LogItem { name: name.to_string(), size: 1, stored_ms: stored * MINUTE };
+        BundleItem { name, item }
+    }
+
+    fn chain(bundles: &[(u64, u64, u64)], from: u64) -> Vec<(u64, u64)> {
+        let bundles = bundles.iter().map(|(from, upto, stored)| bundle(*from, *upto, *stored));
+        let covers = Covers { checkpoints: Vec::new(), bundles: bundles.collect() };
+        let chain = covers.chain(from * MINUTE);
+        chain.iter().map(|one| (one.name.from_ms / MINUTE, one.name.upto.ms / MINUTE)).collect()
+    }
+
+    #[test]
+    fn as_few_bundles_as_will_do_and_none_behind_a_gap() {
+        let all =
+            [(0, 10, 99), (10, 12, 99), (12, 14, 99), (10, 14, 99), (5, 11, 99), (20, 30, 99)];
+        assert_eq!(chain(&all, 0), [(0, 10), (10, 14)]);
+        assert_eq!(chain(&all, 7), [(5, 11), (10, 14)]);
+        assert_eq!(chain(&all, 13), [(12, 14)]);
+        assert_eq!(chain(&all, 14), []);
+        assert_eq!(chain(&all, 25), [(20, 30)]);
+        assert_eq!(chain(&[], 0), []);
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_covers_nothing_that_came_later() {
+        // It says up to 1000, and was stored at 11.
+        let all = [(0, 1000, 11), (9, 20, 99)];
+        assert_eq!(chain(&all, 0), [(0, 1000), (9, 20)]);
+        assert_eq!(chain(&all, 10), [(9, 20)]);
+    }
+}

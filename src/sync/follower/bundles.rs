@@ -1,0 +1,192 @@
+//! Reading the log from bundles, as far as there are any.
+//!
+//! Owns when they are looked for. Must never rely on one: whatever is wrong with it, the log has the same.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream;
+
+use super::list::GAP_BACK_MS;
+use super::{
+    FETCHES_AT_ONCE, Folded, Follower, Got, READ_TRIES, READ_WAIT, UNUSABLE_MAX, Unusable,
+};
+use crate::clock;
+use crate::error::{Error, Kind};
+use crate::namespace::Commit;
+use crate::remote::{Bundle, Remote, decode_commit};
+use crate::stamp::{NodeId, Stamp};
+use crate::sync::covers::{BundleItem, Covers};
+use crate::sync::draft::Draft;
+use crate::task;
+
+/// A node that has not listed the log for so long looks for bundles: what it lacks may be many commits.
+const BEHIND_MS: u64 = 5 * 60_000;
+
+/// A draft with what bundles have after it.
+pub(super) struct Bundled {
+    pub(super) draft: Draft,
+    /// It has the log up to this time.
+    pub(super) upto_ms: u64,
+    /// But for these commits.
+    pub(super) lacking: Vec<Stamp>,
+}
+
+impl Follower {
+    /// Folds what bundles have beyond what is known. `covers` are those that were listed just now.
+    pub(super) async fn fold_bundles(&self, remote: &Remote, covers: Option<Covers>) -> Folded {
+        let watermark_ms = || self.0.state.lock().watermark_ms;
+        let (now_ms, listed_ms) = (self.0.ledger.now_ms(), self.0.ledger.listed_ms());
+        let behind = now_ms.saturating_sub(listed_ms) > BEHIND_MS;
+        let covers = match covers {
+            Some(covers) => covers,
+            None if behind => Covers::list(&self.reaching(remote)).await.unwrap_or_default(),
+            None => return Folded::All,
+        };
+        while let Some(next) = self.next_bundle(&covers, watermark_ms()) {
+            let bundle = match self.fetch_bundle(remote, next).await {
+                Ok(Some(bundle)) => bundle,
+                Ok(None) => continue,
+                Err(_) => break,
+            };
+            let mut waiting = HashSet::new();
+            let mut folded = self.fold_bundle(remote, &bundle, None, &mut waiting).await;
+            if folded == Folded::Gap {
+                // It may have come after the bundle was written.
+                let from_ms = watermark_ms().saturating_sub(GAP_BACK_MS);
+                let Ok(names) = self.list_between(remote, Some(from_ms), next.upto_ms()).await
+                else {
+                    break;
+                };
+                waiting.clear();
+                folded = self.fold_bundle(remote, &bundle, Some(names), &mut waiting).await;
+            }
+            if folded != Folded::All || !waiting.is_empty() {
+                return Folded::Partly;
+            }
+            tracing::debug!(name = %next.name, "read a part of the log from a bundle");
+            self.advance(next.upto_ms());
+        }
+        Folded::All
+    }
+
+    /// Folds the commits of a bundle, and others of the log if it was listed for what may be missing between them.
+    async fn fold_bundle(
+        &self,
+        remote: &Remote,
+        bundle: &Bundle,
+        others: Option<Vec<Stamp>>,
+        waiting: &mut HashSet<NodeId>,
+    ) -> Folded {
+        let listed_again = others.is_some();
+        let mut bytes_of: HashMap<Stamp, Bytes> = bundle.commits.iter().cloned().collect();
+        let mut names = others.unwrap_or_default();
+        names.extend(bundle.lacking.iter().chain(bytes_of.keys()));
+        names.sort_unstable();
+        names.dedup();
+        let unseen = self.0.ledger.unseen(names.into_iter()).into_iter();
+        let items: Vec<_> = unseen.map(|stamp| (stamp, bytes_of.remove(&stamp))).collect();
+        let reading = stream::iter(items).map(|(stamp, bytes)| async move {
+            match bytes {
+                Some(bytes) => (stamp, unpack(stamp, bytes).await),
+                None => self.read(remote, stamp).await,
+            }
+        });
+        self.fold_read(reading.buffered(FETCHES_AT_ONCE), usize::MAX, listed_again, waiting).await
+    }
+
+    /// Adds to a draft, which has the log up to `upto_ms`, what bundles have beyond it.
+    pub(super) async fn add_bundles(
+        &self,
+        remote: &Remote,
+        covers: &Covers,
+        draft: Draft,
+        upto_ms: u64,
+    ) -> Bundled {
+        let mut all = Bundled { draft, upto_ms, lacking: Vec::new() };
+        while let Some(next) = self.next_bundle(covers, all.upto_ms) {
+            let bundle = match self.fetch_bundle(remote, next).await {
+                Ok(Some(bundle)) => bundle,
+                Ok(None) => continue,
+                Err(_) => break,
+            };
+            all.lacking.extend(bundle.lacking);
+            let (mut draft, commits) = (all.draft, bundle.commits);
+            all.draft = task::blocking(move || {
+                for (stamp, bytes) in commits {
+                    if draft.has(&stamp) {
+                        continue;
+                    }
+                    match decode(stamp, &bytes) {
+                        Ok(commit) => draft.apply(&commit),
+                        Err(_) => draft.missing.note_unusable(stamp),
+                    }
+                }
+                draft
+            })
+            .await;
+            all.upto_ms = next.upto_ms();
+        }
+        all
+    }
+
+    fn next_bundle<'a>(&self, covers: &'a Covers, upto_ms: u64) -> Option<&'a BundleItem> {
+        let state = self.0.state.lock();
+        covers.next(upto_ms, |name| !state.bad_bundles.contains(name))
+    }
+
+    /// Reads a bundle; `None` if it cannot be used, which is noted.
+    async fn fetch_bundle(
+        &self,
+        remote: &Remote,
+        item: &BundleItem,
+    ) -> crate::error::Result<Option<Bundle>> {
+        let mut attempt = 1;
+        let error = loop {
+            let error = match remote.get_bundle(&item.name).await {
+                Ok(bundle) => return Ok(Some(bundle)),
+                Err(error) => error,
+            };
+            match error.kind() {
+                // It may have been a bad read.
+                Kind::Corrupt if attempt < READ_TRIES => {}
+                Kind::Corrupt | Kind::Invalid | Kind::NotFound | Kind::Denied => break error,
+                _ => return Err(error),
+            }
+            attempt += 1;
+            clock::sleep(READ_WAIT).await;
+        };
+        {
+            let mut state = self.0.state.lock();
+            if state.bad_bundles.len() >= UNUSABLE_MAX {
+                return Err(error);
+            }
+            state.bad_bundles.insert(item.name);
+        }
+        if error.kind() != Kind::NotFound {
+            tracing::warn!(
+                name = %item.name, error = %error.chain(),
+                "a bundle of commits cannot be used; the commits are read one by one; if it was \
+                 written by a newer hearthfs, bring this node up to date"
+            );
+        }
+        Ok(None)
+    }
+}
+
+async fn unpack(stamp: Stamp, bytes: Bytes) -> Got {
+    match task::blocking(move || decode(stamp, &bytes)).await {
+        Ok(commit) => Got::Commit(Box::new(commit)),
+        Err(error) if error.kind() == Kind::Invalid => Got::Unusable(Unusable::Unknown, error),
+        Err(error) => Got::Unusable(Unusable::Damaged, error),
+    }
+}
+
+fn decode(stamp: Stamp, bytes: &[u8]) -> crate::error::Result<Commit> {
+    let commit = decode_commit(bytes)?;
+    if commit.stamp != stamp {
+        return Err(Error::new(Kind::Corrupt, "a commit has the name of another"));
+    }
+    Ok(commit)
+}

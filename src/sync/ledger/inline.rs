@@ -1,0 +1,44 @@
+//! Contents that lie in commits themselves: what files use of them keeps these commits in the store.
+//!
+//! Owns finding them. Must never hold the lock of the namespace for long.
+
+use super::Ledger;
+use crate::digest::Digest;
+use crate::namespace::Site;
+use crate::remote::keys;
+use crate::stamp::Stamp;
+
+/// Locations that are looked at under the lock at once.
+const SLICE: usize = 8000;
+
+/// A content that files use, and the commit that it lies in.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::sync) struct Inline {
+    pub(in crate::sync) digest: Digest,
+    pub(in crate::sync) size: u64,
+    pub(in crate::sync) commit: Stamp,
+}
+
+impl Ledger {
+    /// Returns the next contents in use that lie in commits, behind a mark that is 0 at first; with the mark to go on
+    /// from, or none at the end.
+    pub(in crate::sync) fn inline_in_use(&self, mark: u32) -> (Vec<Inline>, Option<u32>) {
+        let fold = self.0.fold.read();
+        let (mut found, mut last, mut seen) = (Vec::new(), mark, 0);
+        for (mark, digest, location) in fold.locations_from(mark).take(SLICE) {
+            (last, seen) = (mark, seen + 1);
+            if let Site::Inline { commit } = &location.site
+                && let Some(commit) = keys::commit_stamp(commit)
+                && fold.uses(&digest)
+            {
+                found.push(Inline { digest, size: location.size, commit });
+            }
+        }
+        (found, (seen == SLICE).then_some(last))
+    }
+
+    /// Reports whether a content lies in a commit.
+    pub(in crate::sync) fn lies_inline(&self, digest: &Digest) -> bool {
+        self.location(digest).is_some_and(|at| matches!(at.site, Site::Inline { .. }))
+    }
+}

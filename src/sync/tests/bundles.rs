@@ -1,0 +1,319 @@
+//! Bundles: what no checkpoint has yet is read with few requests, and whatever is wrong with them, nothing is missed.
+
+use std::time::Duration;
+
+use super::checkpoints::{checkpoint, remove_log};
+use super::harness::*;
+use crate::namespace::Op;
+use crate::remote::{Bundle, BundleName};
+use crate::stamp::Stamp;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// What is older is bundled.
+const SETTLED: Duration = Duration::from_secs(100);
+
+/// Makes a namespace whose checkpoint is large beside the commits that follow, and writes it.
+async fn large(world: &World) -> Node {
+    let mut node = world.node();
+    // Names that do not compress make it so.
+    let name = |n: u64| {
+        let parts = (0..8).map(|part| hex(&content(n * 8 + part + 1, 120)));
+        path(&parts.collect::<Vec<_>>().join("/"))
+    };
+    node.publish((0..300).map(|n| (name(n), Op::Put(file_of(n)))).collect());
+    node.push().await;
+    world.clock.advance(SETTLED);
+    checkpoint(&node).await;
+    world.clock.advance(SECOND * 2);
+    node
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from_digit(u32::from(digit), 16).unwrap()).collect()
+}
+
+/// Writes commits, a second apart.
+async fn write_some(world: &World, node: &mut Node, count: u64) {
+    for n in 0..count {
+        node.write(&format!("f{}", n % 7), &content(world.clock.wall_ms() + n, 40));
+        node.push().await;
+        world.clock.advance(SECOND);
+    }
+}
+
+async fn bundles(world: &World) -> Vec<BundleName> {
+    let keys = world.store.keys().await;
+    keys.iter().filter_map(|key| BundleName::parse(key.strip_prefix("checkpoints/")?)).collect()
+}
+
+async fn tidy(world: &World, node: &Node) {
+    world.clock.advance(SETTLED);
+    node.engine.checkpointer().unwrap().write_if_due().await;
+}
+
+async fn assert_starts(world: &World, like: &Node) -> Node {
+    let fresh = world.node();
+    assert!(fresh.pull().await);
+    assert_eq!(fresh.registers(), like.registers());
+    assert!(!fresh.engine.ledger().is_partial());
+    fresh
+}
+
+async fn checkpoint_bytes(world: &World) -> (usize, u64) {
+    let keys = world.store.keys().await;
+    let mut all = (0, 0);
+    for key in keys.iter().filter(|key| key.strip_suffix(".ckpt").is_some()) {
+        all = (all.0 + 1, all.1 + world.store.read(key).await.unwrap().len() as u64);
+    }
+    all
+}
+
+#[test]
+fn commits_of_a_large_namespace_are_bundled_and_not_folded_anew() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        let log_before = world.store.bytes("log").await;
+        let (_, ckpt_bytes) = checkpoint_bytes(&world).await;
+        let mut rounds = 0;
+        while world.store.bytes("log").await - log_before < ckpt_bytes / 4 {
+            write_some(&world, &mut a, 40).await;
+            tidy(&world, &a).await;
+            rounds += 1;
+        }
+        assert!(rounds >= 4, "{rounds} rounds");
+        assert_eq!(checkpoint_bytes(&world).await.0, 1, "it does not pay yet");
+        // Few are left to read, however many there were.
+        let fresh = assert_starts(&world, &a).await;
+        let asked = fresh.remote().requests();
+        assert!(asked.gets <= 2 + 6 && asked.lists <= 2, "{rounds} rounds: {asked:?}");
+        let mut log = world.store.bytes("log").await;
+        for _ in 0..30 {
+            let before = world.store.bytes("log").await;
+            write_some(&world, &mut a, 40).await;
+            log += world.store.bytes("log").await - before;
+            tidy(&world, &a).await;
+        }
+        let (count, bytes) = checkpoint_bytes(&world).await;
+        assert!(count > 1 && bytes - ckpt_bytes <= 2 * log, "{count}: {bytes} for {log}");
+        assert_starts(&world, &a).await;
+    });
+}
+
+#[test]
+fn who_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        write_some(&world, &mut a, 300).await;
+        tidy(&world, &a).await;
+        assert_eq!(bundles(&world).await.len(), 1);
+        let before = b.remote().requests();
+        assert!(b.pull().await);
+        let asked = b.remote().requests();
+        assert!(asked.gets - before.gets <= 3 && asked.lists - before.lists <= 3, "{asked:?}");
+        assert_eq!(a.registers(), b.registers());
+        assert!(b.read("f3").await == a.read("f3").await);
+    });
+}
+
+#[test]
+fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 40).await;
+        tidy(&world, &a).await;
+        let key = format!("checkpoints/{}", bundles(&world).await[0]);
+        let good = world.store.read(&key).await.unwrap();
+        let sealed = |bundle: &Bundle| bundle.encode().unwrap();
+        let whole = Bundle::decode(&good).unwrap();
+        let mut newer = good.to_vec();
+        newer[8] = 2;
+        let end = newer.len() - 32;
+        let sum = *blake3::hash(&newer[..end]).as_bytes();
+        newer[end..].copy_from_slice(&sum);
+        let other = Bundle { upto_ms: whole.upto_ms + 1, ..whole.clone() };
+        let mut damaged = whole.clone();
+        damaged.commits[5].1 = b"damaged".to_vec().into();
+        // Commits that it could not have, and one that nobody can.
+        let mut lacking = whole.clone();
+        lacking.lacking = lacking.commits.split_off(20).into_iter().map(|one| one.0).collect();
+        for (what, bad) in [
+            ("cut", good[..good.len() / 2].to_vec()),
+            ("newer", newer),
+            ("another", sealed(&other)),
+            ("empty", Vec::new()),
+            ("lacking", sealed(&lacking)),
+            ("huge", vec![0; 65 << 20]),
+        ] {
+            world.store.overwrite(&key, bad).await;
+            let fresh = world.node();
+            assert!(fresh.pull().await, "{what}");
+            assert_eq!(fresh.registers(), a.registers(), "{what}");
+            assert!(!fresh.engine.ledger().is_partial(), "{what}");
+        }
+        // A commit in it that is damaged counts like one that is damaged in the log.
+        world.store.overwrite(&key, sealed(&damaged)).await;
+        let fresh = world.node();
+        assert!(fresh.pull().await && fresh.engine.ledger().is_partial());
+        world.clock.advance(Duration::from_mins(11));
+        assert!(fresh.pull().await && !fresh.engine.ledger().is_partial());
+        assert_eq!(fresh.registers(), a.registers());
+        world.store.remove(&key).await;
+        assert_starts(&world, &a).await;
+    });
+}
+
+#[test]
+fn two_who_bundle_at_once_do_no_harm() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        let b = world.node();
+        write_some(&world, &mut a, 40).await;
+        assert!(b.pull().await);
+        world.clock.advance(SETTLED + Duration::from_mins(5));
+        for node in [&a, &b] {
+            node.fail("latency_ms=50");
+        }
+        let both = [&a, &b].map(|node| node.engine.checkpointer().unwrap().write_if_due());
+        futures::future::join_all(both).await;
+        let made = bundles(&world).await;
+        assert_eq!(made.len(), 2);
+        a.fail("");
+        assert_starts(&world, &a).await;
+        for gone in made {
+            world.store.remove(&format!("checkpoints/{gone}")).await;
+            write_some(&world, &mut a, 40).await;
+            tidy(&world, &a).await;
+            assert_starts(&world, &a).await;
+        }
+    });
+}
+
+/// The node that has written the last one goes on; another one takes over when it does not.
+#[test]
+fn one_node_bundles_for_all() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        let b = world.node();
+        write_some(&world, &mut a, 40).await;
+        assert!(b.pull().await);
+        tidy(&world, &b).await;
+        assert_eq!(bundles(&world).await.len(), 0, "it is the other one's");
+        let asked = b.remote().requests();
+        world.clock.advance(SECOND * 30);
+        b.engine.checkpointer().unwrap().write_if_due().await;
+        assert_eq!(b.remote().requests(), asked, "and is not looked at again soon");
+        world.clock.advance(Duration::from_mins(5));
+        b.engine.checkpointer().unwrap().write_if_due().await;
+        assert_eq!(bundles(&world).await.len(), 1, "it has not come");
+    });
+}
+
+#[test]
+fn a_clock_that_jumps_a_day_while_bundling_hides_nothing() {
+    run(async {
+        for day in [-1, 1] {
+            let world = World::new();
+            let mut a = large(&world).await;
+            write_some(&world, &mut a, 40).await;
+            tidy(&world, &a).await;
+            let made = bundles(&world).await[0];
+            let key = format!("checkpoints/{made}");
+            let mut bundle = Bundle::decode(&world.store.read(&key).await.unwrap()).unwrap();
+            world.store.remove(&key).await;
+            // As a node writes it whose clock is wrong.
+            bundle.upto_ms = bundle.upto_ms.strict_add_signed(day * 24 * 3_600_000);
+            bundle.from_ms = bundle.from_ms.min(bundle.upto_ms - 1);
+            let upto = Stamp { ms: bundle.upto_ms, ..made.upto };
+            let name = BundleName { upto, from_ms: bundle.from_ms };
+            let key = format!("checkpoints/{name}");
+            world.store.overwrite(&key, bundle.encode().unwrap()).await;
+            for _ in 0..3 {
+                write_some(&world, &mut a, 40).await;
+                assert_starts(&world, &a).await;
+                tidy(&world, &a).await;
+                assert_starts(&world, &a).await;
+            }
+        }
+    });
+}
+
+/// A commit that came after its time was bundled is looked for when the next one of its node is read.
+#[test]
+fn what_came_too_late_for_a_bundle_is_found_in_the_log() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 20).await;
+        a.write("late", b"x");
+        a.push().await;
+        let keys = world.store.keys().await;
+        let late = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let bytes = world.store.read(late).await.unwrap();
+        world.clock.advance(SECOND);
+        write_some(&world, &mut a, 20).await;
+        world.store.remove(late).await;
+        tidy(&world, &a).await;
+        assert_eq!(bundles(&world).await.len(), 1);
+        world.store.overwrite(late, bytes.to_vec()).await;
+        assert_starts(&world, &a).await;
+    });
+}
+
+/// What is left of a bundle that was not finished is nothing, or a bundle.
+#[test]
+fn who_stops_while_bundling_is_followed_by_another() {
+    run(async {
+        for stop_ms in (0..6000).step_by(500) {
+            let world = World::new();
+            let mut a = large(&world).await;
+            let b = world.node();
+            write_some(&world, &mut a, 40).await;
+            assert!(b.pull().await);
+            world.clock.advance(SETTLED);
+            a.fail("latency_ms=300");
+            let writing = Box::pin(a.engine.checkpointer().unwrap().write_if_due());
+            crate::clock::within(Duration::from_millis(stop_ms), writing).await;
+            let stopped = a.crash();
+            assert_starts(&world, &b).await;
+            world.clock.advance(Duration::from_mins(10));
+            b.engine.checkpointer().unwrap().write_if_due().await;
+            assert!(!bundles(&world).await.is_empty(), "after {stop_ms} ms");
+            let fresh = assert_starts(&world, &b).await;
+            assert!(fresh.remote().requests().gets <= 3, "{:?}", fresh.remote().requests());
+            let a = world.node_at(stopped);
+            assert!(a.pull().await);
+            assert_eq!(a.registers(), b.registers());
+        }
+    });
+}
+
+#[test]
+fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 40).await;
+        tidy(&world, &a).await;
+        checkpoint(&a).await;
+        for (minutes, left) in [(30, 1), (40, 0)] {
+            world.clock.advance(Duration::from_mins(minutes));
+            let options = crate::sync::gc::Options { grace: crate::sync::LOG_GRACE, told: false };
+            let remote = a.remote();
+            let collector =
+                crate::sync::gc::Collector::open(remote, Some(remote), options).await.unwrap();
+            let report = collector.collect(|_| ()).await.unwrap();
+            assert_eq!(bundles(&world).await.len(), left, "{report:?}");
+            assert_eq!(report.foreign.objects, 0);
+        }
+        remove_log(&world, |_| true).await;
+        assert_starts(&world, &a).await;
+    });
+}

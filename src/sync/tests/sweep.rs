@@ -1,0 +1,152 @@
+//! The log stays short by itself: what checkpoints have goes, small contents that are in use move before.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::namespace::Op;
+use crate::sync::LOG_GRACE;
+
+/// More than make a checkpoint due.
+const ENOUGH: u64 = 300;
+
+async fn count(world: &World, end: &str) -> usize {
+    world.store.keys().await.iter().filter(|key| key.ends_with(end)).count()
+}
+
+/// Makes commits, each with a small file of its own in it.
+async fn write_small(world: &World, node: &mut Node, from: u64) {
+    for n in from..from + ENOUGH {
+        node.write(&format!("f{n}"), &content(n, 60));
+        node.push().await;
+        world.clock.advance(Duration::from_millis(20));
+    }
+}
+
+/// Makes commits that hold nothing.
+async fn write_empty(world: &World, node: &mut Node) {
+    for n in 0..ENOUGH {
+        node.publish(vec![(path("counter"), Op::Put(file_of(n)))]);
+        node.push().await;
+        world.clock.advance(Duration::from_millis(20));
+    }
+}
+
+/// Writes what is due, and moves what keeps commits in the store.
+async fn keep_house(node: &mut Node) {
+    let checkpointer = node.engine.checkpointer().unwrap().clone();
+    checkpointer.write_if_due().await;
+    for _ in 0..4 {
+        checkpointer.move_some().await;
+        node.push().await;
+    }
+}
+
+async fn assert_whole(world: &World, node: &Node, files: u64) {
+    let fresh = world.node();
+    assert!(fresh.pull().await && node.pull().await);
+    assert_eq!(fresh.registers(), node.registers());
+    for reader in [&fresh, node] {
+        for n in 0..files {
+            assert!(reader.read(&format!("f{n}")).await == Some(content(n, 60)), "f{n}");
+        }
+    }
+}
+
+#[test]
+fn small_contents_move_and_their_commits_go() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        write_small(&world, &mut a, 0).await;
+        assert!(b.pull().await);
+        keep_house(&mut a).await;
+        let mut lengths = Vec::new();
+        for _ in 0..5 {
+            world.clock.advance(LOG_GRACE + Duration::from_mins(1));
+            write_empty(&world, &mut a).await;
+            keep_house(&mut a).await;
+            assert!(b.pull().await);
+            lengths.push(count(&world, ".commit").await);
+        }
+        // What the last two checkpoints have no hour ago, and little more.
+        assert!(lengths[4] <= 2 * ENOUGH as usize + 10, "{lengths:?}");
+        assert!(count(&world, ".ckpt").await <= 3);
+        assert_whole(&world, &b, ENOUGH).await;
+        // A node that had not looked since the beginning.
+        let puts = a.remote().requests().puts;
+        keep_house(&mut a).await;
+        assert_eq!(a.remote().requests().puts, puts, "there is nothing left to move");
+        // And the nodes remember no names that are gone.
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await);
+        let seen = b.engine.ledger().since(0).0;
+        assert!(seen as usize <= lengths[4] + 10, "{seen} names");
+    });
+}
+
+#[test]
+fn what_somebody_may_still_rely_on_stays() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        write_small(&world, &mut a, 0).await;
+        keep_house(&mut a).await;
+        let all = count(&world, ".commit").await;
+        // Its checkpoint is too young, and then it still names contents in these commits.
+        for minutes in [30, 35] {
+            world.clock.advance(Duration::from_mins(minutes));
+            write_empty(&world, &mut a).await;
+            a.engine.checkpointer().unwrap().write_if_due().await;
+            assert!(count(&world, ".commit").await >= all);
+        }
+        assert_whole(&world, &a, ENOUGH).await;
+        // Nobody deletes where commits are missing: they may use anything.
+        a.write("lost", b"x");
+        a.push().await;
+        let keys = world.store.keys().await;
+        let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        world.store.overwrite(last, b"damaged".to_vec()).await;
+        let mut other = world.node();
+        assert!(other.pull().await && other.engine.ledger().is_partial());
+        let before = count(&world, ".commit").await;
+        world.clock.advance(LOG_GRACE);
+        write_empty(&world, &mut other).await;
+        world.clock.advance(Duration::from_mins(5));
+        let checkpoints = count(&world, ".ckpt").await;
+        other.engine.checkpointer().unwrap().write_if_due().await;
+        assert_eq!(count(&world, ".ckpt").await, checkpoints + 1);
+        assert!(count(&world, ".commit").await >= before);
+    });
+}
+
+/// Whoever stops at any request of it, the next one goes on, and nothing is lost.
+#[test]
+fn who_stops_while_sweeping_is_followed_by_another() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        write_small(&world, &mut a, 0).await;
+        keep_house(&mut a).await;
+        for round in 0..12_u64 {
+            world.clock.advance(LOG_GRACE + Duration::from_mins(5));
+            write_empty(&world, &mut a).await;
+            assert!(b.pull().await);
+            world.clock.advance(Duration::from_mins(5));
+            a.fail("latency_ms=100");
+            let stop = Duration::from_millis(round * 150);
+            crate::clock::within(stop, Box::pin(keep_house(&mut a))).await;
+            if round % 3 == 2 {
+                a = world.node_at(a.crash());
+                assert!(a.pull().await);
+            }
+            a.fail("");
+            a.push().await;
+            keep_house(&mut b).await;
+            assert_whole(&world, &b, ENOUGH).await;
+        }
+        let left = count(&world, ".commit").await;
+        assert!(left <= 3 * ENOUGH as usize, "{left} commits");
+        assert!(a.pull().await);
+        assert_eq!(a.registers(), b.registers());
+    });
+}
