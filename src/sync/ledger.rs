@@ -143,6 +143,8 @@ struct Inner {
     told: AtomicU64,
     /// Commits that were ever folded.
     folded: AtomicU64,
+    /// Those of them that were made just before.
+    fresh: AtomicU64,
     /// The last record that an earlier run has left.
     replayed: Seq,
     unsent: Unsent,

@@ -20,6 +20,7 @@ pub mod gc;
 mod lacking;
 mod ledger;
 mod missing;
+mod pace;
 mod patience;
 mod publisher;
 mod quiet;

@@ -24,6 +24,7 @@ use super::batch::Batch;
 use super::doubts;
 use super::follower::Follower;
 use super::ledger::{Ledger, Outlook, Pending};
+use super::pace::Pace;
 use super::upload::{Uploaded, Uploader};
 use crate::clock;
 use crate::digest::Digest;
@@ -73,7 +74,7 @@ struct Inner {
     remote: Remote,
     uploader: Arc<Uploader>,
     follower: Follower,
-    delay: Duration,
+    pace: Pace,
     pack_bytes: u64,
     run: Mutex<Run>,
     /// When the last commit was written, by the monotonic clock.
@@ -98,8 +99,8 @@ impl Run {
 }
 
 impl Publisher {
-    /// Makes a publisher that does nothing until it is started. Collects for up to `delay`, or until
-    /// there are `pack_bytes` bytes for packs.
+    /// Makes a publisher that does nothing until it is started. Collects for up to `delay`, longer while the log is
+    /// busy, or until there are `pack_bytes` bytes for packs.
     pub fn new(
         ledger: Ledger,
         remote: &Remote,
@@ -111,8 +112,9 @@ impl Publisher {
         let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
         let run = Mutex::new(Run::new(ledger.incarnation()));
         let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
+        let pace = Pace::new(delay);
         let inner =
-            Inner { ledger, remote, uploader, follower, delay, pack_bytes, run, last, hurried };
+            Inner { ledger, remote, uploader, follower, pace, pack_bytes, run, last, hurried };
         Self(Arc::new(inner))
     }
 
@@ -186,7 +188,8 @@ impl Publisher {
             .last
             .lock()
             .is_none_or(|last| inner.ledger.clock().mono().saturating_sub(last) >= IDLE_AFTER);
-        let tick = inner.delay / TICKS_PER_DELAY;
+        let tick = inner.pace.delay(inner.ledger.clock().mono(), inner.ledger.busyness())
+            / TICKS_PER_DELAY;
         let enough_quiet = if idle { TICKS_PER_DELAY / 4 } else { TICKS_PER_DELAY };
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..TICKS_PER_DELAY {

@@ -18,6 +18,7 @@ mod moves;
 mod older;
 mod order;
 mod own;
+mod pace;
 mod publish;
 mod repair;
 mod requests;

@@ -37,7 +37,7 @@ impl Ledger {
             self.note_chain(&mut order, commit);
             order.missing.came(commit);
             order.dirty.seen.push(stamp);
-            self.0.folded.fetch_add(1, Ordering::Relaxed);
+            self.note_folded(commit.stamp);
             self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
@@ -161,7 +161,7 @@ impl Ledger {
                 order.dirty.seen.extend(names);
                 // A checkpoint says it to others, who would take our next one for a gap.
                 self.note_chain(&mut order, commit);
-                self.0.folded.fetch_add(1, Ordering::Relaxed);
+                self.note_folded(commit.stamp);
             }
             {
                 let fold = self.0.fold.read();

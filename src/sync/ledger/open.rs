@@ -134,6 +134,7 @@ impl Ledger {
             applied: AtomicU64::new(0),
             told: AtomicU64::new(0),
             folded,
+            fresh: AtomicU64::new(0),
             replayed,
             unsent: Unsent::default(),
             listed: Mutex::new(None),

@@ -22,6 +22,9 @@ const SLICE: usize = 2000;
 /// Locations that are looked at under the lock at once.
 const SLICE_LOCATIONS: usize = 8000;
 
+/// A commit that is older when it is folded tells nothing of how busy the log is now.
+const FRESH_MS: u64 = 60_000;
+
 /// Registers with the places of their contents.
 pub(in crate::sync) type Slice = Vec<(TreePath, Register, Option<Location>)>;
 
@@ -104,6 +107,18 @@ impl Ledger {
         let order = self.0.order.lock();
         let later = order.seen.iter().filter(|stamp| stamp.ms > checkpoint_ms);
         later.fold((0, u64::MAX), |(count, first), stamp| (count + 1, first.min(stamp.ms)))
+    }
+
+    /// Counts the commits that were folded soon after they were made, of this node and all others.
+    pub(in crate::sync) fn busyness(&self) -> u64 {
+        self.0.fresh.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a commit was folded.
+    pub(super) fn note_folded(&self, commit: Stamp) {
+        self.0.folded.fetch_add(1, Ordering::Relaxed);
+        let fresh = commit.ms.saturating_add(FRESH_MS) > self.now_ms();
+        self.0.fresh.fetch_add(u64::from(fresh), Ordering::Relaxed);
     }
 
     /// Counts the commits that were ever folded; whoever sees it unmoved need not look.

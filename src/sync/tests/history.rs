@@ -32,7 +32,7 @@ pub(super) fn commit(stamp: Stamp, sequence: u64) -> Commit {
     }
 }
 
-async fn put_commit(world: &World, one: &Commit) {
+pub(super) async fn put_commit(world: &World, one: &Commit) {
     let key = format!("log/{}", keys::commit_name(&one.stamp));
     world.store.overwrite(&key, encode_commit(one).unwrap()).await;
 }
