@@ -32,6 +32,8 @@ use crate::task;
 /// [`Plan::parse`] reads them, or `@` and the path of a file that holds them and may change.
 pub const FAULTS_VARIABLE: &str = "HEARTHFS_TEST_FAULTS";
 
+/// How many objects of a list change places.
+const DISORDERED_TOGETHER: usize = 7;
 /// After how many objects a list breaks off that does.
 const LIST_BREAKS_AFTER: usize = 5;
 
@@ -56,6 +58,8 @@ pub struct Plan {
     pub broken_lists_percent: u32,
     /// Objects that lists do not show for this long after they were written.
     pub stale_list: Duration,
+    /// Lists come in another order than that of the names, and name some objects twice.
+    pub disordered_lists: bool,
     /// How far the store's clock is ahead of what it would be, in seconds.
     pub ahead_s: i32,
     /// The status with which requests are answered that do nothing; 0 for none.
@@ -100,6 +104,7 @@ impl Plan {
                 "lost" => plan.lost_replies_percent = value,
                 "truncated" => plan.truncated_percent = value,
                 "broken_lists" => plan.broken_lists_percent = value,
+                "disordered" => plan.disordered_lists = value > 0,
                 "stale_ms" => plan.stale_list = time,
                 "status" => plan.status = u16::try_from(value).map_err(|_| refuse())?,
                 "largest" => plan.largest = value,
@@ -373,13 +378,15 @@ fn listed(
         .flat_map(|allowed| match allowed {
             Ok((plan, all)) => {
                 let whole = !Faults::hits(plan.broken_lists_percent);
+                let disordered = plan.disordered_lists;
                 let upto = if whole { usize::MAX } else { LIST_BREAKS_AFTER };
                 let end = stream::iter((!whole).then(unavailable).map(Err));
                 let shown = all.map_ok(move |mut meta| {
                     shift(&mut meta, &plan);
                     meta
                 });
-                shown.take(upto).chain(end).boxed()
+                let shown = shown.take(upto).chain(end);
+                if disordered { disorder(shown.boxed()) } else { shown.boxed() }
             }
             Err(error) => stream::once(async { Err(error) }).boxed(),
         })
@@ -387,6 +394,19 @@ fn listed(
             std::future::ready(meta.as_ref().map_or(true, |meta| faults.is_listed(meta)))
         })
         .boxed()
+}
+
+/// Brings pages of a list into an order that has nothing to do with the names, and repeats some of it.
+fn disorder(
+    all: BoxStream<'static, object_store::Result<ObjectMeta>>,
+) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+    let pages = all.chunks(DISORDERED_TOGETHER).map(|mut page| {
+        let again: Vec<_> = page.iter().flatten().take(2).cloned().map(Ok).collect();
+        page.extend(again);
+        page.reverse();
+        stream::iter(page)
+    });
+    pages.flatten().boxed()
 }
 
 /// Tells when an object was stored as a clock that is off does.

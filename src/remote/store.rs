@@ -2,7 +2,7 @@
 //!
 //! Owns the handle, and the operations on commits and packs. Must never interpret what it moves.
 
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -357,10 +357,10 @@ impl Remote {
                     Some(offset) => store.list_with_offset(Some(&prefix), offset),
                     None => store.list(Some(&prefix)),
                 };
-                // Stores may answer unsorted, and may give what lies before the offset. A heap keeps
-                // the first ones whatever the order, in bounded memory. Where all that came was in order, what is
-                // wanted has come first.
-                let (mut first, mut seen, mut last) = (BinaryHeap::new(), 0, String::new());
+                // Stores may answer unsorted, may give what lies before the offset, and may say things twice. The
+                // first ones are kept whatever the order, in bounded memory. Where all that came was in order, what
+                // is wanted has come first.
+                let (mut first, mut seen) = (BTreeMap::new(), 0);
                 let mut sorted = inner.caller.backend.dir().is_none();
                 loop {
                     let next = clock::within(deadline, stream.next()).await;
@@ -381,17 +381,16 @@ impl Remote {
                         continue;
                     }
                     inner.time.note_taken(item.stored_ms);
-                    sorted &= last < item.name;
-                    last.clone_from(&item.name);
-                    first.push(item);
+                    sorted &= first.last_key_value().is_none_or(|(last, _)| *last < item.name);
+                    first.insert(item.name.clone(), item);
                     if first.len() >= most && sorted {
                         break;
                     }
                     if first.len() > most {
-                        first.pop();
+                        first.pop_last();
                     }
                 }
-                Ok(first.into_sorted_vec())
+                Ok(first.into_values().collect())
             })
             .await
     }

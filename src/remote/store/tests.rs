@@ -145,6 +145,32 @@ fn bulk_work_does_not_keep_programs_waiting() {
     });
 }
 
+/// A store may list as it likes: parts of a list are right all the same.
+#[test]
+fn lists_in_any_order_and_with_repetitions_are_brought_into_order() {
+    run(async {
+        let (store, faults, remote) = fresh();
+        remote.check().await.expect("an empty store");
+        let count = LOG_ITEMS_MAX as u64 * 2 + 100;
+        for ms in 0..count {
+            store.overwrite(&format!("log/{}", name(ms)), vec![]).await;
+        }
+        for plan in ["", "disordered=1"] {
+            faults.set(Plan::parse(plan).expect("a plan"));
+            let (mut names, mut after) = (Vec::new(), None);
+            loop {
+                let part = remote.list_log(after.as_deref()).await.expect("listed");
+                names.extend(part.iter().map(|item| item.name.clone()));
+                after = names.last().cloned();
+                if part.len() < LOG_ITEMS_MAX {
+                    break;
+                }
+            }
+            assert!(names == (0..count).map(name).collect::<Vec<_>>(), "`{plan}`");
+        }
+    });
+}
+
 #[test]
 fn lists_are_sorted_complete_and_start_after_the_name() {
     run(async {

@@ -3,6 +3,7 @@
 //! Owns which commits and which earlier bundles go into one. Needs nothing but the log, so any node can do it, and two at
 //! once do no harm. Must never say that a bundle has a part of the log that was not listed.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -92,8 +93,16 @@ impl Tail {
         let Self { from_ms, upto_ms, began, .. } = self;
         let mut bundle = Bundle { from_ms, upto_ms, lacking: Vec::new(), commits: Vec::new() };
         let reading = stream::iter(self.items).map(|(stamp, _)| read(remote, stamp));
-        let mut reading = reading.buffered(FETCHES_AT_ONCE);
+        let mut reading = pin!(reading.buffered(FETCHES_AT_ONCE));
         while let Some(read) = reading.next().await {
+            let late = clock.mono().saturating_sub(began) > BUNDLE_TIME_MAX / 2;
+            if let (true, Ok((next, _))) = (late, &read)
+                && next.ms > from_ms
+            {
+                // What was read is enough for one.
+                bundle.upto_ms = next.ms;
+                break;
+            }
             match read? {
                 (stamp, Some(bytes)) => bundle.commits.push((stamp, bytes)),
                 (stamp, None) => bundle.lacking.push(stamp),

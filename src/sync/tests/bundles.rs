@@ -168,6 +168,54 @@ fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
     });
 }
 
+/// A store that is slow gets smaller bundles, and not none.
+#[test]
+fn a_bundle_is_written_in_time_however_slow_the_store() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 200).await;
+        world.clock.advance(SETTLED);
+        a.fail("latency_ms=1000");
+        let checkpointer = a.engine.checkpointer().unwrap();
+        for round in 1..=2 {
+            tokio::select! {
+                () = two_minutes(&world) => panic!("it takes too long"),
+                () = checkpointer.write_if_due() => {}
+            }
+            assert_eq!(bundles(&world).await.len(), round);
+        }
+        assert_starts(&world, &a).await;
+    });
+}
+
+/// Lets two minutes pass for timers and clock alike.
+async fn two_minutes(world: &World) {
+    for _ in 0..1200 {
+        crate::clock::sleep(SECOND / 10).await;
+        world.clock.advance(SECOND / 10);
+    }
+}
+
+#[test]
+fn lists_in_any_order_make_the_same_bundles() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        a.fail("disordered=1");
+        for _ in 0..3 {
+            write_some(&world, &mut a, 40).await;
+            tidy(&world, &a).await;
+        }
+        assert!(!bundles(&world).await.is_empty());
+        let fresh = world.node();
+        fresh.fail("disordered=1");
+        assert!(fresh.pull().await);
+        assert_eq!(fresh.registers(), a.registers());
+        assert!(fresh.remote().requests().gets <= 6, "{:?}", fresh.remote().requests());
+    });
+}
+
 #[test]
 fn two_who_bundle_at_once_do_no_harm() {
     run(async {

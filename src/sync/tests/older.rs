@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use super::checkpoints::checkpoint;
 use super::harness::*;
-use crate::remote::keys;
+use crate::namespace::Site;
+use crate::remote::{decode_commit, keys};
+use crate::sync::Draft;
 use crate::sync::LOG_GRACE;
 use crate::sync::gc::{Collector, Options};
 
@@ -54,6 +56,72 @@ async fn assert_has_all(node: &Node) {
     for (at, bytes) in files() {
         assert!(node.read(&at).await == Some(bytes), "{at}");
     }
+}
+
+/// Reads the store as a new node of version 0.1 does: the latest checkpoint, and all of the log that it does not name.
+/// Every content that is in use has to be where it says.
+async fn read_the_old_way(world: &World) -> Draft {
+    let keys = world.store.keys().await;
+    let newest = keys.iter().rfind(|key| key.strip_suffix(".ckpt").is_some());
+    let mut draft = match newest {
+        Some(key) => Draft::read(&world.store.read(key).await.unwrap()[..]).unwrap().1,
+        None => Draft::new(),
+    };
+    for key in keys.iter().filter(|key| key.starts_with("log/")) {
+        let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+        draft.apply(&commit);
+    }
+    for (digest, location) in draft.fold.locations() {
+        if !draft.fold.uses(&digest) {
+            continue;
+        }
+        let key = match &location.site {
+            Site::Inline { commit } => format!("log/{commit}"),
+            Site::Pack { pack, .. } => format!("packs/{pack}"),
+            Site::Object => format!("blobs/{}/{digest}", digest.shard()),
+        };
+        assert!(keys.contains(&key), "{key} is gone");
+    }
+    draft
+}
+
+/// Nodes of both versions on one prefix: what the new ones write and delete leaves the old ones what they need.
+#[test]
+fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
+    run(async {
+        let world = world_of_old().await;
+        let (mut a, mut b) = (world.node(), world.node());
+        assert!(a.pull().await && b.pull().await);
+        let mut commits = Vec::new();
+        for hour in 0..6_u64 {
+            for n in 0..150_u64 {
+                let node = if n % 2 == 0 { &mut a } else { &mut b };
+                node.write(&format!("new{}", n % 20), &content(hour * 1000 + n, 100));
+                node.push().await;
+                world.clock.advance(Duration::from_millis(300));
+            }
+            for _ in 0..20 {
+                world.clock.advance(Duration::from_mins(4));
+                assert!(a.pull().await && b.pull().await);
+                a.engine.checkpointer().unwrap().write_if_due().await;
+                a.engine.checkpointer().unwrap().move_some().await;
+                a.push().await;
+            }
+            let old = read_the_old_way(&world).await;
+            assert!(b.pull().await);
+            let registers: Vec<_> = old.fold.registers().collect();
+            assert_eq!(registers, b.registers(), "hour {hour}");
+            let keys = world.store.keys().await;
+            commits.push(keys.iter().filter(|key| key.starts_with("log/")).count());
+        }
+        assert!(commits[5] < 600, "{commits:?}");
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert_eq!(fresh.registers(), b.registers());
+        for (at, bytes) in files() {
+            assert!(fresh.read(&at).await == Some(bytes), "{at}");
+        }
+    });
 }
 
 #[test]
