@@ -190,7 +190,7 @@ counters! {
     evicted_bytes,
     /// Blobs, packs and commits that were not what their digest says.
     damaged,
-    /// Names that the kernel was told to forget because another node changed them.
+    /// How often the kernel was told to forget a name, or all names, because something moved without its doing.
     invalidated,
 }
 

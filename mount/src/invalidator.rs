@@ -48,7 +48,7 @@ impl Invalidator {
         Ok(Self { queue, counts, device: Arc::new(device) })
     }
 
-    /// Returns how many names the kernel was told of.
+    /// Returns how often the kernel was told to forget a name, or all names.
     pub fn sent(&self) -> u64 {
         self.counts.sent.load(Ordering::Relaxed)
     }
@@ -66,7 +66,9 @@ impl Notices for Invalidator {
         let mut notice = [0; 16];
         notice[..4].copy_from_slice(&16u32.to_ne_bytes());
         notice[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
-        (&*self.device).write_all(&notice).is_ok()
+        let done = (&*self.device).write_all(&notice).is_ok();
+        self.counts.sent.fetch_add(u64::from(done), Ordering::Relaxed);
+        done
     }
 
     fn inval_entry(&self, parent: Ino, name: &OsStr) {

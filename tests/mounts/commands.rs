@@ -108,7 +108,9 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     eventually(5_000, "node B knows the file", || {
         std::fs::metadata(cluster.b.at("one")).map_err(|error| error.to_string())
     });
-    assert_eq!(cluster.b.status()["counters"]["commits_applied"], 1);
+    let counters = cluster.b.status()["counters"].clone();
+    assert_eq!(counters["commits_applied"], 1);
+    assert!(counters["invalidated"].as_u64() >= Some(1), "{counters}");
     cluster.store.fail();
     hand.put(&cluster.a.at("two"), &body::make(Id { writer: 1, seq: 1 }, 100_000)).must("put");
     sleep_ms(1_500);
