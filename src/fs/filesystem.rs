@@ -204,7 +204,10 @@ impl Filesystem {
             let known = |(parent, _): &Spot| state.names.inode(*parent).is_some();
             spots.into_iter().map(|(_, spot)| spot).filter(known).collect()
         };
-        self.doubt(spots);
+        // A kernel with epochs has been told of all names already.
+        if self.is_forgetful() {
+            self.doubt(spots);
+        }
     }
 
     /// Notes when versions of other nodes came to names that keep their first one.

@@ -226,7 +226,7 @@ impl Filesystem {
         let written = self.write_keeping(turn, ops).map_err(|error| too_large(&error))?;
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
-        let before = self.stamps_before(from, to, &moved);
+        let before = self.stamps_before(state, from, to, &moved);
         let stamps = written.apply();
         self.note_moved(from, to, &moved, &stamps);
         match how {
@@ -256,14 +256,28 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Returns, for each path that is put, the stamp of what moves there. Called before anything has moved.
-    fn stamps_before(&self, from: &Side, to: &Side, paths: &[TreePath]) -> Vec<Option<Stamp>> {
+    /// Returns, for each path that is put and to which a live file moves, the stamp of what moves there. Called before
+    /// anything has moved.
+    fn stamps_before(
+        &self,
+        state: &State,
+        from: &Side,
+        to: &Side,
+        paths: &[TreePath],
+    ) -> Vec<Option<Stamp>> {
         self.0.rooms.ledger.read(|fold| {
             let source = |path: &TreePath| {
                 let moved = path.moved(&to.path, &from.path);
                 moved.or_else(|| path.moved(&from.path, &to.path))
             };
-            let stamp = |path: &TreePath| seen_in(fold, &source(path)?)?.stamp;
+            let is_written = |path: &TreePath| {
+                let spot = state.names.spot_of(path);
+                spot.is_some_and(|spot| !state.names.lives(&spot).is_empty())
+            };
+            let stamp = |path: &TreePath| {
+                let source = source(path).filter(|source| is_written(source))?;
+                seen_in(fold, &source)?.stamp
+            };
             paths.iter().map(stamp).collect()
         })
     }

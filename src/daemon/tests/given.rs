@@ -1,10 +1,15 @@
 //! Cases that have to be made: what no kernel and no random program would come to.
 
-use hearthfs_mount::{Errno, OpenFlags};
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hearthfs_mount::{Errno, Ino, Notices, OpenFlags};
 
 use super::kernel::Kernel;
-use super::node::{UPDATE, node, runtime};
+use super::node::{UPDATE, node, put, runtime};
 use super::programs::Program;
+use super::users::ROOT;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op, Time};
 use crate::sync::RECORD_CHANGES_MAX;
@@ -113,4 +118,40 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
         runtime.block_on(crate::clock::sleep(std::time::Duration::from_millis(5)));
     }
     assert_eq!(kernel.stat(&who, "large").unwrap().size, LARGE as u64);
+}
+
+/// Counts what a kernel with epochs is told.
+#[derive(Debug, Default)]
+struct Counted {
+    all: AtomicU32,
+    one: AtomicU32,
+}
+
+impl Notices for Counted {
+    fn expire_all(&self) -> bool {
+        self.all.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn inval_entry(&self, _: Ino, _: &OsStr) {
+        self.one.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn all_names_are_taken_back_once_for_each_commit() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    put(&mut kernel, &program, "file", b"text");
+    kernel.stat(&program.caller(), "file").unwrap();
+    let counted = Arc::new(Counted::default());
+    let notices: Arc<Counted> = Arc::clone(&counted);
+    kernel.rooms().fs.set_notices(notices);
+    for commits in 1..4 {
+        kernel.expect_arrival("file", Some((b"of another node", ROOT.makes(0o644))), 0);
+        kernel.end_call();
+        assert_eq!(counted.all.load(Ordering::Relaxed), commits);
+    }
+    assert_eq!(counted.one.load(Ordering::Relaxed), 0);
 }
