@@ -171,14 +171,15 @@ impl Filesystem {
     /// that it knows below, under the feet of a process that is on its way through it. Their attributes come with
     /// the next look, which `keep_order` has made due.
     fn changed_elsewhere(&self, moved: Moved<'_>) {
-        // It may never ask again for what it remembers.
-        self.keep_order();
         let now = self.0.rooms.clock.mono();
         let Some(paths) = moved.paths else {
             self.0.state.lock().changed_elsewhere = Some(now);
+            self.keep_order();
             return;
         };
         if paths.is_empty() {
+            // It may never ask again for what it remembers.
+            self.keep_order();
             return;
         }
         self.note_first_versions(paths, moved.count);
@@ -204,10 +205,15 @@ impl Filesystem {
             let known = |(parent, _): &Spot| state.names.inode(*parent).is_some();
             spots.into_iter().map(|(_, spot)| spot).filter(known).collect()
         };
-        // A kernel with epochs has been told of all names already.
-        if self.is_forgetful() {
-            self.doubt(spots);
+        if spots.is_empty() {
+            self.keep_order();
+            return;
         }
+        // What it was told while these names were still bound has to go, too: so last, and once for all.
+        let applied = self.0.rooms.ledger.applied();
+        let mut told = self.0.told.lock();
+        self.doubt(spots);
+        *told = applied.max(*told);
     }
 
     /// Notes when versions of other nodes came to names that keep their first one.
