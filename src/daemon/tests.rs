@@ -13,6 +13,7 @@ mod node;
 mod overtaken;
 mod programs;
 mod random;
+mod scenes;
 mod units;
 mod users;
 mod versions;

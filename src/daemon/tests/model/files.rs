@@ -53,6 +53,20 @@ impl Model {
         self.view(program, path).is_some_and(|view| view.kind == Kind::File)
     }
 
+    /// Notes a store through a mapping that has outlived the close.
+    pub(super) fn note_late_store(&mut self, mapping: Fd) {
+        let closed = self.files[&self.descriptors[&mapping].file].closed;
+        let draft = self.draft_of(mapping).and_then(|id| self.drafts.get_mut(&id));
+        if let Some(draft) = draft {
+            draft.stored_late |= closed;
+        }
+    }
+
+    /// Returns the name under which what a descriptor writes will be published.
+    pub(in crate::daemon::tests) fn name_written(&self, fd: Fd) -> Option<String> {
+        self.draft_of(fd).and_then(|id| self.drafts[&id].name.clone())
+    }
+
     /// Reports whether a descriptor can write.
     pub(in crate::daemon::tests) fn writes(&self, fd: Fd) -> bool {
         self.files[&self.descriptors[&fd].file].write
@@ -150,7 +164,9 @@ impl Model {
             let others = held.count() - own;
             (file.opener == program && others > 0) || (file.opener != program && own > 0) || own > 1
         };
-        !mine.is_disjoint(&self.written_by(|of| of != program))
+        // Whether the end of another's mapping counts as a close is not said.
+        mine.iter().any(|id| self.drafts[id].stored_late)
+            || !mine.is_disjoint(&self.written_by(|of| of != program))
             || self.files.iter().any(|(number, file)| shared(number, file))
     }
 

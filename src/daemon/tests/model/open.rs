@@ -152,6 +152,7 @@ impl Model {
             wrote: false,
             changed: false,
             closed_once: false,
+            stored_late: false,
             as_closed: false,
             group: published.and_then(|thing| thing.group),
             began,
