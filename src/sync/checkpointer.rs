@@ -79,6 +79,8 @@ struct State {
     covered_ms: u64,
     /// What was counted last, and how many commits had been folded then.
     counted: Option<(u64, Counted)>,
+    /// This node has written a checkpoint and not tidied up after it.
+    sweeps: bool,
     /// Nothing is tried before this time of the monotonic clock, ...
     not_before: Duration,
     /// ... which was so long after the last failure; zero after none.
@@ -118,7 +120,7 @@ impl Checkpointer {
                     clock::sleep(Duration::from_millis(jitter)).await;
                     checkpointer.write_if_due().await;
                 }
-                checkpointer.move_some().await;
+                checkpointer.tidy_up().await;
             }
         })
     }
@@ -179,6 +181,14 @@ impl Checkpointer {
         state.not_before = state.not_before.max(self.0.ledger.clock().mono() + state.pause);
     }
 
+    /// As [`Checkpointer::write_if_due`], at the end of a run, for which a program may wait: what others may do as well
+    /// is left to them.
+    pub(super) async fn write_at_end(&self) {
+        if self.counted().uncovered.0 >= COMMITS_MAX || self.is_old() {
+            self.write_if_due().await;
+        }
+    }
+
     async fn look_and_write(&self) -> Result<()> {
         let Inner { ledger, remote, .. } = &*self.0;
         let covers = Covers::list(remote).await?;
@@ -202,7 +212,7 @@ impl Checkpointer {
             }
             self.write().await?;
             self.0.mover.begin();
-            self.sweep().await;
+            self.0.state.lock().sweeps = true;
             return Ok(());
         }
         if tail.settle() < BUNDLED_MIN as usize / 2 {
@@ -219,7 +229,16 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Deletes what the checkpoints have made needless. What fails is left to the next time, or to `gc`.
+    /// After a checkpoint of this node: deletes what the checkpoints have made needless, and moves some contents out of
+    /// commits that are older than the grace time, so that these may go. What fails is left to the next time.
+    pub(super) async fn tidy_up(&self) {
+        if std::mem::take(&mut self.0.state.lock().sweeps) {
+            self.sweep().await;
+        }
+        let grace_ms = LOG_GRACE.as_millis() as u64;
+        self.0.mover.move_some(self.0.ledger.now_ms().saturating_sub(grace_ms)).await;
+    }
+
     async fn sweep(&self) {
         match sweeper::sweep(&self.0.ledger, &self.0.remote).await {
             Ok(0) => {}
@@ -228,13 +247,6 @@ impl Checkpointer {
                 tracing::debug!(error = %error.chain(), "not all that is needless was deleted");
             }
         }
-    }
-
-    /// After a checkpoint of this node: moves some contents out of commits that are older than the grace time, so that
-    /// these may go.
-    pub(super) async fn move_some(&self) {
-        let grace_ms = LOG_GRACE.as_millis() as u64;
-        self.0.mover.move_some(self.0.ledger.now_ms().saturating_sub(grace_ms)).await;
     }
 
     /// Reports whether this is left to the node that has written the last checkpoint or bundle, for as long as that seems

@@ -136,7 +136,7 @@ impl Engine {
             && let Some(checkpointer) = &self.checkpointer
         {
             let left = limit.saturating_sub(Duration::from_millis(report.elapsed_ms));
-            clock::within(left, Box::pin(checkpointer.write_if_due())).await;
+            clock::within(left, Box::pin(checkpointer.write_at_end())).await;
         }
         report
     }

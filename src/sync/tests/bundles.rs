@@ -243,6 +243,20 @@ fn two_who_bundle_at_once_do_no_harm() {
     });
 }
 
+#[test]
+fn the_end_of_a_run_does_not_wait_for_a_bundle() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 40).await;
+        world.clock.advance(SETTLED);
+        assert!(a.engine.checkpointer().unwrap().is_due());
+        let before = a.remote().requests();
+        assert!(a.engine.drain(SECOND, |_| ()).await.complete);
+        assert_eq!(a.remote().requests(), before);
+    });
+}
+
 /// The node that has written the last one goes on; another one takes over when it does not.
 #[test]
 fn one_node_bundles_for_all() {

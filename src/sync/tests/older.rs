@@ -104,7 +104,7 @@ fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
                 world.clock.advance(Duration::from_mins(4));
                 assert!(a.pull().await && b.pull().await);
                 a.engine.checkpointer().unwrap().write_if_due().await;
-                a.engine.checkpointer().unwrap().move_some().await;
+                a.engine.checkpointer().unwrap().tidy_up().await;
                 a.push().await;
             }
             let old = read_the_old_way(&world).await;

@@ -36,7 +36,7 @@ async fn keep_house(node: &mut Node) {
     let checkpointer = node.engine.checkpointer().unwrap().clone();
     checkpointer.write_if_due().await;
     for _ in 0..4 {
-        checkpointer.move_some().await;
+        checkpointer.tidy_up().await;
         node.push().await;
     }
 }
@@ -97,6 +97,7 @@ fn what_somebody_may_still_rely_on_stays() {
             world.clock.advance(Duration::from_mins(minutes));
             write_empty(&world, &mut a).await;
             a.engine.checkpointer().unwrap().write_if_due().await;
+            a.engine.checkpointer().unwrap().tidy_up().await;
             assert!(count(&world, ".commit").await >= all);
         }
         assert_whole(&world, &a, ENOUGH).await;
@@ -114,6 +115,7 @@ fn what_somebody_may_still_rely_on_stays() {
         world.clock.advance(Duration::from_mins(5));
         let checkpoints = count(&world, ".ckpt").await;
         other.engine.checkpointer().unwrap().write_if_due().await;
+        other.engine.checkpointer().unwrap().tidy_up().await;
         assert_eq!(count(&world, ".ckpt").await, checkpoints + 1);
         assert!(count(&world, ".commit").await >= before);
     });
