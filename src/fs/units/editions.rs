@@ -2,7 +2,7 @@
 //!
 //! Owns their table. Must never ask the namespace or the disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, Watched};
@@ -16,6 +16,9 @@ use crate::namespace::Writers;
 /// The most editions of all processes, three quarters of them for one user. Beyond that a reader is led to what is
 /// published, and the files of a writer are ordinary ones.
 const EDITIONS_MAX: u64 = 4096;
+
+/// The most units that are remembered because their trouble was said. Beyond that it is said again.
+const TROUBLED_MAX: usize = 1024;
 
 /// Number of an edition.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -72,6 +75,8 @@ pub(in crate::fs) struct Editions {
     units: HashMap<UnitName, Vec<EditionId>>,
     /// Whose draft a directory is of.
     dirs: HashMap<Ino, EditionId>,
+    /// Units without drafts, of which that was said.
+    troubled: HashSet<UnitName>,
     shares: Shares,
     next: u64,
 }
@@ -83,6 +88,7 @@ impl Default for Editions {
             of: HashMap::new(),
             units: HashMap::new(),
             dirs: HashMap::new(),
+            troubled: HashSet::new(),
             shares: Shares::new(EDITIONS_MAX),
             next: 0,
         }
@@ -139,6 +145,14 @@ impl Editions {
     /// Reports whether a user may have one more.
     pub(super) fn has_room(&self, user: u32) -> bool {
         self.shares.has_room(user)
+    }
+
+    /// Reports whether it is news that a unit can have no draft.
+    pub(super) fn is_first_trouble(&mut self, unit: &UnitName) -> bool {
+        if self.troubled.len() >= TROUBLED_MAX {
+            self.troubled.clear();
+        }
+        self.troubled.insert(unit.clone())
     }
 
     /// Adds an edition of a process, which has none of this unit.

@@ -50,7 +50,7 @@ impl Filesystem {
         match purpose {
             Purpose::Find => self.found_in_edition(who, &unit, &path, spot),
             Purpose::Take => Ok(self.taken_from_edition(who, &unit, &path, spot)),
-            Purpose::Make => self.made_in_edition(caller, who, &part, &path, spot),
+            Purpose::Make => Ok(self.made_in_edition(caller, who, &part, &path, spot)),
         }
     }
 
@@ -114,28 +114,32 @@ impl Filesystem {
         part: &Part<'_>,
         path: &TreePath,
         spot: Spot,
-    ) -> Reply<Spot> {
+    ) -> Spot {
         if who == Who::Unseen || self.0.rooms.ledger.read(|fold| fold.is_directory(path)) {
-            return Ok(spot);
+            return spot;
         }
         let unit = UnitName::of(&part.key);
-        let id = match self.edition_to_write(caller, who, part.writers, &unit) {
-            Ok(Some(id)) => id,
-            Ok(None) => return Ok(spot),
+        let drafted = self.edition_to_write(caller, who, part.writers, &unit).and_then(|id| {
+            let Some(id) = id else { return Ok(None) };
+            self.make_draft(id).inspect_err(|_| {
+                self.end_edition(id);
+            })?;
+            Ok(Some(id))
+        });
+        match drafted {
+            Ok(Some(id)) => self.spot_in(id, path, spot),
+            Ok(None) => spot,
             Err(error) => {
-                tracing::warn!(
-                    dir = %unit.dir(),
-                    error = error.chain(),
-                    "files that belong together are published one by one"
-                );
-                return Ok(spot);
+                if self.0.state.lock().editions.is_first_trouble(&unit) {
+                    tracing::warn!(
+                        dir = %unit.dir(),
+                        error = error.chain(),
+                        "files that belong together are published one by one"
+                    );
+                }
+                spot
             }
-        };
-        if let Err(error) = self.make_draft(id) {
-            self.end_edition(id);
-            return Err(super::super::errno::promised(&error));
         }
-        Ok(self.spot_in(id, path, spot))
     }
 
     /// Returns the edition that a process writes; `None` where it may have none.

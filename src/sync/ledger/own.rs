@@ -124,22 +124,28 @@ impl Ledger {
 
     /// Refuses what would make the data of this node alone grow beyond its bounds.
     pub(super) fn check_own(&self, order: &Order, changes: &[Change]) -> Result<()> {
-        let (mut paths, mut bytes) = (0, 0);
+        // What they add, and what they take away: a rename is both.
+        let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
         for change in changes.iter().filter(|change| self.stays_here(&change.path)) {
             let before = order.own.paths.get(&change.path);
+            let held = before.copied().flatten().map_or(0, |(_, size)| size);
             match &change.op {
                 Op::Put(entry) => {
-                    let held = before.copied().flatten().map_or(0, |(_, size)| size);
-                    let size = entry.content().map_or(0, |(_, size)| size);
-                    bytes += size.saturating_sub(held);
+                    bytes += entry.content().map_or(0, |(_, size)| size);
+                    fewer_bytes += held;
                     paths += usize::from(before.is_none());
                 }
-                Op::Attrs { .. } | Op::Remove => {}
+                Op::Remove => {
+                    fewer_bytes += held;
+                    fewer_paths += usize::from(before.is_some());
+                }
+                Op::Attrs { .. } => {}
             }
         }
         let limit = self.0.blobs.usage().limit / OWN_PART;
-        let full = (paths > 0 && order.own.paths.len() + paths > OWN_PATHS_MAX)
-            || (bytes > 0 && order.own.bytes + bytes > limit);
+        let has_paths = order.own.paths.len() + paths;
+        let full = (paths > fewer_paths && has_paths > OWN_PATHS_MAX + fewer_paths)
+            || (bytes > fewer_bytes && order.own.bytes + bytes > limit + fewer_bytes);
         if full {
             let op = format!(
                 "no room for more that stays on this node: {OWN_PATHS_MAX} names and {limit} bytes"

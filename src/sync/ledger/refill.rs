@@ -94,7 +94,7 @@ impl Ledger {
             let rest = fold.registers_after(after.unwrap_or(&root));
             for (path, register) in first.into_iter().chain(rest).take(GATHER_FACTS) {
                 if !order.queue.is_private(&path) {
-                    unsure |= order.queue.has(&path);
+                    unsure |= order.queue.has(&path) || self.stays_here(&path);
                     batch.register(&path, &register);
                 }
                 last = Some(path);

@@ -148,6 +148,13 @@ fn p13_bounded_what_belongs_to_a_node() {
         assert_eq!(error.kind(), Kind::NoSpace);
         assert!(error.chain().contains("stays on this node"), "{}", error.chain());
         a.engine.ledger().publish(put("shared")).expect("that is sent, and limited elsewhere");
+        // What is renamed takes no more room than before.
+        entry.kind = FileKind::File { digest: Digest::of(b"y"), size: 3 << 29 };
+        let put = |at: &str| (path(at), Op::Put(entry.clone()));
+        a.engine.ledger().publish(vec![put(TEMPORARY)]).expect("it is less than half");
+        let moved = vec![put("ccache/tmp/other"), (path(TEMPORARY), Op::Remove)];
+        a.engine.ledger().publish(moved).expect("a rename");
+        assert!(a.engine.ledger().publish(vec![put(TEMPORARY)]).is_err(), "one more is too much");
         a.write(STATS, b"small");
     });
 }
