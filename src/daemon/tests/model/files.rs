@@ -295,12 +295,16 @@ impl Model {
         }
     }
 
-    /// Reports whether a file may arrive under a name without a word on directories.
+    /// Reports whether a file may arrive under a name without a word on directories, nor on which names a file with hard
+    /// links has when a writer closes it that has lost one.
     pub(in crate::daemon::tests) fn admits(&self, path: &str) -> bool {
         let dir = super::parent(path);
         let made = self.registers.get(dir).is_some_and(|(_, thing)| thing.is_some());
         let is_dir = |thing: Thing| thing.what == What::Dir;
-        (dir.is_empty() || made)
+        let group = self.published(path).and_then(|thing| thing.group);
+        let linked = group.is_some() && self.drafts.values().any(|draft| draft.group == group);
+        !linked
+            && (dir.is_empty() || made)
             && self.published(dir).is_some_and(is_dir)
             && !self.published(path).is_some_and(is_dir)
             && self.live_below(path).next().is_none()
