@@ -244,6 +244,13 @@ impl Model {
                 self.linked_drafts_below(from) || self.linked_drafts_below(to)
             }
             Call::Stat { path } => self.is_written_aside(path),
+            // Whether it is published with the end of the mapping or with that of what else is left of the file is not
+            // said (rule 10).
+            Call::Store { mapping, .. } => {
+                let file = &self.files[&self.descriptors[mapping].file];
+                let left = |id| self.writers(id).count() > 1;
+                file.closed && matches!(file.of, Of::Draft(id) if left(id))
+            }
             _ => false,
         }
     }
