@@ -152,9 +152,13 @@ impl Retries {
 
     /// Notes what a thread that looks again has found, by whichever name.
     pub(super) fn found(&mut self, tid: u32, spot: &Spot, ino: Ino, now: Duration) {
-        let retry = self.of_thread.get_mut(&tid).filter(|retry| tid != 0 && !retry.lost);
-        let Some(retry) = retry else { return };
-        let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
+        let Some(retry) = self.of_thread.get_mut(&tid).filter(|_| tid != 0) else { return };
+        let limit = match retry.spots.contains(spot) {
+            true => RETRY_TIME,
+            // It found nothing at its names, so this is another call.
+            false if retry.lost => Duration::ZERO,
+            false => STRAY_TIME,
+        };
         if now.saturating_sub(retry.since) < limit {
             retry.found = Some(ino);
         }
