@@ -115,7 +115,7 @@ impl Filesystem {
         if !room {
             return Err(Errno::ENFILE).into();
         }
-        match self.open_in_edition(ino, &wish) {
+        match self.open_in_edition(ino, &wish, kept.retry.as_ref()) {
             Err(errno) => return Err(errno).into(),
             Ok(lacking) if lacking.is_empty() => {}
             Ok(lacking) => {

@@ -54,6 +54,13 @@ pub(super) struct Retry {
     pub(super) lost: bool,
 }
 
+impl Retry {
+    /// Reports whether its thread looks at a name.
+    pub(super) fn is_at(&self, spot: &Spot) -> bool {
+        self.spots.contains(spot)
+    }
+}
+
 /// All threads that look again. Callers that cannot be seen share the number 0: while any of them may be on
 /// its way back, none is told to look again.
 #[derive(Debug)]
@@ -153,12 +160,7 @@ impl Retries {
     /// Notes what a thread that looks again has found, by whichever name.
     pub(super) fn found(&mut self, tid: u32, spot: &Spot, ino: Ino, now: Duration) {
         let Some(retry) = self.of_thread.get_mut(&tid).filter(|_| tid != 0) else { return };
-        let limit = match retry.spots.contains(spot) {
-            true => RETRY_TIME,
-            // It found nothing at its names, so this is another call.
-            false if retry.lost => Duration::ZERO,
-            false => STRAY_TIME,
-        };
+        let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
         if now.saturating_sub(retry.since) < limit {
             retry.found = Some(ino);
         }

@@ -12,6 +12,7 @@ use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
 use crate::fs::lookup::{entry_inode, implied_directory, seen_in};
 use crate::fs::open::Wish;
+use crate::fs::retry::Retry;
 use crate::fs::state::State;
 use crate::fs::who::Who;
 use crate::name::TreePath;
@@ -362,6 +363,7 @@ impl Filesystem {
         &self,
         ino: Ino,
         wish: &Wish,
+        retry: Option<&Retry>,
     ) -> Reply<Vec<(Digest, u64)>> {
         let none = Vec::new();
         let (place, private, path) = {
@@ -379,10 +381,17 @@ impl Filesystem {
             (place, private, path)
         };
         let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(none) };
+        let public = self.0.state.lock().names.spot_of(&path);
+        // What is left of a retry elsewhere is not a reason to leave this thread where it is.
+        let here = |retry: &Retry| {
+            retry.is_at(&place) || public.as_ref().is_some_and(|public| retry.is_at(public))
+        };
+        let last = wish.is_last() && retry.is_none_or(here);
         match private {
-            Some(id) if part.is_entry => self.reopen_entry(id, &path, ino, wish).map(|()| none),
+            Some(_) if !part.is_entry => Ok(none),
+            Some(id) => self.reopen_entry(id, public, ino, wish, last).map(|()| none),
             None if wish.writes() => {
-                if wish.is_last() {
+                if last {
                     return Ok(none);
                 }
                 let spot = self.routed(&wish.caller, place.clone(), Purpose::Make)?;
@@ -396,13 +405,20 @@ impl Filesystem {
     }
 
     /// Opens the entry point of an edition. One that is not written is given up for what is published now.
-    fn reopen_entry(&self, id: EditionId, path: &TreePath, ino: Ino, wish: &Wish) -> Reply<()> {
+    fn reopen_entry(
+        &self,
+        id: EditionId,
+        public: Option<Spot>,
+        ino: Ino,
+        wish: &Wish,
+        last: bool,
+    ) -> Reply<()> {
         let (unit, base) = {
             let mut state = self.0.state.lock();
             let now = self.0.rooms.clock.mono();
             let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
             edition.used = now;
-            if edition.is_written() || wish.writes() || wish.is_last() {
+            if edition.is_written() || wish.writes() || last {
                 return Ok(());
             }
             (edition.unit.clone(), edition.base.clone())
@@ -411,8 +427,7 @@ impl Filesystem {
         if now.is_ok_and(|now| now.is(&base)) {
             return Ok(());
         }
-        let real = self.0.state.lock().names.spot_of(path);
-        let Some(real) = real.filter(|_| self.end_edition(id)) else { return Ok(()) };
+        let Some(real) = public.filter(|_| self.end_edition(id)) else { return Ok(()) };
         Err(self.led_to(real, ino, wish))
     }
 
