@@ -1,7 +1,6 @@
 //! A whole node without a mount: programs against the reference model, and what cannot be made to happen
 //! through a kernel.
 
-mod arrivals;
 mod beside;
 mod calls;
 mod closed;
@@ -13,7 +12,6 @@ mod node;
 mod overtaken;
 mod programs;
 mod random;
-mod scenes;
 mod units;
 mod users;
 mod versions;

@@ -48,7 +48,7 @@ impl Source {
 }
 
 /// One version of a path as the namespace has it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Published {
     /// What was published; attributes as last seen.
     pub(super) entry: Entry,

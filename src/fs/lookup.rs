@@ -95,14 +95,6 @@ impl Filesystem {
         seen
     }
 
-    /// Reports whether an inode is what its name still has, though nobody is shown it: its bytes are lost, or it is past
-    /// its age. What another node has removed is not.
-    pub(super) fn hides(&self, state: &State, spot: &Spot, ino: Ino) -> bool {
-        let path = state.names.path_of(spot).filter(|_| state.names.bound(spot) == Some(ino));
-        let held = path.and_then(|path| self.0.rooms.ledger.read(|fold| seen_in(fold, &path)));
-        held.is_some_and(|held| state.is_version(ino, &held))
-    }
-
     /// Returns who asks, if that can make a difference for this name: finding out costs a look into
     /// `/proc`.
     fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
@@ -224,25 +216,11 @@ impl Filesystem {
                 Ok(Lookup::Found(found))
             }
             None => {
-                let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
-                let idle = Self::find_nothing(state, tid, spot, self.0.rooms.clock.mono());
-                drop(guard);
-                if let Some(id) = idle {
-                    self.finish_soon(id);
-                }
                 self.0.rooms.metrics.misses.add(1);
+                let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
                 Ok(Lookup::Missing { ttl })
             }
         }
-    }
-
-    /// Stops leading a thread that looks again and finds nothing: what it looks for next may be for another call. Returns
-    /// the live file that waited for it.
-    fn find_nothing(state: &mut State, tid: u32, spot: &Spot, now: Duration) -> Option<LiveId> {
-        let retry = state.retries.at(tid, spot, now)?;
-        retry.lost = true;
-        let seat = retry.seat.take()?;
-        state.leave_seat(seat)
     }
 
     /// Leads a thread that looks again in order to write to what it can write: the live file that it joins, or an
@@ -257,7 +235,7 @@ impl Filesystem {
     ) -> Option<(Found, Option<LiveId>)> {
         let now = self.0.rooms.clock.mono();
         let retry = state.retries.at(tid, spot, now)?;
-        let (flags, seat) = (retry.wish.filter(|_| !retry.lost)?, retry.seat);
+        let (flags, seat) = (retry.wish?, retry.seat);
         let ino = self.lead_writer(state, spot, path, who?, flags, seat)?;
         let (attr, _) = self.attr_of(state, ino).ok()?;
         let mut idle = None;
@@ -295,20 +273,17 @@ impl Filesystem {
         let told = match seen {
             Some(seen) => seen.published(),
             None => {
-                let newest = state.newest_private(spot)?;
+                let newest = Self::newest_private(state, spot)?;
                 let entry = state.lives.get(newest)?.entry_now();
                 Published { entry, stamp: None, changed_ms: 0 }
             }
         };
-        if !flags.truncate {
-            return Some(state.names.reserve(spot, told));
-        }
         let node = Node::Reserved(told);
-        // The thread may have given up another name, and what was reserved there is not for this one.
+        if !flags.truncate {
+            return Some(state.names.reserve(spot, || node));
+        }
         let is_reserved = |ino: &Ino| {
-            state.names.inode(*ino).is_some_and(|inode| {
-                matches!(inode.node, Node::Reserved(_)) && inode.last.as_ref() == Some(spot)
-            })
+            state.names.inode(*ino).is_some_and(|inode| matches!(inode.node, Node::Reserved(_)))
         };
         match reserved.filter(is_reserved) {
             Some(ino) => {
@@ -319,6 +294,11 @@ impl Filesystem {
             }
             None => Some(state.names.reserve_alone(spot, node)),
         }
+    }
+
+    fn newest_private(state: &State, spot: &Spot) -> Option<LiveId> {
+        let lives = state.names.lives(spot).iter().copied();
+        lives.rev().find(|id| state.is_unpublished(*id, spot))
     }
 
     /// Returns the path of a name that is looked for.
@@ -364,7 +344,7 @@ impl Filesystem {
             let ino = entry_inode(state, spot, path, seen.clone());
             return Some((Lead { ino, left }, Some(seen)));
         }
-        let newest = state.newest_private(spot)?;
+        let newest = Self::newest_private(state, spot)?;
         state.lives.get(newest).map(|live| (Lead::lasting(live.ino), None))
     }
 
@@ -393,23 +373,18 @@ impl Filesystem {
         Found { attr, entry_ttl: entry_ttl.min(left), attr_ttl: attr_ttl.min(left) }
     }
 
-    /// Reports whether a name leads different processes to different inodes, or may go by itself, so that the kernel
-    /// must ask each time.
+    /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
+    /// each time.
     fn is_contested(&self, state: &State, spot: &Spot) -> bool {
         if self.is_divided(state, spot) {
             return true;
         }
         let seen = || state.names.path_of(spot).and_then(|path| self.seen(&path));
-        let here = state.names.lives(spot).iter();
-        let private: Vec<LiveId> =
-            here.filter(|id| state.is_unpublished(**id, spot)).copied().collect();
-        match private[..] {
-            [] if !state.lives.has_groups() => false,
-            [] => seen().is_some_and(|seen| !state.lives.of_group(seen.entry.link).is_empty()),
-            // What was begun from a version that has gone takes the name along when it is closed as it was.
-            [id] => {
-                seen().is_some() || state.lives.get(id).is_some_and(|live| live.began.is_some())
-            }
+        let private = state.names.lives(spot).iter();
+        match private.filter(|id| state.is_unpublished(**id, spot)).count() {
+            0 if !state.lives.has_groups() => false,
+            0 => seen().is_some_and(|seen| !state.lives.of_group(seen.entry.link).is_empty()),
+            1 => seen().is_some(),
             _ => true,
         }
     }

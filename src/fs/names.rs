@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use hearthfs_mount::{Errno, Ino};
 
-use super::inode::{Inode, LiveId, Node, Published, Spot};
+use super::inode::{Inode, LiveId, Node, Spot};
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
@@ -259,18 +259,16 @@ impl Names {
         }
     }
 
-    /// Returns the inode that is reserved at a name for whoever begins from this, or reserves a fresh one. A reservation
-    /// from an older version stays as it is: its thread was checked by that.
-    pub(super) fn reserve(&mut self, spot: &Spot, told: Published) -> Ino {
+    /// Returns the inode that is reserved at a name, or reserves a fresh one.
+    pub(super) fn reserve(&mut self, spot: &Spot, make: impl FnOnce() -> Node) -> Ino {
         let known = self.slots.get(spot).and_then(|slot| slot.reserved);
-        let is_it = |ino: &Ino| {
-            let node = self.inodes.get(ino).map(|inode| &inode.node);
-            matches!(node, Some(Node::Reserved(known)) if *known == told)
+        let is_reserved = |ino: &Ino| {
+            self.inodes.get(ino).is_some_and(|inode| matches!(inode.node, Node::Reserved(_)))
         };
-        if let Some(ino) = known.filter(is_it) {
+        if let Some(ino) = known.filter(is_reserved) {
             return ino;
         }
-        let ino = self.reserve_alone(spot, Node::Reserved(told));
+        let ino = self.reserve_alone(spot, make());
         self.slots.entry(spot.clone()).or_default().reserved = Some(ino);
         ino
     }

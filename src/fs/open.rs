@@ -55,7 +55,8 @@ impl Wish {
 
     /// Returns what it needs the permission bits to allow: 4 to read, 2 to write.
     pub(super) fn wants(&self) -> u32 {
-        wants(self.flags)
+        let OpenFlags { read, write, truncate, .. } = self.flags;
+        u32::from(read) * 4 + u32::from(write || truncate) * 2
     }
 
     fn asked(&self) -> Asked {
@@ -67,11 +68,6 @@ impl Wish {
             unseen: self.who == Who::Unseen,
         }
     }
-}
-
-/// Returns what an open needs the permission bits to allow: 4 to read, 2 to write.
-pub(super) fn wants(flags: OpenFlags) -> u32 {
-    u32::from(flags.read) * 4 + u32::from(flags.write || flags.truncate) * 2
 }
 
 /// What an open comes to next.
@@ -396,7 +392,8 @@ impl Filesystem {
             }
             _ => false,
         };
-        let hidden = seen.is_none() && self.hides(state, spot, ino);
+        // A version that is hidden or past its age is still what its name leads to.
+        let hidden = seen.is_none() && state.names.bound(spot) == Some(ino);
         let is_it = |id: &LiveId| state.lives.get(*id).is_some_and(|live| live.ino == ino);
         let walked = wish.tried == Try::Walked;
         // The kernel has checked this inode. Another one is the caller's to use only if it is the same file, or if the

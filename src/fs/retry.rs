@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, OpenFlags};
 
-use super::filesystem::Filesystem;
 use super::inode::Spot;
-use super::open::wants;
 use super::shares::Shares;
 
 /// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
@@ -50,8 +48,6 @@ pub(super) struct Retry {
     found: Option<Ino>,
     /// The inode that waits for it: one that is reserved, or that of a live file.
     pub(super) seat: Option<Ino>,
-    /// It has found nothing, so its open ends with that, or makes the name.
-    pub(super) lost: bool,
 }
 
 impl Retry {
@@ -76,8 +72,7 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// Takes out the retry of a thread.
-    pub(super) fn take(&mut self, tid: u32) -> Option<Retry> {
+    fn take(&mut self, tid: u32) -> Option<Retry> {
         let retry = self.of_thread.remove(&tid)?;
         self.shares.give_back(retry.user, 1);
         Some(retry)
@@ -143,11 +138,10 @@ impl Retries {
     ) {
         let (tid, user) = (caller.tid, caller.uid);
         let wish = wish.filter(|_| tid != 0);
-        let (found, seat, lost) = (None, None, false);
+        let (found, seat) = (None, None);
         self.take(tid);
         self.shares.add(user, 1);
-        self.of_thread
-            .insert(tid, Retry { user, since: now, spots, wish, refused, found, seat, lost });
+        self.of_thread.insert(tid, Retry { user, since: now, spots, wish, refused, found, seat });
     }
 
     /// Returns the retry of a thread that looks a name up.
@@ -164,12 +158,6 @@ impl Retries {
         if now.saturating_sub(retry.since) < limit {
             retry.found = Some(ino);
         }
-    }
-
-    /// Returns how a thread that looks again will write what it has found, if that is this inode.
-    pub(super) fn led_to(&self, tid: u32, ino: Ino) -> Option<OpenFlags> {
-        let retry = self.of_thread.get(&tid).filter(|_| tid != 0)?;
-        retry.wish.filter(|_| retry.found == Some(ino))
     }
 
     /// Reports whether a thread looks again.
@@ -190,24 +178,6 @@ impl Retries {
 
     pub(super) fn is_empty(&self) -> bool {
         self.of_thread.is_empty()
-    }
-}
-
-impl Filesystem {
-    /// Ends the retry of a thread that is about to be refused. The kernel asks for the attributes of what a thread was
-    /// led to, checks the mode, and tells nobody of a refusal: the next call of the thread is another one.
-    pub(super) fn note_refusal(&self, caller: &Caller, ino: Ino) {
-        let retry = {
-            let mut state = self.0.state.lock();
-            let Some(flags) = state.retries.led_to(caller.tid, ino) else { return };
-            let Ok((attr, _)) = self.attr_of(&state, ino) else { return };
-            let rights = (attr.uid, attr.gid, u32::from(attr.perm));
-            if self.mode_permits(caller, rights, wants(flags)).is_ok() {
-                return;
-            }
-            state.retries.take(caller.tid)
-        };
-        self.give_up_seat(retry);
     }
 }
 

@@ -90,8 +90,6 @@ impl Model {
             return Err(Errno::ENOTEMPTY);
         }
         self.remove(path);
-        // What somebody had closed under the name before the directory was made.
-        self.detach(path);
         Ok(())
     }
 
