@@ -51,7 +51,7 @@ fn served_by_another_process() {
     let refusal = session.abilities().passthrough_refusal;
     fs::write(dir.join("ready"), refusal.unwrap_or("passthrough")).unwrap();
     common::within(Duration::from_mins(1), "stopping", || dir.join("stop").exists());
-    session.unmount(false).unwrap();
+    common::unmount(&session);
     session.wait().unwrap();
 }
 
@@ -222,7 +222,7 @@ fn an_unmount_from_outside_ends_the_session() {
     let other = Session::mount(other, options, m.runtime.handle().clone()).unwrap();
     m.session.unmount(true).unwrap();
     assert!(mounts::mounted_at(other.mount_point()).unwrap().is_some());
-    other.unmount(false).unwrap();
+    common::unmount(&other);
     other.wait().unwrap();
 }
 
@@ -275,7 +275,7 @@ fn passthrough_is_refused_with_a_reason() {
     fs::write(point.join("f"), "ordinary").unwrap();
     assert_eq!(fs::read(point.join("f")).unwrap(), b"ordinary");
     assert!(shelf.take_trace().iter().any(|op| op == "write"));
-    above.unmount(false).unwrap();
+    common::unmount(&above);
     above.wait().unwrap();
 }
 

@@ -108,7 +108,7 @@ fn one_wins(dead: usize) {
         fs::write(point.join("f"), "served").unwrap();
         assert_eq!(fs::read(point.join("f")).unwrap(), b"served");
         for session in won {
-            session.unmount(false).unwrap();
+            common::unmount(&session);
             session.wait().unwrap();
         }
         assert_eq!(count_at(&point), 0, "round {round}");

@@ -136,6 +136,18 @@ pub(crate) fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool
     }
 }
 
+/// Unmounts what nobody uses any more. A process that another test is just starting holds copies of all descriptors
+/// until it executes its program, so the mount can be busy for a moment.
+pub(crate) fn unmount(session: &Session) {
+    within(Duration::from_secs(10), "unmounting", || match session.unmount(false) {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy, "{error}");
+            false
+        }
+    });
+}
+
 #[expect(clippy::disallowed_methods, reason = "real mounts run in real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
