@@ -12,6 +12,7 @@ mod node;
 mod overtaken;
 mod programs;
 mod random;
+mod unit_users;
 mod units;
 mod users;
 mod versions;

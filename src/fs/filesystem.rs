@@ -317,13 +317,13 @@ impl Filesystem {
             if now.saturating_sub(measured) >= MEASURE_EVERY {
                 measured = now;
                 self.measure();
+                if !self.0.state.lock().editions.is_empty() {
+                    let this = self.clone();
+                    crate::task::blocking(move || this.tend_editions()).await;
+                }
             }
             self.keep_lingering(now).await;
             self.give_up_retries(now);
-            if !self.0.state.lock().editions.is_empty() {
-                let this = self.clone();
-                crate::task::blocking(move || this.tend_editions()).await;
-            }
         }
     }
 

@@ -260,8 +260,10 @@ impl Filesystem {
         });
         self.0.begun.notify_one();
         drop(publishing);
-        if let (Ok(()), Some(place)) = (&done, place) {
-            self.changed_in_edition(&place, caller);
+        let completed =
+            done.is_ok() && place.is_some_and(|place| self.changed_in_edition(&place, caller));
+        if completed && synced {
+            self.0.rooms.ledger.sync().map_err(|error| super::errno::promised(&error))?;
         }
         done
     }

@@ -14,7 +14,12 @@ use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
 
 /// The sticky bit of a directory's mode.
-const STICKY: u16 = 0o1000;
+const STICKY: u32 = 0o1000;
+
+/// Reports whether the sticky bit of a directory, if it has it, lets a caller take away a name of a file of `owner`.
+pub(super) fn may_take(caller: &Caller, mode: u32, dir_owner: u32, owner: u32) -> bool {
+    mode & STICKY == 0 || [0, owner, dir_owner].contains(&caller.uid)
+}
 
 impl Filesystem {
     pub(super) fn unlink_name(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Reply<()> {
@@ -70,11 +75,16 @@ impl Filesystem {
                 }),
                 _ => true,
             });
-        if known || caller.uid == 0 || caller.uid == seen.entry.attrs.uid {
+        if known {
             return Ok(());
         }
         let (dir, _) = self.attr_of(state, *parent)?;
-        if dir.perm & STICKY == 0 || dir.uid == caller.uid { Ok(()) } else { Err(Errno::EPERM) }
+        let owner = seen.entry.attrs.uid;
+        if may_take(caller, u32::from(dir.perm), dir.uid, owner) {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
     }
 
     /// Lets what is being written under a name that has just gone go on under another name of the file.

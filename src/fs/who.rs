@@ -1,8 +1,10 @@
 //! Who asks: the process behind a request, if it can be seen.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use hearthfs_mount::{Caller, Tasks, Watched};
+use parking_lot::Mutex;
 
 /// The identity that decides which unpublished bytes a caller may see.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,11 +18,15 @@ pub(super) enum Who {
 
 /// Finds out who asks.
 #[derive(Debug, Clone)]
-pub(super) struct Callers(Arc<Tasks>);
+pub(super) struct Callers {
+    tasks: Arc<Tasks>,
+    /// The processes that are watched: one descriptor for each, however many drafts it writes.
+    watched: Arc<Mutex<HashMap<u32, Weak<Watched>>>>,
+}
 
 impl Callers {
     pub(super) fn new(tasks: Arc<Tasks>) -> Self {
-        Self(tasks)
+        Self { tasks, watched: Arc::default() }
     }
 
     /// Returns the process of a caller.
@@ -28,22 +34,32 @@ impl Callers {
         if caller.tid == 0 {
             return Who::Unseen;
         }
-        self.0.process_of(caller.tid).map_or(Who::Unseen, Who::Process)
+        self.tasks.process_of(caller.tid).map_or(Who::Unseen, Who::Process)
     }
 
     /// Reports whether a group is among the supplementary groups of the caller.
     pub(super) fn is_in_group(&self, caller: &Caller, gid: u32) -> bool {
-        caller.tid != 0 && self.0.groups_of(caller.tid).contains(&gid)
+        caller.tid != 0 && self.tasks.groups_of(caller.tid).contains(&gid)
     }
 
     /// Begins to watch the process of a caller that is not answered yet; `None` where it cannot be.
-    pub(super) fn watch(&self, who: Who) -> Option<Watched> {
-        if let Who::Process(process) = who { self.0.watch(process) } else { None }
+    pub(super) fn watch(&self, who: Who) -> Option<Arc<Watched>> {
+        let Who::Process(process) = who else { return None };
+        let mut all = self.watched.lock();
+        // One that has ended had the same number.
+        let known = all.get(&process).and_then(Weak::upgrade).filter(|one| one.end().is_none());
+        if known.is_some() {
+            return known;
+        }
+        all.retain(|_, watched| watched.strong_count() > 0);
+        let watched = Arc::new(self.tasks.watch(process)?);
+        all.insert(process, Arc::downgrade(&watched));
+        Some(watched)
     }
 
     /// Reports whether the caller is on its way out because of a signal, so that its `close` is the
     /// kernel's and not the program's.
     pub(super) fn is_dying(&self, caller: &Caller) -> bool {
-        caller.tid != 0 && self.0.is_dying(caller.tid)
+        caller.tid != 0 && self.tasks.is_dying(caller.tid)
     }
 }

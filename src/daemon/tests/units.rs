@@ -11,7 +11,7 @@ use super::programs::Program;
 const KEY: &str = "triton/KEY";
 
 /// Makes a directory with those above it.
-fn make_dirs(kernel: &mut Kernel<'_>, program: &Program, path: &str) {
+pub(super) fn make_dirs(kernel: &mut Kernel<'_>, program: &Program, path: &str) {
     for (at, _) in path.match_indices('/').chain([(path.len(), "")]) {
         match kernel.mkdir(&program.caller(), &path[..at]) {
             Ok(()) | Err(Errno::EEXIST) => {}
@@ -21,7 +21,7 @@ fn make_dirs(kernel: &mut Kernel<'_>, program: &Program, path: &str) {
 }
 
 /// Puts a file as Triton and numba do: a temporary, renamed.
-fn put_by_rename(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
+pub(super) fn put_by_rename(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
     let (dir, name) = path.rsplit_once('/').unwrap();
     let temporary = if dir.starts_with("triton") {
         make_dirs(kernel, program, &format!("{dir}/tmp.pid_1"));
@@ -37,7 +37,7 @@ fn put_by_rename(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: 
     }
 }
 
-fn missing(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> bool {
+pub(super) fn missing(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> bool {
     match kernel.open(&program.caller(), path, 92, READ, false) {
         Ok(()) => {
             kernel.close(&program.caller(), 92).unwrap();
@@ -50,14 +50,18 @@ fn missing(kernel: &mut Kernel<'_>, program: &Program, path: &str) -> bool {
     }
 }
 
-fn names(kernel: &mut Kernel<'_>, program: &Program, dir: &str) -> Vec<String> {
+pub(super) fn names(kernel: &mut Kernel<'_>, program: &Program, dir: &str) -> Vec<String> {
     let mut names = kernel.list(&program.caller(), dir).unwrap();
     names.sort();
     names
 }
 
 /// Waits until the node has looked after what is due.
-fn until(kernel: &mut Kernel<'_>, what: &str, mut done: impl FnMut(&mut Kernel<'_>) -> bool) {
+pub(super) fn until(
+    kernel: &mut Kernel<'_>,
+    what: &str,
+    mut done: impl FnMut(&mut Kernel<'_>) -> bool,
+) {
     for _ in 0..600 {
         if done(kernel) {
             return;

@@ -11,6 +11,7 @@ use super::version::{MEMBERS_MAX, Member, UnitName, Version, current};
 use crate::error::Result;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::{LiveId, Spot};
+use crate::fs::remove::may_take;
 use crate::fs::state::{State, close_files};
 use crate::fs::who::Who;
 use crate::name::TreePath;
@@ -28,28 +29,28 @@ struct Plan {
 }
 
 impl Filesystem {
-    /// Notes that something was published at a name of a draft, and publishes the draft if that completes it.
-    /// `caller` is the process that did it; `None` where it is not known.
-    pub(in crate::fs) fn changed_in_edition(&self, spot: &Spot, caller: Option<&Caller>) {
+    /// Notes that something was published at a name of a draft, and publishes the draft if that completes it; says
+    /// whether it did. `caller` is the process that did it; `None` where it is not known.
+    pub(in crate::fs) fn changed_in_edition(&self, spot: &Spot, caller: Option<&Caller>) -> bool {
         let (id, path, unit) = {
             let state = self.0.state.lock();
-            let Some(id) = state.editions.of_dir(spot.0) else { return };
-            let Some(path) = Self::public_path(&state, id, spot) else { return };
-            let Some(edition) = state.editions.get(id) else { return };
+            let Some(id) = state.editions.of_dir(spot.0) else { return false };
+            let Some(path) = Self::public_path(&state, id, spot) else { return false };
+            let Some(edition) = state.editions.get(id) else { return false };
             (id, path, edition.unit.clone())
         };
         let (who, caller) = match caller {
             Some(caller) => (self.0.callers.who(caller), *caller),
             None => match self.0.state.lock().editions.get(id) {
                 Some(edition) => (Who::Unseen, edition.caller),
-                None => return,
+                None => return false,
             },
         };
         let written = self.0.state.lock().editions.get(id).is_some_and(Edition::is_written);
         if !written || who != Who::Unseen {
             self.written_by(id, &caller, who);
         }
-        let Some(part) = unit.part(&self.0.rules.profiles, &path) else { return };
+        let Some(part) = unit.part(&self.0.rules.profiles, &path) else { return false };
         if part.is_marker {
             self.complete(id);
         } else if part.is_entry
@@ -57,6 +58,7 @@ impl Filesystem {
         {
             edition.open_ended = true;
         }
+        part.is_marker
     }
 
     /// Publishes a draft under its real names, unless the unit has moved on since it was begun. Blocks.
@@ -152,7 +154,8 @@ impl Filesystem {
         let ledger = &self.0.rooms.ledger;
         // What has become too large to be a unit has no version that could stay.
         let now = current(ledger, &self.0.rules.profiles, &edition.unit).unwrap_or_default();
-        if now.mark.is_some() && now.mark != edition.base.mark {
+        let base = edition.base();
+        if now.mark.is_some() && now.mark != base.mark {
             return None;
         }
         let dir = edition.unit.dir();
@@ -166,20 +169,31 @@ impl Filesystem {
             below.collect::<Vec<_>>()
         });
         let members: Vec<Member> =
-            members.into_iter().map(|member| as_now(member, &edition.base, &now)).collect();
+            members.into_iter().map(|member| as_now(member, base, &now)).collect();
         let version = Version { members, mark: None };
-        let replaces_other = now.members.iter().any(|there| {
-            let is_new = !edition.base.has(&there.path) && version.has(&there.path);
-            is_new && self.permits(&edition.caller, &there.entry.attrs, MAY_WRITE).is_err()
+        let came = now.members.iter().filter(|there| {
+            version.has(&there.path) && base.stamp_of(&there.path) != Some(there.stamp)
         });
-        if replaces_other {
+        let is_directory = |member: &Member| ledger.read(|fold| fold.is_directory(&member.path));
+        if came.clone().any(|there| !self.may_publish_over(&edition.caller, there))
+            || version.members.iter().any(is_directory)
+        {
             return None;
         }
         let puts = version.members.iter().map(|m| (m.path.clone(), Op::Put(m.entry.clone())));
-        let gone =
-            edition.base.members.iter().filter(|m| !version.has(&m.path) && now.has(&m.path));
+        let gone = base.members.iter().filter(|m| !version.has(&m.path) && now.has(&m.path));
         let ops = puts.chain(gone.map(|m| (m.path.clone(), Op::Remove))).collect();
         Some(Plan { ops, members: version.members })
+    }
+
+    /// Reports whether a caller may put a file in the place of one that came after it began its draft: the kernel has
+    /// checked the rights to others only.
+    fn may_publish_over(&self, caller: &Caller, there: &Member) -> bool {
+        if self.permits(caller, &there.entry.attrs, MAY_WRITE).is_err() {
+            return false;
+        }
+        let dir = there.path.parent().and_then(|dir| self.seen(&dir)).map(|dir| dir.entry.attrs);
+        dir.is_none_or(|dir| may_take(caller, dir.mode, dir.uid, there.entry.attrs.uid))
     }
 
     /// Ends an edition: the names lead its process to what is published. What it has open stays open, and is never
@@ -254,7 +268,10 @@ fn rest(state: &mut State, id: EditionId, version: Version) {
     if let Some(edition) = state.editions.get_mut(id) {
         edition.writers.clear();
         edition.open_ended = false;
-        edition.base = version;
+        // Where its members are too many, it is still known which version it is.
+        let bare = Version { members: Vec::new(), mark: version.mark };
+        let fits = state.editions.rebase(id, version) || state.editions.rebase(id, bare);
+        debug_assert!(fits, "what lists no members fits where the edition did");
     }
 }
 

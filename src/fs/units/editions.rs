@@ -3,6 +3,7 @@
 //! Owns their table. Must never ask the namespace or the disk.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, Watched};
@@ -13,9 +14,11 @@ use crate::fs::who::Who;
 use crate::name::TreePath;
 use crate::namespace::Writers;
 
-/// The most editions of all processes, three quarters of them for one user. Beyond that a reader is led to what is
-/// published, and the files of a writer are ordinary ones.
-const EDITIONS_MAX: u64 = 4096;
+/// How many members all editions may list, three quarters of them for one user. Beyond that a reader is led to what
+/// is published, and the files of a writer are ordinary ones.
+const LISTED_MAX: u64 = 262_144;
+/// What an edition counts for beside its members. So there are at most 4,096 of them.
+const EDITION_COUNTS_FOR: u64 = 64;
 
 /// The most units that are remembered because their trouble was said. Beyond that it is said again.
 const TROUBLED_MAX: usize = 1024;
@@ -33,11 +36,11 @@ pub(super) struct Draft {
 }
 
 /// A process that writes a draft.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Writer {
     pub(super) who: Who,
     /// `None` where it cannot be watched: then nothing is known of its end.
-    pub(super) watched: Option<Watched>,
+    pub(super) watched: Option<Arc<Watched>>,
 }
 
 /// What a process has of a unit.
@@ -48,7 +51,7 @@ pub(super) struct Edition {
     pub(super) user: u32,
     pub(super) shared: Writers,
     /// The version that it began with.
-    pub(super) base: Version,
+    base: Arc<Version>,
     pub(super) draft: Option<Draft>,
     /// The processes that write it; empty while nobody does.
     pub(super) writers: Vec<Writer>,
@@ -61,6 +64,35 @@ pub(super) struct Edition {
 }
 
 impl Edition {
+    /// Makes the edition of a process that has neither read nor written anything of the unit.
+    pub(super) fn new(
+        unit: UnitName,
+        shared: Writers,
+        base: Version,
+        caller: Caller,
+        now: Duration,
+    ) -> Self {
+        Self {
+            unit,
+            user: caller.uid,
+            shared,
+            base: Arc::new(base),
+            draft: None,
+            writers: Vec::new(),
+            caller,
+            open_ended: false,
+            used: now,
+        }
+    }
+
+    pub(super) fn base(&self) -> &Arc<Version> {
+        &self.base
+    }
+
+    fn counts_for(&self) -> u64 {
+        EDITION_COUNTS_FOR + self.base.members.len() as u64
+    }
+
     pub(super) fn is_written(&self) -> bool {
         !self.writers.is_empty()
     }
@@ -89,7 +121,7 @@ impl Default for Editions {
             units: HashMap::new(),
             dirs: HashMap::new(),
             troubled: HashSet::new(),
-            shares: Shares::new(EDITIONS_MAX),
+            shares: Shares::new(LISTED_MAX),
             next: 0,
         }
     }
@@ -142,9 +174,20 @@ impl Editions {
         self.dirs.get(&dir).copied()
     }
 
-    /// Reports whether a user may have one more.
-    pub(super) fn has_room(&self, user: u32) -> bool {
-        self.shares.has_room(user)
+    /// Gives an edition the version that it shows from now on. Returns false if its user may not have as many members
+    /// listed; then it has the old one.
+    #[must_use]
+    pub(super) fn rebase(&mut self, id: EditionId, base: Version) -> bool {
+        let Some(edition) = self.all.get_mut(&id) else { return false };
+        let (user, before) = (edition.user, edition.counts_for());
+        let old = std::mem::replace(&mut edition.base, Arc::new(base));
+        self.shares.give_back(user, before);
+        let fits = self.shares.take(user, edition.counts_for());
+        if !fits {
+            edition.base = old;
+            self.shares.add(user, before);
+        }
+        fits
     }
 
     /// Reports whether it is news that a unit can have no draft.
@@ -155,15 +198,17 @@ impl Editions {
         self.troubled.insert(unit.clone())
     }
 
-    /// Adds an edition of a process, which has none of this unit.
-    pub(super) fn add(&mut self, who: Who, edition: Edition) -> EditionId {
+    /// Adds an edition of a process, which has none of this unit; `None` if its user may have no more.
+    pub(super) fn add(&mut self, who: Who, edition: Edition) -> Option<EditionId> {
+        if !self.shares.take(edition.user, edition.counts_for()) {
+            return None;
+        }
         self.next += 1;
         let id = EditionId(self.next);
-        self.shares.add(edition.user, 1);
         self.units.entry(edition.unit.clone()).or_default().push(id);
         self.of.insert((who, edition.unit.clone()), id);
         self.all.insert(id, edition);
-        id
+        Some(id)
     }
 
     /// Lets a further process have an edition.
@@ -184,7 +229,7 @@ impl Editions {
     /// Takes an edition out.
     pub(super) fn remove(&mut self, id: EditionId) -> Option<Edition> {
         let edition = self.all.remove(&id)?;
-        self.shares.give_back(edition.user, 1);
+        self.shares.give_back(edition.user, edition.counts_for());
         self.of.retain(|_, other| *other != id);
         self.dirs.retain(|_, other| *other != id);
         if let Some(ids) = self.units.get_mut(&edition.unit) {
@@ -194,5 +239,47 @@ impl Editions {
             }
         }
         Some(edition)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(members: usize) -> Version {
+        let entry =
+            crate::namespace::Entry::directory(0o644, 1, 1, crate::namespace::Time::default());
+        let member = super::super::version::Member {
+            path: TreePath::root(),
+            entry,
+            stamp: crate::stamp::Stamp::default(),
+        };
+        Version { members: vec![member; members], mark: None }
+    }
+
+    #[test]
+    fn members_that_are_listed_are_limited() {
+        let mut all = Editions::default();
+        let edition = |members| {
+            let caller = Caller { uid: 1, gid: 1, tid: 1 };
+            let base = version(members);
+            Edition::new(UnitName::for_tests(), Writers::One, base, caller, Duration::ZERO)
+        };
+        let own = 3 * LISTED_MAX / 4;
+        let mut ids = Vec::new();
+        while let Some(id) = all.add(Who::Process(ids.len() as u32), edition(0)) {
+            ids.push(id);
+        }
+        assert_eq!(ids.len() as u64, own / EDITION_COUNTS_FOR);
+        assert!(!all.rebase(ids[0], version(1)), "it would list one too many");
+        assert!(all.remove(ids[1]).is_some());
+        assert!(all.rebase(ids[0], version(EDITION_COUNTS_FOR as usize)));
+        assert!(all.add(Who::Unseen, edition(0)).is_none(), "its members are counted");
+        assert!(all.rebase(ids[0], version(0)));
+        assert!(all.add(Who::Unseen, edition(0)).is_some());
+        for id in ids {
+            drop(all.remove(id));
+        }
+        assert!(all.add(Who::Unseen, edition(4096)).is_some());
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Owns that decision, and the beginnings of editions. Must never cost a plain file more than a look at its name.
 
+use std::sync::Arc;
+
 use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::editions::{Draft, Edition, EditionId, Writer};
@@ -76,7 +78,7 @@ impl Filesystem {
         let published = self.seen(path).and_then(|seen| seen.stamp);
         let state = self.0.state.lock();
         state.editions.get(id).is_none_or(|edition| {
-            edition.draft.is_none() && edition.base.stamp_of(path) == published
+            edition.draft.is_none() && edition.base().stamp_of(path) == published
         })
     }
 
@@ -88,7 +90,7 @@ impl Filesystem {
             if edition.draft.is_some() {
                 return true;
             }
-            (edition.unit.clone(), edition.base.clone())
+            (edition.unit.clone(), Arc::clone(edition.base()))
         };
         current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit)
             .map_or(true, |version| !version.is(&base))
@@ -165,14 +167,12 @@ impl Filesystem {
             None => {
                 let base = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit)?;
                 let mut state = self.0.state.lock();
-                if !state.editions.has_room(caller.uid) {
-                    return Ok(None);
-                }
                 // Another thread of the process may have been faster.
                 let known = state.editions.of(who, unit);
-                known.unwrap_or_else(|| {
-                    self.add_edition(&mut state, caller, who, unit, base, shared)
-                })
+                let id =
+                    known.or_else(|| self.add_edition(&mut state, caller, who, unit, base, shared));
+                let Some(id) = id else { return Ok(None) };
+                id
             }
         };
         self.written_by(id, caller, who);
@@ -187,20 +187,10 @@ impl Filesystem {
         unit: &UnitName,
         base: Version,
         shared: Writers,
-    ) -> EditionId {
+    ) -> Option<EditionId> {
+        let now = self.0.rooms.clock.mono();
         self.0.begun.notify_one();
-        let edition = Edition {
-            unit: unit.clone(),
-            user: caller.uid,
-            shared,
-            base,
-            draft: None,
-            writers: Vec::new(),
-            caller: *caller,
-            open_ended: false,
-            used: self.0.rooms.clock.mono(),
-        };
-        state.editions.add(who, edition)
+        state.editions.add(who, Edition::new(unit.clone(), shared, base, *caller, now))
     }
 
     /// Notes that a process writes an edition.
@@ -240,7 +230,7 @@ impl Filesystem {
             let attrs = real.unwrap_or_else(|| self.0.rules.root.clone()).attrs;
             let entry = Entry { kind: Kind::Directory, attrs, link: None };
             let mut ops = vec![(dir.clone(), Op::Put(entry))];
-            for member in &edition.base.members {
+            for member in &edition.base().members {
                 let Some(path) = member.path.moved(&from, &dir) else { continue };
                 let entry = Entry { link: None, ..member.entry.clone() };
                 ops.push((path, Op::Put(entry)));
@@ -254,7 +244,7 @@ impl Filesystem {
         let spots: Vec<Spot> = {
             let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
             edition.draft = Some(Draft { path: dir.clone(), dirs: Vec::new() });
-            let known = edition.base.members.iter();
+            let known = edition.base().members.iter();
             known.filter_map(|member| state.names.spot_of(&member.path)).collect()
         };
         let at_root: Spot = (Ino::ROOT, editions().file_name().into());
@@ -354,7 +344,7 @@ impl Filesystem {
         state
             .editions
             .of_unit(&unit)
-            .any(|edition| edition.draft.is_some() || edition.base.stamp_of(&path) != published)
+            .any(|edition| edition.draft.is_some() || edition.base().stamp_of(&path) != published)
     }
 
     /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
@@ -421,7 +411,7 @@ impl Filesystem {
             if edition.is_written() || wish.writes() || last {
                 return Ok(());
             }
-            (edition.unit.clone(), edition.base.clone())
+            (edition.unit.clone(), Arc::clone(edition.base()))
         };
         let now = current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit);
         if now.is_ok_and(|now| now.is(&base)) {
@@ -459,13 +449,15 @@ impl Filesystem {
             Some(id) => {
                 let edition = state.editions.get_mut(id);
                 if let Some(edition) = edition.filter(|edition| edition.draft.is_none()) {
-                    (edition.base, edition.used) = (version, now);
+                    edition.used = now;
+                    if !state.editions.rebase(id, version) {
+                        state.editions.remove(id);
+                    }
                 }
             }
-            None if state.editions.has_room(wish.caller.uid) => {
+            None => {
                 self.add_edition(&mut state, &wish.caller, wish.who, unit, version, shared);
             }
-            None => {}
         }
         lacking
     }

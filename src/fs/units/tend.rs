@@ -31,8 +31,10 @@ enum Due {
 /// How the writers of a draft are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writing {
-    /// One of them lives, or it is not known.
+    /// One of them lives.
     Goes,
+    /// None is known to live, and one cannot be seen.
+    Unseen,
     /// All have exited by themselves.
     Exited,
     /// All are gone, and one was killed, or nobody knows how it ended.
@@ -40,29 +42,36 @@ enum Writing {
 }
 
 fn writing(writers: &[Writer]) -> Writing {
-    let mut killed = false;
+    let (mut killed, mut unseen) = (false, false);
     for writer in writers {
-        match writer.watched.as_ref().map(hearthfs_mount::Watched::end) {
-            None | Some(None) => return Writing::Goes,
+        match writer.watched.as_ref().map(|watched| watched.end()) {
+            Some(None) => return Writing::Goes,
+            None => unseen = true,
             Some(Some(End::Exited)) => {}
             Some(Some(End::Killed | End::Unknown)) => killed = true,
         }
     }
-    if killed { Writing::Killed } else { Writing::Exited }
+    match (unseen, killed) {
+        (true, _) => Writing::Unseen,
+        (false, true) => Writing::Killed,
+        (false, false) => Writing::Exited,
+    }
 }
 
-/// Decides what is due; `open` says whether a file of the draft is still open for writing.
-fn due(edition: &Edition, open: bool, now: Duration) -> Due {
+/// Decides what is due; `open` says whether a file of the draft is still open for writing. `writing` is only asked
+/// where it is written.
+fn due(edition: &Edition, writing: Writing, open: bool, now: Duration) -> Due {
     let idle = now.saturating_sub(edition.used);
     if !edition.is_written() {
         return if idle >= KEPT_FOR && !open { Due::End } else { Due::Nothing };
     }
-    match writing(&edition.writers) {
-        Writing::Killed => Due::End,
+    match writing {
         Writing::Exited => Due::Publish,
+        Writing::Goes | Writing::Unseen if idle < UNIT_HOLD || open => Due::Nothing,
+        Writing::Goes | Writing::Unseen if !edition.open_ended => Due::Publish,
         // An entry point without the files that it names would lead readers to nothing, or to older ones.
-        Writing::Goes if idle >= UNIT_HOLD && !open && !edition.open_ended => Due::Publish,
         Writing::Goes => Due::Nothing,
+        Writing::Killed | Writing::Unseen => Due::End,
     }
 }
 
@@ -71,10 +80,21 @@ impl Filesystem {
     /// more. Blocks.
     pub fn tend_editions(&self) {
         let now = self.0.rooms.clock.mono();
+        let all: Vec<(EditionId, Vec<Writer>)> = {
+            let state = self.0.state.lock();
+            state.editions.iter().map(|(id, edition)| (id, edition.writers.clone())).collect()
+        };
+        // The kernel is asked outside the lock.
+        let all: Vec<(EditionId, usize, Writing)> =
+            all.into_iter().map(|(id, by)| (id, by.len(), writing(&by))).collect();
         let all: Vec<(EditionId, Due)> = {
             let state = self.0.state.lock();
-            let due = |(id, edition)| (id, due(edition, is_open(&state, edition), now));
-            state.editions.iter().map(due).filter(|(_, due)| *due != Due::Nothing).collect()
+            let due = |(id, writers, writing)| {
+                // One that came meanwhile is asked the next time.
+                let edition = state.editions.get(id).filter(|e| e.writers.len() == writers)?;
+                Some((id, due(edition, writing, is_open(&state, edition), now)))
+            };
+            all.into_iter().filter_map(due).filter(|(_, due)| *due != Due::Nothing).collect()
         };
         for (id, due) in all {
             self.carry_out_due(id, due);
@@ -97,8 +117,8 @@ impl Filesystem {
             let due = |edition: &Edition| match writing(&edition.writers) {
                 _ if !edition.is_written() => Due::End,
                 Writing::Killed => Due::End,
-                Writing::Goes if edition.open_ended => Due::End,
-                Writing::Exited | Writing::Goes => Due::Publish,
+                Writing::Goes | Writing::Unseen if edition.open_ended => Due::End,
+                Writing::Exited | Writing::Goes | Writing::Unseen => Due::Publish,
             };
             state.editions.iter().map(|(id, edition)| (id, due(edition))).collect()
         };
@@ -213,7 +233,7 @@ fn due_at_end(edition: &Edition) -> Due {
         return Due::End;
     }
     match writing(&edition.writers) {
-        Writing::Goes => Due::Nothing,
+        Writing::Goes | Writing::Unseen => Due::Nothing,
         Writing::Exited => Due::Publish,
         Writing::Killed => Due::End,
     }
@@ -223,4 +243,41 @@ fn is_open(state: &State, edition: &Edition) -> bool {
     let dirs = edition.draft.iter().flat_map(|draft| &draft.dirs);
     let mut lives = dirs.flat_map(|(_, dir)| state.lives.in_directory(*dir));
     lives.any(|live| live.open > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use hearthfs_mount::Caller;
+
+    use super::*;
+    use crate::fs::units::version::{UnitName, Version};
+    use crate::fs::who::Who;
+    use crate::namespace::Writers;
+
+    #[test]
+    fn what_is_due_for_a_draft() {
+        let caller = Caller { uid: 1, gid: 1, tid: 1 };
+        let unit = UnitName::for_tests();
+        let mut edition =
+            Edition::new(unit, Writers::One, Version::default(), caller, Duration::ZERO);
+        edition.writers.push(Writer { who: Who::Unseen, watched: None });
+        assert_eq!(writing(&edition.writers), Writing::Unseen);
+        let (soon, late) = (Duration::from_secs(1), UNIT_HOLD);
+        for (open_ended, writing, open, now, wanted) in [
+            (false, Writing::Goes, false, soon, Due::Nothing),
+            (false, Writing::Goes, false, late, Due::Publish),
+            (false, Writing::Goes, true, late, Due::Nothing),
+            (true, Writing::Goes, false, late, Due::Nothing),
+            (false, Writing::Unseen, false, soon, Due::Nothing),
+            (false, Writing::Unseen, false, late, Due::Publish),
+            (true, Writing::Unseen, true, late, Due::Nothing),
+            (true, Writing::Unseen, false, late, Due::End),
+            (true, Writing::Exited, false, soon, Due::Publish),
+            (false, Writing::Killed, true, soon, Due::End),
+        ] {
+            edition.open_ended = open_ended;
+            let case = format!("{open_ended} {writing:?} {open} {now:?}");
+            assert_eq!(due(&edition, writing, open, now), wanted, "{case}");
+        }
+    }
 }

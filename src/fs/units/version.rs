@@ -10,6 +10,8 @@ use crate::sync::Ledger;
 
 /// The most members of a unit. Beyond that its files are ordinary ones.
 pub(super) const MEMBERS_MAX: usize = 4096;
+/// The most names that are read to find them: what was removed stands there for a while too.
+const READ_MAX: usize = 65_536;
 /// Names of a directory that are read at a time.
 const READ_AT_ONCE: usize = 256;
 
@@ -24,6 +26,11 @@ pub(in crate::fs) struct UnitName {
 impl UnitName {
     pub(super) fn of(key: &UnitKey<'_>) -> Self {
         Self { rule: key.rule, dir_bytes: key.dir_bytes, prefix: key.prefix.into() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        Self { rule: 0, dir_bytes: 0, prefix: Box::default() }
     }
 
     fn is(&self, key: &UnitKey<'_>) -> bool {
@@ -125,7 +132,13 @@ impl Version {
 pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> Result<Version> {
     ledger.read(|fold| {
         let mut version = Version::default();
+        let mut read = 0;
         let mut add = |path: TreePath, register: Register| {
+            read += 1;
+            if read > READ_MAX {
+                let op = format!("the directory of a unit has more than {READ_MAX} names");
+                return Err(Error::new(Kind::Invalid, op));
+            }
             let changed_ms = register.changed_ms();
             let (Some(entry), stamp) = (register.entry, register.stamp) else { return Ok(()) };
             if entry.is_directory() || ledger.shown(fold, &path, &entry, Some(changed_ms)).is_none()
