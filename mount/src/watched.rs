@@ -66,7 +66,7 @@ impl Watched {
         if ready != 1 {
             return None;
         }
-        // A process that nobody has waited for shows its exit code in /proc, one that is gone by the descriptor.
+        // A process that was not waited for shows its exit code in /proc; of one that was, the descriptor tells it.
         let code = self.code_of_gone().or_else(|| exit_code_of(self.process));
         let code = code.or_else(|| self.code_of_gone());
         Some(code.map_or(End::Unknown, |code| {

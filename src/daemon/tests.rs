@@ -12,6 +12,7 @@ mod node;
 mod overtaken;
 mod programs;
 mod random;
+mod sent_back;
 mod unit_users;
 mod units;
 mod users;

@@ -229,7 +229,7 @@ impl Filesystem {
             attrs.mtime = self.now();
         }
         let link = base.published.as_ref().and_then(|published| published.entry.link);
-        // Who writes on goes on with what it was begun with.
+        // A file that is written further keeps the beginning of the version that it began from.
         let put = base.published.as_ref().filter(|_| !truncate).and_then(|base| base.stamp);
         let begun = put.and_then(|put| self.0.beginnings.begun(put));
         let id = state.lives.add(Live::new(Start {

@@ -129,7 +129,7 @@ impl Filesystem {
         }
         if !wish.is_last() {
             let now = self.0.rooms.clock.mono();
-            let flags = wish.flags.write.then_some(wish.flags);
+            let flags = wish.writes().then_some(wish.flags);
             let mut state = self.0.state.lock();
             state.retries.begin(&wish.caller, vec![spot.clone()], None, flags, now);
             return Err(Errno::ESTALE).into();

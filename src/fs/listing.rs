@@ -205,18 +205,16 @@ impl Filesystem {
 
     /// Shows a process the members of units that it has an edition of as they are there.
     fn merge_editions(&self, who: Who, path: &TreePath, names: &mut Vec<Listed>) {
-        let profiles = &self.0.rules.profiles;
         let editions = self.editions_listed(who, path);
         if editions.is_empty() {
             return;
         }
-        for (unit, private) in editions {
-            names.retain(|listed| {
-                let is_directory = listed.file_type == FileType::Directory;
-                let member =
-                    path.join(&listed.name).is_ok_and(|at| unit.part(profiles, &at).is_some());
-                is_directory || !member
-            });
+        names.retain(|listed| {
+            let unit = path.join(&listed.name).ok().and_then(|at| self.unit_of(&at));
+            listed.file_type == FileType::Directory
+                || unit.is_none_or(|unit| !editions.contains_key(&unit))
+        });
+        for private in editions.into_values() {
             let dir = {
                 let state = self.0.state.lock();
                 state.names.spot_of(&private).and_then(|spot| state.names.bound(&spot))

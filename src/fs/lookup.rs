@@ -147,14 +147,14 @@ impl Filesystem {
         for _ in 0..DECIDE_TRIES_MAX {
             let who = self.who_for(caller, &spot);
             let reply = self.look_up_now(caller, &spot, who)?;
-            let now = self.routed(caller, real.clone(), Purpose::Find)?;
-            if now == spot {
+            let now = self.routed(caller, real.clone(), Purpose::Find);
+            if now.as_ref() == Ok(&spot) {
                 return Ok(reply);
             }
             if let Lookup::Found(found) = reply {
                 self.forget_inode(found.attr.ino, 1);
             }
-            spot = now;
+            spot = now?;
         }
         Err(Errno::EBUSY)
     }
@@ -216,6 +216,7 @@ impl Filesystem {
                 Ok(Lookup::Found(found))
             }
             None => {
+                state.retries.found_nothing(tid, spot, self.0.rooms.clock.mono());
                 self.0.rooms.metrics.misses.add(1);
                 let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
                 Ok(Lookup::Missing { ttl })

@@ -236,6 +236,11 @@ impl Filesystem {
         let mut state = self.0.state.lock();
         let stamps = written.apply();
         let stamp = stamps.last().copied();
+        if let Some(begun) = before.and_then(|before| self.0.beginnings.begun(before)) {
+            for put in &stamps {
+                self.0.beginnings.note_begun(*put, begun);
+            }
+        }
         if is_put_anew {
             state.rebase(&old, before, stamps.first().copied());
         }

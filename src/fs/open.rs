@@ -103,7 +103,7 @@ impl Filesystem {
         let (tried, retry, room) = {
             let now = self.0.rooms.clock.mono();
             let mut state = self.0.state.lock();
-            let (tried, retry) = state.retries.end(caller, ino, now);
+            let (tried, retry) = state.retries.end(caller, ino, flags.write || flags.truncate, now);
             (tried, retry, state.handles.has_room(caller.uid))
         };
         let wish = Wish { caller: *caller, who, flags, tried, patient: true };

@@ -379,8 +379,8 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Reports whether a writer may replace what its name has now: nothing, what it began from, or a file that it could
-    /// write to if it asked now. Where the first version stays, that is only what it began from.
+    /// Reports whether a writer may replace what its name has now: nothing, what it began from or was renamed over, or a
+    /// file that it could write to if it asked now. Where the first version stays, the last does not count.
     fn may_replace(
         &self,
         live: &Live,
@@ -389,14 +389,14 @@ impl Filesystem {
         caller: Option<&Caller>,
     ) -> bool {
         let Some(seen) = seen else { return true };
-        if seen.entry.content().is_none() {
-            // A directory that nobody made has no stamp, like the base of what began from nothing.
+        // A directory that exists only for what lies in it has no stamp, like the base of what began from nothing.
+        if seen.entry.is_directory() {
             return false;
         }
         if seen.stamp == live.base {
             return true;
         }
-        if self.is_write_once(path) {
+        if seen.entry.content().is_none() || self.is_write_once(path) {
             return false;
         }
         let owner = Caller { uid: live.attrs.uid, gid: live.attrs.gid, tid: 0 };

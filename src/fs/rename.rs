@@ -55,6 +55,14 @@ enum Move {
     Exchange,
 }
 
+/// A rename that is allowed.
+struct Renaming {
+    from: Side,
+    to: Side,
+    how: Move,
+    ops: Vec<(TreePath, Op)>,
+}
+
 impl Filesystem {
     pub(super) fn rename_name(
         &self,
@@ -64,17 +72,11 @@ impl Filesystem {
         mode: RenameMode,
     ) -> Reply<()> {
         let (from, to) = (self.spot(from.0, from.1)?, self.spot(to.0, to.1)?);
+        self.settle_directories(caller, &from, &to, mode)?;
         let (from, to) = self.routed_sides(caller, from, to, mode)?;
         let made = to.clone();
         let turn = self.0.rooms.ledger.begin();
-        let (from, to, how, ops) = {
-            let state = self.0.state.lock();
-            self.may_use(&state, caller, from.0, MAY_CHANGE_NAMES)?;
-            self.may_use(&state, caller, to.0, MAY_CHANGE_NAMES)?;
-            let (from, to) = (self.side(&state, from)?, self.side(&state, to)?);
-            let (how, ops) = self.plan_rename(&state, caller, &from, &to, mode)?;
-            (from, to, how, ops)
-        };
+        let Renaming { from, to, how, ops } = self.checked_rename(caller, from, to, mode)?;
         // Other processes go on finding the version that stays, and the kernel takes the one that moved for it.
         let stays = matches!(how, Move::GiveWay) || (from.seen.is_none() && to.seen.is_some());
         let divided = stays.then(|| to.spot.clone());
@@ -82,6 +84,52 @@ impl Filesystem {
         self.doubt(divided);
         self.changed_in_edition(&made, Some(caller));
         Ok(())
+    }
+
+    /// Settles the drafts in directories that a rename moves or replaces, if it is allowed at all: all of a directory
+    /// moves as it is published.
+    fn settle_directories(
+        &self,
+        caller: &Caller,
+        from: &Spot,
+        to: &Spot,
+        mode: RenameMode,
+    ) -> Reply<()> {
+        let paths = [self.path_with_editions(from), self.path_with_editions(to)];
+        let [from_dir, to_dir] = paths.map(|path| path.filter(|path| self.is_directory(path)));
+        if from_dir.is_none() && to_dir.is_none() {
+            return Ok(());
+        }
+        drop(self.checked_rename(caller, from.clone(), to.clone(), mode)?);
+        match to_dir {
+            Some(path) if mode == RenameMode::Exchange => self.move_directory(&path),
+            Some(path) => self.leave_directory(&path)?,
+            None => {}
+        }
+        if let Some(path) = from_dir {
+            self.move_directory(&path);
+        }
+        Ok(())
+    }
+
+    fn is_directory(&self, path: &TreePath) -> bool {
+        self.0.rooms.ledger.read(|fold| fold.is_directory(path))
+    }
+
+    /// Checks a rename by what is there now.
+    fn checked_rename(
+        &self,
+        caller: &Caller,
+        from: Spot,
+        to: Spot,
+        mode: RenameMode,
+    ) -> Reply<Renaming> {
+        let state = self.0.state.lock();
+        self.may_use(&state, caller, from.0, MAY_CHANGE_NAMES)?;
+        self.may_use(&state, caller, to.0, MAY_CHANGE_NAMES)?;
+        let (from, to) = (self.side(&state, from)?, self.side(&state, to)?);
+        let (how, ops) = self.plan_rename(&state, caller, &from, &to, mode)?;
+        Ok(Renaming { from, to, how, ops })
     }
 
     /// Returns where the two names of a rename lead its caller.
@@ -93,14 +141,7 @@ impl Filesystem {
         mode: RenameMode,
     ) -> Reply<(Spot, Spot)> {
         let path = self.0.state.lock().names.path_of(&from);
-        if path.is_some_and(|path| self.0.rooms.ledger.read(|fold| fold.is_directory(&path))) {
-            // All of it moves as it is published.
-            if let Some(path) = self.path_with_editions(&from) {
-                self.move_directory(&path);
-            }
-            if let Some(path) = self.path_with_editions(&to) {
-                self.leave_directory(&path)?;
-            }
+        if path.is_some_and(|path| self.is_directory(&path)) {
             return Ok((from, to));
         }
         let there = to.clone();

@@ -2,8 +2,9 @@
 //!
 //! The kernel looks again only once: a second `ESTALE` in a row would reach the program. So a retry is recorded
 //! with what the thread wants, its lookup finds what that open can use, and the open is answered by what is
-//! there. Owns these records. Must never outlive them by more than [`RETRY_TIME`]: a retry may end at a
-//! permission check of the kernel's, of which no process is told.
+//! there. Owns these records. A retry may end at a lookup that finds nothing, or at a permission check of the
+//! kernel's, of which the daemon is not told: no record is kept for more than [`RETRY_TIME`], and none may be taken for
+//! that of another call.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -82,9 +83,15 @@ impl Retries {
         now.saturating_sub(retry.since) < RETRY_TIME
     }
 
-    /// Takes the retry that ends with this call on an inode. Returns how the call stands to it, and what is left of a
-    /// retry, whether it was this or another that the thread has given up.
-    pub(super) fn end(&mut self, caller: &Caller, ino: Ino, now: Duration) -> (Try, Option<Retry>) {
+    /// Takes the retry that ends with this call on an inode; `writes` says whether it is an open for writing. Returns how
+    /// the call stands to it, and what is left of a retry, whether it was this or another that the thread has given up.
+    pub(super) fn end(
+        &mut self,
+        caller: &Caller,
+        ino: Ino,
+        writes: bool,
+        now: Duration,
+    ) -> (Try, Option<Retry>) {
         let tid = caller.tid;
         let full = !self.shares.has_room(caller.uid);
         if tid == 0 {
@@ -93,7 +100,8 @@ impl Retries {
             return (if waits || full { Try::Last } else { Try::First }, None);
         }
         let retry = self.take(tid);
-        let fresh = retry.as_ref().filter(|retry| Self::is_fresh(retry, now));
+        let is_it = |retry: &&Retry| Self::is_fresh(retry, now) && retry.wish.is_some() == writes;
+        let fresh = retry.as_ref().filter(is_it);
         let how = match fresh {
             Some(retry) if retry.found == Some(ino) => Try::Walked,
             Some(retry) if retry.refused == Some(ino) => Try::Last,
@@ -112,7 +120,7 @@ impl Retries {
     ) -> (Try, Option<Retry>) {
         let tid = caller.tid;
         if tid == 0 {
-            return self.end(caller, Ino::ROOT, now);
+            return self.end(caller, Ino::ROOT, false, now);
         }
         let full = !self.shares.has_room(caller.uid);
         let retry = self.take(tid);
@@ -157,6 +165,14 @@ impl Retries {
         let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
         if now.saturating_sub(retry.since) < limit {
             retry.found = Some(ino);
+        }
+    }
+
+    /// Notes that a lookup of a thread that looks again has found nothing. It searched a directory, so it did not come by
+    /// a descriptor: an open of the inode that was refused is another call.
+    pub(super) fn found_nothing(&mut self, tid: u32, spot: &Spot, now: Duration) {
+        if let Some(retry) = self.at(tid, spot, now) {
+            (retry.refused, retry.found) = (None, None);
         }
     }
 
@@ -208,9 +224,31 @@ mod tests {
             if let Some(found) = found {
                 retries_of.found(3, &spot(b"name"), Ino(found), NOW);
             }
-            assert_eq!(retries_of.end(&thread(3), Ino(opened), NOW).0, how, "{found:?} {opened}");
-            assert_eq!(retries_of.end(&thread(3), Ino(opened), NOW).0, Try::First, "it ended");
+            let mut end = || retries_of.end(&thread(3), Ino(opened), false, NOW).0;
+            assert_eq!(end(), how, "{found:?} {opened}");
+            assert_eq!(end(), Try::First, "it ended");
         }
+    }
+
+    #[test]
+    fn another_call_is_no_retry() {
+        for (writes, found_nothing, how) in
+            [(false, false, Try::Last), (true, false, Try::First), (false, true, Try::First)]
+        {
+            let mut retries = Retries::default();
+            retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
+            if found_nothing {
+                retries.found_nothing(3, &spot(b"name"), NOW);
+            }
+            let ended = retries.end(&thread(3), Ino(7), writes, NOW).0;
+            assert_eq!(ended, how, "{writes} {found_nothing}");
+        }
+        // The kernel looks twice where it remembers the name.
+        let mut retries = Retries::default();
+        retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
+        retries.found_nothing(3, &spot(b"name"), NOW);
+        retries.found(3, &spot(b"name"), Ino(8), NOW);
+        assert_eq!(retries.end(&thread(3), Ino(8), false, NOW).0, Try::Walked);
     }
 
     #[test]
@@ -230,21 +268,22 @@ mod tests {
     fn nobody_is_told_to_look_again_beyond_the_limit() {
         let mut retries = Retries::default();
         for tid in 1..=(RETRIES_MAX / 4 * 3) as u32 {
-            assert_eq!(retries.end(&thread(tid), Ino(7), NOW).0, Try::First, "thread {tid}");
+            let first = retries.end(&thread(tid), Ino(7), false, NOW).0;
+            assert_eq!(first, Try::First, "thread {tid}");
             retries.begin(&thread(tid), Vec::new(), None, None, NOW);
         }
-        assert_eq!(retries.end(&thread(u32::MAX), Ino(7), NOW).0, Try::Last);
+        assert_eq!(retries.end(&thread(u32::MAX), Ino(7), false, NOW).0, Try::Last);
         let other = Caller { uid: 2, ..thread(u32::MAX) };
-        assert_eq!(retries.end(&other, Ino(7), NOW).0, Try::First, "of another user");
+        assert_eq!(retries.end(&other, Ino(7), false, NOW).0, Try::First, "of another user");
     }
 
     #[test]
     fn callers_that_cannot_be_seen_share_one_retry() {
         let mut retries = Retries::default();
-        assert_eq!(retries.end(&thread(0), Ino(7), NOW).0, Try::First);
+        assert_eq!(retries.end(&thread(0), Ino(7), false, NOW).0, Try::First);
         retries.begin(&thread(0), Vec::new(), Some(Ino(7)), None, NOW);
-        assert_eq!(retries.end(&thread(0), Ino(9), NOW).0, Try::Last);
-        assert_eq!(retries.end(&thread(0), Ino(9), NOW).0, Try::Last, "this may be the one");
-        assert_eq!(retries.end(&thread(0), Ino(9), NOW + RETRY_TIME).0, Try::First);
+        assert_eq!(retries.end(&thread(0), Ino(9), false, NOW).0, Try::Last);
+        assert_eq!(retries.end(&thread(0), Ino(9), false, NOW).0, Try::Last, "this may be the one");
+        assert_eq!(retries.end(&thread(0), Ino(9), false, NOW + RETRY_TIME).0, Try::First);
     }
 }

@@ -45,7 +45,7 @@ impl Filesystem {
             return Err(Errno::EROFS).into();
         }
         let now = self.0.rooms.clock.mono();
-        let (tried, retry) = self.0.state.lock().retries.end(caller, ino, now);
+        let (tried, retry) = self.0.state.lock().retries.end(caller, ino, false, now);
         self.give_up_seat(retry);
         let Some(size) = set.size else { return self.set_rest(caller, ino, set) };
         let who = self.0.callers.who(caller);

@@ -3,7 +3,7 @@
 //! A process that reads a unit's entry point, or writes a member, has an *edition* of the unit. While it only reads, and the
 //! version that it began with is the current one, the edition is a list in memory. When it writes, or when the unit
 //! moves on under it, the edition becomes a directory of its own in the namespace, which never leaves the node: the
-//! *draft*. The names of the unit then lead this process there, and everybody else to what is published. Such a directory is
+//! *draft*. The names of the unit then lead this process there, and every other process to what is published. Such a directory is
 //! an ordinary one to all other parts of this room; only where a name leads is decided here. The publish of the
 //! marker puts the whole draft under the real names, in one record with one stamp.
 //!

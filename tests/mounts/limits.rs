@@ -344,7 +344,7 @@ fn limits_few_descriptors_for_good(io: Io) {
 }
 in_both_modes!(limits_few_descriptors_for_good);
 
-/// Blobs that nobody has open any more are closed before a program is refused a new file.
+/// Blobs that no process has open any more are closed before a program is refused a new file.
 fn limits_few_descriptors_go_to_new_files_first(io: Io) {
     let (_site, node) = with_descriptors(io, "ulimit -n 256");
     let kept = || {

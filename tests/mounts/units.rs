@@ -185,7 +185,7 @@ fn p6_units_through_kills(io: Io) {
         assert!(texts.len() <= 1, "mixed: {seen:?}");
         if seen == wanted { Ok(()) } else { Err(format!("{seen:?}")) }
     });
-    // What nobody completed is on neither, also after the time for which a draft is kept back.
+    // A draft that was not completed is on neither node, also after the time for which a draft is kept back.
     cluster.a.kill_only();
     cluster.a.up();
     assert_eq!(found(&cluster.a.at("triton/K")), wanted);

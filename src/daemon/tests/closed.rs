@@ -41,7 +41,7 @@ fn until_a_change_is_noted_any_directory_may_have_been_closed() {
         Answer::Now(reply) => reply.map(drop),
         Answer::Later(_) => panic!("nothing is to be waited for without a store"),
     };
-    assert_eq!(look(&fs), Ok(()), "nobody else has changed it, and the kernel has checked it");
+    assert_eq!(look(&fs), Ok(()), "no other node has changed it, and the kernel has checked it");
     let (asked, seen) = (Arc::new(Mutex::new(Some(fs.clone()))), Arc::new(Mutex::new(Vec::new())));
     let (asks, sees) = (Arc::clone(&asked), Arc::clone(&seen));
     kernel.rooms().engine.ledger().subscribe(Box::new(move |_| {

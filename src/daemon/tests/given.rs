@@ -93,7 +93,7 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
     kernel.open(&who, "large", 1, UPDATE, true).unwrap();
     kernel.write(1, 0, &vec![7; LARGE]).unwrap();
     kernel.close_duplicate(&who, 1).unwrap();
-    // What was closed has to be read again once nobody can write it, and a thread is told that it may.
+    // What was closed has to be read again once no process can write it, and a thread was promised that it may.
     kernel.write(1, 0, b"changed").unwrap();
     let stale = kernel.open_late(&late.caller(), "large", UPDATE, |_| {});
     assert_eq!(stale, Err(Errno::ESTALE));

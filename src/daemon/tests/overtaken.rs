@@ -83,6 +83,23 @@ fn what_is_renamed_over_a_name_replaces_what_it_was_renamed_over() {
 }
 
 #[test]
+fn what_is_renamed_over_a_link_replaces_it_at_its_close() {
+    in_both_modes(|kernel| {
+        let root = Program::start();
+        kernel.symlink(&root.caller(), "file", "elsewhere").unwrap();
+        begin_and_rename(kernel, &root, "new", "file");
+        kernel.close(&root.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &root, "file"), b"renamed");
+        // One that has come since is not what it was renamed over.
+        begin_and_rename(kernel, &root, "new", "file");
+        kernel.unlink(&root.caller(), "file").unwrap();
+        kernel.symlink(&root.caller(), "file", "elsewhere").unwrap();
+        kernel.close(&root.caller(), 1).unwrap();
+        assert_eq!(kernel.read_link(&root.caller(), "file").unwrap(), b"elsewhere");
+    });
+}
+
+#[test]
 fn what_is_renamed_over_a_name_does_not_replace_what_another_user_makes_there_later() {
     in_both_modes(|kernel| {
         let (root, ann) = (Program::start(), Program::start_as(ANN));
@@ -134,9 +151,11 @@ enum Step {
     /// It opens the file once more, and appends.
     Append,
     ChangeMode,
+    /// It makes a further name for its file.
+    Link,
     Rename,
 }
-use Step::{Append, Arrive, Begin, ChangeMode, Close, Put, Rename};
+use Step::{Append, Arrive, Begin, ChangeMode, Close, Link, Put, Rename};
 
 /// Does all this, and returns what the name has then.
 fn after(kernel: &mut Kernel<'_>, steps: &[Step], sequence: u64) -> Vec<u8> {
@@ -160,13 +179,14 @@ fn after(kernel: &mut Kernel<'_>, steps: &[Step], sequence: u64) -> Vec<u8> {
                 kernel.write(1, 3, b" and more").unwrap();
                 kernel.close(&who, 1).unwrap();
             }
+            Link => kernel.link(&who, TEMPORARY, "jax/twin").unwrap(),
             ChangeMode => kernel.chmod(&who, TEMPORARY, 0o600).unwrap(),
             Rename => kernel.rename(&who, TEMPORARY, KEPT).unwrap(),
         }
     }
     assert_eq!(kernel.stat(&who, TEMPORARY).err(), Some(Errno::ENOENT));
     let has = get(kernel, &program, KEPT);
-    assert_eq!(get(kernel, &Program::start(), KEPT), has, "whoever reads it");
+    assert_eq!(get(kernel, &Program::start(), KEPT), has, "for every reader");
     has
 }
 
@@ -183,6 +203,7 @@ fn p7_one_winner_by_rename_is_the_first_version_however_long_the_other_was_writt
             (true, &[Put, Begin, Close, Arrive, Rename]),
             (true, &[Begin, Put, Arrive, Close, ChangeMode, Rename]),
             (true, &[Begin, Close, Put, Arrive, Append, Rename]),
+            (true, &[Begin, Close, Put, Arrive, Link, Rename]),
             (true, &[Begin, Put, Arrive, Rename, Close]),
             (true, &[Put, Begin, Arrive, Rename, Close]),
             (true, &[Put, Begin, Rename, Arrive, Close]),
@@ -199,6 +220,9 @@ fn p7_one_winner_by_rename_is_the_first_version_however_long_the_other_was_writt
             };
             assert_eq!(after(kernel, steps, sequence), wanted, "{steps:?}");
             kernel.unlink(&root.caller(), KEPT).unwrap();
+            if steps.contains(&Link) {
+                kernel.unlink(&root.caller(), "jax/twin").unwrap();
+            }
         }
     });
 }

@@ -284,6 +284,26 @@ fn p6_units_in_a_directory_that_is_renamed() {
 }
 
 #[test]
+fn p6_units_in_a_directory_that_cannot_be_renamed() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        make_dirs(kernel, &writer, "triton/FULL/below");
+        put_by_rename(kernel, &writer, "triton/KEY/a", b"1");
+        let who = reader.caller();
+        assert_eq!(kernel.rename(&who, KEY, "triton/FULL"), Err(Errno::ENOTEMPTY));
+        assert!(missing(kernel, &reader, "triton/KEY/a"), "a rename that fails publishes nothing");
+        // An exchange replaces nothing, so nothing has to be empty.
+        kernel.exchange(&who, "triton/FULL", KEY).unwrap();
+        assert_eq!(names(kernel, &reader, KEY), ["below"]);
+        assert_eq!(get(kernel, &writer, "triton/FULL/a"), b"1", "nothing is lost");
+        put_by_rename(kernel, &writer, "triton/FULL/b", b"2");
+        kernel.exchange(&who, KEY, "triton/FULL").unwrap();
+        assert_eq!(names(kernel, &reader, KEY), ["a", "b"]);
+    });
+}
+
+#[test]
 fn names_that_only_look_like_those_of_a_unit_are_ordinary() {
     in_both_modes(|kernel| {
         let (writer, reader) = (Program::start(), Program::start());

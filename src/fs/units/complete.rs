@@ -22,7 +22,7 @@ use crate::sync::Turn;
 /// The permission bit that lets a caller write.
 const MAY_WRITE: u32 = 2;
 
-/// What the publish of a draft comes to.
+/// The changes that publish a draft.
 struct Plan {
     ops: Vec<(TreePath, Op)>,
     members: Vec<Member>,
@@ -187,7 +187,7 @@ impl Filesystem {
     }
 
     /// Reports whether a caller may put a file in the place of one that came after it began its draft: the kernel has
-    /// checked the rights to others only.
+    /// checked the rights to other files only.
     fn may_publish_over(&self, caller: &Caller, there: &Member) -> bool {
         if self.permits(caller, &there.entry.attrs, MAY_WRITE).is_err() {
             return false;

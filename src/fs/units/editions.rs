@@ -20,7 +20,7 @@ const LISTED_MAX: u64 = 262_144;
 /// What an edition counts for beside its members. So there are at most 4,096 of them.
 const EDITION_COUNTS_FOR: u64 = 64;
 
-/// The most units that are remembered because their trouble was said. Beyond that it is said again.
+/// The most units that are remembered because a warning was logged. Beyond that it is logged again.
 const TROUBLED_MAX: usize = 1024;
 
 /// Number of an edition.
@@ -53,9 +53,9 @@ pub(super) struct Edition {
     /// The version that it began with.
     base: Arc<Version>,
     pub(super) draft: Option<Draft>,
-    /// The processes that write it; empty while nobody does.
+    /// The processes that write it; empty while none does.
     pub(super) writers: Vec<Writer>,
-    /// Who wrote it last, for the rights of what is published.
+    /// The caller that wrote it last. Its rights decide what may be published.
     pub(super) caller: Caller,
     /// An entry point was written, and no marker since.
     pub(super) open_ended: bool,
@@ -105,9 +105,9 @@ pub(in crate::fs) struct Editions {
     of: HashMap<(Who, UnitName), EditionId>,
     /// Those of each unit.
     units: HashMap<UnitName, Vec<EditionId>>,
-    /// Whose draft a directory is of.
+    /// The edition to which a directory of a draft belongs.
     dirs: HashMap<Ino, EditionId>,
-    /// Units without drafts, of which that was said.
+    /// Units that could have no draft and for which a warning was logged.
     troubled: HashSet<UnitName>,
     shares: Shares,
     next: u64,

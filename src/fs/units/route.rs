@@ -32,6 +32,11 @@ pub(in crate::fs) enum Purpose {
 }
 
 impl Filesystem {
+    /// Returns the unit that a path is of, if it is of one.
+    pub(in crate::fs) fn unit_of(&self, path: &TreePath) -> Option<UnitName> {
+        part_of(&self.0.rules.profiles, path).map(|part| UnitName::of(&part.key))
+    }
+
     /// Returns where a name leads a caller: into its edition, if the name is one of a unit that it has an edition of.
     /// One that makes a member gets an edition.
     pub(in crate::fs) fn routed(
@@ -105,7 +110,7 @@ impl Filesystem {
         if written {
             return self.spot_in(id, path, spot);
         }
-        // What it takes away is what everybody has.
+        // It takes away what is published.
         self.end_edition(id);
         spot
     }

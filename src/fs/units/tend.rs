@@ -1,15 +1,18 @@
-//! Looking after editions: drafts without a marker, writers that have ended, versions that nobody reads any more.
+//! Looking after editions: drafts without a marker, writers that have ended, versions that are no longer read.
 //!
 //! Owns how long each lasts. Must never publish what a killed process wrote (P2).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use hearthfs_mount::{End, Errno, Reply};
 
 use super::editions::{Edition, EditionId, Writer};
+use super::version::UnitName;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
 use crate::fs::state::State;
+use crate::fs::who::Who;
 use crate::name::TreePath;
 
 /// How long a draft is kept from others after its last change, if no marker completes it.
@@ -37,7 +40,7 @@ enum Writing {
     Unseen,
     /// All have exited by themselves.
     Exited,
-    /// All are gone, and one was killed, or nobody knows how it ended.
+    /// All are gone, and one was killed, or it is not known how it ended.
     Killed,
 }
 
@@ -196,13 +199,13 @@ impl Filesystem {
     /// merged into a listing. Each has a draft.
     pub(in crate::fs) fn editions_listed(
         &self,
-        who: crate::fs::who::Who,
+        who: Who,
         dir: &TreePath,
-    ) -> Vec<(super::version::UnitName, TreePath)> {
+    ) -> HashMap<UnitName, TreePath> {
         let ids: Vec<EditionId> = {
             let state = self.0.state.lock();
             if state.editions.is_empty() {
-                return Vec::new();
+                return HashMap::new();
             }
             let listed = |(id, edition): (EditionId, &Edition)| {
                 let at = edition.unit.dir();
@@ -211,7 +214,7 @@ impl Filesystem {
             };
             state.editions.iter().filter_map(listed).collect()
         };
-        let mut found = Vec::new();
+        let mut found = HashMap::new();
         for id in ids {
             if !self.is_apart(id) || self.make_draft(id).is_err() {
                 continue;
@@ -220,7 +223,7 @@ impl Filesystem {
             let Some(edition) = state.editions.get(id) else { continue };
             let Some(draft) = &edition.draft else { continue };
             if let Some(private) = dir.moved(&edition.unit.dir(), &draft.path) {
-                found.push((edition.unit.clone(), private));
+                found.insert(edition.unit.clone(), private);
             }
         }
         found
@@ -250,8 +253,7 @@ mod tests {
     use hearthfs_mount::Caller;
 
     use super::*;
-    use crate::fs::units::version::{UnitName, Version};
-    use crate::fs::who::Who;
+    use crate::fs::units::version::Version;
     use crate::namespace::Writers;
 
     #[test]

@@ -12,8 +12,8 @@ use crate::sync::Ledger;
 pub(super) const MEMBERS_MAX: usize = 4096;
 /// The most names that are read to find them: what was removed stands there for a while too.
 const READ_MAX: usize = 65_536;
-/// Names of a directory that are read at a time.
-const READ_AT_ONCE: usize = 256;
+/// Names of a directory that are read at a time: units of one stem are small, and a process may have many.
+const READ_AT_ONCE: usize = 32;
 
 /// Which unit.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

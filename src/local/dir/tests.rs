@@ -166,7 +166,7 @@ fn what_is_kept_of_a_store_is_read_from_a_plain_file_of_a_directory_that_can_be_
     let path = root.path().join("cache/v1/store");
     let cache = root.path().join("cache");
     assert_eq!(kept(&cache), Ok(Some("a store".to_owned())));
-    // Where anybody else can write, nothing is believed.
+    // A directory that other users can write is refused.
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
     assert!(kept(&cache).unwrap_err().contains("others"));
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o700)).unwrap();

@@ -199,6 +199,29 @@ impl Kernel<'_> {
         })
     }
 
+    /// Exchanges two names, as root does.
+    pub(in crate::daemon::tests) fn exchange(
+        &mut self,
+        who: &Caller,
+        from: &str,
+        to: &str,
+    ) -> Reply<()> {
+        self.system_call(|kernel, again| {
+            let one = kernel.place(who, from, again, false)?;
+            let other = kernel.place(who, to, again, false)?;
+            kernel.answer(|vfs| {
+                let (one, other) =
+                    ((one.dir, OsStr::new(one.name)), (other.dir, OsStr::new(other.name)));
+                vfs.rename(who, one, other, RenameMode::Exchange)
+            })?;
+            for place in [one, other] {
+                kernel.memory.drop_name(place.dir, place.name);
+                kernel.memory.doubt(place.dir);
+            }
+            Ok(())
+        })
+    }
+
     pub(in crate::daemon::tests) fn truncate(
         &mut self,
         who: &Caller,
