@@ -40,9 +40,11 @@ const BUNDLED_MIN: u64 = 32;
 /// The first of them has been there for so long then.
 const BUNDLED_AFTER_MS: u64 = LOOK_BACK_MS + 30_000;
 /// Where another node has written the last one, it goes on; this one looks after so long whether it does.
-const OTHERS_TIME_MS: u64 = 3 * 60_000;
+const OTHERS_TIME: Duration = Duration::from_mins(3);
 /// The part of the age after which one is due for a single commit.
 const PARTS_OF_AGE: u32 = 4;
+/// The most of the age that is waited for other nodes: their checkpoints must come before what they stand for is deleted.
+const WAITED_PART_OF_AGE: u32 = 16;
 /// How often it is looked, without asking the store, whether one is due.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The longest that is waited before the store is asked whether another node was faster.
@@ -116,13 +118,19 @@ impl Checkpointer {
             loop {
                 clock::sleep(LOOK_EVERY).await;
                 if checkpointer.is_due() {
-                    let jitter = task::random_u64() % JITTER_MAX.as_millis() as u64;
-                    clock::sleep(Duration::from_millis(jitter)).await;
+                    let most_ms = checkpointer.at_most(JITTER_MAX).as_millis() as u64;
+                    clock::sleep(Duration::from_millis(task::random_u64() % most_ms.max(1))).await;
                     checkpointer.write_if_due().await;
                 }
                 checkpointer.tidy_up().await;
             }
         })
+    }
+
+    /// Returns how long is waited for other nodes: `usual`, or less where entries live for a short time only.
+    fn at_most(&self, usual: Duration) -> Duration {
+        let age = self.0.remote.effective_expiry();
+        age.map_or(usual, |age| usual.min(age / WAITED_PART_OF_AGE))
     }
 
     /// Reports whether a checkpoint or a bundle should be written, as far as can be told without the store.
@@ -261,11 +269,12 @@ impl Checkpointer {
         };
         let (_, first_ms) = self.counted().uncovered;
         let waited_ms = ledger.now_ms().saturating_sub(first_ms);
-        if last.is_none_or(|last| last == ledger.node()) || waited_ms > OTHERS_TIME_MS {
+        let others_ms = self.at_most(OTHERS_TIME).as_millis() as u64;
+        if last.is_none_or(|last| last == ledger.node()) || waited_ms > others_ms {
             return false;
         }
         // Each looks at another time, so that one of many finds out soon.
-        self.wait(Duration::from_millis(OTHERS_TIME_MS / 2 + task::random_u64() % OTHERS_TIME_MS));
+        self.wait(Duration::from_millis(others_ms / 2 + task::random_u64() % others_ms.max(1)));
         true
     }
 

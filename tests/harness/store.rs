@@ -142,6 +142,12 @@ impl Store {
         }
     }
 
+    /// Replaces a text in an object.
+    pub(crate) fn edit(&self, key: &str, from: &str, to: &str) {
+        let Kind::Radosgw(radosgw) = &self.0 else { panic!("objects of this one are not edited") };
+        radosgw.edit(key, from, to);
+    }
+
     /// Returns the keys that the server that deletes by rules has now.
     pub(crate) fn keys(&self) -> BTreeSet<String> {
         let Kind::Radosgw(radosgw) = &self.0 else { panic!("this one is not asked for its keys") };

@@ -65,6 +65,18 @@ impl Radosgw {
         })
     }
 
+    /// Replaces a text in an object below the prefix.
+    pub(crate) fn edit(&self, key: &str, from: &str, to: &str) {
+        let path = Path::from(format!("{}/{key}", self.prefix));
+        block_on(async {
+            let client = self.client();
+            let bytes = client.get(&path).await.expect("read").bytes().await.expect("its bytes");
+            let text = String::from_utf8(bytes.to_vec()).expect("a text");
+            assert!(text.contains(from), "{key}: {text}");
+            client.put(&path, text.replace(from, to).into()).await.expect("written");
+        });
+    }
+
     /// Writes an object of one letter below the prefix.
     pub(crate) fn put(&self, key: &str) {
         let path = Path::from(format!("{}/{key}", self.prefix));
