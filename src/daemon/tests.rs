@@ -13,6 +13,7 @@ mod overtaken;
 mod programs;
 mod random;
 mod sent_back;
+mod unit_cases;
 mod unit_users;
 mod units;
 mod users;

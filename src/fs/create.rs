@@ -195,7 +195,8 @@ impl Filesystem {
             Err(Errno::EEXIST) => return Err(Errno::ESTALE),
             Err(errno) => return Err(errno),
         };
-        self.changed_in_edition(spot, Some(&wish.caller));
+        self.changed_in_edition(spot, Some(&wish.caller))
+            .map_err(|error| super::errno::promised(&error))?;
         let flags = OpenFlags { exclusive: false, ..wish.flags };
         match self.open_file_as(ino, &Wish { flags, tried: Try::First, ..*wish }) {
             Answer::Now(opened) => self.tell_opened(Lead::lasting(ino), spot, opened?),

@@ -118,6 +118,11 @@ impl Filesystem {
                 let this = self.clone();
                 return Answer::later(async move {
                     this.fetch_members(lacking).await?;
+                    // Meanwhile the unit may have moved on, or its reader may count as one that has long read nothing.
+                    match this.open_in_edition(ino, &wish, kept.retry.as_ref()) {
+                        Ok(lacking) => this.fetch_members(lacking).await?,
+                        Err(errno) => return Err(errno),
+                    }
                     let reply = match this.open_file_as(ino, &wish) {
                         Answer::Now(reply) => reply,
                         Answer::Later(work) => work.await,

@@ -260,12 +260,14 @@ impl Filesystem {
         });
         self.0.begun.notify_one();
         drop(publishing);
-        let completed =
-            done.is_ok() && place.is_some_and(|place| self.changed_in_edition(&place, caller));
+        done?;
+        let promised = |error: Error| super::errno::promised(&error);
+        let Some(place) = place else { return Ok(()) };
+        let completed = self.changed_in_edition(&place, caller).map_err(promised)?;
         if completed && synced {
-            self.0.rooms.ledger.sync().map_err(|error| super::errno::promised(&error))?;
+            self.0.rooms.ledger.sync().map_err(promised)?;
         }
-        done
+        Ok(())
     }
 
     fn digest_and_announce(

@@ -82,7 +82,10 @@ impl Filesystem {
         let divided = stays.then(|| to.spot.clone());
         self.carry_out(turn, &from, &to, &how, ops)?;
         self.doubt(divided);
-        self.changed_in_edition(&made, Some(caller));
+        // What is still being written is published by its close.
+        if matches!(how, Move::Replace | Move::Exchange) {
+            self.changed_in_edition(&made, Some(caller)).map_err(|e| super::errno::promised(&e))?;
+        }
         Ok(())
     }
 
@@ -102,12 +105,12 @@ impl Filesystem {
         }
         drop(self.checked_rename(caller, from.clone(), to.clone(), mode)?);
         match to_dir {
-            Some(path) if mode == RenameMode::Exchange => self.move_directory(&path),
+            Some(path) if mode == RenameMode::Exchange => self.move_directory(&path)?,
             Some(path) => self.leave_directory(&path)?,
             None => {}
         }
         if let Some(path) = from_dir {
-            self.move_directory(&path);
+            self.move_directory(&path)?;
         }
         Ok(())
     }

@@ -12,9 +12,15 @@
 
 mod complete;
 mod editions;
+mod open;
 mod route;
 mod tend;
 mod version;
 
+use std::time::Duration;
+
 pub(super) use editions::Editions;
 pub(super) use route::Purpose;
+
+/// How long a draft is kept from others after its last change, if no marker completes it.
+const UNIT_HOLD: Duration = Duration::from_secs(10);

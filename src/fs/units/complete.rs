@@ -6,6 +6,7 @@
 
 use hearthfs_mount::{Caller, Ino};
 
+use super::UNIT_HOLD;
 use super::editions::{Edition, EditionId};
 use super::version::{MEMBERS_MAX, Member, UnitName, Version, current};
 use crate::error::Result;
@@ -17,7 +18,6 @@ use crate::fs::who::Who;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
 use crate::stamp::Stamp;
-use crate::sync::Turn;
 
 /// The permission bit that lets a caller write.
 const MAY_WRITE: u32 = 2;
@@ -31,43 +31,46 @@ struct Plan {
 impl Filesystem {
     /// Notes that something was published at a name of a draft, and publishes the draft if that completes it; says
     /// whether it did. `caller` is the process that did it; `None` where it is not known.
-    pub(in crate::fs) fn changed_in_edition(&self, spot: &Spot, caller: Option<&Caller>) -> bool {
-        let (id, path, unit) = {
+    pub(in crate::fs) fn changed_in_edition(
+        &self,
+        spot: &Spot,
+        caller: Option<&Caller>,
+    ) -> Result<bool> {
+        let (id, path, unit, written, last) = {
             let state = self.0.state.lock();
-            let Some(id) = state.editions.of_dir(spot.0) else { return false };
-            let Some(path) = Self::public_path(&state, id, spot) else { return false };
-            let Some(edition) = state.editions.get(id) else { return false };
-            (id, path, edition.unit.clone())
+            let Some(id) = state.editions.of_dir(spot.0) else { return Ok(false) };
+            let Some(path) = Self::public_path(&state, id, spot) else { return Ok(false) };
+            let edition = state.editions.get(id).filter(|edition| !edition.ended);
+            let Some(edition) = edition else { return Ok(false) };
+            (id, path, edition.unit.clone(), edition.is_written(), edition.caller)
         };
-        let (who, caller) = match caller {
-            Some(caller) => (self.0.callers.who(caller), *caller),
-            None => match self.0.state.lock().editions.get(id) {
-                Some(edition) => (Who::Unseen, edition.caller),
-                None => return false,
-            },
-        };
-        let written = self.0.state.lock().editions.get(id).is_some_and(Edition::is_written);
+        let who = caller.map_or(Who::Unseen, |caller| self.0.callers.who(caller));
         if !written || who != Who::Unseen {
-            self.written_by(id, &caller, who);
+            self.written_by(id, caller.unwrap_or(&last), who);
         }
-        let Some(part) = unit.part(&self.0.rules.profiles, &path) else { return false };
+        let Some(part) = unit.part(&self.0.rules.profiles, &path) else { return Ok(false) };
         if part.is_marker {
-            self.complete(id);
+            self.complete(id, None)?;
         } else if part.is_entry
             && let Some(edition) = self.0.state.lock().editions.get_mut(id)
         {
             edition.open_ended = true;
         }
-        part.is_marker
+        Ok(part.is_marker)
     }
 
-    /// Publishes a draft under its real names, unless the unit has moved on since it was begun. Blocks.
-    pub(super) fn complete(&self, id: EditionId) {
+    /// Publishes a draft under its real names, unless the unit has moved on since it was begun. `uses` is what
+    /// [`Edition::uses`] was when that was decided; nothing happens if it has moved. Blocks. On an error nothing was
+    /// published; it is tried again later if its writers do not.
+    pub(super) fn complete(&self, id: EditionId, uses: Option<u64>) -> Result<()> {
         self.keep_published(id);
-        if let Err(error) = self.publish_draft(id) {
+        self.publish_draft(id, uses).inspect_err(|error| {
             tracing::warn!(error = error.chain(), "files that belong together were not published");
-            rest(&mut self.0.state.lock(), id, Version::lost());
-        }
+            let now = self.0.rooms.clock.mono();
+            if let Some(edition) = self.0.state.lock().editions.get_mut(id) {
+                edition.not_before = now.saturating_add(UNIT_HOLD);
+            }
+        })
     }
 
     /// Makes blobs of what the draft has published and not released: by their real names others open only blobs.
@@ -84,15 +87,17 @@ impl Filesystem {
         }
     }
 
-    fn publish_draft(&self, id: EditionId) -> Result<()> {
+    fn publish_draft(&self, id: EditionId, uses: Option<u64>) -> Result<()> {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
         let plan = {
             let mut state = self.0.state.lock();
-            let Some(edition) = state.editions.get(id).filter(|edition| edition.is_written())
-            else {
-                return Ok(());
+            let as_decided = |edition: &&Edition| {
+                edition.is_written()
+                    && !edition.ended
+                    && uses.is_none_or(|uses| edition.uses() == uses)
             };
+            let Some(edition) = state.editions.get(id).filter(as_decided) else { return Ok(()) };
             let Some(plan) = self.plan(edition) else {
                 rest(&mut state, id, Version::lost());
                 return Ok(());
@@ -106,21 +111,27 @@ impl Filesystem {
             let files = paths.len();
             tracing::warn!(%dir, files, "too many files for one unit: they are published in parts");
         }
-        let mut parts = ops.chunks(MEMBERS_MAX);
-        let mut stamps = Vec::new();
-        if let Some(part) = parts.next() {
-            stamps.extend(self.publish_part(turn, part)?);
-        }
-        for part in parts {
-            stamps.extend(self.publish_part(ledger.begin(), part)?);
-        }
-        let mut state = self.0.state.lock();
-        let unit = state.editions.get(id).map(|edition| edition.unit.clone());
-        let mark = unit.and_then(|unit| self.mark_of(&unit, &paths, &stamps));
-        // The first changes are the puts of the members, in the same order.
-        let stamped = members.into_iter().zip(&stamps);
-        let members = stamped.map(|(member, stamp)| Member { stamp: *stamp, ..member }).collect();
-        rest(&mut state, id, Version { members, mark });
+        let (mut stamps, mut turn) = (Vec::new(), Some(turn));
+        let mut parts = ops.chunks(MEMBERS_MAX).peekable();
+        let state = loop {
+            let part = parts.next().unwrap_or_default();
+            let turn = turn.take().unwrap_or_else(|| ledger.begin());
+            let written = self.write_keeping(turn, part.to_vec())?;
+            let mut state = self.0.state.lock();
+            // What keeps directories comes behind.
+            stamps.extend(written.apply().into_iter().take(part.len()));
+            if parts.peek().is_some() {
+                continue;
+            }
+            let unit = state.editions.get(id).map(|edition| edition.unit.clone());
+            let mark = unit.and_then(|unit| self.mark_of(&unit, &paths, &stamps));
+            // The first changes are the puts of the members, in the same order.
+            let stamped = members.into_iter().zip(&stamps);
+            let members = stamped.map(|(m, stamp)| Member { stamp: *stamp, ..m }).collect();
+            // Under the same lock: what is published from now on is of the next draft.
+            rest(&mut state, id, Version { members, mark, is_broken: false });
+            break state;
+        };
         let spots: Vec<Spot> = paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
         let dirs: Vec<TreePath> = paths.iter().filter_map(TreePath::parent).collect();
         drop(state);
@@ -129,15 +140,6 @@ impl Filesystem {
         }
         self.doubt(spots);
         Ok(())
-    }
-
-    fn publish_part(&self, turn: Turn<'_>, ops: &[(TreePath, Op)]) -> Result<Vec<Stamp>> {
-        let written = self.write_keeping(turn, ops.to_vec())?;
-        let _state = self.0.state.lock();
-        let mut stamps = written.apply();
-        // What keeps directories comes behind.
-        stamps.truncate(ops.len());
-        Ok(stamps)
     }
 
     /// Returns the stamp that the entry points have got.
@@ -170,7 +172,7 @@ impl Filesystem {
         });
         let members: Vec<Member> =
             members.into_iter().map(|member| as_now(member, base, &now)).collect();
-        let version = Version { members, mark: None };
+        let version = Version { members, ..Version::default() };
         let came = now.members.iter().filter(|there| {
             version.has(&there.path) && base.stamp_of(&there.path) != Some(there.stamp)
         });
@@ -181,7 +183,9 @@ impl Filesystem {
             return None;
         }
         let puts = version.members.iter().map(|m| (m.path.clone(), Op::Put(m.entry.clone())));
-        let gone = base.members.iter().filter(|m| !version.has(&m.path) && now.has(&m.path));
+        // What has come in the place of a member since is not of this unit's writer.
+        let there = |m: &&Member| now.stamp_of(&m.path) == Some(m.stamp);
+        let gone = base.members.iter().filter(|m| !version.has(&m.path)).filter(there);
         let ops = puts.chain(gone.map(|m| (m.path.clone(), Op::Remove))).collect();
         Some(Plan { ops, members: version.members })
     }
@@ -197,18 +201,23 @@ impl Filesystem {
     }
 
     /// Ends an edition: the names lead its process to what is published. What it has open stays open, and is never
-    /// published. Returns false where that failed.
-    pub(super) fn end_edition(&self, id: EditionId) -> bool {
+    /// published. `uses` is as for [`Filesystem::complete`]. Returns false where that failed.
+    pub(super) fn end_edition(&self, id: EditionId, uses: Option<u64>) -> bool {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
         let paths = {
             let mut state = self.0.state.lock();
             let Some(edition) = state.editions.get(id) else { return true };
-            let Some(draft) = &edition.draft else {
+            if uses.is_some_and(|uses| edition.uses() != uses) {
+                return true;
+            }
+            let path = edition.draft.as_ref().map(|draft| draft.path.clone());
+            // Nothing new comes to it from now on, whatever becomes of the rest.
+            state.editions.take_away(id);
+            let Some(path) = path else {
                 state.editions.remove(id);
                 return true;
             };
-            let path = draft.path.clone();
             let below = ledger.read(|fold| {
                 let live = fold.below(&path).filter(|(_, register)| register.entry.is_some());
                 live.map(|(path, _)| path).collect::<Vec<_>>()
@@ -266,10 +275,9 @@ impl Filesystem {
 /// Ends the writing of an edition; `version` is what it has published.
 fn rest(state: &mut State, id: EditionId, version: Version) {
     if let Some(edition) = state.editions.get_mut(id) {
-        edition.writers.clear();
-        edition.open_ended = false;
+        edition.rest();
         // Where its members are too many, it is still known which version it is.
-        let bare = Version { members: Vec::new(), mark: version.mark };
+        let bare = Version { mark: version.mark, ..Version::default() };
         let fits = state.editions.rebase(id, version) || state.editions.rebase(id, bare);
         debug_assert!(fits, "what lists no members fits where the edition did");
     }

@@ -20,6 +20,9 @@ const LISTED_MAX: u64 = 262_144;
 /// What an edition counts for beside its members. So there are at most 4,096 of them.
 const EDITION_COUNTS_FOR: u64 = 64;
 
+/// The most processes that write one draft. The files of one more are ordinary ones.
+const WRITERS_MAX: usize = 1024;
+
 /// The most units that are remembered because a warning was logged. Beyond that it is logged again.
 const TROUBLED_MAX: usize = 1024;
 
@@ -55,12 +58,22 @@ pub(super) struct Edition {
     pub(super) draft: Option<Draft>,
     /// The processes that write it; empty while none does.
     pub(super) writers: Vec<Writer>,
+    /// One that wrote it was killed, or it is not known how it ended.
+    pub(super) one_killed: bool,
+    /// It is being given its directory, so its version must not change.
+    pub(super) drafting: bool,
+    /// It has ended, and names do not lead there any more.
+    pub(super) ended: bool,
     /// The caller that wrote it last. Its rights decide what may be published.
     pub(super) caller: Caller,
     /// An entry point was written, and no marker since.
     pub(super) open_ended: bool,
     /// When its entry point was opened last, or it was written, by the monotonic clock.
-    pub(super) used: Duration,
+    used: Duration,
+    /// Moves with each of that.
+    uses: u64,
+    /// Its draft could not be published, and is not before this.
+    pub(super) not_before: Duration,
 }
 
 impl Edition {
@@ -79,10 +92,49 @@ impl Edition {
             base: Arc::new(base),
             draft: None,
             writers: Vec::new(),
+            one_killed: false,
+            drafting: false,
+            ended: false,
             caller,
             open_ended: false,
             used: now,
+            uses: 0,
+            not_before: Duration::ZERO,
         }
+    }
+
+    /// Notes that its entry point is opened, or that it is written.
+    pub(super) fn note_use(&mut self, now: Duration) {
+        self.used = now;
+        self.uses += 1;
+    }
+
+    pub(super) fn used(&self) -> Duration {
+        self.used
+    }
+
+    /// Returns a number that moves with each use.
+    pub(super) fn uses(&self) -> u64 {
+        self.uses
+    }
+
+    /// Adds a process that writes it. Returns false if there are too many.
+    #[must_use]
+    pub(super) fn add_writer(&mut self, writer: Writer) -> bool {
+        let known = self.writers.iter().any(|known| known.who == writer.who);
+        if !known && self.writers.len() >= WRITERS_MAX {
+            return false;
+        }
+        if !known {
+            self.writers.push(writer);
+        }
+        true
+    }
+
+    /// Ends the writing of it.
+    pub(super) fn rest(&mut self) {
+        self.writers.clear();
+        (self.one_killed, self.open_ended) = (false, false);
     }
 
     pub(super) fn base(&self) -> &Arc<Version> {
@@ -149,14 +201,21 @@ impl Editions {
         self.of.get(&(who, unit.clone())).copied()
     }
 
-    /// Returns the draft that all writers of a unit share, if it is written.
-    pub(super) fn shared(&self, unit: &UnitName) -> Option<EditionId> {
-        let shared = |id: &&EditionId| {
-            self.all
-                .get(id)
-                .is_some_and(|edition| edition.shared == Writers::Several && edition.is_written())
+    /// Returns the edition that a process of a user writes next: its own if it writes that already, or the draft that all
+    /// writers of the unit share. Processes of different users share none: each has rights of its own.
+    pub(super) fn to_write(&self, who: Who, user: u32, unit: &UnitName) -> Option<EditionId> {
+        let own = self.of(who, unit);
+        let is_written = |id: &EditionId| self.all.get(id).is_some_and(Edition::is_written);
+        if own.as_ref().is_some_and(is_written) {
+            return own;
+        }
+        let shared = |id: &EditionId| {
+            self.all.get(id).is_some_and(|edition| {
+                edition.shared == Writers::Several && edition.user == user && edition.is_written()
+            })
         };
-        self.units.get(unit)?.iter().find(shared).copied()
+        let shared = self.units.get(unit).and_then(|ids| ids.iter().copied().find(shared));
+        shared.or(own)
     }
 
     /// Reports whether any process has an edition of a unit.
@@ -226,19 +285,36 @@ impl Editions {
         }
     }
 
-    /// Takes an edition out.
-    pub(super) fn remove(&mut self, id: EditionId) -> Option<Edition> {
-        let edition = self.all.remove(&id)?;
-        self.shares.give_back(edition.user, edition.counts_for());
+    /// Takes an edition away from its processes: names do not lead there any more.
+    pub(super) fn take_away(&mut self, id: EditionId) {
+        let Some(edition) = self.all.get_mut(&id) else { return };
+        edition.ended = true;
         self.of.retain(|_, other| *other != id);
-        self.dirs.retain(|_, other| *other != id);
         if let Some(ids) = self.units.get_mut(&edition.unit) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
                 self.units.remove(&edition.unit);
             }
         }
+    }
+
+    /// Takes an edition out.
+    pub(super) fn remove(&mut self, id: EditionId) -> Option<Edition> {
+        self.take_away(id);
+        let edition = self.all.remove(&id)?;
+        self.shares.give_back(edition.user, edition.counts_for());
+        self.dirs.retain(|_, other| *other != id);
         Some(edition)
+    }
+
+    /// Forgets writers of an edition that have ended; the others go on.
+    pub(super) fn forget_writers(&mut self, id: EditionId, ended: &[Who], one_killed: bool) {
+        let Some(edition) = self.all.get_mut(&id) else { return };
+        edition.writers.retain(|writer| !ended.contains(&writer.who));
+        edition.one_killed |= one_killed;
+        for who in ended {
+            self.of.remove(&(*who, edition.unit.clone()));
+        }
     }
 }
 
@@ -254,7 +330,7 @@ mod tests {
             entry,
             stamp: crate::stamp::Stamp::default(),
         };
-        Version { members: vec![member; members], mark: None }
+        Version { members: vec![member; members], ..Version::default() }
     }
 
     #[test]

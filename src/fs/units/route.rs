@@ -8,13 +8,11 @@ use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::editions::{Draft, Edition, EditionId, Writer};
 use super::version::{UnitName, Version, current, part_of};
-use crate::digest::Digest;
 use crate::error::Error;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
 use crate::fs::lookup::{entry_inode, implied_directory, seen_in};
-use crate::fs::open::Wish;
-use crate::fs::retry::Retry;
+use crate::fs::open::DECIDE_TRIES_MAX;
 use crate::fs::state::State;
 use crate::fs::who::Who;
 use crate::name::TreePath;
@@ -73,7 +71,11 @@ impl Filesystem {
         if self.fits(id, path) {
             return Ok(spot);
         }
-        self.make_draft(id).map_err(|error| super::super::errno::promised(&error))?;
+        if let Err(error) = self.make_draft(id) {
+            // Its version cannot be kept for it, and another one is not its own: a miss.
+            tracing::debug!(error = error.chain(), "an edition cannot be kept apart");
+            return Err(Errno::ENOENT);
+        }
         Ok(self.spot_in(id, path, spot))
     }
 
@@ -111,7 +113,7 @@ impl Filesystem {
             return self.spot_in(id, path, spot);
         }
         // It takes away what is published.
-        self.end_edition(id);
+        self.end_edition(id, None);
         spot
     }
 
@@ -130,7 +132,7 @@ impl Filesystem {
         let drafted = self.edition_to_write(caller, who, part.writers, &unit).and_then(|id| {
             let Some(id) = id else { return Ok(None) };
             self.make_draft(id).inspect_err(|_| {
-                self.end_edition(id);
+                self.end_edition(id, None);
             })?;
             Ok(Some(id))
         });
@@ -158,33 +160,42 @@ impl Filesystem {
         shared: Writers,
         unit: &UnitName,
     ) -> Result<Option<EditionId>, Error> {
-        let known = {
-            let mut state = self.0.state.lock();
-            let own = state.editions.of(who, unit);
-            let id = own.or_else(|| state.editions.shared(unit));
-            if let (None, Some(id)) = (own, id) {
-                state.editions.join(who, id);
-            }
-            id
-        };
-        let id = match known {
-            Some(id) => id,
-            None => {
-                let base = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit)?;
+        let (user, now) = (caller.uid, self.0.rooms.clock.mono());
+        let (mut base, mut watched) = (None, None);
+        for _ in 0..DECIDE_TRIES_MAX {
+            let known = {
                 let mut state = self.0.state.lock();
-                // Another thread of the process may have been faster.
-                let known = state.editions.of(who, unit);
-                let id =
-                    known.or_else(|| self.add_edition(&mut state, caller, who, unit, base, shared));
-                let Some(id) = id else { return Ok(None) };
+                let mut id = state.editions.to_write(who, user, unit);
+                if let (None, Some(base)) = (id, base.take()) {
+                    id = self.add_edition(&mut state, caller, who, unit, base, shared);
+                    if id.is_none() {
+                        return Ok(None);
+                    }
+                }
+                let edition = id.and_then(|id| state.editions.get_mut(id));
+                let writes = |by: &Writer| by.who == who;
+                if let Some((id, edition)) = id.zip(edition)
+                    && (watched.is_some() || edition.writers.iter().any(writes))
+                {
+                    edition.note_use(now);
+                    edition.caller = *caller;
+                    let watched = watched.take().flatten();
+                    let fits = edition.add_writer(Writer { who, watched });
+                    state.editions.join(who, id);
+                    return Ok(fits.then_some(id));
+                }
                 id
+            };
+            // What is found out outside the lock, before it is decided once more.
+            watched = Some(self.0.callers.watch(who));
+            if known.is_none() {
+                base = Some(current(&self.0.rooms.ledger, &self.0.rules.profiles, unit)?);
             }
-        };
-        self.written_by(id, caller, who);
-        Ok(Some(id))
+        }
+        Ok(None)
     }
 
-    fn add_edition(
+    pub(super) fn add_edition(
         &self,
         state: &mut State,
         caller: &Caller,
@@ -203,7 +214,7 @@ impl Filesystem {
         let known = {
             let mut state = self.0.state.lock();
             let Some(edition) = state.editions.get_mut(id) else { return };
-            edition.used = self.0.rooms.clock.mono();
+            edition.note_use(self.0.rooms.clock.mono());
             edition.caller = *caller;
             edition.writers.iter().any(|writer| writer.who == who)
         };
@@ -213,20 +224,25 @@ impl Filesystem {
         let watched = self.0.callers.watch(who);
         let mut state = self.0.state.lock();
         if let Some(edition) = state.editions.get_mut(id) {
-            edition.writers.push(Writer { who, watched });
+            // One more than can be watched is as one that has ended.
+            let _known = edition.add_writer(Writer { who, watched });
         }
     }
 
     /// Gives an edition a directory of its own, with what it began with.
     pub(super) fn make_draft(&self, id: EditionId) -> Result<(), Error> {
         let ledger = &self.0.rooms.ledger;
+        let lacks = |edition: &Edition| edition.draft.is_none() && !edition.ended;
+        if !self.0.state.lock().editions.get(id).is_some_and(lacks) {
+            return Ok(());
+        }
         let turn = ledger.begin();
         let (dir, ops) = {
-            let state = self.0.state.lock();
-            let Some(edition) = state.editions.get(id) else { return Ok(()) };
-            if edition.draft.is_some() {
+            let mut state = self.0.state.lock();
+            let Some(edition) = state.editions.get_mut(id).filter(|edition| lacks(edition)) else {
                 return Ok(());
-            }
+            };
+            edition.drafting = true;
             let invalid = |error| Error::with(crate::error::Kind::Invalid, "name a draft", error);
             let dir = editions().join(id.0.to_string().as_bytes()).map_err(invalid)?;
             let from = edition.unit.dir();
@@ -242,10 +258,13 @@ impl Filesystem {
             }
             (dir, ops)
         };
-        let written = turn.write(ops)?;
+        let written = turn.write(ops);
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
-        drop(written.apply());
+        if let Some(edition) = state.editions.get_mut(id) {
+            edition.drafting = false;
+        }
+        drop(written?.apply());
         let spots: Vec<Spot> = {
             let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
             edition.draft = Some(Draft { path: dir.clone(), dirs: Vec::new() });
@@ -282,14 +301,19 @@ impl Filesystem {
     /// Returns the name of a member in a draft, making the inodes of the directories above it.
     fn private_spot(state: &mut State, id: EditionId, path: &TreePath) -> Option<Spot> {
         let edition = state.editions.get(id)?;
-        let draft = edition.draft.as_ref()?;
-        let private = path.moved(&edition.unit.dir(), &draft.path)?;
+        let private = path.moved(&edition.unit.dir(), &edition.draft.as_ref()?.path)?;
         let (dir, name) = private.split()?;
+        Some((Self::private_dir(state, id, &dir)?, name.into()))
+    }
+
+    /// Returns the inode of a directory of a draft, making it and those above it.
+    pub(super) fn private_dir(state: &mut State, id: EditionId, dir: &TreePath) -> Option<Ino> {
+        let draft = state.editions.get(id)?.draft.as_ref()?;
         let known = |dirs: &[(TreePath, Ino)], path: &TreePath| {
             dirs.iter().find(|(known, _)| known == path).map(|(_, ino)| *ino)
         };
         let mut missing = Vec::new();
-        let mut at = dir;
+        let mut at = dir.clone();
         let mut ino = loop {
             if let Some(ino) = known(&draft.dirs, &at) {
                 break ino;
@@ -301,7 +325,7 @@ impl Filesystem {
         for path in missing.into_iter().rev() {
             ino = Self::add_draft_dir(state, id, &path, ino);
         }
-        Some((ino, name.into()))
+        Some(ino)
     }
 
     /// Returns where a member of a draft will be published.
@@ -350,130 +374,5 @@ impl Filesystem {
             .editions
             .of_unit(&unit)
             .any(|edition| edition.draft.is_some() || edition.base().stamp_of(&path) != published)
-    }
-
-    /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
-    /// Returns the contents that the reader is going to need and that this node does not have.
-    pub(in crate::fs) fn open_in_edition(
-        &self,
-        ino: Ino,
-        wish: &Wish,
-        retry: Option<&Retry>,
-    ) -> Reply<Vec<(Digest, u64)>> {
-        let none = Vec::new();
-        let (place, private, path) = {
-            let state = self.0.state.lock();
-            // The name may have moved on since the kernel looked it up.
-            let place =
-                state.names.inode(ino).and_then(|inode| inode.place().or(inode.last.as_ref()));
-            let Some(place) = place.cloned() else { return Ok(none) };
-            let private = state.editions.of_dir(place.0);
-            let path = match private {
-                Some(id) => Self::public_path(&state, id, &place),
-                None => state.names.path_of(&place),
-            };
-            let Some(path) = path else { return Ok(none) };
-            (place, private, path)
-        };
-        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(none) };
-        let public = self.0.state.lock().names.spot_of(&path);
-        // What is left of a retry elsewhere is not a reason to leave this thread where it is.
-        let here = |retry: &Retry| {
-            retry.is_at(&place) || public.as_ref().is_some_and(|public| retry.is_at(public))
-        };
-        let last = wish.is_last() && retry.is_none_or(here);
-        match private {
-            Some(_) if !part.is_entry => Ok(none),
-            Some(id) => self.reopen_entry(id, public, ino, wish, last).map(|()| none),
-            None if wish.writes() => {
-                if last {
-                    return Ok(none);
-                }
-                let spot = self.routed(&wish.caller, place.clone(), Purpose::Make)?;
-                if spot == place { Ok(none) } else { Err(self.led_to(spot, ino, wish)) }
-            }
-            None if part.is_entry => {
-                Ok(self.begin_to_read(&UnitName::of(&part.key), part.writers, wish))
-            }
-            _ => Ok(none),
-        }
-    }
-
-    /// Opens the entry point of an edition. One that is not written is given up for what is published now.
-    fn reopen_entry(
-        &self,
-        id: EditionId,
-        public: Option<Spot>,
-        ino: Ino,
-        wish: &Wish,
-        last: bool,
-    ) -> Reply<()> {
-        let (unit, base) = {
-            let mut state = self.0.state.lock();
-            let now = self.0.rooms.clock.mono();
-            let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
-            edition.used = now;
-            if edition.is_written() || wish.writes() || last {
-                return Ok(());
-            }
-            (edition.unit.clone(), Arc::clone(edition.base()))
-        };
-        let now = current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit);
-        if now.is_ok_and(|now| now.is(&base)) {
-            return Ok(());
-        }
-        let Some(real) = public.filter(|_| self.end_edition(id)) else { return Ok(()) };
-        Err(self.led_to(real, ino, wish))
-    }
-
-    /// Makes the kernel look a name up again for this thread.
-    fn led_to(&self, spot: Spot, ino: Ino, wish: &Wish) -> Errno {
-        let now = self.0.rooms.clock.mono();
-        let flags = wish.writes().then_some(wish.flags);
-        self.0.state.lock().retries.begin(&wish.caller, vec![spot], Some(ino), flags, now);
-        self.0.begun.notify_one();
-        Errno::ESTALE
-    }
-
-    /// Notes the version that a process begins to read. Returns the contents of it that are not here.
-    fn begin_to_read(&self, unit: &UnitName, shared: Writers, wish: &Wish) -> Vec<(Digest, u64)> {
-        // One that is too large is read as any other files.
-        let Ok(version) = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit) else {
-            return Vec::new();
-        };
-        let contents = version.members.iter().filter_map(|member| member.entry.content());
-        let lacks =
-            |(digest, size): &(Digest, u64)| *size > 0 && !self.0.rooms.blobs.contains(digest);
-        let lacking = contents.filter(lacks).collect();
-        if wish.who == Who::Unseen {
-            return lacking;
-        }
-        let mut state = self.0.state.lock();
-        let now = self.0.rooms.clock.mono();
-        match state.editions.of(wish.who, unit) {
-            Some(id) => {
-                let edition = state.editions.get_mut(id);
-                if let Some(edition) = edition.filter(|edition| edition.draft.is_none()) {
-                    edition.used = now;
-                    if !state.editions.rebase(id, version) {
-                        state.editions.remove(id);
-                    }
-                }
-            }
-            None => {
-                self.add_edition(&mut state, &wish.caller, wish.who, unit, version, shared);
-            }
-        }
-        lacking
-    }
-
-    /// Brings the members of a unit here before its entry point is opened: a program that has opened it relies on
-    /// all of them. Whatever goes wrong is a miss.
-    pub(in crate::fs) async fn fetch_members(&self, lacking: Vec<(Digest, u64)>) -> Reply<()> {
-        for (digest, size) in lacking {
-            // Those that travelled together come with the first.
-            self.obtain(digest, size).await?;
-        }
-        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hearthfs_mount::{End, Errno, Reply};
 
+use super::UNIT_HOLD;
 use super::editions::{Edition, EditionId, Writer};
 use super::version::UnitName;
 use crate::fs::filesystem::Filesystem;
@@ -15,8 +16,6 @@ use crate::fs::state::State;
 use crate::fs::who::Who;
 use crate::name::TreePath;
 
-/// How long a draft is kept from others after its last change, if no marker completes it.
-const UNIT_HOLD: Duration = Duration::from_secs(10);
 /// How long a process keeps the version that it began to read, or has published itself, after it opened an entry
 /// point last.
 const KEPT_FOR: Duration = Duration::from_secs(10);
@@ -44,37 +43,63 @@ enum Writing {
     Killed,
 }
 
-fn writing(writers: &[Writer]) -> Writing {
-    let (mut killed, mut unseen) = (false, false);
-    for writer in writers {
-        match writer.watched.as_ref().map(|watched| watched.end()) {
-            Some(None) => return Writing::Goes,
-            None => unseen = true,
-            Some(Some(End::Exited)) => {}
-            Some(Some(End::Killed | End::Unknown)) => killed = true,
+/// What was found out about the writers of a draft.
+#[derive(Debug)]
+struct Writers {
+    writing: Writing,
+    /// Those that have ended.
+    ended: Vec<Who>,
+    one_killed: bool,
+}
+
+impl Writers {
+    /// Asks the kernel; `one_killed` says what is known of those that were forgotten.
+    fn ask(writers: &[Writer], one_killed: bool) -> Self {
+        let (mut goes, mut unseen, mut one_killed) = (false, false, one_killed);
+        let mut ended = Vec::new();
+        for writer in writers {
+            match writer.watched.as_ref().map(|watched| watched.end()) {
+                Some(None) => goes = true,
+                None => unseen = true,
+                Some(Some(end)) => {
+                    ended.push(writer.who);
+                    one_killed |= end != End::Exited;
+                }
+            }
         }
+        let writing = match (goes, unseen, one_killed) {
+            (true, _, _) => Writing::Goes,
+            (false, true, _) => Writing::Unseen,
+            (false, false, true) => Writing::Killed,
+            (false, false, false) => Writing::Exited,
+        };
+        Self { writing, ended, one_killed }
     }
-    match (unseen, killed) {
-        (true, _) => Writing::Unseen,
-        (false, true) => Writing::Killed,
-        (false, false) => Writing::Exited,
+
+    fn of(edition: &Edition) -> Self {
+        Self::ask(&edition.writers, edition.one_killed)
     }
 }
 
 /// Decides what is due; `open` says whether a file of the draft is still open for writing. `writing` is only asked
 /// where it is written.
 fn due(edition: &Edition, writing: Writing, open: bool, now: Duration) -> Due {
-    let idle = now.saturating_sub(edition.used);
+    let idle = now.saturating_sub(edition.used());
+    if edition.ended {
+        return Due::End;
+    }
     if !edition.is_written() {
         return if idle >= KEPT_FOR && !open { Due::End } else { Due::Nothing };
     }
     match writing {
+        Writing::Killed => Due::End,
+        _ if now < edition.not_before => Due::Nothing,
         Writing::Exited => Due::Publish,
         Writing::Goes | Writing::Unseen if idle < UNIT_HOLD || open => Due::Nothing,
         Writing::Goes | Writing::Unseen if !edition.open_ended => Due::Publish,
         // An entry point without the files that it names would lead readers to nothing, or to older ones.
         Writing::Goes => Due::Nothing,
-        Writing::Killed | Writing::Unseen => Due::End,
+        Writing::Unseen => Due::End,
     }
 }
 
@@ -83,32 +108,37 @@ impl Filesystem {
     /// more. Blocks.
     pub fn tend_editions(&self) {
         let now = self.0.rooms.clock.mono();
-        let all: Vec<(EditionId, Vec<Writer>)> = {
+        let all: Vec<(EditionId, u64, Vec<Writer>, bool)> = {
             let state = self.0.state.lock();
-            state.editions.iter().map(|(id, edition)| (id, edition.writers.clone())).collect()
-        };
-        // The kernel is asked outside the lock.
-        let all: Vec<(EditionId, usize, Writing)> =
-            all.into_iter().map(|(id, by)| (id, by.len(), writing(&by))).collect();
-        let all: Vec<(EditionId, Due)> = {
-            let state = self.0.state.lock();
-            let due = |(id, writers, writing)| {
-                // One that came meanwhile is asked the next time.
-                let edition = state.editions.get(id).filter(|e| e.writers.len() == writers)?;
-                Some((id, due(edition, writing, is_open(&state, edition), now)))
+            let look = |(id, edition): (EditionId, &Edition)| {
+                (id, edition.uses(), edition.writers.clone(), edition.one_killed)
             };
-            all.into_iter().filter_map(due).filter(|(_, due)| *due != Due::Nothing).collect()
+            state.editions.iter().map(look).collect()
         };
-        for (id, due) in all {
-            self.carry_out_due(id, due);
+        for (id, uses, writers, one_killed) in all {
+            // The kernel is asked outside the lock.
+            let writers = Writers::ask(&writers, one_killed);
+            let due = {
+                let mut state = self.0.state.lock();
+                let edition = state.editions.get(id).filter(|edition| edition.uses() == uses);
+                // One that has moved on is looked at the next time.
+                let Some(edition) = edition else { continue };
+                let due = due(edition, writers.writing, is_open(&state, edition), now);
+                if due == Due::Nothing && !writers.ended.is_empty() {
+                    state.editions.forget_writers(id, &writers.ended, writers.one_killed);
+                }
+                due
+            };
+            self.carry_out_due(id, due, Some(uses));
         }
     }
 
-    fn carry_out_due(&self, id: EditionId, due: Due) {
+    fn carry_out_due(&self, id: EditionId, due: Due, uses: Option<u64>) {
         match due {
             Due::Nothing => {}
-            Due::Publish => self.complete(id),
-            Due::End => drop(self.end_edition(id)),
+            // An error was logged, and it is tried again.
+            Due::Publish => drop(self.complete(id, uses)),
+            Due::End => drop(self.end_edition(id, uses)),
         }
     }
 
@@ -117,8 +147,8 @@ impl Filesystem {
     pub fn settle_editions(&self) {
         let all: Vec<(EditionId, Due)> = {
             let state = self.0.state.lock();
-            let due = |edition: &Edition| match writing(&edition.writers) {
-                _ if !edition.is_written() => Due::End,
+            let due = |edition: &Edition| match Writers::of(edition).writing {
+                _ if !edition.is_written() || edition.ended => Due::End,
                 Writing::Killed => Due::End,
                 Writing::Goes | Writing::Unseen if edition.open_ended => Due::End,
                 Writing::Exited | Writing::Goes | Writing::Unseen => Due::Publish,
@@ -126,24 +156,26 @@ impl Filesystem {
             state.editions.iter().map(|(id, edition)| (id, due(edition))).collect()
         };
         for (id, due) in all {
-            self.carry_out_due(id, due);
+            self.carry_out_due(id, due, None);
         }
     }
 
     /// Settles the drafts in a directory that is to be removed: `ENOTEMPTY` where one has files.
     pub(in crate::fs) fn leave_directory(&self, dir: &TreePath) -> Reply<()> {
         for id in self.editions_in(dir) {
-            let (due, empty) = {
+            let (due, written, empty, inside) = {
                 let state = self.0.state.lock();
                 let Some(edition) = state.editions.get(id) else { continue };
-                (due_at_end(edition), self.is_draft_empty(&state, edition))
+                let empty = self.is_draft_empty(&state, edition, dir);
+                (due_at_end(edition), edition.is_written(), empty, is_inside(edition, dir))
             };
             match due {
+                // One that was only read says nothing of the directory.
+                _ if !written => {}
                 Due::Nothing if !empty => return Err(Errno::ENOTEMPTY),
                 // All that it had is gone in it, and goes for all.
-                Due::Nothing => self.complete(id),
-                Due::End if !self.is_written(id) => {}
-                due => self.carry_out_due(id, due),
+                Due::Nothing if inside => drop(self.complete(id, None)),
+                due => self.carry_out_due(id, due, None),
             }
         }
         Ok(())
@@ -152,25 +184,29 @@ impl Filesystem {
     /// Ends the editions in a directory that is gone.
     pub(in crate::fs) fn end_editions_in(&self, dir: &TreePath) {
         for id in self.editions_in(dir) {
-            self.end_edition(id);
+            let state = self.0.state.lock();
+            let inside = state.editions.get(id).is_some_and(|edition| is_inside(edition, dir));
+            drop(state);
+            if inside {
+                self.end_edition(id, None);
+            }
         }
-    }
-
-    fn is_written(&self, id: EditionId) -> bool {
-        self.0.state.lock().editions.get(id).is_some_and(Edition::is_written)
     }
 
     /// Settles the drafts in a directory that is to be renamed: they are published as they are.
-    pub(in crate::fs) fn move_directory(&self, dir: &TreePath) {
+    pub(in crate::fs) fn move_directory(&self, dir: &TreePath) -> Reply<()> {
         for id in self.editions_in(dir) {
             let due = self.0.state.lock().editions.get(id).map(due_at_end);
             match due {
-                Some(Due::Nothing) => self.complete(id),
-                Some(due) => self.carry_out_due(id, due),
-                None => {}
+                Some(Due::Nothing | Due::Publish) => {
+                    let published = self.complete(id, None);
+                    published.map_err(|error| crate::fs::errno::promised(&error))?;
+                }
+                Some(Due::End) | None => {}
             }
-            self.end_edition(id);
+            self.end_edition(id, None);
         }
+        Ok(())
     }
 
     /// Returns the path of a name; `None` while there are no editions at all.
@@ -179,20 +215,24 @@ impl Filesystem {
         if state.editions.is_empty() { None } else { state.names.path_of(spot) }
     }
 
+    /// Returns the editions of units in a directory, and those that have members in it.
     fn editions_in(&self, dir: &TreePath) -> Vec<EditionId> {
         let state = self.0.state.lock();
-        let inside = |edition: &Edition| {
-            let at = edition.unit.dir();
-            at == *dir || at.is_below(dir)
+        let concerns = |edition: &Edition| {
+            let above = dir.is_below(&edition.unit.dir());
+            is_inside(edition, dir) || (above && !self.is_draft_empty(&state, edition, dir))
         };
-        state.editions.iter().filter(|(_, edition)| inside(edition)).map(|(id, _)| id).collect()
+        state.editions.iter().filter(|(_, edition)| concerns(edition)).map(|(id, _)| id).collect()
     }
 
-    fn is_draft_empty(&self, state: &State, edition: &Edition) -> bool {
+    /// Reports whether the draft of an edition has nothing in a directory.
+    fn is_draft_empty(&self, state: &State, edition: &Edition, dir: &TreePath) -> bool {
         let Some(draft) = &edition.draft else { return true };
-        let mut dirs = draft.dirs.iter();
+        let private = dir.moved(&edition.unit.dir(), &draft.path);
+        let private = private.unwrap_or_else(|| draft.path.clone());
+        let mut dirs = draft.dirs.iter().filter(|(at, _)| *at == private || at.is_below(&private));
         !dirs.any(|(_, dir)| state.lives.in_directory(*dir).next().is_some())
-            && self.0.rooms.ledger.read(|fold| !fold.has_descendants(&draft.path))
+            && self.0.rooms.ledger.read(|fold| !fold.has_descendants(&private))
     }
 
     /// Returns the editions of a process in a directory or above it that it is led to there: their names are to be
@@ -219,12 +259,15 @@ impl Filesystem {
             if !self.is_apart(id) || self.make_draft(id).is_err() {
                 continue;
             }
-            let state = self.0.state.lock();
+            let mut state = self.0.state.lock();
             let Some(edition) = state.editions.get(id) else { continue };
             let Some(draft) = &edition.draft else { continue };
-            if let Some(private) = dir.moved(&edition.unit.dir(), &draft.path) {
-                found.insert(edition.unit.clone(), private);
-            }
+            let (unit, private) =
+                (edition.unit.clone(), dir.moved(&edition.unit.dir(), &draft.path));
+            let Some(private) = private else { continue };
+            // A listing begins with the inode of its directory.
+            Self::private_dir(&mut state, id, &private);
+            found.insert(unit, private);
         }
         found
     }
@@ -235,11 +278,17 @@ fn due_at_end(edition: &Edition) -> Due {
     if !edition.is_written() {
         return Due::End;
     }
-    match writing(&edition.writers) {
+    match Writers::of(edition).writing {
         Writing::Goes | Writing::Unseen => Due::Nothing,
         Writing::Exited => Due::Publish,
         Writing::Killed => Due::End,
     }
+}
+
+/// Reports whether the unit of an edition is that directory, or one below it.
+fn is_inside(edition: &Edition, dir: &TreePath) -> bool {
+    let at = edition.unit.dir();
+    at == *dir || at.is_below(dir)
 }
 
 fn is_open(state: &State, edition: &Edition) -> bool {
@@ -254,16 +303,16 @@ mod tests {
 
     use super::*;
     use crate::fs::units::version::Version;
-    use crate::namespace::Writers;
+    use crate::namespace::Writers as Shared;
 
     #[test]
     fn what_is_due_for_a_draft() {
         let caller = Caller { uid: 1, gid: 1, tid: 1 };
         let unit = UnitName::for_tests();
         let mut edition =
-            Edition::new(unit, Writers::One, Version::default(), caller, Duration::ZERO);
-        edition.writers.push(Writer { who: Who::Unseen, watched: None });
-        assert_eq!(writing(&edition.writers), Writing::Unseen);
+            Edition::new(unit, Shared::One, Version::default(), caller, Duration::ZERO);
+        assert!(edition.add_writer(Writer { who: Who::Unseen, watched: None }));
+        assert_eq!(Writers::of(&edition).writing, Writing::Unseen);
         let (soon, late) = (Duration::from_secs(1), UNIT_HOLD);
         for (open_ended, writing, open, now, wanted) in [
             (false, Writing::Goes, false, soon, Due::Nothing),

@@ -80,14 +80,16 @@ pub(super) struct Member {
 pub(super) struct Version {
     /// In the order of their paths.
     pub(super) members: Vec<Member>,
-    /// The stamp that the entry points were put with; `None` where there is none. Two versions are the same if this is.
+    /// The stamp that the entry points were put with; `None` where there is none.
     pub(super) mark: Option<Stamp>,
+    /// A member is there whose bytes are lost, or past their age: what is left is no unit.
+    pub(super) is_broken: bool,
 }
 
 impl Version {
     /// Returns the version of a draft that was not published: no other is the same.
     pub(super) fn lost() -> Self {
-        Self { members: Vec::new(), mark: Some(Stamp::default()) }
+        Self { mark: Some(Stamp::default()), ..Self::default() }
     }
 
     fn add(&mut self, path: TreePath, entry: Entry, stamp: Stamp, part: &Part<'_>) -> Result<()> {
@@ -119,12 +121,9 @@ impl Version {
     }
 
     /// Reports whether this has the same members, put by the same changes.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let puts = |version: &Self| {
-            let puts = version.members.iter().map(|member| (member.path.clone(), member.stamp));
-            puts.collect::<Vec<_>>()
-        };
-        self.mark == other.mark && puts(self) == puts(other)
+    pub(super) fn is<'v>(&'v self, other: &'v Self) -> bool {
+        let puts = |version: &'v Self| version.members.iter().map(|m| (&m.path, m.stamp));
+        self.mark == other.mark && puts(self).eq(puts(other))
     }
 }
 
@@ -141,15 +140,16 @@ pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> 
             }
             let changed_ms = register.changed_ms();
             let (Some(entry), stamp) = (register.entry, register.stamp) else { return Ok(()) };
-            if entry.is_directory() || ledger.shown(fold, &path, &entry, Some(changed_ms)).is_none()
-            {
+            if entry.is_directory() {
                 return Ok(());
             }
             let at = path.clone();
-            match unit.part(profiles, &at) {
-                Some(part) => version.add(path, entry, stamp, &part),
-                None => Ok(()),
+            let Some(part) = unit.part(profiles, &at) else { return Ok(()) };
+            if ledger.shown(fold, &path, &entry, Some(changed_ms)).is_none() {
+                version.is_broken = true;
+                return Ok(());
             }
+            version.add(path, entry, stamp, &part)
         };
         let (dir, stem) = (unit.dir(), unit.stem());
         if stem.is_empty() {

@@ -1,0 +1,156 @@
+//! Units (P6) in rare orders of events: what no client does on purpose, and no reader may see.
+
+use hearthfs_mount::Errno;
+
+use super::kernel::Kernel;
+use super::node::{REPLACE, get, in_both_modes, node, put, runtime};
+use super::programs::Program;
+use super::units::{make_dirs, missing, names, until};
+
+const KEY: &str = "triton/KEY";
+const MARKER: &str = "triton/KEY/__grp__.json";
+
+#[test]
+fn p6_units_are_not_completed_by_a_marker_that_is_still_written() {
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        put(kernel, &writer, "triton/KEY/a", b"old");
+        put(kernel, &writer, MARKER, b"old");
+        put(kernel, &writer, "triton/KEY/a", b"new");
+        make_dirs(kernel, &writer, "triton/KEY/tmp.pid_1");
+        kernel.open(&writer.caller(), "triton/KEY/tmp.pid_1/x", 1, REPLACE, true).unwrap();
+        kernel.write(1, 0, b"new").unwrap();
+        kernel.rename(&writer.caller(), "triton/KEY/tmp.pid_1/x", MARKER).unwrap();
+        for name in [MARKER, "triton/KEY/a"] {
+            assert_eq!(get(kernel, &reader, name), b"old", "{name}: its marker is still written");
+        }
+        kernel.close(&writer.caller(), 1).unwrap();
+        for name in [MARKER, "triton/KEY/a"] {
+            assert_eq!(get(kernel, &reader, name), b"new", "{name}");
+        }
+    });
+}
+
+#[test]
+fn p6_units_with_a_lost_member_are_a_miss() {
+    for passthrough in [false, true] {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        let kernel = &mut Kernel::start(&runtime, node(&dir), passthrough);
+        let (writer, reader) = (Program::start(), Program::start());
+        make_dirs(kernel, &writer, KEY);
+        for name in ["triton/KEY/a", "triton/KEY/b", MARKER] {
+            put(kernel, &writer, name, name.as_bytes());
+        }
+        assert!(!missing(kernel, &reader, MARKER));
+        let lost = crate::digest::Digest::of(b"triton/KEY/b");
+        kernel.rooms().blobs.suspect(&lost);
+        assert_eq!(remove_blob(dir.path(), b"triton/KEY/b"), 1);
+        assert!(missing(kernel, &Program::start(), "triton/KEY/b"), "its bytes are gone");
+        for _ in 0..2 {
+            assert!(missing(kernel, &Program::start(), MARKER), "a part of a unit is no unit");
+        }
+        // It is written anew as after any miss.
+        for name in ["triton/KEY/a", "triton/KEY/b", MARKER] {
+            put(kernel, &writer, name, b"anew");
+        }
+        assert_eq!(get(kernel, &Program::start(), MARKER), b"anew");
+        assert_eq!(get(kernel, &Program::start(), "triton/KEY/b"), b"anew");
+    }
+}
+
+/// Removes the files below a directory that hold these bytes; returns how many.
+fn remove_blob(dir: &std::path::Path, bytes: &[u8]) -> usize {
+    let mut removed = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            removed += remove_blob(&path, bytes);
+        } else if std::fs::read(&path).is_ok_and(|has| has == bytes) {
+            std::fs::remove_file(&path).unwrap();
+            removed += 1;
+        }
+    }
+    removed
+}
+
+#[test]
+fn p6_units_of_several_writers_are_one_also_for_one_that_has_read() {
+    in_both_modes(|kernel| {
+        let (parent, child) = (Program::start(), Program::start());
+        let mut killed = Program::start();
+        let module = "neuron/neuronxcc-1/MODULE_1+2";
+        make_dirs(kernel, &parent, module);
+        let at = |name: &str| format!("{module}/{name}");
+        put(kernel, &parent, &at("model.done"), b"old");
+        // It has an edition of its own, of what it reads.
+        assert_eq!(get(kernel, &child, &at("model.done")), b"old");
+        put(kernel, &parent, &at("model.hlo"), b"hlo");
+        put(kernel, &child, &at("model.neff"), b"neff");
+        put(kernel, &killed, &at("model.log"), b"log");
+        // The others go on, also after the time in which it is found out.
+        killed.kill();
+        kernel.pass(std::time::Duration::from_secs(1));
+        put(kernel, &child, &at("model.done"), b"new");
+        let reader = Program::start();
+        for (name, bytes) in [
+            ("model.done", "new"),
+            ("model.hlo", "hlo"),
+            ("model.neff", "neff"),
+            ("model.log", "log"),
+        ] {
+            assert_eq!(get(kernel, &reader, &at(name)), bytes.as_bytes(), "{name}");
+        }
+    });
+}
+
+#[test]
+fn p6_units_leave_what_came_in_the_place_of_a_member() {
+    in_both_modes(|kernel| {
+        let (first, other) = (Program::start(), Program::start());
+        make_dirs(kernel, &first, KEY);
+        let published = |kernel: &mut Kernel<'_>, bytes: &[u8]| {
+            until(kernel, "what has long not been written", |kernel| {
+                let program = Program::start();
+                !missing(kernel, &program, "triton/KEY/a")
+                    && get(kernel, &program, "triton/KEY/a") == bytes
+            });
+        };
+        put(kernel, &first, "triton/KEY/a", b"first");
+        published(kernel, b"first");
+        let writer = Program::start();
+        kernel.open(&writer.caller(), "triton/KEY/b", 1, REPLACE, true).unwrap();
+        kernel.unlink(&writer.caller(), "triton/KEY/a").unwrap();
+        put(kernel, &other, "triton/KEY/a", b"other");
+        published(kernel, b"other");
+        kernel.close(&writer.caller(), 1).unwrap();
+        put(kernel, &writer, MARKER, b"{}");
+        assert_eq!(get(kernel, &Program::start(), "triton/KEY/a"), b"other");
+        assert_eq!(get(kernel, &Program::start(), MARKER), b"{}");
+    });
+}
+
+#[test]
+fn p6_units_with_directories_in_them() {
+    in_both_modes(|kernel| {
+        let (writer, other) = (Program::start(), Program::start());
+        let part = "vllm/torch_compile_cache/hash/rank_0_0/backbone";
+        let at = |name: &str| format!("{part}/{name}");
+        make_dirs(kernel, &writer, &at("sub"));
+        make_dirs(kernel, &writer, &at("empty"));
+        put(kernel, &writer, &at("sub/a"), b"1");
+        put(kernel, &writer, &at("vllm_compile_cache.py"), b"1");
+        put(kernel, &writer, &at("b"), b"2");
+        assert_eq!(
+            names(kernel, &writer, &at("sub")),
+            ["a"],
+            "before any name in it was looked for"
+        );
+        assert_eq!(names(kernel, &writer, part), ["b", "empty", "sub", "vllm_compile_cache.py"]);
+        put(kernel, &writer, &at("empty/c"), b"3");
+        assert_eq!(kernel.rmdir(&other.caller(), &at("empty")), Err(Errno::ENOTEMPTY));
+        put(kernel, &writer, &at("vllm_compile_cache.py"), b"2");
+        assert_eq!(names(kernel, &other, &at("empty")), ["c"]);
+        assert_eq!(get(kernel, &Program::start(), &at("sub/a")), b"1");
+    });
+}

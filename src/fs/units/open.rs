@@ -1,0 +1,166 @@
+//! Opens of members: where a reader begins its version, and a writer its draft.
+//!
+//! Owns that step of an open. Must never open an entry point for a process that is then led to members of another
+//! version.
+
+use std::sync::Arc;
+
+use hearthfs_mount::{Errno, Ino, Reply};
+
+use super::editions::{Edition, EditionId};
+use super::route::Purpose;
+use super::version::{UnitName, current, part_of};
+use crate::digest::Digest;
+use crate::fs::filesystem::Filesystem;
+use crate::fs::inode::Spot;
+use crate::fs::open::Wish;
+use crate::fs::retry::Retry;
+use crate::fs::who::Who;
+use crate::namespace::Writers;
+
+impl Filesystem {
+    /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
+    /// Returns the contents that the reader is going to need and that this node does not have.
+    pub(in crate::fs) fn open_in_edition(
+        &self,
+        ino: Ino,
+        wish: &Wish,
+        retry: Option<&Retry>,
+    ) -> Reply<Vec<(Digest, u64)>> {
+        let none = Vec::new();
+        let (place, private, path) = {
+            let state = self.0.state.lock();
+            // The name may have moved on since the kernel looked it up.
+            let place =
+                state.names.inode(ino).and_then(|inode| inode.place().or(inode.last.as_ref()));
+            let Some(place) = place.cloned() else { return Ok(none) };
+            let private = state.editions.of_dir(place.0);
+            let path = match private {
+                Some(id) => Self::public_path(&state, id, &place),
+                None => state.names.path_of(&place),
+            };
+            let Some(path) = path else { return Ok(none) };
+            (place, private, path)
+        };
+        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(none) };
+        let public = self.0.state.lock().names.spot_of(&path);
+        // What is left of a retry elsewhere is not a reason to leave this thread where it is.
+        let here = |retry: &Retry| {
+            retry.is_at(&place) || public.as_ref().is_some_and(|public| retry.is_at(public))
+        };
+        let last = wish.is_last() && retry.is_none_or(here);
+        match private {
+            Some(_) if !part.is_entry => Ok(none),
+            Some(id) => self.reopen_entry(id, public, ino, wish, last).map(|()| none),
+            None if wish.writes() => {
+                if last {
+                    return Ok(none);
+                }
+                let spot = self.routed(&wish.caller, place.clone(), Purpose::Make)?;
+                if spot == place { Ok(none) } else { Err(self.led_to(spot, ino, wish)) }
+            }
+            None if part.is_entry => {
+                if !last && !self.is_published_for(wish.who, &UnitName::of(&part.key)) {
+                    return Err(self.led_to(place, ino, wish));
+                }
+                self.begin_to_read(&UnitName::of(&part.key), part.writers, wish)
+            }
+            _ => Ok(none),
+        }
+    }
+
+    /// Opens the entry point of an edition. One that is not written is given up for what is published now.
+    fn reopen_entry(
+        &self,
+        id: EditionId,
+        public: Option<Spot>,
+        ino: Ino,
+        wish: &Wish,
+        last: bool,
+    ) -> Reply<()> {
+        let (unit, base) = {
+            let mut state = self.0.state.lock();
+            let now = self.0.rooms.clock.mono();
+            let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
+            edition.note_use(now);
+            if edition.is_written() || wish.writes() || last {
+                return Ok(());
+            }
+            (edition.unit.clone(), Arc::clone(edition.base()))
+        };
+        let now = current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit);
+        if now.is_ok_and(|now| now.is(&base)) {
+            return Ok(());
+        }
+        let Some(real) = public.filter(|_| self.end_edition(id, None)) else { return Ok(()) };
+        Err(self.led_to(real, ino, wish))
+    }
+
+    /// Makes the kernel look a name up again for this thread.
+    fn led_to(&self, spot: Spot, ino: Ino, wish: &Wish) -> Errno {
+        let now = self.0.rooms.clock.mono();
+        let flags = wish.writes().then_some(wish.flags);
+        self.0.state.lock().retries.begin(&wish.caller, vec![spot], Some(ino), flags, now);
+        self.0.begun.notify_one();
+        Errno::ESTALE
+    }
+
+    /// Reports whether a process reads a unit as it is published: its edition has no directory, and gets none now.
+    fn is_published_for(&self, who: Who, unit: &UnitName) -> bool {
+        let state = self.0.state.lock();
+        let edition = state.editions.of(who, unit).and_then(|id| state.editions.get(id));
+        edition.is_none_or(|edition| edition.draft.is_none() && !edition.drafting)
+    }
+
+    /// Notes the version that a process begins to read. Returns the contents of it that are not here; `ENOENT` where one
+    /// of it is lost.
+    fn begin_to_read(
+        &self,
+        unit: &UnitName,
+        shared: Writers,
+        wish: &Wish,
+    ) -> Reply<Vec<(Digest, u64)>> {
+        // One that is too large is read as any other files.
+        let Ok(version) = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit) else {
+            return Ok(Vec::new());
+        };
+        if version.is_broken {
+            return Err(Errno::ENOENT);
+        }
+        let contents = version.members.iter().filter_map(|member| member.entry.content());
+        let lacks =
+            |(digest, size): &(Digest, u64)| *size > 0 && !self.0.rooms.blobs.contains(digest);
+        let lacking = contents.filter(lacks).collect();
+        if wish.who == Who::Unseen {
+            return Ok(lacking);
+        }
+        let mut state = self.0.state.lock();
+        let now = self.0.rooms.clock.mono();
+        match state.editions.of(wish.who, unit) {
+            Some(id) => {
+                let edition = state.editions.get_mut(id);
+                let plain = |edition: &&mut Edition| edition.draft.is_none() && !edition.drafting;
+                if let Some(edition) = edition.filter(plain) {
+                    edition.note_use(now);
+                    if !state.editions.rebase(id, version) {
+                        state.editions.remove(id);
+                    }
+                }
+            }
+            None => {
+                self.add_edition(&mut state, &wish.caller, wish.who, unit, version, shared);
+            }
+        }
+        Ok(lacking)
+    }
+
+    /// Brings the members of a unit here before its entry point is opened: a program that has opened it relies on
+    /// all of them. Whatever goes wrong is a miss.
+    pub(in crate::fs) async fn fetch_members(&self, lacking: Vec<(Digest, u64)>) -> Reply<()> {
+        for (digest, size) in lacking {
+            // Those that travelled together come with the first.
+            self.obtain(digest, size).await?;
+        }
+        Ok(())
+    }
+}
