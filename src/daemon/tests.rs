@@ -1,6 +1,7 @@
 //! A whole node without a mount: programs against the reference model, and what cannot be made to happen
 //! through a kernel.
 
+mod arrivals;
 mod beside;
 mod calls;
 mod closed;
@@ -12,6 +13,7 @@ mod node;
 mod overtaken;
 mod programs;
 mod random;
+mod scenes;
 mod sent_back;
 mod unit_cases;
 mod unit_users;

@@ -81,6 +81,9 @@ impl Filesystem {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
         let seen = state.names.path_of(&spot).and_then(|path| self.seen(&path));
+        // A descriptor's file is not what another node has put under its name.
+        let live = inode.live().and_then(|id| state.lives.get(id));
+        let beside = live.is_some_and(|live| seen.is_some() && !live.is_next_of(seen.as_ref()));
         let seen = seen.map(Seen::published);
         let truncate = wish.flags.truncate;
         let own = match &inode.node {
@@ -89,6 +92,7 @@ impl Filesystem {
         };
         let (spot, published) = match (plan, seen) {
             (Plan::Aside { named: false }, _) => (None, own),
+            _ if beside => (Some(spot), None),
             (_, Some(seen)) => {
                 seen.entry.content().ok_or(Errno::ENOENT)?;
                 if own.is_none_or(|told| !told.is(&seen.entry, seen.stamp)) {
@@ -100,7 +104,7 @@ impl Filesystem {
             // Others write the first version of the name.
             (_, None) if state.has_private(&spot) => (Some(spot), None),
             // A version that is lost or too old is written anew.
-            (_, None) if state.names.bound(&spot) == Some(ino) => (Some(spot), None),
+            (_, None) if self.hides(state, &spot, ino) => (Some(spot), None),
             // The name has gone since: what comes now is written to the file that it led to.
             (_, None) => (None, own),
         };

@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::beginnings::{Beginnings, Moment};
-use super::inode::{LiveId, Spot};
+use super::inode::{LiveId, Node, Spot};
 use super::live::Live;
+use super::lookup::seen_in;
 use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
@@ -170,14 +171,15 @@ impl Filesystem {
     /// that it knows below, under the feet of a process that is on its way through it. Their attributes come with
     /// the next look, which `keep_order` has made due.
     fn changed_elsewhere(&self, moved: Moved<'_>) {
-        // It may never ask again for what it remembers.
-        self.keep_order();
         let now = self.0.rooms.clock.mono();
         let Some(paths) = moved.paths else {
             self.0.state.lock().changed_elsewhere = Some(now);
+            self.keep_order();
             return;
         };
         if paths.is_empty() {
+            // It may never ask again for what it remembers.
+            self.keep_order();
             return;
         }
         self.note_first_versions(paths, moved.count);
@@ -194,16 +196,24 @@ impl Filesystem {
                     inode.changed_elsewhere = Some(now);
                 }
             }
-            moved
-                .into_iter()
-                .filter_map(|path| state.names.spot_of(path))
-                .filter(|(parent, _)| state.names.inode(*parent).is_some())
-                .collect()
+            let spots =
+                moved.into_iter().filter_map(|path| Some((path, state.names.spot_of(path)?)));
+            let spots: Vec<_> = spots.collect();
+            for (path, spot) in &spots {
+                self.unbind_moved(&mut state, path, spot);
+            }
+            let known = |(parent, _): &Spot| state.names.inode(*parent).is_some();
+            spots.into_iter().map(|(_, spot)| spot).filter(known).collect()
         };
-        // A kernel with epochs has been told of all names already.
-        if self.is_forgetful() {
-            self.doubt(spots);
+        if spots.is_empty() {
+            self.keep_order();
+            return;
         }
+        // What it was told while these names were still bound has to go, too: so last, and once for all.
+        let applied = self.0.rooms.ledger.applied();
+        let mut told = self.0.told.lock();
+        self.doubt(spots);
+        *told = applied.max(*told);
     }
 
     /// Notes when versions of other nodes came to names that keep their first one.
@@ -224,6 +234,20 @@ impl Filesystem {
     pub(super) fn moment(&self) -> Moment {
         let ledger = &self.0.rooms.ledger;
         Moment { stamp: ledger.next_stamp(), applied: ledger.applied() }
+    }
+
+    /// Unbinds a file's name that does not lead to it any more: the file may have further names, and is known by those.
+    /// What a directory is known by is its path.
+    fn unbind_moved(&self, state: &mut State, path: &TreePath, spot: &Spot) {
+        let Some(ino) = state.names.bound(spot) else { return };
+        let inode = state.names.inode(ino);
+        if inode.is_none_or(|inode| matches!(inode.node, Node::Directory)) {
+            return;
+        }
+        let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, path));
+        if !seen.is_some_and(|seen| state.is_version(ino, &seen)) {
+            state.names.unbind(spot);
+        }
     }
 
     /// Reports whether the kernel must not remember names.

@@ -59,6 +59,15 @@ pub(super) struct Published {
 }
 
 impl Published {
+    /// Reports whether owner, group and mode are those of another version.
+    pub(super) fn has_rights_of(&self, other: &Self) -> bool {
+        let rights = |version: &Self| {
+            let attrs = &version.entry.attrs;
+            (attrs.uid, attrs.gid, attrs.mode)
+        };
+        rights(self) == rights(other)
+    }
+
     /// Reports whether this is still what a path has: the same put, or for a file with hard links, whose
     /// names have a put each, the same content of the same file.
     pub(super) fn is(&self, entry: &Entry, stamp: Option<Stamp>) -> bool {

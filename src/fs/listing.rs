@@ -10,6 +10,7 @@ use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle,
 use super::filesystem::Filesystem;
 use super::handles::{Listed, OpenDir, type_of};
 use super::inode::{Inode, Node, Spot, number_of};
+use super::live::Live;
 use super::lookup::{implied_directory, version_of};
 use super::rights::MAY_LIST;
 use super::state::State;
@@ -253,7 +254,8 @@ fn shown(
 
 /// Adds the names of files that are being written and not published.
 fn add_private(state: &State, dir: Ino, names: &mut Vec<Listed>) {
-    for live in state.lives.in_directory(dir).filter(|live| live.is_private()) {
+    let makes_a_name = |live: &&Live| live.is_private() && live.makes_a_name();
+    for live in state.lives.in_directory(dir).filter(makes_a_name) {
         let Some((_, name)) = live.place() else { continue };
         if let Err(at) = names.binary_search_by(|listed| (*listed.name).cmp(&**name)) {
             let listed = Listed { name: name.clone(), file_type: FileType::File, ino: live.ino };

@@ -275,12 +275,22 @@ impl Live {
     /// Reports whether it is a matter of what its name has now: somebody writes it, or it is the same file. What was
     /// closed and replaced is not, until the kernel's word of its end has come.
     pub(super) fn concerns(&self, seen: Option<&Seen>) -> bool {
-        let same = match seen {
+        self.open > 0 || self.is_next_of(seen)
+    }
+
+    /// Reports whether what its name has now is the same file: it began from that, or has published it.
+    pub(super) fn is_next_of(&self, seen: Option<&Seen>) -> bool {
+        match seen {
             Some(seen) if self.link.is_some() => seen.entry.link == self.link,
             Some(seen) => seen.stamp == self.began,
             None => self.began.is_none(),
-        };
-        self.open > 0 || same
+        }
+    }
+
+    /// Reports whether its name is there because of it, where nothing is published: somebody writes it, or nothing of
+    /// it was ever published. What was closed goes with what was published.
+    pub(super) fn makes_a_name(&self) -> bool {
+        !self.is_dropped() && (self.open > 0 || self.began.is_none() || self.settling)
     }
 
     /// Reports whether it is the next version of what a put has put, of a file with these hard links: each name of

@@ -95,6 +95,14 @@ impl Filesystem {
         seen
     }
 
+    /// Reports whether an inode is what its name still has, though nobody is shown it: its bytes are lost, or it is past
+    /// its age. What another node has removed is not.
+    pub(super) fn hides(&self, state: &State, spot: &Spot, ino: Ino) -> bool {
+        let path = state.names.path_of(spot).filter(|_| state.names.bound(spot) == Some(ino));
+        let held = path.and_then(|path| self.0.rooms.ledger.read(|fold| seen_in(fold, &path)));
+        held.is_some_and(|held| state.is_version(ino, &held))
+    }
+
     /// Returns who asks, if that can make a difference for this name: finding out costs a look into
     /// `/proc`.
     fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
@@ -274,17 +282,20 @@ impl Filesystem {
         let told = match seen {
             Some(seen) => seen.published(),
             None => {
-                let newest = Self::newest_private(state, spot)?;
+                let newest = state.newest_private(spot)?;
                 let entry = state.lives.get(newest)?.entry_now();
                 Published { entry, stamp: None, changed_ms: 0 }
             }
         };
-        let node = Node::Reserved(told);
         if !flags.truncate {
-            return Some(state.names.reserve(spot, || node));
+            return Some(state.names.reserve(spot, told));
         }
+        let node = Node::Reserved(told);
+        // The thread may have given up another name, and what was reserved there is not for this one.
         let is_reserved = |ino: &Ino| {
-            state.names.inode(*ino).is_some_and(|inode| matches!(inode.node, Node::Reserved(_)))
+            state.names.inode(*ino).is_some_and(|inode| {
+                matches!(inode.node, Node::Reserved(_)) && inode.last.as_ref() == Some(spot)
+            })
         };
         match reserved.filter(is_reserved) {
             Some(ino) => {
@@ -295,11 +306,6 @@ impl Filesystem {
             }
             None => Some(state.names.reserve_alone(spot, node)),
         }
-    }
-
-    fn newest_private(state: &State, spot: &Spot) -> Option<LiveId> {
-        let lives = state.names.lives(spot).iter().copied();
-        lives.rev().find(|id| state.is_unpublished(*id, spot))
     }
 
     /// Returns the path of a name that is looked for.
@@ -345,7 +351,7 @@ impl Filesystem {
             let ino = entry_inode(state, spot, path, seen.clone());
             return Some((Lead { ino, left }, Some(seen)));
         }
-        let newest = Self::newest_private(state, spot)?;
+        let newest = state.newest_private(spot)?;
         state.lives.get(newest).map(|live| (Lead::lasting(live.ino), None))
     }
 
@@ -374,18 +380,23 @@ impl Filesystem {
         Found { attr, entry_ttl: entry_ttl.min(left), attr_ttl: attr_ttl.min(left) }
     }
 
-    /// Reports whether a name leads different processes to different inodes, so that the kernel must ask
-    /// each time.
+    /// Reports whether a name leads different processes to different inodes, or may go by itself, so that the kernel
+    /// must ask each time.
     fn is_contested(&self, state: &State, spot: &Spot) -> bool {
         if self.is_divided(state, spot) {
             return true;
         }
         let seen = || state.names.path_of(spot).and_then(|path| self.seen(&path));
-        let private = state.names.lives(spot).iter();
-        match private.filter(|id| state.is_unpublished(**id, spot)).count() {
-            0 if !state.lives.has_groups() => false,
-            0 => seen().is_some_and(|seen| !state.lives.of_group(seen.entry.link).is_empty()),
-            1 => seen().is_some(),
+        let here = state.names.lives(spot).iter();
+        let private: Vec<LiveId> =
+            here.filter(|id| state.is_unpublished(**id, spot)).copied().collect();
+        match private[..] {
+            [] if !state.lives.has_groups() => false,
+            [] => seen().is_some_and(|seen| !state.lives.of_group(seen.entry.link).is_empty()),
+            // What was begun from a version that has gone takes the name along when it is closed as it was.
+            [id] => {
+                seen().is_some() || state.lives.get(id).is_some_and(|live| live.began.is_some())
+            }
             _ => true,
         }
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use hearthfs_mount::{Errno, Ino};
 
-use super::inode::{Inode, LiveId, Node, Spot};
+use super::inode::{Inode, LiveId, Node, Published, Spot};
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
@@ -259,16 +259,18 @@ impl Names {
         }
     }
 
-    /// Returns the inode that is reserved at a name, or reserves a fresh one.
-    pub(super) fn reserve(&mut self, spot: &Spot, make: impl FnOnce() -> Node) -> Ino {
+    /// Returns the inode that is reserved at a name for threads that begin from this, or reserves a fresh one. All that begin
+    /// at once share one, so that they join; but one that was checked by other rights keeps what it was checked by.
+    pub(super) fn reserve(&mut self, spot: &Spot, told: Published) -> Ino {
         let known = self.slots.get(spot).and_then(|slot| slot.reserved);
-        let is_reserved = |ino: &Ino| {
-            self.inodes.get(ino).is_some_and(|inode| matches!(inode.node, Node::Reserved(_)))
+        let is_it = |ino: &Ino| {
+            let node = self.inodes.get(ino).map(|inode| &inode.node);
+            matches!(node, Some(Node::Reserved(known)) if known.has_rights_of(&told))
         };
-        if let Some(ino) = known.filter(is_reserved) {
+        if let Some(ino) = known.filter(is_it) {
             return ino;
         }
-        let ino = self.reserve_alone(spot, make());
+        let ino = self.reserve_alone(spot, Node::Reserved(told));
         self.slots.entry(spot.clone()).or_default().reserved = Some(ino);
         ino
     }

@@ -55,8 +55,7 @@ impl Wish {
 
     /// Returns what it needs the permission bits to allow: 4 to read, 2 to write.
     pub(super) fn wants(&self) -> u32 {
-        let OpenFlags { read, write, truncate, .. } = self.flags;
-        u32::from(read) * 4 + u32::from(write || truncate) * 2
+        wants(self.flags)
     }
 
     fn asked(&self) -> Asked {
@@ -68,6 +67,11 @@ impl Wish {
             unseen: self.who == Who::Unseen,
         }
     }
+}
+
+/// Returns what an open needs the permission bits to allow: 4 to read, 2 to write.
+pub(super) fn wants(flags: OpenFlags) -> u32 {
+    u32::from(flags.read) * 4 + u32::from(flags.write || flags.truncate) * 2
 }
 
 /// What an open comes to next.
@@ -397,8 +401,7 @@ impl Filesystem {
             }
             _ => false,
         };
-        // A version that is hidden or past its age is still what its name leads to.
-        let hidden = seen.is_none() && state.names.bound(spot) == Some(ino);
+        let hidden = seen.is_none() && self.hides(state, spot, ino);
         let is_it = |id: &LiveId| state.lives.get(*id).is_some_and(|live| live.ino == ino);
         let walked = wish.tried == Try::Walked;
         // The kernel has checked this inode. Another one is the caller's to use only if it is the same file, or if the

@@ -68,7 +68,7 @@ impl Filesystem {
     ) -> Reply<()> {
         let bound = state.names.bound(&(*parent, name.clone()));
         let known =
-            bound.and_then(|ino| state.names.inode(ino)).is_none_or(|inode| match &inode.node {
+            bound.and_then(|ino| state.names.inode(ino)).is_some_and(|inode| match &inode.node {
                 Node::Entry(published) => published.is(&seen.entry, seen.stamp),
                 Node::Live(id) => state.lives.get(*id).is_some_and(|live| {
                     live.version().is_some_and(|v| v.published.is(&seen.entry, seen.stamp))

@@ -349,7 +349,7 @@ impl Filesystem {
             state.move_live(id, &to.spot);
             if let Some(live) = state.lives.get_mut(id) {
                 // Who began from nothing and has written nothing still makes no file.
-                live.fresh |= live.clean.size > 0;
+                live.fresh |= live.began.is_some() || live.clean.size > 0;
                 // It replaces what is published there, and is another file.
                 live.began = None;
                 let there = to.seen.as_ref().and_then(|seen| seen.stamp);

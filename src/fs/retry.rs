@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, OpenFlags};
 
+use super::filesystem::Filesystem;
 use super::inode::Spot;
+use super::open::wants;
 use super::shares::Shares;
 
 /// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
@@ -19,6 +21,9 @@ use super::shares::Shares;
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(15);
 /// How long it stays so at names that are not those of what it opened: a rename may have come in between.
 const STRAY_TIME: Duration = Duration::from_millis(100);
+/// How long it stays so after a lookup that found nothing: where the kernel remembers the name it looks twice, and an
+/// `O_CREAT` goes on to make the name. Anything later is another call.
+const MISSED_TIME: Duration = Duration::from_secs(1);
 /// How many are recorded, three quarters of them for one user. Beyond that no thread is told to look again.
 const RETRIES_MAX: u64 = 4096;
 
@@ -38,7 +43,10 @@ pub(super) enum Try {
 pub(super) struct Retry {
     /// The user of the thread.
     user: u32,
-    since: Duration,
+    /// Until when it is recorded, ...
+    until: Duration,
+    /// ... and until when at names that are not those of what it opened.
+    stray_until: Duration,
     /// Where it looks: the names that lead to what it opened.
     spots: Vec<Spot>,
     /// How it will write what it finds; `None` for reading and for what does not open.
@@ -73,14 +81,15 @@ impl Default for Retries {
 }
 
 impl Retries {
-    fn take(&mut self, tid: u32) -> Option<Retry> {
+    /// Takes out the retry of a thread.
+    pub(super) fn take(&mut self, tid: u32) -> Option<Retry> {
         let retry = self.of_thread.remove(&tid)?;
         self.shares.give_back(retry.user, 1);
         Some(retry)
     }
 
     fn is_fresh(retry: &Retry, now: Duration) -> bool {
-        now.saturating_sub(retry.since) < RETRY_TIME
+        now < retry.until
     }
 
     /// Takes the retry that ends with this call on an inode; `writes` says whether it is an open for writing. Returns how
@@ -149,31 +158,41 @@ impl Retries {
         let (found, seat) = (None, None);
         self.take(tid);
         self.shares.add(user, 1);
-        self.of_thread.insert(tid, Retry { user, since: now, spots, wish, refused, found, seat });
+        let (until, stray_until) = (now + RETRY_TIME, now + STRAY_TIME);
+        let retry = Retry { user, until, stray_until, spots, wish, refused, found, seat };
+        self.of_thread.insert(tid, retry);
     }
 
     /// Returns the retry of a thread that looks a name up.
     pub(super) fn at(&mut self, tid: u32, spot: &Spot, now: Duration) -> Option<&mut Retry> {
         let retry = self.of_thread.get_mut(&tid).filter(|_| tid != 0)?;
-        let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
-        (now.saturating_sub(retry.since) < limit).then_some(retry)
+        let until = if retry.is_at(spot) { retry.until } else { retry.stray_until };
+        (now < until).then_some(retry)
     }
 
     /// Notes what a thread that looks again has found, by whichever name.
     pub(super) fn found(&mut self, tid: u32, spot: &Spot, ino: Ino, now: Duration) {
-        let Some(retry) = self.of_thread.get_mut(&tid).filter(|_| tid != 0) else { return };
-        let limit = if retry.spots.contains(spot) { RETRY_TIME } else { STRAY_TIME };
-        if now.saturating_sub(retry.since) < limit {
+        if let Some(retry) = self.at(tid, spot, now) {
             retry.found = Some(ino);
         }
     }
 
-    /// Notes that a lookup of a thread that looks again has found nothing. It searched a directory, so it did not come by
-    /// a descriptor: an open of the inode that was refused is another call.
+    /// Notes that a lookup of a thread that looks again has found nothing: the call ends with that, or is about to. The
+    /// thread searched a directory, so it did not come by a descriptor: an open of the inode that was refused is another
+    /// call, and so is a look at other names.
     pub(super) fn found_nothing(&mut self, tid: u32, spot: &Spot, now: Duration) {
         if let Some(retry) = self.at(tid, spot, now) {
             (retry.refused, retry.found) = (None, None);
+            retry.until = retry.until.min(now + MISSED_TIME);
+            // Also where that is not a name of what it opened: a rename may have come in between.
+            (retry.spots, retry.stray_until) = (vec![spot.clone()], now);
         }
+    }
+
+    /// Returns how a thread that looks again will write what it has found, if that is this inode.
+    pub(super) fn led_to(&self, tid: u32, ino: Ino) -> Option<OpenFlags> {
+        let retry = self.of_thread.get(&tid).filter(|_| tid != 0)?;
+        retry.wish.filter(|_| retry.found == Some(ino))
     }
 
     /// Reports whether a thread looks again.
@@ -194,6 +213,24 @@ impl Retries {
 
     pub(super) fn is_empty(&self) -> bool {
         self.of_thread.is_empty()
+    }
+}
+
+impl Filesystem {
+    /// Ends the retry of a thread that is about to be refused. The kernel asks for the attributes of what a thread was
+    /// led to, checks the mode, and tells nobody of a refusal: the next call of the thread is another one.
+    pub(super) fn note_refusal(&self, caller: &Caller, ino: Ino) {
+        let retry = {
+            let mut state = self.0.state.lock();
+            let Some(flags) = state.retries.led_to(caller.tid, ino) else { return };
+            let Ok((attr, _)) = self.attr_of(&state, ino) else { return };
+            let rights = (attr.uid, attr.gid, u32::from(attr.perm));
+            if self.mode_permits(caller, rights, wants(flags)).is_ok() {
+                return;
+            }
+            state.retries.take(caller.tid)
+        };
+        self.give_up_seat(retry);
     }
 }
 
@@ -248,6 +285,8 @@ mod tests {
         retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
         retries.found_nothing(3, &spot(b"name"), NOW);
         retries.found(3, &spot(b"name"), Ino(8), NOW);
+        assert!(retries.at(3, &spot(b"name"), NOW + MISSED_TIME).is_none(), "it has ended");
+        assert!(retries.at(3, &spot(b"other"), NOW).is_none(), "another call");
         assert_eq!(retries.end(&thread(3), Ino(8), false, NOW).0, Try::Walked);
     }
 

@@ -302,7 +302,9 @@ impl Filesystem {
             Op::Attrs { attrs, .. } => Some(attrs.clone()),
             _ => None,
         });
+        let paths: Vec<TreePath> = ops.iter().map(|(path, _)| path.clone()).collect();
         let written = turn.write(ops).map_err(|error| super::errno::promised(&error))?;
+        let changes = !written.is_nothing();
         let mut state = self.0.state.lock();
         drop(written.apply());
         if let Some(attrs) = attrs
@@ -310,6 +312,17 @@ impl Filesystem {
         {
             published.entry.attrs = attrs;
         }
+        // By a further name of the file the kernel may remember the inode of the published version, and its attributes.
+        let further = |path: &TreePath| {
+            let spot = state.names.spot_of(path)?;
+            state.names.bound(&spot).is_some_and(|bound| bound != ino).then_some(spot)
+        };
+        let further: Vec<_> = match paths.len() {
+            0 | 1 => Vec::new(),
+            _ => paths.iter().filter(|_| changes).filter_map(further).collect(),
+        };
+        drop(state);
+        self.doubt(further);
         Ok(())
     }
 

@@ -142,9 +142,17 @@ impl State {
         self.lives_of(spot, seen.and_then(|seen| seen.entry.link)).filter(joins).last()
     }
 
-    /// Reports whether a live file stands under a name that is no entry there.
+    /// Reports whether a name that no entry has is there all the same, because of a live file.
     pub(super) fn has_private(&self, spot: &Spot) -> bool {
-        self.names.lives(spot).iter().any(|id| self.is_unpublished(*id, spot))
+        self.newest_private(spot).is_some()
+    }
+
+    /// Returns the newest live file because of which a name is there that no entry has.
+    pub(super) fn newest_private(&self, spot: &Spot) -> Option<LiveId> {
+        let makes = |id: &LiveId| {
+            self.is_unpublished(*id, spot) && self.lives.get(*id).is_some_and(Live::makes_a_name)
+        };
+        self.names.lives(spot).iter().copied().rev().find(makes)
     }
 
     /// Returns what tells of the end of a file that all have closed, that was stored to through a mapping since, and whose
@@ -178,7 +186,7 @@ impl State {
     pub(super) fn has_private_in(&self, dir: Ino) -> bool {
         self.lives.in_directory(dir).any(|live| {
             let unbound = live.place().is_some_and(|spot| self.names.bound(spot) != Some(live.ino));
-            !live.is_dropped() && unbound
+            live.makes_a_name() && unbound
         })
     }
 

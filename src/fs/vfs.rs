@@ -33,8 +33,14 @@ impl Vfs for Filesystem {
         self.forget_inode(ino, count);
     }
 
-    fn getattr(&self, _: &Caller, ino: Ino, handle: Option<Handle>) -> Answer<(Attr, Duration)> {
+    fn getattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Option<Handle>,
+    ) -> Answer<(Attr, Duration)> {
         self.count(Operation::GetAttr);
+        self.note_refusal(caller, ino);
         self.get_attr(ino, handle)
     }
 

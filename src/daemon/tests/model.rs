@@ -53,6 +53,8 @@ struct Draft {
     /// Its rights were changed, and no close has published that.
     changed: bool,
     closed_once: bool,
+    /// It was stored to through the mapping of a descriptor that was closed.
+    stored_late: bool,
     /// Nothing was written since the last close.
     as_closed: bool,
     group: Option<u64>,
@@ -208,6 +210,7 @@ impl Model {
                 Ok(())
             }
             Call::Store { mapping, at, text } => {
+                self.note_late_store(*mapping);
                 self.write(*mapping, *at, &text.0);
                 Ok(())
             }

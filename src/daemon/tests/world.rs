@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use hearthfs_mount::{Attr, Caller, FileType, OpenFlags};
+use hearthfs_mount::{Attr, Caller, Errno, FileType, OpenFlags};
 use tokio::runtime::Runtime;
 
 use super::calls::{Call, Kind, Seen, Shown, Text, agrees};
@@ -75,6 +75,15 @@ fn orders(
     let mut after = model.clone();
     after.arrive(path, what.clone(), *number);
     all.push(called(after));
+    // As on a local disk, where a rename over the name comes just before: what was found has no name any more.
+    if let Call::Link { from, .. } = call
+        && from == path
+        && all[0].0.is_ok()
+    {
+        let mut late = model.clone();
+        late.arrive(path, what.clone(), *number);
+        all.push((Err(Errno::ENOENT), late));
+    }
     // Rule 1: a name that moves while it is opened. It may be the file that had the name a moment ago, and what is
     // written to that is lost.
     if let Call::Open { path: opened, fd, flags, .. } = call

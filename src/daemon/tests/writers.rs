@@ -433,3 +433,19 @@ fn a_symbolic_link_that_is_renamed_to_a_further_name_of_itself_stays() {
         assert_eq!(kernel.list(&who, "").unwrap(), ["first", "second"]);
     });
 }
+
+#[test]
+fn a_mode_that_a_writer_sets_shows_by_every_name_of_the_file() {
+    in_both_modes(|kernel| {
+        let program = Program::start();
+        let who = program.caller();
+        put(kernel, &program, "first", b"text");
+        kernel.link(&who, "first", "second").unwrap();
+        kernel.open(&who, "first", 1, UPDATE, false).unwrap();
+        kernel.set_mode(&who, 1, 0o600).unwrap();
+        for name in ["first", "second"] {
+            assert_eq!(kernel.stat(&who, name).unwrap().perm, 0o600, "{name}");
+        }
+        kernel.close(&who, 1).unwrap();
+    });
+}

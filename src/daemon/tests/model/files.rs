@@ -53,6 +53,20 @@ impl Model {
         self.view(program, path).is_some_and(|view| view.kind == Kind::File)
     }
 
+    /// Notes a store through a mapping that has outlived the close.
+    pub(super) fn note_late_store(&mut self, mapping: Fd) {
+        let closed = self.files[&self.descriptors[&mapping].file].closed;
+        let draft = self.draft_of(mapping).and_then(|id| self.drafts.get_mut(&id));
+        if let Some(draft) = draft {
+            draft.stored_late |= closed;
+        }
+    }
+
+    /// Returns the name under which what a descriptor writes will be published.
+    pub(in crate::daemon::tests) fn name_written(&self, fd: Fd) -> Option<String> {
+        self.draft_of(fd).and_then(|id| self.drafts[&id].name.clone())
+    }
+
     /// Reports whether a descriptor can write.
     pub(in crate::daemon::tests) fn writes(&self, fd: Fd) -> bool {
         self.files[&self.descriptors[&fd].file].write
@@ -150,7 +164,9 @@ impl Model {
             let others = held.count() - own;
             (file.opener == program && others > 0) || (file.opener != program && own > 0) || own > 1
         };
-        !mine.is_disjoint(&self.written_by(|of| of != program))
+        // Whether the end of another's mapping counts as a close is not said.
+        mine.iter().any(|id| self.drafts[id].stored_late)
+            || !mine.is_disjoint(&self.written_by(|of| of != program))
             || self.files.iter().any(|(number, file)| shared(number, file))
     }
 
@@ -251,9 +267,12 @@ impl Model {
                 other.rights.mode = mode;
             }
         }
+        // Where the name has gone, what is written and what is read are changed each by itself.
+        let shared = draft.is_none() || !paths.is_empty();
         for file in self.files.values_mut() {
             if let Of::Version { rights, put: of, .. } = &mut file.of
                 && put == Some(*of)
+                && shared
             {
                 rights.mode = mode;
             }
@@ -276,12 +295,16 @@ impl Model {
         }
     }
 
-    /// Reports whether a file may arrive under a name without a word on directories.
+    /// Reports whether a file may arrive under a name without a word on directories, nor on which names a file with hard
+    /// links has when a writer closes it that has lost one.
     pub(in crate::daemon::tests) fn admits(&self, path: &str) -> bool {
         let dir = super::parent(path);
         let made = self.registers.get(dir).is_some_and(|(_, thing)| thing.is_some());
         let is_dir = |thing: Thing| thing.what == What::Dir;
-        (dir.is_empty() || made)
+        let group = self.published(path).and_then(|thing| thing.group);
+        let linked = group.is_some() && self.drafts.values().any(|draft| draft.group == group);
+        !linked
+            && (dir.is_empty() || made)
             && self.published(dir).is_some_and(is_dir)
             && !self.published(path).is_some_and(is_dir)
             && self.live_below(path).next().is_none()

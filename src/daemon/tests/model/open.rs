@@ -65,7 +65,7 @@ impl Model {
             return Err(Errno::ENXIO);
         }
         let of = if flags.write {
-            let id = self.draft_to_write(program, path, &view, flags)?;
+            let id = self.draft_to_write(program, path, &view, flags, None)?;
             Of::Draft(id)
         } else {
             match (view.draft, self.published(path)) {
@@ -95,17 +95,21 @@ impl Model {
         self.add(program, fd, flags, of, table, false);
     }
 
-    /// Finds or begins the draft that an open for writing is of.
+    /// Finds or begins the draft that an open for writing is of. `of`: only what began from this version is the same
+    /// file.
     fn draft_to_write(
         &mut self,
         program: usize,
         path: &str,
         view: &View,
         flags: OpenFlags,
+        of: Option<u64>,
     ) -> Result<usize, Errno> {
         let joins = |id: &usize| {
-            let member = self.drafts[id].members.contains(&program);
-            self.concerns(*id, path) && (!flags.truncate || member)
+            let draft = &self.drafts[id];
+            let member = draft.members.contains(&program);
+            let same = of.is_none() || draft.began == of;
+            same && self.concerns(*id, path) && (!flags.truncate || member)
         };
         let joined = self.drafts_at(path).map(|(id, _)| id).filter(joins).last();
         let id = if let Some(id) = joined {
@@ -148,6 +152,7 @@ impl Model {
             wrote: false,
             changed: false,
             closed_once: false,
+            stored_late: false,
             as_closed: false,
             group: published.and_then(|thing| thing.group),
             began,
@@ -213,7 +218,7 @@ impl Model {
             return Ok(id);
         };
         let view = View { kind: Kind::File, rights, size: None, draft: None };
-        self.draft_to_write(program, &path, &view, flags)
+        self.draft_to_write(program, &path, &view, flags, Some(put))
     }
 
     /// Reports whether a call is one of which the documents say nothing.
@@ -239,6 +244,13 @@ impl Model {
                 self.linked_drafts_below(from) || self.linked_drafts_below(to)
             }
             Call::Stat { path } => self.is_written_aside(path),
+            // Whether it is published with the end of the mapping or with that of what else is left of the file is not
+            // said (rule 10).
+            Call::Store { mapping, .. } => {
+                let file = &self.files[&self.descriptors[mapping].file];
+                let left = |id| self.writers(id).count() > 1;
+                file.closed && matches!(file.of, Of::Draft(id) if left(id))
+            }
             _ => false,
         }
     }
@@ -281,8 +293,13 @@ impl Model {
                     || (flags.truncate && !self.is_open(*id))
                     || (begins && flags.read)
             }
-            // ETXTBSY where the file is passed through (semantics, "What is not promised").
-            Of::Version { .. } => flags.write && flags.read,
+            // ETXTBSY where the file is passed through (semantics, "What is not promised"). Who writes the next version
+            // and empties this one through its descriptor: whether that is the same file is not said.
+            Of::Version { put, .. } => {
+                let next = self.drafts.values().filter(|draft| draft.began == Some(*put));
+                let mut members = next.filter(|draft| draft.members.contains(&program));
+                flags.write && (flags.read || (flags.truncate && members.next().is_some()))
+            }
         }
     }
 

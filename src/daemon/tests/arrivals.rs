@@ -1,0 +1,191 @@
+//! Names that another node changes under a call, or under an open file: each of these cases went wrong once.
+
+use hearthfs_mount::{Errno, OpenFlags};
+
+use super::kernel::Kernel;
+use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
+use super::programs::Program;
+use super::users::{ANN, BOB, EVE, ROOT, Rights};
+
+const WRITE: OpenFlags = OpenFlags { read: false, ..UPDATE };
+const EMPTY: OpenFlags = OpenFlags { read: false, ..REPLACE };
+
+/// Programs of root, Ann, Bob and Eve, in a directory that is everybody's.
+fn programs(kernel: &mut Kernel<'_>) -> [Program; 4] {
+    let all = [ROOT, ANN, BOB, EVE].map(Program::start_as);
+    kernel.chmod(&all[0].caller(), "", 0o777).unwrap();
+    all
+}
+
+/// Lets a change of another node arrive now.
+fn arrives(kernel: &Kernel<'_>, path: &str, file: Option<(&[u8], Rights)>) {
+    kernel.expect_arrival(path, file, 0);
+    kernel.end_call();
+}
+
+#[test]
+fn a_name_that_was_removed_does_not_stay_for_what_was_closed() {
+    in_both_modes(|kernel| {
+        let [_, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        arrives(kernel, "file", Some((b"text", ANN.makes(0o666))));
+        kernel.open(&who, "file", 1, UPDATE, false).unwrap();
+        kernel.duplicate(1, 2);
+        kernel.close(&who, 1).unwrap();
+        arrives(kernel, "file", None);
+        assert_eq!(kernel.rmdir(&who, "file"), Err(Errno::ENOENT));
+        assert_eq!(kernel.rename(&who, "file", "other"), Err(Errno::ENOENT));
+        assert_eq!(kernel.list(&who, "").unwrap(), Vec::<String>::new());
+        kernel.close(&who, 2).unwrap();
+    });
+}
+
+#[test]
+fn a_removed_file_that_is_emptied_through_a_descriptor_stays_removed() {
+    in_both_modes(|kernel| {
+        let [_, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        arrives(kernel, "file", Some((b"text", ANN.makes(0o666))));
+        kernel.open(&who, "file", 1, READ, false).unwrap();
+        arrives(kernel, "file", None);
+        kernel.reopen(&who, 1, 2, EMPTY).unwrap();
+        kernel.write(2, 0, b"late").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));
+    });
+}
+
+#[test]
+fn who_was_refused_one_file_writes_the_next_one() {
+    in_both_modes(|kernel| {
+        let [_, ann, _, eve] = programs(kernel);
+        let who = eve.caller();
+        for name in ["one", "next"] {
+            put(kernel, &ann, name, b"of Ann");
+            kernel.chmod(&ann.caller(), name, 0o666).unwrap();
+            kernel.stat(&who, name).unwrap();
+        }
+        kernel.expect_arrival("one", Some((b"new", ANN.makes(0o644))), 0);
+        assert_eq!(kernel.open(&who, "one", 1, EMPTY, false), Err(Errno::EACCES));
+        put(kernel, &eve, "next", b"of Eve");
+        assert_eq!(get(kernel, &ann, "next"), b"of Eve");
+        assert_eq!(get(kernel, &ann, "one"), b"new");
+    });
+}
+
+#[test]
+fn who_may_not_write_what_another_writes_may_still_empty_the_name() {
+    in_both_modes(|kernel| {
+        let [_, ann, bob, _] = programs(kernel);
+        kernel.open_as(&ann.caller(), "file", 1, WRITE, Some(0o600)).unwrap();
+        arrives(kernel, "file", Some((b"text", EVE.makes(0o666))));
+        assert_eq!(kernel.open(&bob.caller(), "file", 2, WRITE, false), Err(Errno::EACCES));
+        put(kernel, &bob, "file", b"of Bob");
+        assert_eq!(get(kernel, &bob, "file"), b"of Bob");
+    });
+}
+
+#[test]
+fn who_was_refused_may_write_once_the_rights_allow_it() {
+    in_both_modes(|kernel| {
+        let [_, ann, bob, _] = programs(kernel);
+        let who = bob.caller();
+        arrives(kernel, "file", Some((b"text", EVE.makes(0o666))));
+        kernel.stat(&who, "file").unwrap();
+        kernel.expect_arrival("file", Some((b"text", EVE.makes(0o600))), 0);
+        assert_eq!(kernel.open(&who, "file", 1, WRITE, false), Err(Errno::EACCES));
+        arrives(kernel, "file", Some((b"more", EVE.makes(0o666))));
+        kernel.open(&who, "file", 2, WRITE, false).unwrap();
+        kernel.write(2, 0, b"M").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &ann, "file"), b"More");
+    });
+}
+
+#[test]
+fn what_was_renamed_before_its_close_does_not_replace_what_came_after() {
+    in_both_modes(|kernel| {
+        let [root, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        put(kernel, &ann, "name", b"old");
+        kernel.open(&who, "tmp", 1, WRITE, true).unwrap();
+        kernel.rename(&who, "tmp", "name").unwrap();
+        arrives(kernel, "name", Some((b"of Eve", EVE.makes(0o600))));
+        kernel.write(1, 0, b"of Ann").unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &root, "name"), b"of Eve");
+        assert_eq!(kernel.stat(&who, "name").unwrap().uid, EVE.uid);
+    });
+}
+
+#[test]
+fn an_empty_file_that_is_renamed_after_its_removal_replaces_the_name() {
+    in_both_modes(|kernel| {
+        let [_, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        arrives(kernel, "empty", Some((b"", ANN.makes(0o666))));
+        put(kernel, &ann, "name", b"old");
+        kernel.open(&who, "empty", 1, WRITE, false).unwrap();
+        arrives(kernel, "empty", None);
+        kernel.rename(&who, "empty", "name").unwrap();
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &ann, "name"), b"");
+    });
+}
+
+#[test]
+fn a_removed_name_goes_when_its_writer_closes_it_unwritten() {
+    in_both_modes(|kernel| {
+        let [_, ann, bob, _] = programs(kernel);
+        arrives(kernel, "file", Some((b"text", BOB.makes(0o644))));
+        kernel.open(&bob.caller(), "file", 1, WRITE, false).unwrap();
+        arrives(kernel, "file", None);
+        kernel.stat(&ann.caller(), "file").unwrap();
+        kernel.close(&bob.caller(), 1).unwrap();
+        assert_eq!(kernel.stat(&ann.caller(), "file").err(), Some(Errno::ENOENT));
+    });
+}
+
+#[test]
+fn a_file_is_emptied_through_its_descriptor_whatever_its_name_has_got() {
+    in_both_modes(|kernel| {
+        let [_, ann, bob, _] = programs(kernel);
+        kernel.open_as(&ann.caller(), "file", 1, WRITE, Some(0o666)).unwrap();
+        kernel.write(1, 0, b"text").unwrap();
+        arrives(kernel, "file", Some((b"", ANN.makes(0o666))));
+        kernel.reopen(&bob.caller(), 1, 2, EMPTY).unwrap();
+        kernel.close(&ann.caller(), 1).unwrap();
+        kernel.close(&bob.caller(), 2).unwrap();
+        assert_eq!(get(kernel, &ann, "file"), b"", "the later close wins");
+    });
+}
+
+#[test]
+fn who_found_a_name_gone_means_the_next_name_by_itself() {
+    in_both_modes(|kernel| {
+        let [_, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        put(kernel, &ann, "gone", b"old");
+        put(kernel, &ann, "other", b"text");
+        kernel.stat(&who, "gone").unwrap();
+        kernel.expect_arrival("gone", None, 0);
+        assert_eq!(kernel.open(&who, "gone", 1, WRITE, false), Err(Errno::ENOENT));
+        kernel.link(&who, "other", "further").unwrap();
+        assert_eq!(get(kernel, &ann, "further"), b"text");
+    });
+}
+
+#[test]
+fn a_file_is_known_by_the_names_that_it_has_left() {
+    in_both_modes(|kernel| {
+        let [_, ann, bob, _] = programs(kernel);
+        let who = ann.caller();
+        put(kernel, &ann, "first", b"text");
+        kernel.link(&who, "first", "second").unwrap();
+        arrives(kernel, "first", None);
+        kernel.truncate(&who, "second", 2).unwrap();
+        assert_eq!(get(kernel, &bob, "second"), b"te");
+        kernel.link(&who, "second", "first").unwrap();
+        assert_eq!(get(kernel, &bob, "first"), b"te");
+    });
+}
