@@ -275,7 +275,14 @@ impl Live {
     /// Reports whether it is a matter of what its name has now: somebody writes it, or it is the same file. What was
     /// closed and replaced is not, until the kernel's word of its end has come.
     pub(super) fn concerns(&self, seen: Option<&Seen>) -> bool {
-        self.open > 0 || self.is_next_of(seen)
+        self.open > 0 || (self.is_next_of(seen) && !self.is_replaced(seen))
+    }
+
+    /// Reports whether its name has got other bytes since it was published: also by a further name of the file, whose put
+    /// says the same of the hard links.
+    fn is_replaced(&self, seen: Option<&Seen>) -> bool {
+        let there = seen.map(|seen| &seen.entry.kind);
+        self.version().is_some_and(|version| there != Some(&version.published.entry.kind))
     }
 
     /// Reports whether what its name has now is the same file: it began from that, or has published it.

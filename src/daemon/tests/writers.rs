@@ -449,3 +449,23 @@ fn a_mode_that_a_writer_sets_shows_by_every_name_of_the_file() {
         kernel.close(&who, 1).unwrap();
     });
 }
+
+#[test]
+fn a_version_of_another_is_there_by_each_name_while_an_older_one_is_not_released() {
+    in_both_modes(|kernel| {
+        let (one, other) = (Program::start(), Program::start());
+        put(kernel, &one, "first", b"old");
+        kernel.link(&one.caller(), "first", "second").unwrap();
+        for (written, read) in [("first", "second"), ("second", "first"), ("first", "first")] {
+            kernel.open(&one.caller(), written, 1, REPLACE, false).unwrap();
+            kernel.write(1, 0, b"own").unwrap();
+            // It is closed, and the kernel has not told yet that the last descriptor is gone.
+            kernel.close_duplicate(&one.caller(), 1).unwrap();
+            assert_eq!(get(kernel, &one, read), b"own", "{read}");
+            put(kernel, &other, "first", b"of another");
+            assert_eq!(get(kernel, &one, read), b"of another", "{read}");
+            kernel.close(&one.caller(), 1).unwrap();
+            assert_eq!(get(kernel, &one, read), b"of another", "{read}");
+        }
+    });
+}
