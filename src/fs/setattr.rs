@@ -287,9 +287,7 @@ impl Filesystem {
             let root = &self.0.rules.root;
             let paths = self.paths_of(state, ino);
             Self::edit_private(state, ino, paths.is_empty(), &edit)?;
-            if !paths.is_empty() {
-                Self::edit_successors(state, ino, &edit);
-            }
+            Self::edit_successors(state, ino, &edit);
             self.0.rooms.ledger.read(|fold| {
                 let ops = paths.into_iter().filter_map(|path| {
                     let op = attrs_op(fold, &path, root, &edit)?;
@@ -368,7 +366,9 @@ impl Filesystem {
             },
             _ => return,
         };
-        let all = inode.places.iter().flat_map(|spot| state.lives_of(spot, link));
+        // Another node may have taken the name away since the caller has looked it up.
+        let spots = inode.places.iter().chain(&inode.last);
+        let all = spots.flat_map(|spot| state.lives_of(spot, link));
         for id in all.collect::<Vec<_>>() {
             let is_next = |live: &&mut Live| live.continues(stamp, link) && live.ino != ino;
             if let Some(live) = state.lives.get_mut(id).filter(is_next)
