@@ -143,11 +143,13 @@ impl Follower {
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
         let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let late = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
-        // An earlier run has folded all of the log up to its last list.
-        let watermark_ms = if ledger.knows_nothing() { 0 } else { ledger.listed_ms() };
+        let before_ms = ledger.latest_seen_ms();
+        // An earlier run has folded all of the log up to its last list. Its clock may have been ahead, so not beyond
+        // what it has seen there.
+        let listed_ms = ledger.listed_ms().min(before_ms);
+        let watermark_ms = if ledger.knows_nothing() { 0 } else { listed_ms };
         let state = Mutex::new(State { watermark_ms, ..State::default() });
         let polling = tokio::sync::Mutex::default();
-        let before_ms = ledger.latest_seen_ms();
         Self(Arc::new(Inner {
             ledger,
             remote,

@@ -187,10 +187,14 @@ impl Follower {
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
         // Younger ones are wanted by name: a list may lag.
         let mut passed = ledger.own_commits(began_ms.saturating_sub(LOOK_BACK_MS));
+        let mut upto_ms = from.floor_ms;
         if let Some(covers) = completed {
             let bundled = self.add_bundles(remote, covers, draft, from.floor_ms).await;
             let from_ms = Some(bundled.upto_ms).filter(|upto_ms| *upto_ms > 0);
             let mut names = self.list_between(remote, from_ms, u64::MAX).await?;
+            // Not beyond what was seen there: our clock may be ahead, or that of another node.
+            let listed_ms = names.last().map_or(0, |last| last.ms.min(began_ms));
+            upto_ms = bundled.upto_ms.max(listed_ms);
             names.extend(bundled.lacking);
             names.sort_unstable();
             draft = self.complete(remote, bundled.draft, names).await?;
@@ -201,8 +205,7 @@ impl Follower {
             let (own, known) = (ledger.clone(), passed.clone());
             let adopted = task::blocking(move || own.adopt(draft, &known)).await;
             let Err(overtaken) = adopted else {
-                self.0.state.lock().watermark_ms =
-                    if completed.is_some() { began_ms } else { from.floor_ms };
+                self.0.state.lock().watermark_ms = upto_ms;
                 if completed.is_some() {
                     ledger.note_listed(began, began_ms);
                 }

@@ -174,6 +174,39 @@ fn a_node_whose_clock_is_ahead_hides_nobody() {
     });
 }
 
+/// A node that writes nothing learns the store's time only as "at least so late".
+#[test]
+fn a_reader_whose_clock_is_ahead_misses_nothing_after_a_restart() {
+    run(async {
+        let (two_hours, age) = (7_200_000, Duration::from_hours(4));
+        let mut world = World::aging(age);
+        let mut a = world.node();
+        a.write("f", b"first");
+        a.push().await;
+        world.settings.read_only = true;
+        let b = world.node_adrift(tempfile::tempdir().unwrap(), two_hours);
+        assert!(b.pull().await);
+        b.engine.ledger().save().unwrap();
+        let b = world.node_adrift(b.crash(), two_hours);
+        world.clock.advance(Duration::from_secs(10));
+        a.write("f", b"second");
+        a.push().await;
+        assert!(b.pull().await);
+        assert!(b.read("f").await == Some(b"second".to_vec()));
+        // Nor after it was away for so long that what it knew is made anew.
+        world.clock.advance(2 * age);
+        a.write("f", b"third");
+        a.push().await;
+        assert!(b.pull().await);
+        assert!(b.read("f").await == Some(b"third".to_vec()));
+        world.clock.advance(Duration::from_secs(10));
+        a.write("f", b"fourth");
+        a.push().await;
+        assert!(b.pull().await);
+        assert!(b.read("f").await == Some(b"fourth".to_vec()));
+    });
+}
+
 /// What a kernel remembers of a name: until a time, and until it is told to look again.
 #[derive(Clone, Copy)]
 struct Remembered {
