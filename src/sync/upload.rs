@@ -172,7 +172,14 @@ impl Uploader {
         let mut old_packs = HashSet::new();
         let (mut inline, mut packed) = (0, 0);
         // What is renewed has no other reason to be stored than that it grows old where it is, or keeps a commit there.
-        let due = |digest: &Digest| self.grows_old(digest) || self.ledger.lies_inline(digest);
+        // Once it is past its age it must not come back.
+        let due = |digest: &Digest| {
+            let stored_ms = self.ledger.stored_ms(digest);
+            stored_ms.is_some_and(|stored_ms| {
+                !self.ledger.is_expired(stored_ms)
+                    && (self.ledger.grows_old(stored_ms) || self.ledger.lies_inline(digest))
+            })
+        };
         let renewals = batch.renewals().into_iter().filter(|(digest, _)| due(digest));
         for (digest, size, renew) in batch
             .contents()
@@ -242,11 +249,6 @@ impl Uploader {
             old_packs.insert(Arc::clone(pack));
         }
         old_packs.contains(pack) || !self.ledger.blobs().contains(digest)
-    }
-
-    /// Reports whether a content should be renewed still: nobody else has, and it is not too late.
-    fn grows_old(&self, digest: &Digest) -> bool {
-        self.ledger.stored_ms(digest).is_some_and(|stored_ms| self.ledger.grows_old(stored_ms))
     }
 
     /// Builds a pack and uploads it. One that the store refuses is sent in halves, until it is known which content it

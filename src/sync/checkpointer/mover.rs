@@ -39,7 +39,8 @@ impl Mover {
                 return;
             }
             let (mut found, next) = self.ledger.inline_in_use(mark);
-            found.retain(|one| one.commit.ms < before_ms);
+            // What is past its age stays a miss.
+            found.retain(|one| one.commit.ms < before_ms && !self.ledger.is_expired(one.stored_ms));
             let all = found.len() <= TOGETHER_MAX;
             found.truncate(TOGETHER_MAX);
             for one in found {

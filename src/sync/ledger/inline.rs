@@ -17,6 +17,8 @@ pub(in crate::sync) struct Inline {
     pub(in crate::sync) digest: Digest,
     pub(in crate::sync) size: u64,
     pub(in crate::sync) commit: Stamp,
+    /// When it was stored, in the store's time.
+    pub(in crate::sync) stored_ms: u64,
 }
 
 impl Ledger {
@@ -31,7 +33,8 @@ impl Ledger {
                 && let Some(commit) = keys::commit_stamp(commit)
                 && fold.uses(&digest)
             {
-                found.push(Inline { digest, size: location.size, commit });
+                let (size, stored_ms) = (location.size, location.stored_ms);
+                found.push(Inline { digest, size, commit, stored_ms });
             }
         }
         (found, (seen == SLICE).then_some(last))

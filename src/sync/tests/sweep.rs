@@ -152,3 +152,24 @@ fn who_stops_while_sweeping_is_followed_by_another() {
         assert_eq!(a.registers(), b.registers());
     });
 }
+
+/// What is past its age is a miss for good (P11), also where its bytes are still here.
+#[test]
+fn p11_expiry_is_final_for_what_lies_in_commits() {
+    run(async {
+        let world = World::aging(4 * LOG_GRACE);
+        let mut a = world.node();
+        a.write("f", b"small");
+        a.push().await;
+        for _ in 0..6 {
+            assert!(a.pull().await);
+            world.clock.advance(LOG_GRACE);
+        }
+        assert!(a.entry("f").is_none() && a.engine.ledger().read(|fold| fold.knows(&path("f"))));
+        keep_house(&mut a).await;
+        assert!(count(&world, ".ckpt").await > 0);
+        assert!(a.entry("f").is_none());
+        let b = world.node();
+        assert!(b.pull().await && b.entry("f").is_none());
+    });
+}
