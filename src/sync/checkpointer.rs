@@ -149,10 +149,14 @@ impl Checkpointer {
     /// Reports whether a commit has been in no checkpoint for so long that one is due for it.
     fn is_old(&self) -> bool {
         let (count, first_ms) = self.counted().unfolded;
-        self.0.remote.effective_expiry().is_some_and(|age| {
-            let first_age = self.0.ledger.now_ms().saturating_sub(first_ms);
-            count > 0 && first_age > (age / PARTS_OF_AGE).as_millis() as u64
-        })
+        let first_age_ms = self.0.ledger.now_ms().saturating_sub(first_ms);
+        count > 0 && self.due_age_ms().is_some_and(|age_ms| first_age_ms > age_ms)
+    }
+
+    /// Returns how old a commit may get before it is in a checkpoint; `None` for any age.
+    fn due_age_ms(&self) -> Option<u64> {
+        let age = self.0.remote.effective_expiry()?;
+        Some((age / PARTS_OF_AGE).as_millis() as u64)
     }
 
     fn counted(&self) -> Counted {
@@ -267,8 +271,11 @@ impl Checkpointer {
                 latest.and_then(|one| keys::checkpoint_stamp(&one.name)).map(|stamp| stamp.node)
             }
         };
-        let (_, first_ms) = self.counted().uncovered;
-        let waited_ms = ledger.now_ms().saturating_sub(first_ms);
+        let Counted { unfolded, uncovered } = self.counted();
+        // What is in bundles waits, too, once a checkpoint is due for its age.
+        let aged_ms =
+            self.due_age_ms().map_or(u64::MAX, |age_ms| unfolded.1.saturating_add(age_ms));
+        let waited_ms = ledger.now_ms().saturating_sub(uncovered.1.min(aged_ms));
         let others_ms = self.at_most(OTHERS_TIME).as_millis() as u64;
         if last.is_none_or(|last| last == ledger.node()) || waited_ms > others_ms {
             return false;

@@ -379,3 +379,25 @@ fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
         assert_starts(&world, &a).await;
     });
 }
+
+/// The node that has written the last bundle may be gone for good.
+#[test]
+fn a_checkpoint_that_is_due_for_its_age_is_written_although_bundles_have_everything() {
+    run(async {
+        let world = World::aging(Duration::from_hours(96));
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 40).await;
+        tidy(&world, &a).await;
+        assert_eq!(bundles(&world).await.len(), 1);
+        let b = world.node();
+        assert!(b.pull().await);
+        world.clock.advance(Duration::from_hours(25));
+        for _ in 0..6 {
+            assert!(b.pull().await);
+            b.engine.checkpointer().unwrap().write_if_due().await;
+            world.clock.advance(Duration::from_mins(5));
+        }
+        assert_eq!(checkpoint_bytes(&world).await.0, 2);
+        assert_starts(&world, &b).await;
+    });
+}
