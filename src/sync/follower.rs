@@ -99,7 +99,7 @@ struct State {
     compared: Option<Stamp>,
     /// The last list failed for a whole deadline: the next ones are not waited for.
     impatient: bool,
-    /// Checkpoints and bundles that cannot be used.
+    /// Checkpoints and bundles that cannot be used, and bundles that were read already.
     bad_checkpoints: HashSet<Stamp>,
     bad_bundles: HashSet<BundleName>,
 }
@@ -123,6 +123,24 @@ enum Got {
     /// The store does not give it out.
     Withheld(Error),
     Unusable(Unusable, Error),
+}
+
+/// The nodes of which a commit cannot be had now. What they wrote after it is neither read nor applied before it.
+#[derive(Debug, Default)]
+struct Waiting(Mutex<HashSet<NodeId>>);
+
+impl Waiting {
+    fn has(&self, node: NodeId) -> bool {
+        self.0.lock().contains(&node)
+    }
+
+    fn note(&self, node: NodeId) {
+        self.0.lock().insert(node);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
 }
 
 /// What came of folding what was listed.
@@ -228,10 +246,15 @@ impl Follower {
         remote: &Remote,
         stamps: Vec<Stamp>,
         listed_again: bool,
-        waiting: &mut HashSet<NodeId>,
+        waiting: &Waiting,
     ) -> Folded {
         let keep_from = stamps.len().saturating_sub(KEPT_INLINE);
-        let reading = stream::iter(stamps).map(|stamp| self.read(remote, stamp));
+        let reading = stream::iter(stamps).map(|stamp| async move {
+            if waiting.has(stamp.node) {
+                return (stamp, Got::Later);
+            }
+            self.read(remote, stamp).await
+        });
         self.fold_read(reading.buffered(FETCHES_AT_ONCE), keep_from, listed_again, waiting).await
     }
 
@@ -241,14 +264,14 @@ impl Follower {
         reading: impl Stream<Item = (Stamp, Got)>,
         keep_from: usize,
         listed_again: bool,
-        waiting: &mut HashSet<NodeId>,
+        waiting: &Waiting,
     ) -> Folded {
         let mut reading = pin!(reading.enumerate());
         let alone_ms = self.0.state.lock().alone_ms;
         while let Some((place, (stamp, got))) = reading.next().await {
             let keep_inline = place >= keep_from;
             // What follows a commit that cannot be had now is not applied before it.
-            if waiting.contains(&stamp.node) {
+            if waiting.has(stamp.node) {
                 continue;
             }
             match got {
@@ -270,8 +293,11 @@ impl Follower {
                     })
                     .await;
                 }
-                Got::Gone => self.0.withheld.clear(&stamp),
-                Got::Later => drop(waiting.insert(stamp.node)),
+                Got::Gone => {
+                    self.0.withheld.clear(&stamp);
+                    self.0.late.clear(&stamp);
+                }
+                Got::Later => waiting.note(stamp.node),
                 Got::Withheld(error) => {
                     self.0.ledger.note_unusable(stamp);
                     self.withhold(stamp, &error);

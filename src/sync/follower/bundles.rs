@@ -2,7 +2,7 @@
 //!
 //! Owns when they are looked for. Must never rely on one: whatever is wrong with it, the log has the same.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -10,13 +10,13 @@ use futures::stream;
 
 use super::list::GAP_BACK_MS;
 use super::{
-    FETCHES_AT_ONCE, Folded, Follower, Got, READ_TRIES, READ_WAIT, UNUSABLE_MAX, Unusable,
+    FETCHES_AT_ONCE, Folded, Follower, Got, READ_TRIES, READ_WAIT, UNUSABLE_MAX, Unusable, Waiting,
 };
 use crate::clock;
 use crate::error::{Error, Kind};
 use crate::namespace::Commit;
-use crate::remote::{Bundle, Remote, decode_commit};
-use crate::stamp::{NodeId, Stamp};
+use crate::remote::{Bundle, BundleName, Remote, decode_commit};
+use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
 use crate::sync::draft::Draft;
 use crate::task;
@@ -34,15 +34,21 @@ pub(super) struct Bundled {
 }
 
 impl Follower {
-    /// Folds what bundles have beyond what is known. `covers` are those that were listed just now.
-    pub(super) async fn fold_bundles(&self, remote: &Remote, covers: Option<Covers>) -> Folded {
+    /// Folds what bundles have beyond what is known. `covers` are those that were listed just now. `waiting` gets the
+    /// nodes of which a commit cannot be had now: what they wrote after it is not applied before it.
+    pub(super) async fn fold_bundles(
+        &self,
+        remote: &Remote,
+        covers: Option<Covers>,
+        waiting: &Waiting,
+    ) {
         let watermark_ms = || self.0.state.lock().watermark_ms;
         let (now_ms, listed_ms) = (self.0.ledger.now_ms(), self.0.ledger.listed_ms());
         let behind = now_ms.saturating_sub(listed_ms) > BEHIND_MS;
         let covers = match covers {
             Some(covers) => covers,
             None if behind => Covers::list(&self.reaching(remote)).await.unwrap_or_default(),
-            None => return Folded::All,
+            None => return,
         };
         while let Some(next) = self.next_bundle(&covers, watermark_ms()) {
             let bundle = match self.fetch_bundle(remote, next).await {
@@ -50,8 +56,7 @@ impl Follower {
                 Ok(None) => continue,
                 Err(_) => break,
             };
-            let mut waiting = HashSet::new();
-            let mut folded = self.fold_bundle(remote, &bundle, None, &mut waiting).await;
+            let mut folded = self.fold_bundle(remote, &bundle, None, waiting).await;
             if folded == Folded::Gap {
                 // It may have come after the bundle was written.
                 let from_ms = watermark_ms().saturating_sub(GAP_BACK_MS);
@@ -59,16 +64,16 @@ impl Follower {
                 else {
                     break;
                 };
-                waiting.clear();
-                folded = self.fold_bundle(remote, &bundle, Some(names), &mut waiting).await;
+                folded = self.fold_bundle(remote, &bundle, Some(names), waiting).await;
             }
-            if folded != Folded::All || !waiting.is_empty() {
-                return Folded::Partly;
+            if folded != Folded::All {
+                // What waits is looked for in the log. All else of it is known, so it is not read again.
+                self.note_bad_bundle(next.name);
+                return;
             }
             tracing::debug!(name = %next.name, "read a part of the log from a bundle");
             self.advance(next.upto_ms());
         }
-        Folded::All
     }
 
     /// Folds the commits of a bundle, and others of the log if it was listed for what may be missing between them.
@@ -77,7 +82,7 @@ impl Follower {
         remote: &Remote,
         bundle: &Bundle,
         others: Option<Vec<Stamp>>,
-        waiting: &mut HashSet<NodeId>,
+        waiting: &Waiting,
     ) -> Folded {
         let listed_again = others.is_some();
         let mut bytes_of: HashMap<Stamp, Bytes> = bundle.commits.iter().cloned().collect();
@@ -157,12 +162,8 @@ impl Follower {
             attempt += 1;
             clock::sleep(READ_WAIT).await;
         };
-        {
-            let mut state = self.0.state.lock();
-            if state.bad_bundles.len() >= UNUSABLE_MAX {
-                return Err(error);
-            }
-            state.bad_bundles.insert(item.name);
+        if !self.note_bad_bundle(item.name) {
+            return Err(error);
         }
         if error.kind() != Kind::NotFound {
             tracing::warn!(
@@ -172,6 +173,16 @@ impl Follower {
             );
         }
         Ok(None)
+    }
+
+    /// Notes that a bundle is not to be read again; false if there are too many.
+    fn note_bad_bundle(&self, name: BundleName) -> bool {
+        let mut state = self.0.state.lock();
+        let room = state.bad_bundles.len() < UNUSABLE_MAX;
+        if room {
+            state.bad_bundles.insert(name);
+        }
+        room
     }
 }
 

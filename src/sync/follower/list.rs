@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Folded, Follower, LOOK_BACK_MS, Unusable};
+use super::{Folded, Follower, LOOK_BACK_MS, Unusable, Waiting};
 use crate::error::Result;
 use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
 use crate::stamp::{NodeId, Stamp};
@@ -48,20 +48,25 @@ impl Follower {
         }
         let store = self.store_of(&reaching).await?;
         let covers = self.catch_up(remote, store).await?;
-        let from_bundles = self.fold_bundles(remote, covers).await;
+        let waiting = Waiting::default();
+        self.fold_bundles(remote, covers, &waiting).await;
         let reach = if wide { Reach::Wide } else { Reach::New };
-        let folded = match from_bundles {
-            Folded::All => self.list_part(remote, store, reach).await?,
-            stopped => stopped,
+        let folded = match self.list_part(remote, store, reach, &waiting).await? {
+            Folded::Gap => self.list_part(remote, store, Reach::Gap, &waiting).await?,
+            folded => folded,
         };
-        match folded {
-            Folded::Gap => Ok(self.list_part(remote, store, Reach::Gap).await? == Folded::All),
-            folded => Ok(folded == Folded::All),
-        }
+        Ok(folded == Folded::All)
     }
 
-    /// Lists a part of the log and folds it page by page: what was folded stays so when a later page fails.
-    async fn list_part(&self, remote: &Remote, store: StoreId, reach: Reach) -> Result<Folded> {
+    /// Lists a part of the log and folds it page by page: what was folded stays so when a later page fails. A commit
+    /// of the nodes that are `waiting` could not be had just now.
+    async fn list_part(
+        &self,
+        remote: &Remote,
+        store: StoreId,
+        reach: Reach,
+        waiting: &Waiting,
+    ) -> Result<Folded> {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
         let from_ms = |back_ms: u64| {
@@ -73,13 +78,13 @@ impl Follower {
             Reach::Wide => None,
             Reach::Gap => from_ms(GAP_BACK_MS).map(name_of_ms),
         };
-        let (mut first, mut waiting) = (true, HashSet::new());
+        let mut first = true;
         loop {
             let page = self.list_page(remote, after.as_deref(), first).await?;
             let latest = page.names.last().copied();
             let unfolded = self.unfolded(&page.names, reach, first);
             let again = reach == Reach::Gap;
-            if self.fold(remote, unfolded, again, &mut waiting).await == Folded::Gap {
+            if self.fold(remote, unfolded, again, waiting).await == Folded::Gap {
                 return Ok(Folded::Gap);
             }
             if let (true, Some(latest), true) = (waiting.is_empty(), latest, page.full) {

@@ -401,3 +401,36 @@ fn a_checkpoint_that_is_due_for_its_age_is_written_although_bundles_have_everyth
         assert_starts(&world, &b).await;
     });
 }
+
+/// Only what its own node wrote after it waits for a commit that cannot be had now.
+#[test]
+fn what_a_bundle_lacks_holds_up_no_other_node() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        let (mut b, reader) = (world.node(), world.node());
+        assert!(reader.pull().await);
+        write_some(&world, &mut a, 40).await;
+        tidy(&world, &a).await;
+        let key = format!("checkpoints/{}", bundles(&world).await[0]);
+        let mut bundle = Bundle::decode(&world.store.read(&key).await.unwrap()).unwrap();
+        let (lacking, _) = bundle.commits.remove(20);
+        bundle.lacking.push(lacking);
+        world.store.overwrite(&key, bundle.encode().unwrap()).await;
+        world.clock.advance(Duration::from_mins(6));
+        b.write("other", b"x");
+        b.push().await;
+        let name = crate::remote::keys::commit_name(&lacking);
+        reader.fail(&format!("status=503 only={name}"));
+        assert!(!reader.pull().await, "a commit waits");
+        assert!(reader.entry("other").is_some());
+        let before = reader.remote().requests();
+        assert!(!reader.pull().await);
+        let asked = reader.remote().requests();
+        assert!(asked.gets <= before.gets + 8, "nor is more read: {before:?} {asked:?}");
+        reader.fail("");
+        assert!(reader.pull().await);
+        assert!(b.pull().await);
+        assert_eq!(reader.registers(), b.registers());
+    });
+}
