@@ -55,7 +55,10 @@ const RETRY_MIN: Duration = Duration::from_mins(5);
 const RETRY_MAX: Duration = Duration::from_hours(6);
 /// A checkpoint that took longer than this is left to another try: those who take it for the latest
 /// would lack what was deleted meanwhile.
-const WRITE_TIME_MAX: Duration = Duration::from_mins(20);
+pub(super) const WRITE_TIME_MAX: Duration = Duration::from_mins(20);
+/// How often the log is listed before a checkpoint: to read what there is may take longer than its name allows, and
+/// what came meanwhile is read sooner.
+const LISTS_MAX: u32 = 3;
 /// Bytes that are written to the file at once.
 const WRITE_BYTES: usize = 1 << 20;
 
@@ -320,6 +323,21 @@ impl Checkpointer {
         Ok(ledger.missing())
     }
 
+    /// Folds the log, so that nothing is missing that was in it shortly before this returns: the name of a checkpoint
+    /// says so.
+    async fn fold_log(&self) -> Result<()> {
+        let ledger = &self.0.ledger;
+        for _ in 0..LISTS_MAX {
+            if !self.0.follower.poll().await {
+                return Err(Error::new(Kind::Unavailable, "the log cannot be listed"));
+            }
+            if ledger.now_ms().saturating_sub(ledger.listed_ms()) <= LOOK_BACK_MS / 2 {
+                return Ok(());
+            }
+        }
+        Err(Error::new(Kind::Busy, "the log grows faster than it can be read"))
+    }
+
     /// Writes a checkpoint now; returns its name.
     pub async fn write(&self) -> Result<String> {
         let ledger = &self.0.ledger;
@@ -327,9 +345,7 @@ impl Checkpointer {
         self.0.remote.check_again().await?;
         let missing = self.missing().await?;
         // It has to have all that an older one had, of which the log may be gone.
-        if !self.0.follower.poll().await {
-            return Err(Error::new(Kind::Unavailable, "the log cannot be listed"));
-        }
+        self.fold_log().await?;
         let busy = || Error::new(Kind::Busy, "what is remote cannot be told yet");
         let began = ledger.clock().mono();
         let snapshot = ledger.snapshot(&missing).ok_or_else(busy)?;

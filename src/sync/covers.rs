@@ -3,6 +3,7 @@
 //! Owns which checkpoints and bundles are used, and in which order. Must never take a part of the log for covered
 //! that its cover does not say it has.
 
+use super::checkpointer::WRITE_TIME_MAX;
 use super::follower::LOOK_BACK_MS;
 use crate::error::Result;
 use crate::remote::{BundleName, LogItem, Remote, keys};
@@ -79,10 +80,17 @@ pub(super) fn made_ms(item: &LogItem) -> u64 {
     keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms.min(item.stored_ms))
 }
 
-/// Returns up to when a checkpoint has the whole log: its writer had listed and folded that just before, so what came
-/// late is the only thing that it may lack.
+/// Returns up to when a checkpoint has the whole log: its writer had listed and folded that less than half of
+/// `LOOK_BACK_MS` before, so what came late is the only thing that it may lack. Where the name is ahead of the store's
+/// time, it says nothing, and the checkpoint may have been begun `WRITE_TIME_MAX` before the store had it.
 pub(super) fn floor_ms(item: &LogItem) -> u64 {
-    made_ms(item).saturating_sub(LOOK_BACK_MS)
+    let named_ms = keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms);
+    let begun_ms = if named_ms > item.stored_ms {
+        item.stored_ms.saturating_sub(WRITE_TIME_MAX.as_millis() as u64)
+    } else {
+        named_ms
+    };
+    begun_ms.saturating_sub(LOOK_BACK_MS)
 }
 
 #[cfg(test)]
@@ -124,5 +132,16 @@ mod tests {
         let all = [(0, 1000, 11), (9, 20, 99)];
         assert_eq!(chain(&all, 0), [(0, 1000), (9, 20)]);
         assert_eq!(chain(&all, 10), [(9, 20)]);
+    }
+
+    #[test]
+    fn a_checkpoint_whose_name_is_ahead_covers_nothing_that_came_while_it_was_written() {
+        let item = |ms: u64, stored_ms: u64| {
+            let name = keys::checkpoint_name(&Stamp { ms, counter: 0, node: NodeId(1) });
+            LogItem { name, size: 1, stored_ms }
+        };
+        assert_eq!(floor_ms(&item(100 * MINUTE, 110 * MINUTE)), 99 * MINUTE);
+        // It may have been begun as long before as one may take.
+        assert_eq!(floor_ms(&item(200 * MINUTE, 110 * MINUTE)), 89 * MINUTE);
     }
 }

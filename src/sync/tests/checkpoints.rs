@@ -408,3 +408,36 @@ fn p9_self_healing_a_bad_checkpoint_is_passed_over() {
         assert_eq!(fresh.read("between").await, Some(b"x".to_vec()));
     });
 }
+
+/// A checkpoint says that it has the log up to a minute before its name.
+#[test]
+fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
+    run(async {
+        let world = World::new();
+        let (mut a, b, mut c) = (world.node(), world.node(), world.node());
+        for n in 0..600 {
+            a.write(&format!("f{}", n % 50), &content(n, 40));
+            a.push().await;
+            world.clock.advance(Duration::from_millis(20));
+        }
+        b.fail("latency_ms=2000");
+        let passing = async {
+            let tick = Duration::from_millis(100);
+            for n in 0..6000 {
+                crate::clock::sleep(tick).await;
+                world.clock.advance(tick);
+                if n == 200 {
+                    c.write("late", b"x");
+                    c.push().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = passing => panic!("it takes too long"),
+            _ = checkpoint(&b) => {}
+        }
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert!(fresh.entry("late").is_some());
+    });
+}
