@@ -120,51 +120,90 @@ mod tests {
     use crate::namespace::{Attrs, Entry, Fold, Kind, Time};
     use crate::stamp::NodeId;
 
-    fn stamp(ms: u64) -> Stamp {
-        Stamp { ms, counter: 0, node: NodeId(1) }
+    /// What happens on a node: it changes one of a few paths, or hears what another node did there. A reader of its
+    /// commit may have heard that before.
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Put,
+        Remove,
+        Attrs,
+        Heard { put: bool, ahead_ms: u64, by_reader: bool },
     }
 
-    fn any_change() -> impl Strategy<Value = Change> {
-        (0u8..4, 0u8..4, 0u64..30, 0u64..30).prop_map(|(path, what, ms, of)| {
-            let op = match what {
-                0 => Op::Remove,
-                1 => {
-                    let attrs = Attrs { mode: ms as u32, ..Attrs::default() };
-                    Op::Attrs { of: stamp(of), attrs }
-                }
-                _ => {
-                    let digest = Digest::of(&ms.to_le_bytes());
-                    let kind = Kind::File { digest, size: 8 };
-                    Op::Put(Entry { kind, attrs: Attrs::default(), link: None })
+    fn any_step() -> impl Strategy<Value = (u8, Step)> {
+        let heard = (any::<bool>(), 0_u64..30, any::<bool>())
+            .prop_map(|(put, ahead_ms, by_reader)| Step::Heard { put, ahead_ms, by_reader });
+        let step = prop_oneof![
+            3 => Just(Step::Put),
+            1 => Just(Step::Remove),
+            3 => Just(Step::Attrs),
+            2 => heard,
+        ];
+        (0_u8..3, step)
+    }
+
+    /// The changes of a node, and what else there is.
+    #[derive(Debug, Default)]
+    struct History {
+        changes: Vec<Change>,
+        /// What the reader of them knows before.
+        known: Vec<Change>,
+        /// What it hears later, or never.
+        late: Vec<Change>,
+    }
+
+    /// Lets the steps happen. The stamps of a node grow, and attributes are those of what it shows.
+    fn history(steps: &[(u8, Step)]) -> History {
+        let (mut history, mut fold) = (History::default(), Fold::new());
+        for (ms, (path, step)) in (10..).zip(steps) {
+            let path = TreePath::root().join(&[b'a' + path]).expect("a name");
+            let own = Stamp { ms, counter: 0, node: NodeId(1) };
+            let put = || {
+                let kind = Kind::File { digest: Digest::of(&ms.to_le_bytes()), size: 8 };
+                Op::Put(Entry { kind, attrs: Attrs::default(), link: None })
+            };
+            let attrs = |fold: &Fold| {
+                let register = fold.register(&path).filter(|shown| shown.entry.is_some())?;
+                let attrs = Attrs { mode: ms as u32, ..Attrs::default() };
+                Some(Op::Attrs { of: register.stamp, attrs })
+            };
+            let (stamp, op, to) = match *step {
+                Step::Put => (own, Some(put()), &mut history.changes),
+                Step::Remove => (own, Some(Op::Remove), &mut history.changes),
+                Step::Attrs => (own, attrs(&fold), &mut history.changes),
+                Step::Heard { put: is_put, ahead_ms, by_reader } => {
+                    let stamp = Stamp { ms: ms - 10 + ahead_ms, counter: 0, node: NodeId(2) };
+                    let op = if is_put { Some(put()) } else { attrs(&fold) };
+                    let to = if by_reader { &mut history.known } else { &mut history.late };
+                    (stamp, op, to)
                 }
             };
-            let path = TreePath::root().join(&[b'a' + path]).expect("a name");
-            Change { path, stamp: stamp(ms), op }
-        })
+            let Some(op) = op else { continue };
+            let change = Change { path, stamp, op };
+            fold.apply(&change, Time::default());
+            to.push(change);
+        }
+        history
     }
 
     proptest! {
         #[test]
-        fn what_is_left_folds_to_the_same(
-            changes in prop::collection::vec(any_change(), 0..30),
-            before in prop::collection::vec(any_change(), 0..6),
-        ) {
-            let mut seen = std::collections::HashSet::new();
-            let mut unique = |changes: Vec<Change>| -> Vec<Change> {
-                changes.into_iter().filter(|c| seen.insert((c.path.clone(), c.stamp))).collect()
-            };
-            let (before, changes) = (unique(before), unique(changes));
-            let fold = |some: &[Change]| {
+        fn what_is_left_folds_to_the_same(steps in prop::collection::vec(any_step(), 0..40)) {
+            let History { changes, known, late } = history(&steps);
+            let fold = |parts: [&[Change]; 3]| {
                 let mut fold = Fold::new();
-                for change in before.iter().chain(some) {
+                for change in parts.into_iter().flatten() {
                     fold.apply(change, Time::default());
                 }
                 fold
             };
             let left = coalesce(changes.clone());
             let contents = left.iter().filter(|c| !matches!(c.op, Op::Attrs { .. }));
-            prop_assert!(contents.count() <= 4, "one per path at most");
-            prop_assert!(fold(&left).registers().eq(fold(&changes).registers()));
+            prop_assert!(contents.count() <= 3, "one per path at most");
+            for late in [&[], &late[..]] {
+                let (some, all) = (fold([&known, &left, late]), fold([&known, &changes, late]));
+                prop_assert!(some.registers().eq(all.registers()));
+            }
         }
     }
 }
