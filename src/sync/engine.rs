@@ -130,7 +130,7 @@ impl Engine {
         let Some(publisher) = &self.publisher else {
             return DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 };
         };
-        send_touches_of(&self.ledger);
+        send_touches_of(&self.ledger).await;
         let report = publisher.drain_with(limit, progress).await;
         if report.complete
             && let Some(checkpointer) = &self.checkpointer
@@ -209,12 +209,13 @@ async fn retry_aside(ledger: Ledger) {
 async fn send_touches(ledger: Ledger) {
     loop {
         clock::sleep(TOUCH_EVERY).await;
-        send_touches_of(&ledger);
+        send_touches_of(&ledger).await;
     }
 }
 
-fn send_touches_of(ledger: &Ledger) {
-    if let Err(error) = ledger.send_touches() {
+async fn send_touches_of(ledger: &Ledger) {
+    let ledger = ledger.clone();
+    if let Err(error) = task::blocking(move || ledger.send_touches()).await {
         tracing::warn!(
             error = error.chain(),
             "times of use are not sent; they will be with the next"

@@ -126,6 +126,7 @@ impl Ledger {
             order.chains = chains;
             order.missing = missing;
             order.before = None;
+            order.touched.clear();
             let old = std::mem::replace(&mut *fold, new);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
             (moved, old, self.count_applied())

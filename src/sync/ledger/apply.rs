@@ -60,6 +60,7 @@ impl Ledger {
                     continue;
                 }
                 order.keep(&change.path, &fold);
+                order.touched.hear(change);
                 let waits = order.queue.hear(change);
                 if waits && commit.node == self.node() && order.late.is_some() {
                     // A run before has sent it. What waits is the same change or a later one of ours, and

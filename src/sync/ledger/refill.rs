@@ -94,7 +94,9 @@ impl Ledger {
             let rest = fold.registers_after(after.unwrap_or(&root));
             for (path, register) in first.into_iter().chain(rest).take(GATHER_FACTS) {
                 if !order.queue.is_private(&path) {
-                    unsure |= order.queue.has(&path) || self.stays_here(&path);
+                    unsure |= order.queue.has(&path)
+                        || self.stays_here(&path)
+                        || order.touched.has(&path);
                     batch.register(&path, &register);
                 }
                 last = Some(path);

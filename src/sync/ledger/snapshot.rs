@@ -59,7 +59,13 @@ impl Order {
         path: &TreePath,
         shown: impl FnOnce() -> Option<Register>,
     ) -> Option<Register> {
-        if self.queue.has(path) { self.queue.committed(path) } else { shown() }
+        if self.queue.has(path) {
+            self.queue.committed(path)
+        } else if self.touched.has(path) {
+            self.touched.known(path)
+        } else {
+            shown()
+        }
     }
 }
 

@@ -1,103 +1,176 @@
 //! Touches: changes of times by which a client notes that it has used an entry.
 //!
 //! Such a change is journalled and shown here at once. Others get it together with all that came within a minute: the
-//! last times of each path, in one record. Owns the table of these paths. Must never hold back a change of anything else,
-//! nor a touch of what others do not know yet.
+//! last times of each path. Owns the table of these paths, and of what others know of them. Must never hold back a
+//! change of anything else, nor a touch of what others do not know yet.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::time::Duration;
 
-use super::{Ledger, Order};
+use super::queue::Weight;
+use super::{Ledger, Order, RECORD_META_BYTES_MAX};
 use crate::error::Result;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Change, Fold, Op, Time, Touch};
+use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
 
 /// How often touches are sent.
 pub(in crate::sync) const TOUCH_EVERY: Duration = Duration::from_mins(1);
 /// The most paths that wait. Beyond that a touch is a change as any other.
 const TOUCHED_MAX: usize = 10_000;
+/// The most paths in one record, so that the order lock is not held for long.
+const TOGETHER_MAX: usize = 1000;
 
 /// The paths whose times others do not know.
 #[derive(Debug, Default)]
-pub(super) struct Touched(BTreeSet<TreePath>);
+pub(super) struct Touched {
+    paths: BTreeSet<TreePath>,
+    /// What others know of them.
+    known: Fold,
+}
 
 impl Touched {
     /// Reports whether others do not know the times of a path.
     pub(super) fn has(&self, path: &TreePath) -> bool {
-        self.0.contains(path)
+        self.paths.contains(path)
     }
 
-    /// Forgets a path, because its times are sent.
-    pub(super) fn sent(&mut self, path: &TreePath) {
-        self.0.remove(path);
+    /// Returns what others know of a path with such times.
+    pub(super) fn known(&self, path: &TreePath) -> Option<Register> {
+        self.known.register(path)
+    }
+
+    /// Notes a change that others know.
+    pub(super) fn hear(&mut self, change: &Change) {
+        if self.has(&change.path) {
+            self.known.apply(change, Time::default());
+        }
+    }
+
+    /// Forgets all paths, because the namespace is made anew and does not have these times.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn note(&mut self, path: &TreePath, known: &Register) {
+        if self.paths.insert(path.clone()) {
+            self.known.restore(path, known);
+        }
+    }
+
+    /// Forgets a path, because its times are sent. Returns what others know of it.
+    fn sent(&mut self, path: &TreePath) -> Option<Register> {
+        if !self.paths.remove(path) {
+            return None;
+        }
+        let known = self.known.register(path);
+        self.known.reset(path, None);
+        if self.paths.is_empty() {
+            // With what it has noted of directories.
+            self.known = Fold::new();
+        }
+        known
+    }
+}
+
+impl Order {
+    /// Notes that a change is about to be applied to `fold` and queued.
+    pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
+        self.queue.track(change, fold);
+        if let Some(known) = self.touched.sent(&change.path) {
+            self.queue.rebase(&change.path, Some(known));
+        }
     }
 }
 
 impl Ledger {
-    /// Takes the touches out of the changes of a record, and brings them into the namespace.
-    pub(super) fn take_touches(
+    /// Brings a change into the namespace if it is a touch, which is not queued. Reports whether it is one.
+    pub(super) fn take_touch(
         &self,
         order: &mut Order,
         fold: &mut Fold,
-        changes: Vec<Change>,
+        change: &Change,
         now: Time,
-    ) -> Vec<Change> {
-        let mut sent = Vec::with_capacity(changes.len());
-        for change in changes {
-            if self.is_touch(order, fold, &change) {
-                fold.apply(&change, now);
-                order.dirty.paths.insert(change.path.clone());
-                order.touched.0.insert(change.path);
-            } else {
-                order.touched.sent(&change.path);
-                sent.push(change);
-            }
-        }
-        sent
+    ) -> bool {
+        let Some(known) = self.touches(order, fold, change) else { return false };
+        order.touched.note(&change.path, &known);
+        fold.apply(change, now);
+        order.dirty.paths.insert(change.path.clone());
+        true
     }
 
-    /// Reports whether a change only moves the times of an entry that others know, and is a mere use of it.
-    fn is_touch(&self, order: &Order, fold: &Fold, change: &Change) -> bool {
-        let Op::Attrs { of, attrs } = &change.op else { return false };
+    /// Returns what a change touches: it only moves the times of an entry that others know, and is a mere use of it.
+    fn touches(&self, order: &Order, fold: &Fold, change: &Change) -> Option<Register> {
+        let Op::Attrs { of, attrs } = &change.op else { return None };
         if self.0.profiles.classify(&change.path).touch != Some(Touch::Times)
             || order.queue.has(&change.path)
-            || order.touched.0.len() >= TOUCHED_MAX
+            || order.touched.paths.len() >= TOUCHED_MAX
         {
-            return false;
+            return None;
         }
-        fold.register(&change.path).filter(|register| register.stamp == *of).is_some_and(|known| {
-            let now = known.entry.map(|entry| entry.attrs).unwrap_or_default();
-            Attrs { mtime: attrs.mtime, atime: attrs.atime, ..now } == *attrs
-        })
+        let register = fold.register(&change.path).filter(|register| register.stamp == *of)?;
+        let now = register.entry.as_ref().map(|entry| entry.attrs.clone()).unwrap_or_default();
+        let used = Attrs { mtime: attrs.mtime, atime: attrs.atime, ..now };
+        (used == *attrs).then_some(register)
     }
 
-    /// Puts the touches that wait on their way to the remote.
+    /// Puts the touches that wait on their way to the remote. Blocks on the local disk. What an error leaves is sent
+    /// the next time.
     pub(in crate::sync) fn send_touches(&self) -> Result<()> {
+        let mut after = None;
+        loop {
+            after = self.send_some_touches(after.as_ref())?;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends those that come after a path, as many as one record may hold. Returns the last path.
+    fn send_some_touches(&self, after: Option<&TreePath>) -> Result<Option<TreePath>> {
         let mut order = self.0.order.lock();
         let order = &mut *order;
-        let changes: Vec<Change> = {
+        let (mut paths, mut changes, mut meta) = (Vec::new(), Vec::new(), 0);
+        {
             let fold = self.0.fold.read();
-            let times = |path: &TreePath| {
-                let register = fold.register(path)?;
-                let attrs = register.entry?.attrs;
-                let (of, stamp) = (register.stamp, register.attr_stamp?);
-                Some(Change { path: path.clone(), stamp, op: Op::Attrs { of, attrs } })
-            };
-            order.touched.0.iter().filter_map(times).collect()
-        };
+            let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let touched = order.touched.paths.range::<TreePath, _>((from, Bound::Unbounded));
+            for path in touched.take(TOGETHER_MAX) {
+                if let Some(change) = self.times_of(&fold, path) {
+                    meta += Weight::of(std::slice::from_ref(&change)).meta;
+                    if meta > RECORD_META_BYTES_MAX {
+                        break;
+                    }
+                    changes.push(change);
+                }
+                paths.push(path.clone());
+            }
+        }
         if !changes.is_empty() {
+            self.check_bounds(order, &changes)?;
             let seq = self.0.journal.append(&changes)?;
             {
                 let fold = self.0.fold.read();
                 for change in &changes {
-                    order.queue.track(change, &fold);
+                    order.track(change, &fold);
                 }
             }
             order.queue.push(seq, changes, self.0.clock.mono(), None);
             self.note_totals(order);
             self.0.queued.notify_waiters();
         }
-        order.touched.0.clear();
-        Ok(())
+        for path in &paths {
+            order.touched.sent(path);
+        }
+        Ok(paths.pop())
+    }
+
+    /// Returns the change that tells others the times of a path, if this node has given them last.
+    fn times_of(&self, fold: &Fold, path: &TreePath) -> Option<Change> {
+        let register = fold.register(path)?;
+        let attrs = register.entry?.attrs;
+        let (of, stamp) = (register.stamp, register.attr_stamp?);
+        let op = Op::Attrs { of, attrs };
+        (stamp.node == self.node()).then(|| Change { path: path.clone(), stamp, op })
     }
 }

@@ -125,19 +125,20 @@ impl Written<'_> {
         let (mut changes, own) = ledger.split(changes);
         {
             let mut fold = ledger.0.fold.write();
-            if shared {
-                changes = ledger.take_touches(order, &mut fold, changes, now);
-            }
-            for change in &changes {
+            changes.retain(|change| {
                 if shared {
-                    order.queue.track(change, &fold);
+                    if ledger.take_touch(order, &mut fold, change, now) {
+                        return false;
+                    }
+                    order.track(change, &fold);
                     ledger.note_put(seq, order, &fold, &change.op);
                 }
                 fold.apply(change, now);
                 if !shared {
                     ledger.forget_alone(&mut fold, change);
                 }
-            }
+                true
+            });
             // After what is sent, which may put a content that a path of this node alone lets go of.
             for change in &own {
                 ledger.apply_own(order, &mut fold, change, now);

@@ -1,5 +1,6 @@
 //! Times that a client sets on each hit: shown at once here, and gathered for others.
 
+use super::checkpoints::checkpoint;
 use super::harness::*;
 use crate::namespace::{Attrs, Op, Time};
 use crate::sync::ledger::TOUCH_EVERY;
@@ -90,5 +91,97 @@ fn the_times_of_hits_survive_a_restart_and_a_replacement() {
         assert!(b.pull().await);
         assert_eq!(a.read(RESULT).await, Some(b"another".to_vec()));
         assert_eq!(a.entry(RESULT), b.entry(RESULT));
+    });
+}
+
+#[test]
+fn a_checkpoint_has_no_times_that_others_do_not_know() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.write(RESULT, b"an entry");
+        a.push().await;
+        set(&a, RESULT, 7, 0);
+        assert_known(&world, &a, 0).await;
+        // They are on their way, and then another change is.
+        a.engine.ledger().send_touches().unwrap();
+        assert_known(&world, &a, 0).await;
+        a.push().await;
+        assert_known(&world, &a, 7).await;
+        set(&a, RESULT, 8, 0);
+        set(&a, RESULT, 8, 0o600);
+        assert_known(&world, &a, 7).await;
+        a.push().await;
+        assert_known(&world, &a, 8).await;
+        // Another node changes the entry meanwhile.
+        set(&a, RESULT, 9, 0o600);
+        assert!(b.pull().await);
+        world.clock.advance(std::time::Duration::from_secs(5));
+        let mut b = b;
+        b.write(RESULT, b"another");
+        set(&b, RESULT, 0, 0o640);
+        b.push().await;
+        assert!(a.pull().await);
+        a.push().await;
+        a.engine.ledger().send_touches().unwrap();
+        assert_eq!(a.engine.ledger().pending().records, 0, "what others said is not said again");
+        checkpoint(&a).await;
+        let fresh = assert_starts(&world, 0).await;
+        assert_eq!(fresh.entry(RESULT), b.entry(RESULT));
+    });
+}
+
+/// Writes a checkpoint, and starts a node from it.
+async fn assert_known(world: &World, by: &Node, known: i64) {
+    checkpoint(by).await;
+    assert_starts(world, known).await;
+    world.clock.advance(std::time::Duration::from_secs(5));
+}
+
+async fn assert_starts(world: &World, known: i64) -> Node {
+    let fresh = world.node();
+    assert!(fresh.pull().await);
+    assert_eq!(seconds(&fresh, RESULT), known);
+    fresh
+}
+
+/// One record must not be larger than any other may be.
+#[test]
+fn p13_bounded_touches_are_sent_in_parts() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let name = |n: u64| format!("ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p{n:03}R");
+        let value: Box<[u8]> = vec![7; 60_000].into();
+        for half in [0..300, 300..600] {
+            let put = |n: u64| {
+                let mut entry = file_of(n);
+                let xattr = (Box::from(&b"user.large"[..]), value.clone());
+                entry.attrs.xattrs = Some(Box::new(std::iter::once(xattr).collect()));
+                (path(&name(n)), Op::Put(entry))
+            };
+            a.publish(half.map(put).collect());
+        }
+        a.push().await;
+        for n in 0..600 {
+            let ledger = a.engine.ledger();
+            let register = ledger.read(|fold| fold.register(&path(&name(n)))).unwrap();
+            let (of, time) = (register.stamp, Time { secs: 9, nanos: 0 });
+            let attrs = Attrs { mtime: time, atime: time, ..register.entry.unwrap().attrs };
+            ledger.publish(vec![(path(&name(n)), Op::Attrs { of, attrs })]).unwrap();
+        }
+        a.push().await;
+        assert_eq!(a.engine.ledger().pending().records, 0);
+        a.engine.ledger().send_touches().unwrap();
+        assert!(a.engine.ledger().pending().records >= 2);
+        a.push().await;
+        let b = world.node();
+        assert!(b.pull().await);
+        let times = |node: &Node| {
+            let all = node.registers().into_iter();
+            all.filter(|(_, register)| register.entry.as_ref().unwrap().attrs.mtime.secs == 9)
+                .count()
+        };
+        assert_eq!((times(&a), times(&b)), (600, 600));
     });
 }
