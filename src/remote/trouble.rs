@@ -34,6 +34,10 @@ const NOT_ALLOWED: [&str; 2] = ["AccessDenied", "PublicAccessNotPermitted"];
 /// Azure's words for an upload whose parts are gone: it drops them when another upload of the same object
 /// ends. It is made again.
 const PARTS_GONE: [&str; 2] = ["InvalidBlockList", "InvalidBlobOrBlock"];
+/// The words of S3 and Azure for a body that did not arrive, or not as it was sent. They come with 400, and say nothing
+/// of the body itself.
+const BODY_LOST: [&str; 5] =
+    ["RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "Md5Mismatch"];
 /// How a failure to get credentials begins.
 pub(super) const NO_CREDENTIALS: &str = "no credentials: ";
 
@@ -224,6 +228,7 @@ fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>, cause: C
     match code {
         Some(code) if NOT_ALLOWED.contains(&code) => return Kind::Denied,
         Some("AuthorizationHeaderMalformed" | "PermanentRedirect") => return Kind::Invalid,
+        Some(code) if BODY_LOST.contains(&code) => return Kind::Unavailable,
         // An object that ends before the range that a commit names.
         Some("InvalidRange") => return Kind::Corrupt,
         _ => {}
@@ -359,6 +364,10 @@ mod tests {
             (said("403 Forbidden", "AuthorizationPermissionMismatch"), Kind::Denied),
             (said("400 Bad Request", "InvalidAuthenticationInfo"), Kind::Denied),
             (said("400 Bad Request", "InvalidBlockList"), Kind::Unavailable),
+            (said("400 Bad Request", "RequestTimeout"), Kind::Unavailable),
+            (said("400 Bad Request", "IncompleteBody"), Kind::Unavailable),
+            (said("400 Bad Request", "BadDigest"), Kind::Unavailable),
+            (said("400 Bad Request", "EntityTooLarge"), Kind::Invalid),
             (said("401 Unauthorized", "AuthenticationRequired"), Kind::Denied),
             (generic("odd"), Kind::Unavailable),
         ] {

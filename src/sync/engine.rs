@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::backoff::Backoff;
 use super::checkpointer::Checkpointer;
 use super::fetcher::Fetcher;
 use super::follower::Follower;
@@ -48,8 +49,10 @@ impl Default for Settings {
     }
 }
 
-/// What the store refuses is tried again this often.
-const ASIDE_EVERY: Duration = Duration::from_hours(1);
+/// The shortest and the longest wait before what the store refuses is tried again: it may have been a proxy, or a
+/// limit that somebody changes.
+const ASIDE_MIN: Duration = Duration::from_mins(1);
+const ASIDE_MAX: Duration = Duration::from_hours(1);
 /// A purge begins this often, or after a hundredth of the age if that is sooner ...
 const PURGE_EVERY: Duration = Duration::from_hours(1);
 /// ... but not more often than this.
@@ -197,11 +200,16 @@ impl Engine {
     }
 }
 
-/// Tries again what the store refused: at the start, and now and then.
+/// Tries again what the store refused: at the start, soon after, and then ever more rarely.
 async fn retry_aside(ledger: Ledger) {
+    let mut backoff = Backoff::new(ASIDE_MIN, ASIDE_MAX);
     loop {
-        ledger.retry_aside();
-        clock::sleep(ASIDE_EVERY).await;
+        if ledger.aside().contents == 0 {
+            backoff.reset();
+        } else {
+            ledger.retry_aside();
+        }
+        clock::sleep(backoff.wait()).await;
     }
 }
 

@@ -373,3 +373,25 @@ fn p7_one_winner_also_where_a_clock_was_far_ahead() {
         assert_eq!(a.registers(), b.registers());
     });
 }
+
+/// What refused once may have been a proxy: it is tried again soon, and then more rarely.
+#[test]
+fn what_was_refused_by_mistake_is_stored_minutes_later() {
+    run(async {
+        let world = World::new();
+        let a = world.node();
+        a.engine.start();
+        a.fail("status=413 only=blobs/");
+        a.write("refused", &content(2, 1_200_000));
+        let mut seconds = 0;
+        while a.engine.ledger().aside().contents == 0 {
+            seconds += 1;
+            assert!(seconds < 120, "it is set aside");
+            sleep(Duration::from_secs(1)).await;
+        }
+        a.fail("");
+        sleep(Duration::from_mins(3)).await;
+        assert_eq!(a.engine.ledger().aside().contents, 0);
+        a.engine.stop().await;
+    });
+}
