@@ -157,7 +157,9 @@ impl HttpService for Metered {
         let verb = verb_of(request.method().as_str(), query);
         self.meter.request(verb);
         let answer = self.inner.execute(request).await?;
-        if let Some(date) = answer.headers().get("date").and_then(|date| date.to_str().ok()) {
+        // An error may come from a proxy.
+        let date = answer.headers().get("date").filter(|_| answer.status().is_success());
+        if let Some(date) = date.and_then(|date| date.to_str().ok()) {
             self.meter.note_date(date);
         }
         Ok(answer)
@@ -193,6 +195,34 @@ mod tests {
         }
         assert_eq!(meter.take_date_ms(), Some(784_111_777_000));
         assert_eq!(meter.take_date_ms(), None);
+    }
+
+    #[derive(Debug)]
+    struct Answering(u16);
+
+    #[async_trait]
+    impl HttpService for Answering {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let mut answer = HttpResponse::new(bytes::Bytes::new().into());
+            *answer.status_mut() = self.0.try_into().unwrap();
+            let date = "Sun, 06 Nov 1994 08:49:37 GMT".parse().unwrap();
+            answer.headers_mut().insert("date", date);
+            Ok(answer)
+        }
+    }
+
+    /// An error may come from a proxy.
+    #[test]
+    fn the_date_of_an_error_says_nothing() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for (status, says) in [(200, true), (206, true), (403, false), (502, false)] {
+            let meter = Arc::new(Meter::default());
+            let inner = HttpClient::new(Answering(status));
+            let metered = Metered { inner, meter: meter.clone(), anonymous: true };
+            let request = HttpRequest::new(bytes::Bytes::new().into());
+            drop(runtime.block_on(metered.call(request)).unwrap());
+            assert_eq!(meter.take_date_ms().is_some(), says, "{status}");
+        }
     }
 
     #[test]

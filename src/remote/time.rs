@@ -11,8 +11,10 @@ use crate::clock::Clock;
 
 /// Differences of the clocks below this are noise: stores tell time in whole seconds.
 const NOISE_MS: i64 = 2000;
-/// The time in an answer may be that of a proxy, whose clock is another. It counts when it says that ours stood still.
+/// The time in the head of an answer may be that of a proxy, whose clock is another. Below this it says nothing.
 const DATE_NOISE_MS: u64 = 60_000;
+/// So far such times move ours in one run, all together.
+const DATES_MOVE_MAX_MS: u64 = 24 * 3_600_000;
 /// How long what was learned is relied on while there is something to learn from.
 const LEARN_EVERY: Duration = Duration::from_hours(1);
 
@@ -31,6 +33,10 @@ struct State {
     base: Option<(u64, Duration)>,
     /// When it was learned last from something that was written.
     learned: Option<Duration>,
+    /// An answer has shown a later time since.
+    doubted: bool,
+    /// How far the heads of answers have moved it.
+    dated_ms: u64,
 }
 
 impl StoreTime {
@@ -76,7 +82,8 @@ impl StoreTime {
     /// Reports whether it should be learned once more.
     pub(super) fn is_old(&self) -> bool {
         let now = self.clock.mono();
-        self.state.lock().learned.is_none_or(|at| now.saturating_sub(at) >= LEARN_EVERY)
+        let state = self.state.lock();
+        state.doubted || state.learned.is_none_or(|at| now.saturating_sub(at) >= LEARN_EVERY)
     }
 
     /// Learns from something that the store says it took at `stored_ms`, and that was sent at `before` and
@@ -91,7 +98,7 @@ impl StoreTime {
         let off = stored_ms - (now_ms as i64 - since_ms);
         let off = if off.abs() < NOISE_MS + took_ms / 2 { 0 } else { off };
         state.base = Some((now_ms.saturating_add_signed(off), mono));
-        state.learned = Some(mono);
+        (state.learned, state.doubted) = (Some(mono), false);
         off
     }
 
@@ -107,11 +114,22 @@ impl StoreTime {
         }
     }
 
-    /// As [`StoreTime::note_taken`], of what the head of an answer shows.
+    /// Takes in what the head of an answer shows. A node that has learned the time learns it anew with its next write.
+    /// One that writes nothing has nothing better, but for what the store has taken.
     pub(super) fn note_date(&self, date_ms: u64) {
-        if date_ms > self.now_ms().saturating_add(DATE_NOISE_MS) {
-            self.note_taken(date_ms);
+        let mono = self.clock.mono();
+        let mut state = self.state.lock();
+        let now_ms = self.at(&state, mono);
+        if date_ms <= now_ms.saturating_add(DATE_NOISE_MS) {
+            return;
         }
+        if state.learned.is_some() {
+            state.doubted = true;
+            return;
+        }
+        let move_ms = (date_ms - now_ms).min(DATES_MOVE_MAX_MS - state.dated_ms);
+        state.dated_ms += move_ms;
+        state.base = Some((now_ms + move_ms, mono));
     }
 }
 
@@ -122,6 +140,8 @@ mod tests {
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
+
+    const DAY_MS: u64 = 24 * 3_600_000;
 
     #[test]
     fn the_stores_rounding_is_not_taken_for_a_difference() {
@@ -171,6 +191,28 @@ mod tests {
             -3_570_000,
             "what we wrote says all"
         );
+    }
+
+    #[test]
+    fn the_date_of_an_answer_is_no_proof() {
+        let clock = Clock::manual(50_000);
+        let time = StoreTime::new(clock.clone());
+        // Who writes nothing has nothing better, and it may be that of a proxy.
+        time.note_date(50_000 + 3_600_000);
+        assert_eq!(time.now_ms(), 50_000 + 3_600_000);
+        for _ in 0..3 {
+            time.note_date(50_000 + 40 * DAY_MS);
+            assert_eq!(time.now_ms(), 50_000 + DAY_MS);
+        }
+        time.note_taken(50_000 + 2 * DAY_MS);
+        assert_eq!(time.now_ms(), 50_000 + 2 * DAY_MS, "that is the store's own word");
+        // Who writes looks anew.
+        time.learn(ms(50_000), ms(50_000), 50_000);
+        assert!(!time.is_old());
+        time.note_date(50_000 + 3_600_000);
+        assert!(time.is_old() && time.is_learned() && time.now_ms() == 50_000);
+        time.learn(ms(50_000), ms(50_000), 50_000);
+        assert!(!time.is_old());
     }
 
     #[test]
