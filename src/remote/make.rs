@@ -147,6 +147,14 @@ impl Remote {
 
     async fn put_format_back(&self) -> Result<()> {
         let (inner, key) = (&self.inner, self.inner.keys.format());
+        if inner.read_only.load(Ordering::Relaxed) {
+            let op = format!(
+                "{} has lost its {}, and this node is read-only: one that may write puts it back",
+                inner.url,
+                keys::FORMAT
+            );
+            return Err(Error::new(Kind::Unavailable, op));
+        }
         let known = inner.identity.known();
         let Some(says) = known.as_ref().and_then(|known| known.says()).map(str::to_owned) else {
             let op =

@@ -259,6 +259,27 @@ fn a_format_object_that_a_rule_has_deleted_is_put_back() {
 }
 
 #[test]
+fn a_node_that_may_not_write_puts_no_format_object_back() {
+    run(async {
+        let world = World::new();
+        let (mut node, reader) = with_backlog(&world).await;
+        node.push().await;
+        seen_later(&world, &[&node, &reader]).await;
+        world.store.remove("hearthfs.json").await;
+        let writes = reader.remote().requests().puts;
+        drop(reader.remote().clone().read_only());
+        world.clock.advance(Duration::from_mins(11));
+        assert!(!reader.pull().await && reader.remote().is_missed());
+        assert!(world.store.read("hearthfs.json").await.is_none());
+        assert_eq!(reader.remote().requests().puts, writes);
+        // One that may write does, and then it is there for all.
+        assert!(node.pull().await);
+        world.clock.advance(Duration::from_secs(10));
+        assert!(reader.pull().await);
+    });
+}
+
+#[test]
 fn a_store_that_was_named_anew_is_known_by_its_log() {
     run(async {
         let world = World::new();
