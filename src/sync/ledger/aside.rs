@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::Ledger;
+use super::own::Own;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::namespace::Fold;
@@ -103,6 +104,16 @@ impl Ledger {
         SetAside { contents: contents.len() as u64, bytes, why: why.clone() }
     }
 
+    /// Keeps from eviction what an earlier run has set aside: nothing else may ever try it again, on a node that may
+    /// not write.
+    pub(super) fn restore_aside(&self) {
+        let order = self.0.order.lock();
+        let fold = self.0.fold.read();
+        for digest in order.aside.contents.keys() {
+            self.keeps(&order.own, &fold, digest);
+        }
+    }
+
     /// Stores again what is set aside and still used, with the next commit; forgets the rest.
     pub(in crate::sync) fn retry_aside(&self) {
         {
@@ -110,7 +121,7 @@ impl Ledger {
             let order = &mut *order;
             let fold = self.0.fold.read();
             order.aside.contents.retain(|digest, size| {
-                let wanted = self.keeps(&fold, digest);
+                let wanted = self.keeps(&order.own, &fold, digest);
                 if wanted {
                     order.bad.store_again(*digest, *size);
                 }
@@ -121,11 +132,14 @@ impl Ledger {
     }
 
     /// Keeps a content that is set aside from eviction, if a file uses it and it is here.
-    fn keeps(&self, fold: &Fold, digest: &Digest) -> bool {
+    fn keeps(&self, own: &Own, fold: &Fold, digest: &Digest) -> bool {
         if fold.uses(digest) && fold.stored_ms(digest).is_none() {
             return self.0.blobs.mark_unsaved(digest);
         }
-        self.0.blobs.mark_saved(digest);
+        // A path of this node alone may have it, too.
+        if !own.holds(digest) {
+            self.0.blobs.mark_saved(digest);
+        }
         false
     }
 }

@@ -148,6 +148,7 @@ impl Ledger {
         ledger.observe_all();
         ledger.restore_own(own.as_ref());
         ledger.replay(records);
+        ledger.restore_aside();
         ledger.adopt_leftovers();
         Ok(ledger)
     }

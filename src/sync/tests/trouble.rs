@@ -281,6 +281,8 @@ fn p5_in_order_past_what_the_store_refuses_for_good() {
             a.engine.ledger().save().unwrap();
             let mut a = world.node_at(a.crash());
             assert_eq!(a.engine.ledger().aside().contents, 1);
+            let kept = a.engine.ledger().blobs().usage().unsaved_bytes;
+            assert!(kept > 0, "also where nothing is tried again: a node may be read-only now");
             a.engine.ledger().retry_aside();
             assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0);
             a.push().await;
@@ -393,5 +395,27 @@ fn what_was_refused_by_mistake_is_stored_minutes_later() {
         sleep(Duration::from_mins(3)).await;
         assert_eq!(a.engine.ledger().aside().contents, 0);
         a.engine.stop().await;
+    });
+}
+
+/// A content that is set aside may be that of a path of this node alone, too, and is the only copy then.
+#[test]
+fn what_is_set_aside_is_kept_for_a_path_of_this_node_alone() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let bytes = content(2, 1_200_000);
+        a.fail("status=413 only=blobs/");
+        a.write("refused", &bytes);
+        a.push().await;
+        a.write("ccache/tmp/cpp_stdout.x.i", &bytes);
+        a.push().await;
+        let mut b = world.node();
+        b.write("other", &bytes);
+        b.push().await;
+        assert!(a.pull().await);
+        a.engine.ledger().retry_aside();
+        assert_eq!(a.engine.ledger().aside().contents, 0, "the store has it");
+        assert!(a.engine.ledger().blobs().usage().unsaved_bytes >= bytes.len() as u64);
     });
 }
