@@ -179,6 +179,8 @@ struct Order {
     chains: Chains,
     /// The time of the last name.
     named_ms: u64,
+    /// The greatest stamp that a change of this node has.
+    greatest: Stamp,
     bad: Bad,
     aside: Aside,
     saved_aside: Aside,

@@ -75,6 +75,7 @@ impl Ledger {
             seen: HashSet::new(),
             chains: Chains::default(),
             named_ms: 0,
+            greatest: Stamp::default(),
             bad: Bad::default(),
             aside: Aside::default(),
             saved_aside: Aside::default(),
@@ -147,8 +148,8 @@ impl Ledger {
         }));
         ledger.observe_all();
         ledger.restore_own(own.as_ref());
-        ledger.replay(records);
         ledger.restore_aside();
+        ledger.replay(records);
         ledger.adopt_leftovers();
         Ok(ledger)
     }
@@ -214,7 +215,9 @@ impl Ledger {
         if let Some(stamp) = latest {
             self.observe(stamp, now_ms);
         }
+        let greatest = self.read(|fold| fold.stamps().filter(|s| s.node == self.node()).max());
         let mut order = self.0.order.lock();
+        order.greatest = greatest.unwrap_or_default();
         let own = order.seen.iter().filter(|stamp| stamp.node == self.node());
         order.named_ms = own.map(|stamp| stamp.ms).max().unwrap_or(0);
     }
@@ -232,6 +235,8 @@ impl Ledger {
             self.find_late(&mut order, &records);
         }
         for record in records {
+            let greatest = record.changes.iter().map(|change| change.stamp).max();
+            order.greatest = order.greatest.max(greatest.unwrap_or_default());
             let (changes, own) = self.split(record.changes);
             let mut fold = self.0.fold.write();
             for change in &changes {

@@ -41,7 +41,7 @@ impl Ledger {
 impl<'a> Turn<'a> {
     /// Writes one atomic group of changes to the journal, unless all of it stands already. On an error nothing was
     /// published: `NoSpace` when the disk is full, `Invalid` when there are more than [`RECORD_CHANGES_MAX`] changes.
-    pub fn write(self, ops: Vec<(TreePath, Op)>) -> Result<Written<'a>> {
+    pub fn write(mut self, ops: Vec<(TreePath, Op)>) -> Result<Written<'a>> {
         let standing = self.ledger.standing(&self.order, &self.ledger.0.fold.read(), &ops);
         if let Some(stamps) = standing {
             return Ok(Written { turn: self, record: None, stamps, hold: None });
@@ -63,22 +63,23 @@ impl<'a> Turn<'a> {
     /// would wait for a writer that waits for this one.
     ///
     /// All members of units in one record have one stamp. Two versions of a unit then cannot mix on any node: every name
-    /// that both put goes to the same one.
-    fn stamped(&self, ops: Vec<(TreePath, Op)>) -> Vec<Change> {
+    /// that both put goes to the same one. No other two changes have one: where they get new ones, these go by the old.
+    fn stamped(&mut self, ops: Vec<(TreePath, Op)>) -> Vec<Change> {
         let now_ms = self.ledger.now_ms();
         let stamps = &self.ledger.0.stamps;
         let fold = self.ledger.0.fold.read();
         let several = ops.len() > 1;
-        let mut high = Stamp::default();
+        let greatest = &mut self.order.greatest;
         // A stamp behind what this node did at these paths while its clock was far ahead, and has not sent yet.
         let mut behind = |last: Option<Stamp>| {
             let next = stamps.next(now_ms);
-            let Some(last) = last.filter(|last| *last > next && last.node == next.node) else {
-                return next;
-            };
-            let last = last.max(high);
-            high = Stamp { counter: last.counter.saturating_add(1), ..last };
-            high
+            let last = last.filter(|last| *last > next && last.node == next.node);
+            let stamp = last.map_or(next, |last| {
+                let last = last.max(*greatest);
+                Stamp { counter: last.counter.saturating_add(1), ..last }
+            });
+            *greatest = stamp.max(*greatest);
+            stamp
         };
         let own = self.ledger.node();
         let last = |path: &TreePath| {

@@ -419,3 +419,36 @@ fn what_is_set_aside_is_kept_for_a_path_of_this_node_alone() {
         assert!(a.engine.ledger().blobs().usage().unsaved_bytes >= bytes.len() as u64);
     });
 }
+
+/// Two changes of one node never have one stamp, but for the members of a unit.
+#[test]
+fn stamps_stay_unique_where_a_clock_was_far_ahead() {
+    run(async {
+        let world = World::new();
+        world.node().remote().check().await.unwrap();
+        let ahead_ms = Duration::from_hours(24 * 400).as_millis() as i64;
+        let mut a = world.node_adrift(tempfile::tempdir().unwrap(), ahead_ms);
+        let assert_unique = |node: &Node| {
+            let all = node.registers();
+            let stamps: std::collections::HashSet<_> =
+                all.iter().map(|(_, register)| register.stamp).collect();
+            assert_eq!(stamps.len(), all.len(), "{all:?}");
+        };
+        a.write("first", b"x");
+        a.upload().await;
+        // These are still stamped as far ahead as before, and the first one anew.
+        let put = |at: &str| (path(at), Op::Put(a.store(at.as_bytes())));
+        a.publish(["f0", "f1", "f2", "f3"].map(put).to_vec());
+        a.commit().await;
+        for at in ["f0", "f1"] {
+            a.write(at, b"second");
+            assert_unique(&a);
+        }
+        // Nor after a restart.
+        let a = world.node_skewed(a.crash(), ahead_ms).await;
+        for at in ["f2", "f0"] {
+            a.write(at, b"third");
+            assert_unique(&a);
+        }
+    });
+}
