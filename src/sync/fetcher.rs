@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::flight::Flights;
 use super::lacking::Lacking;
@@ -339,14 +339,17 @@ impl Inner {
     }
 
     async fn fetch_object(&self, remote: &Remote, digest: Digest, size: u64) -> Result<()> {
+        let name: Arc<str> = Arc::from(digest.to_string());
+        // Before the room: thousands may wait here.
+        let place = self.place(&name).await;
         if !self.ledger.blobs().make_room(size) {
             return Err(Error::new(Kind::NoSpace, format!("no room for blob {digest}")));
         }
         let (file, staged) = self.ledger.staging().create()?;
         staged.note_bytes(size);
         let sink = file.try_clone().map_err(|e| Error::io("open a staging file once more", e))?;
-        let name: Arc<str> = Arc::from(digest.to_string());
-        self.request(&name, || remote.get_blob(&digest, size, sink)).await?;
+        self.note_trouble(&name, remote.get_blob(&digest, size, sink).await)?;
+        drop(place);
         let blobs = self.ledger.blobs().clone();
         task::blocking(move || blobs.adopt(staged, &file, digest, size, State::Saved)).await?;
         Ok(())
@@ -414,18 +417,33 @@ impl Inner {
         Ok(remote.telling(progress))
     }
 
-    /// Makes one request for an object, not before its time if it is in trouble. Who waits for that takes no place
-    /// from others.
+    /// Makes one request for an object, in its place.
     async fn request<T, F>(&self, name: &Arc<str>, request: impl FnOnce() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        let left = self.troubled.left(name);
-        if !left.is_zero() {
-            clock::sleep(left).await;
+        let _place = self.place(name).await;
+        self.note_trouble(name, request().await)
+    }
+
+    /// Takes a place for a request for an object, not before its time if that is in trouble. What waits for its time
+    /// takes no place from others.
+    async fn place(&self, name: &Arc<str>) -> SemaphorePermit<'_> {
+        let mut waited = 0;
+        loop {
+            if let Some((left, round)) = self.troubled.wait(name, waited) {
+                clock::sleep(left).await;
+                waited = round;
+            }
+            let place = self.places.acquire().await.expect("the semaphore is never closed");
+            if self.troubled.turn(name, waited) {
+                return place;
+            }
         }
-        let _place = self.places.acquire().await.expect("the semaphore is never closed");
-        let got = request().await;
+    }
+
+    /// Notes whether an object is in trouble.
+    fn note_trouble<T>(&self, name: &Arc<str>, got: Result<T>) -> Result<T> {
         match &got {
             Err(error) if Class::of(error.kind()) == Class::Passing => {
                 self.troubled.note(Arc::clone(name));

@@ -28,6 +28,8 @@ struct One {
     since: Duration,
     backoff: Backoff,
     until: Duration,
+    /// Counts the waits, from 1.
+    round: u64,
 }
 
 impl<K: Eq + Hash> Troubled<K> {
@@ -40,6 +42,28 @@ impl<K: Eq + Hash> Troubled<K> {
     pub(super) fn left(&self, key: &K) -> Duration {
         let all = self.all.lock();
         all.get(key).map_or(Duration::ZERO, |one| one.until.saturating_sub(self.clock.mono()))
+    }
+
+    /// Returns how long to wait for an object, and for which round that is; `None` if no wait is left but the one of
+    /// the round `waited`.
+    pub(super) fn wait(&self, key: &K, waited: u64) -> Option<(Duration, u64)> {
+        let left = self.left(key);
+        let all = self.all.lock();
+        let one = all.get(key).filter(|one| one.round != waited && !left.is_zero())?;
+        Some((left, one.round))
+    }
+
+    /// Takes the turn to ask for an object, after the wait of the round `waited`. The first one to come may ask. The
+    /// others wait until that is known, or for `max`.
+    pub(super) fn turn(&self, key: &K, waited: u64) -> bool {
+        let now = self.clock.mono();
+        let mut all = self.all.lock();
+        let Some(one) = all.get_mut(key) else { return true };
+        let first = one.until <= now || one.round == waited;
+        if first {
+            (one.until, one.round) = (now + self.max, one.round + 1);
+        }
+        first
     }
 
     /// Reports whether an object was asked for before and not given since.
@@ -77,9 +101,9 @@ impl<K: Eq + Hash> Troubled<K> {
         let mut first = false;
         let one = all.entry(key).or_insert_with(|| {
             first = true;
-            One { since: now, backoff: Backoff::new(self.min, self.max), until: now }
+            One { since: now, backoff: Backoff::new(self.min, self.max), until: now, round: 0 }
         });
-        one.until = now + one.backoff.wait();
+        (one.until, one.round) = (now + one.backoff.wait(), one.round + 1);
         first
     }
 
@@ -111,6 +135,26 @@ mod tests {
         assert!((max / 2..=max).contains(&troubled.left(&"b")));
         troubled.clear(&"b");
         assert!(troubled.left(&"b").is_zero() && !troubled.left(&"a").is_zero());
+    }
+
+    #[test]
+    fn one_of_those_who_wait_asks_first() {
+        let clock = Clock::manual(1_000_000);
+        let (min, max) = (Duration::from_millis(100), Duration::from_secs(1));
+        let troubled = Troubled::new(clock.clone(), min, max);
+        assert!(troubled.turn(&"a", 0) && troubled.turn(&"a", 0), "it is in no trouble");
+        troubled.note("a");
+        let (left, round) = troubled.wait(&"a", 0).expect("it is left alone");
+        assert!(left <= min && !troubled.turn(&"a", 0));
+        // Both have waited.
+        assert!(troubled.wait(&"a", round).is_none());
+        assert!(troubled.turn(&"a", round) && !troubled.turn(&"a", round));
+        let (left, next) = troubled.wait(&"a", round).expect("one is asking");
+        assert_eq!((left, next), (max, round + 1));
+        clock.advance(max);
+        assert!(troubled.turn(&"a", round), "it may have been given up");
+        troubled.clear(&"a");
+        assert!(troubled.turn(&"a", next) && troubled.turn(&"a", next));
     }
 
     #[test]

@@ -452,3 +452,24 @@ fn stamps_stay_unique_where_a_clock_was_far_ahead() {
         }
     });
 }
+
+/// Only what is being fetched takes room on the disk.
+#[test]
+fn p13_bounded_room_for_what_is_about_to_be_fetched() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        let name = |n: u64| format!("f{n}");
+        for n in 0..40 {
+            a.write(&name(n), &content(n, 1_100_000));
+        }
+        a.push().await;
+        assert!(b.pull().await);
+        b.fail("hang=1 only=blobs/");
+        let names: Vec<String> = (0..40).map(name).collect();
+        let reads = futures::future::join_all(names.iter().map(|name| b.read(name)));
+        assert!(within(Duration::from_secs(1), reads).await.is_none());
+        let staged = b.engine.ledger().blobs().usage().staged_bytes / 1_100_000;
+        assert!((1..=16).contains(&staged), "{staged} files");
+    });
+}
