@@ -203,6 +203,7 @@ impl Remote {
         match &checked {
             Ok(()) => {
                 inner.checked.store(true, Ordering::Release);
+                inner.caller.gate.looked();
                 inner.check_done.notify_waiters();
                 *inner.refused.lock() = None;
             }

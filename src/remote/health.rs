@@ -62,8 +62,19 @@ struct State {
     good: u64,
     /// When the first request failed since the last one that succeeded.
     bad_since: Option<Duration>,
+    /// For how long nothing was had at most, since it was looked what is there.
+    ended: Duration,
     last_warn: Option<Duration>,
     unsaid: u64,
+}
+
+impl State {
+    /// Returns for how long nothing was had; zero since the last request that succeeded.
+    fn bad_for(&self, now: Duration) -> Duration {
+        let down = self.down.as_ref().map(|down| down.since);
+        let since = down.into_iter().chain(self.bad_since).min();
+        since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
 }
 
 #[derive(Debug)]
@@ -110,12 +121,15 @@ impl Gate {
         }
     }
 
-    /// Returns for how long nothing was had of the store; zero since the last request that succeeded.
+    /// Returns for how long nothing was had of the store, or is not since it was [looked](Gate::looked) what is there.
     pub(super) fn down_for(&self) -> Duration {
         let state = self.state.lock();
-        let down = state.down.as_ref().map(|down| down.since);
-        let since = down.into_iter().chain(state.bad_since).min();
-        since.map_or(Duration::ZERO, |since| self.clock.mono().saturating_sub(since))
+        state.bad_for(self.clock.mono()).max(state.ended)
+    }
+
+    /// Notes that it was looked what is there.
+    pub(super) fn looked(&self) {
+        self.state.lock().ended = Duration::ZERO;
     }
 
     /// Returns why the store counts as down; `None` if it does not.
@@ -146,6 +160,8 @@ impl Gate {
         let down = {
             let mut state = self.state.lock();
             state.good += 1;
+            // What was begun before an outage may end well after it, and says nothing of what is there now.
+            state.ended = state.bad_for(self.clock.mono()).max(state.ended);
             state.bad_since = None;
             state.down.take()
         };
@@ -302,6 +318,25 @@ mod tests {
         begun(&gate).answered();
         slow.unanswered("no answer");
         assert_eq!(gate.health(), Health::Up, "others were answered meanwhile");
+    }
+
+    /// What was begun before an outage says nothing of what is there after it.
+    #[test]
+    fn an_outage_counts_until_it_was_looked_what_is_there() {
+        let (clock, gate) = gate();
+        begun(&gate).answered();
+        let early = begun(&gate);
+        for _ in 0..10 {
+            begun(&gate).refused("503", true);
+            clock.advance(Duration::from_secs(1));
+        }
+        early.answered();
+        assert_eq!(gate.health(), Health::Up);
+        assert_eq!(gate.down_for(), Duration::from_secs(10));
+        begun(&gate).answered();
+        assert_eq!(gate.down_for(), Duration::from_secs(10));
+        gate.looked();
+        assert_eq!(gate.down_for(), Duration::ZERO);
     }
 
     #[test]
