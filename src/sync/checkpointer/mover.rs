@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use crate::sync::fetcher::Fetcher;
 use crate::sync::ledger::Ledger;
+use crate::task;
 
 /// Contents that are moved together: one commit says where all of them are.
 const TOGETHER_MAX: usize = 1024;
@@ -38,7 +39,8 @@ impl Mover {
             if self.ledger.is_renewing() {
                 return;
             }
-            let (mut found, next) = self.ledger.inline_in_use(mark);
+            let ledger = self.ledger.clone();
+            let (mut found, next) = task::blocking(move || ledger.inline_in_use(mark)).await;
             // What is past its age stays a miss.
             found.retain(|one| one.commit.ms < before_ms && !self.ledger.is_expired(one.stored_ms));
             let all = found.len() <= TOGETHER_MAX;
