@@ -38,8 +38,10 @@ use crate::error::{Error, Kind, Result};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
-/// The most commits that one list returns; whoever gets so many asks again after the last.
+/// The most commits that one list of a bucket returns. Where so many or more come, more may follow the last.
 pub const LOG_ITEMS_MAX: usize = 2000;
+/// The same of a shared directory. Each list of one reads the whole folder.
+const DIR_ITEMS_MAX: usize = 10 * LOG_ITEMS_MAX;
 /// Memory that uploads of blobs take together, in MiB.
 pub(super) const UPLOAD_MIB_MAX: u32 = 128;
 /// How long a whole list may take, however many pages it has.
@@ -330,11 +332,13 @@ impl Remote {
         self.inner.time.assume(ahead_ms);
     }
 
-    /// Lists the commits whose names come after `after`, in order of their names: all of them, or
-    /// the first [`LOG_ITEMS_MAX`].
+    /// Lists the commits whose names come after `after`, in order of their names: all of them, or the first
+    /// [`LOG_ITEMS_MAX`] at least.
     pub async fn list_log(&self, after: Option<&str>) -> Result<Vec<LogItem>> {
         let prefix = self.inner.keys.log();
-        let wanted = Wanted { after, most: LOG_ITEMS_MAX, stamp_of: keys::commit_stamp };
+        let is_dir = self.inner.caller.backend.dir().is_some();
+        let most = if is_dir { DIR_ITEMS_MAX } else { LOG_ITEMS_MAX };
+        let wanted = Wanted { after, most, stamp_of: keys::commit_stamp };
         self.list_named(prefix, "list the log", wanted).await
     }
 

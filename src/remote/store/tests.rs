@@ -429,3 +429,21 @@ fn faults_of_a_program_under_test_follow_their_file() {
     assert!(fixed.plan().hang);
     assert!(Faults::from_setting("hang=x").is_err());
 }
+
+/// Each list of a shared directory reads the whole folder.
+#[test]
+fn a_directory_is_listed_in_larger_parts() {
+    run(async {
+        let dir = tempfile::tempdir().expect("a directory");
+        let url = format!("file://{}", dir.path().display()).parse().expect("an address");
+        let remote = Remote::open(&url, &options(), Clock::system(), NodeId(1)).expect("opened");
+        remote.check().await.expect("made");
+        let count = LOG_ITEMS_MAX as u64 + 1000;
+        std::fs::create_dir_all(dir.path().join("log")).expect("made");
+        for ms in 0..count {
+            let name = keys::commit_name(&Stamp { ms: 1 << 40 | ms, counter: 0, node: NodeId(1) });
+            std::fs::write(dir.path().join("log").join(name), b"x").expect("written");
+        }
+        assert_eq!(remote.list_log(None).await.expect("listed").len() as u64, count);
+    });
+}
