@@ -94,16 +94,19 @@ impl Tail {
         let mut bundle = Bundle { from_ms, upto_ms, lacking: Vec::new(), commits: Vec::new() };
         let reading = stream::iter(self.items).map(|(stamp, _)| read(remote, stamp));
         let mut reading = pin!(reading.buffered(FETCHES_AT_ONCE));
+        let mut read_ms = None;
         while let Some(read) = reading.next().await {
             let late = clock.mono().saturating_sub(began) > BUNDLE_TIME_MAX / 2;
-            if let (true, Ok((next, _))) = (late, &read)
-                && next.ms > from_ms
+            if let (true, Ok((next, _)), Some(read_ms)) = (late, &read, read_ms)
+                && next.ms > read_ms
             {
                 // What was read is enough for one.
                 bundle.upto_ms = next.ms;
                 break;
             }
-            match read? {
+            let read = read?;
+            read_ms = Some(read.0.ms);
+            match read {
                 (stamp, Some(bytes)) => bundle.commits.push((stamp, bytes)),
                 (stamp, None) => bundle.lacking.push(stamp),
             }

@@ -434,3 +434,23 @@ fn what_a_bundle_lacks_holds_up_no_other_node() {
         assert_eq!(reader.registers(), b.registers());
     });
 }
+
+/// The time for a bundle may be over as soon as it is begun: a machine may be suspended.
+#[test]
+fn a_bundle_has_a_commit_however_long_the_list_took() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 40).await;
+        world.clock.advance(SETTLED);
+        a.fail("latency_ms=1000 only=LIST");
+        let suspended = async {
+            crate::clock::sleep(SECOND * 3 / 2).await;
+            world.clock.advance(SECOND * 16);
+        };
+        futures::join!(a.engine.checkpointer().unwrap().write_if_due(), suspended);
+        let key = format!("checkpoints/{}", bundles(&world).await[0]);
+        let bundle = Bundle::decode(&world.store.read(&key).await.unwrap()).unwrap();
+        assert!(!bundle.commits.is_empty());
+    });
+}
