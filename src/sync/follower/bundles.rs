@@ -8,14 +8,15 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::list::GAP_BACK_MS;
+use super::list::{GAP_BACK_MS, name_of_ms};
 use super::{
-    FETCHES_AT_ONCE, Folded, Follower, Got, READ_TRIES, READ_WAIT, UNUSABLE_MAX, Unusable, Waiting,
+    FETCHES_AT_ONCE, Folded, Follower, Got, LOOK_BACK_MS, READ_TRIES, READ_WAIT, UNUSABLE_MAX,
+    Unusable, Waiting,
 };
 use crate::clock;
 use crate::error::{Error, Kind};
 use crate::namespace::Commit;
-use crate::remote::{Bundle, BundleName, Remote, decode_commit};
+use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
 use crate::sync::draft::Draft;
@@ -23,6 +24,9 @@ use crate::task;
 
 /// A node that has not listed the log for so long looks for bundles: what it lacks may be many commits.
 const BEHIND_MS: u64 = 5 * 60_000;
+
+/// So many commits are read from the log before a list of bundles has come.
+const FEW: usize = 2 * FETCHES_AT_ONCE;
 
 /// A draft with what bundles have after it.
 pub(super) struct Bundled {
@@ -45,12 +49,23 @@ impl Follower {
         let watermark_ms = || self.0.state.lock().watermark_ms;
         let (now_ms, listed_ms) = (self.0.ledger.now_ms(), self.0.ledger.listed_ms());
         let behind = now_ms.saturating_sub(listed_ms) > BEHIND_MS;
-        let covers = match covers {
-            Some(covers) => covers,
-            None if behind => Covers::list(&self.reaching(remote)).await.unwrap_or_default(),
+        let (covers, most) = match covers {
+            Some(covers) => (covers, u64::MAX),
+            None if behind => {
+                let most = self.lacking_bytes(remote).await;
+                if most == 0 {
+                    return;
+                }
+                (Covers::list(&self.reaching(remote)).await.unwrap_or_default(), most)
+            }
             None => return,
         };
         while let Some(next) = self.next_bundle(&covers, watermark_ms()) {
+            // Each commit takes a little more in a bundle.
+            if next.item.size > most.saturating_mul(2) {
+                // A program may wait for what is new, and that is less.
+                break;
+            }
             let bundle = match self.fetch_bundle(remote, next).await {
                 Ok(Some(bundle)) => bundle,
                 Ok(None) => continue,
@@ -74,6 +89,25 @@ impl Follower {
             tracing::debug!(name = %next.name, "read a part of the log from a bundle");
             self.advance(next.upto_ms());
         }
+    }
+
+    /// Returns how many bytes of commits this node lacks, as far as a list tells; `u64::MAX` where that does not tell
+    /// all, and 0 where it is not worth looking for bundles.
+    async fn lacking_bytes(&self, remote: &Remote) -> u64 {
+        let watermark_ms = self.0.state.lock().watermark_ms;
+        let after = name_of_ms(watermark_ms.saturating_sub(LOOK_BACK_MS));
+        let listed = self.reaching(remote).list_log(Some(&after)).await;
+        // The next list meets the same trouble, and says so.
+        let Ok(items) = listed else { return 0 };
+        if items.len() >= LOG_ITEMS_MAX {
+            return u64::MAX;
+        }
+        let sizes: HashMap<Stamp, u64> = items
+            .iter()
+            .filter_map(|item| Some((keys::commit_stamp(&item.name)?, item.size)))
+            .collect();
+        let unseen = self.0.ledger.unseen(sizes.keys().copied());
+        if unseen.len() <= FEW { 0 } else { unseen.iter().map(|stamp| sizes[stamp]).sum() }
     }
 
     /// Folds the commits of a bundle, and others of the log if it was listed for what may be missing between them.

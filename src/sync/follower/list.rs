@@ -219,6 +219,6 @@ fn page_of(items: &[LogItem]) -> Page {
 }
 
 /// Returns the name before that of every commit of a time.
-fn name_of_ms(ms: u64) -> String {
+pub(super) fn name_of_ms(ms: u64) -> String {
     keys::commit_name(&Stamp { ms, counter: 0, node: NodeId(0) })
 }

@@ -454,3 +454,25 @@ fn a_bundle_has_a_commit_however_long_the_list_took() {
         assert!(!bundle.commits.is_empty());
     });
 }
+
+/// A lookup that waits for a list must not wait for a bundle that says much more than what is new.
+#[test]
+fn who_was_idle_reads_a_few_commits_from_the_log() {
+    run(async {
+        let world = World::new();
+        let mut a = large(&world).await;
+        write_some(&world, &mut a, 300).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        world.clock.advance(Duration::from_mins(7));
+        write_some(&world, &mut a, 2).await;
+        tidy(&world, &a).await;
+        assert_eq!(bundles(&world).await.len(), 1);
+        let before = b.remote().requests();
+        assert!(b.pull().await);
+        let asked = b.remote().requests();
+        assert!(asked.bytes_down - before.bytes_down < 5_000, "{before:?} {asked:?}");
+        assert!(asked.gets - before.gets <= 2 && asked.lists - before.lists <= 2, "{asked:?}");
+        assert_eq!(a.registers(), b.registers());
+    });
+}
