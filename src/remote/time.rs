@@ -33,8 +33,10 @@ struct State {
     base: Option<(u64, Duration)>,
     /// When it was learned last from something that was written.
     learned: Option<Duration>,
-    /// An answer has shown a later time since.
-    doubted: bool,
+    /// How much later the time was since, by the heads of answers; 0 for nothing to be looked at.
+    doubt_ms: u64,
+    /// So much later that was when it proved wrong.
+    dismissed_ms: u64,
     /// How far the heads of answers have moved it.
     dated_ms: u64,
 }
@@ -74,16 +76,17 @@ impl StoreTime {
         (state.base, state.learned) = (Some((self.clock.wall_ms(), mono)), Some(mono));
     }
 
-    /// Reports whether this run has learned it.
+    /// Reports whether this run has learned it, and nothing has shown another since.
     pub(super) fn is_learned(&self) -> bool {
-        self.state.lock().learned.is_some()
+        let state = self.state.lock();
+        state.learned.is_some() && state.doubt_ms == 0
     }
 
     /// Reports whether it should be learned once more.
     pub(super) fn is_old(&self) -> bool {
         let now = self.clock.mono();
         let state = self.state.lock();
-        state.doubted || state.learned.is_none_or(|at| now.saturating_sub(at) >= LEARN_EVERY)
+        state.doubt_ms > 0 || state.learned.is_none_or(|at| now.saturating_sub(at) >= LEARN_EVERY)
     }
 
     /// Learns from something that the store says it took at `stored_ms`, and that was sent at `before` and
@@ -98,7 +101,12 @@ impl StoreTime {
         let off = stored_ms - (now_ms as i64 - since_ms);
         let off = if off.abs() < NOISE_MS + took_ms / 2 { 0 } else { off };
         state.base = Some((now_ms.saturating_add_signed(off), mono));
-        (state.learned, state.doubted) = (Some(mono), false);
+        state.learned = Some(mono);
+        let doubt_ms = std::mem::take(&mut state.doubt_ms);
+        if doubt_ms > 0 {
+            let was_wrong = off < (doubt_ms / 2) as i64;
+            state.dismissed_ms = if was_wrong { doubt_ms } else { 0 };
+        }
         off
     }
 
@@ -114,8 +122,8 @@ impl StoreTime {
         }
     }
 
-    /// Takes in what the head of an answer shows. A node that has learned the time learns it anew with its next write.
-    /// One that writes nothing has nothing better, but for what the store has taken.
+    /// Takes in what the head of an answer shows. A node that has learned the time learns it anew before its next
+    /// write. One that writes nothing has nothing better, but for what the store has taken.
     pub(super) fn note_date(&self, date_ms: u64) {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
@@ -123,11 +131,15 @@ impl StoreTime {
         if date_ms <= now_ms.saturating_add(DATE_NOISE_MS) {
             return;
         }
+        let later_ms = date_ms - now_ms;
         if state.learned.is_some() {
-            state.doubted = true;
+            // A proxy whose clock is wrong must not make us look each time.
+            if later_ms > state.dismissed_ms.saturating_add(DATE_NOISE_MS) {
+                state.doubt_ms = later_ms;
+            }
             return;
         }
-        let move_ms = (date_ms - now_ms).min(DATES_MOVE_MAX_MS - state.dated_ms);
+        let move_ms = later_ms.min(DATES_MOVE_MAX_MS - state.dated_ms);
         state.dated_ms += move_ms;
         state.base = Some((now_ms + move_ms, mono));
     }
@@ -210,9 +222,14 @@ mod tests {
         time.learn(ms(50_000), ms(50_000), 50_000);
         assert!(!time.is_old());
         time.note_date(50_000 + 3_600_000);
-        assert!(time.is_old() && time.is_learned() && time.now_ms() == 50_000);
+        assert!(time.is_old() && !time.is_learned() && time.now_ms() == 50_000);
         time.learn(ms(50_000), ms(50_000), 50_000);
-        assert!(!time.is_old());
+        time.note_date(50_000 + 3_600_000);
+        assert!(!time.is_old() && time.is_learned(), "it has proved wrong");
+        time.note_date(50_000 + DAY_MS);
+        assert!(time.is_old());
+        time.learn(ms(50_000), ms(50_000), 50_000 + DAY_MS as i64);
+        assert!(!time.is_old() && time.now_ms() == 50_000 + DAY_MS, "and that was right");
     }
 
     #[test]
