@@ -91,6 +91,11 @@ impl StampClock {
         Stamp { ms: last.0, counter: last.1, node: self.node }
     }
 
+    /// Reports whether the last stamp was made while our clock was far ahead of `now_ms`.
+    pub fn is_far_ahead(&self, now_ms: u64) -> bool {
+        self.last.lock().0 > now_ms.saturating_add(MAX_AHEAD_MS)
+    }
+
     /// Forgets what was made while our clock was far ahead of `now_ms`. What is made from now on comes after `latest`,
     /// but not after that.
     pub fn come_back(&self, now_ms: u64, latest: Option<Stamp>) {

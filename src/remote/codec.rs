@@ -67,6 +67,15 @@ pub fn encode_commit(commit: &Commit) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// As [`decode_commit`], of what lies under a name: `Corrupt` if it is another commit.
+pub fn decode_commit_named(bytes: &[u8], name: &Stamp) -> Result<Commit> {
+    let commit = decode_commit(bytes)?;
+    if commit.stamp != *name {
+        return Err(Error::new(Kind::Corrupt, "a commit has the name of another"));
+    }
+    Ok(commit)
+}
+
 /// Decodes a commit and checks everything in it that a reader will rely on.
 pub fn decode_commit(bytes: &[u8]) -> Result<Commit> {
     let damaged = |what: &str| Error::new(Kind::Corrupt, format!("commit is damaged: {what}"));

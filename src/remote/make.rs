@@ -195,7 +195,7 @@ impl Remote {
     /// Writes the format object, unless somebody has. Returns whether the store has decided that; otherwise two
     /// writers may both have written.
     async fn put_new(&self, lane: Lane, key: &Path, text: Bytes) -> Result<bool> {
-        self.inner.caller.meter.up(text.len() as u64);
+        let bytes = text.len() as u64;
         let op = self.asking("write the format of");
         let is_dir = self.inner.caller.backend.dir().is_some();
         let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
@@ -218,7 +218,11 @@ impl Remote {
         match self.inner.caller.call(call, put).await {
             // Another was faster, or the answer to our own was lost and the client has asked again.
             Err(error) if error.kind() == Kind::Exists => Ok(true),
-            done => done.map_err(|error| self.with_remedy(&error)),
+            Ok(decided) => {
+                self.inner.caller.meter.up(bytes);
+                Ok(decided)
+            }
+            Err(error) => Err(self.with_remedy(&error)),
         }
     }
 

@@ -43,7 +43,7 @@ pub use checkpoint::{
 };
 pub use codec::{
     COMMIT_BLOBS_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, COMMIT_PACKS_MAX, COMMIT_RAW_BYTES_MAX,
-    INLINE_BYTES_MAX, decode_commit, encode_commit,
+    INLINE_BYTES_MAX, decode_commit, decode_commit_named, encode_commit,
 };
 pub use connect::{Environment, RemoteOptions};
 pub use expiry::{Declaration, Declared, is_shorter};

@@ -1,7 +1,8 @@
-//! The checkpointer: keeps the log short, so that it may go and a new node starts soon.
+//! The checkpointer: keeps the log short, so that a new node starts soon.
 //!
-//! Owns the decision when a bundle is written, and when a checkpoint of what was folded. Must never write what is not remote yet, nor a namespace in which commits are
-//! missing while there is a better one; and never hold anybody up: nobody waits for a checkpoint.
+//! Owns the decision when a bundle is written, and when a checkpoint of what was folded. Must never write what is not
+//! remote yet, nor a namespace in which commits are missing while there is a better one. Must never hold up a program:
+//! none waits for a checkpoint.
 
 mod bundler;
 mod mover;
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use self::bundler::Tail;
 use self::mover::Mover;
+use self::sweeper::Own;
 use super::covers::{BundleItem, Covers, floor_ms, made_ms};
 use super::fetcher::Fetcher;
 use super::follower::{Follower, LOOK_BACK_MS};
@@ -26,6 +28,7 @@ use super::missing::Missing;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{CheckpointCounts, CheckpointHead, CheckpointWriter, LogItem, Remote, keys};
+use crate::stamp::Stamp;
 use crate::task;
 
 /// How long commits are kept that a checkpoint has, and objects that it does not need: whoever listed the
@@ -33,13 +36,13 @@ use crate::task;
 pub const LOG_GRACE: Duration = Duration::from_hours(1);
 /// Commits that are in no checkpoint when one may be due; whether it is depends on their bytes, too.
 const COMMITS_MAX: u64 = 256;
-/// A checkpoint has at most so many times the bytes of the log that it covers.
+/// A checkpoint is written when its size is at most so many times that of the log since the last one.
 const BYTES_TIMES: u64 = 2;
 /// Commits that are in no checkpoint and no bundle when a bundle is due, once they have been there for a while.
 const BUNDLED_MIN: u64 = 32;
 /// The first of them has been there for so long then.
 const BUNDLED_AFTER_MS: u64 = LOOK_BACK_MS + 30_000;
-/// Where another node has written the last one, it goes on; this one looks after so long whether it does.
+/// The node that has written the last one goes on. Another node looks after this time whether it does.
 const OTHERS_TIME: Duration = Duration::from_mins(3);
 /// The part of the age after which one is due for a single commit.
 const PARTS_OF_AGE: u32 = 4;
@@ -84,8 +87,8 @@ struct State {
     covered_ms: u64,
     /// What was counted last, and how many commits had been folded then.
     counted: Option<(u64, Counted)>,
-    /// This node has written a checkpoint and not tidied up after it.
-    sweeps: bool,
+    /// The checkpoint of this node after which it has not tidied up.
+    sweeps: Option<Own>,
     /// Nothing is tried before this time of the monotonic clock, ...
     not_before: Duration,
     /// ... which was so long after the last failure; zero after none.
@@ -168,8 +171,8 @@ impl Checkpointer {
         match state.counted {
             Some((at, counted)) if at == folded => counted,
             _ => {
-                let unfolded = ledger.since(state.latest_ms);
-                let uncovered = ledger.since(state.covered_ms);
+                let times_ms = [state.latest_ms, state.covered_ms];
+                let [unfolded, uncovered] = ledger.since(times_ms);
                 let counted = Counted { unfolded, uncovered };
                 state.counted = Some((folded, counted));
                 counted
@@ -225,9 +228,9 @@ impl Checkpointer {
                 let op = "entries live shorter here than is declared; another node writes the checkpoint";
                 return Err(Error::new(Kind::Unavailable, op));
             }
-            self.write().await?;
+            let (name, commits) = self.write_named().await?;
             self.0.mover.begin();
-            self.0.state.lock().sweeps = true;
+            self.0.state.lock().sweeps = Some(Own { name, commits });
             return Ok(());
         }
         if tail.settle() < BUNDLED_MIN as usize / 2 {
@@ -247,15 +250,16 @@ impl Checkpointer {
     /// After a checkpoint of this node: deletes what the checkpoints have made needless, and moves some contents out of
     /// commits that are older than the grace time, so that these may go. What fails is left to the next time.
     pub(super) async fn tidy_up(&self) {
-        if std::mem::take(&mut self.0.state.lock().sweeps) {
-            self.sweep().await;
+        let own = self.0.state.lock().sweeps.take();
+        if let Some(own) = own {
+            self.sweep(own).await;
         }
         let grace_ms = LOG_GRACE.as_millis() as u64;
         self.0.mover.move_some(self.0.ledger.now_ms().saturating_sub(grace_ms)).await;
     }
 
-    async fn sweep(&self) {
-        match sweeper::sweep(&self.0.ledger, &self.0.remote).await {
+    async fn sweep(&self, own: Own) {
+        match sweeper::sweep(&self.0.ledger, &self.0.remote, own).await {
             Ok(0) => {}
             Ok(objects) => tracing::info!(objects, "deleted what checkpoints have made needless"),
             Err(error) => {
@@ -340,6 +344,11 @@ impl Checkpointer {
 
     /// Writes a checkpoint now; returns its name.
     pub async fn write(&self) -> Result<String> {
+        self.write_named().await.map(|(name, _)| name)
+    }
+
+    /// Writes a checkpoint; returns its name and the commits that it has.
+    async fn write_named(&self) -> Result<(String, Vec<Stamp>)> {
         let ledger = &self.0.ledger;
         // What is known of a store that was emptied meanwhile must not be told to those who start from the next.
         self.0.remote.check_again().await?;
@@ -349,7 +358,7 @@ impl Checkpointer {
         let busy = || Error::new(Kind::Busy, "what is remote cannot be told yet");
         let began = ledger.clock().mono();
         let snapshot = ledger.snapshot(&missing).ok_or_else(busy)?;
-        let stamp = snapshot.stamp;
+        let (stamp, commits) = (snapshot.stamp, snapshot.commits.clone());
         let age = self.0.remote.kept_expiry();
         let staging = ledger.staging().clone();
         let (file, staged) = task::blocking(move || staging.create()).await?;
@@ -366,9 +375,16 @@ impl Checkpointer {
         self.know(stamp.ms, 0);
         self.0.follower.note_written(stamp);
         let elapsed_ms = ledger.clock().mono().saturating_sub(began).as_millis() as u64;
-        let CheckpointCounts { commits, registers, .. } = counts;
-        tracing::info!(name, commits, registers, bytes = size, elapsed_ms, "wrote a checkpoint");
-        Ok(name)
+        let CheckpointCounts { commits: count, registers, .. } = counts;
+        tracing::info!(
+            name,
+            commits = count,
+            registers,
+            bytes = size,
+            elapsed_ms,
+            "wrote a checkpoint"
+        );
+        Ok((name, commits))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Covers: what stands for a part of the log, so that nobody need list or read that part.
+//! Covers: what stands for a part of the log, so that no node has to list or read that part.
 //!
 //! Owns which checkpoints and bundles are used, and in which order. Must never take a part of the log for covered
 //! that its cover does not say it has.
@@ -25,10 +25,16 @@ pub(super) struct BundleItem {
 }
 
 impl BundleItem {
-    /// Returns up to when it has the log. A clock that is ahead must not make it cover what came after it.
+    /// Returns up to when it has the log.
     pub(super) fn upto_ms(&self) -> u64 {
-        self.name.upto.ms.min(self.item.stored_ms.saturating_sub(LOOK_BACK_MS))
+        bundled_upto_ms(&self.name, self.item.stored_ms)
     }
+}
+
+/// Returns up to when a bundle has the log that was stored at a time. A clock that is ahead must not make it cover what
+/// came after it.
+pub(super) fn bundled_upto_ms(name: &BundleName, stored_ms: u64) -> u64 {
+    name.upto.ms.min(stored_ms.saturating_sub(LOOK_BACK_MS))
 }
 
 impl Covers {
@@ -43,7 +49,7 @@ impl Covers {
         Ok(Self { checkpoints, bundles: bundles.collect() })
     }
 
-    /// Returns the bundle with which whoever has the log up to `from_ms` gets farthest, among those that are `good`.
+    /// Returns the bundle that leads farthest from `from_ms`, among those that are `good`.
     pub(super) fn next(
         &self,
         from_ms: u64,

@@ -27,7 +27,7 @@ use super::troubled::Troubled;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::namespace::Commit;
-use crate::remote::{BundleName, Class, Progress, Remote, decode_commit, keys};
+use crate::remote::{BundleName, Class, Progress, Remote, decode_commit_named, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
@@ -111,6 +111,13 @@ enum Unusable {
     Damaged,
     /// It has a format that this version does not know.
     Unknown,
+}
+
+impl Unusable {
+    /// Says why the bytes of a commit cannot be decoded.
+    fn of(error: &Error) -> Self {
+        if error.kind() == Kind::Invalid { Self::Unknown } else { Self::Damaged }
+    }
 }
 
 /// What came of reading a commit.
@@ -400,11 +407,26 @@ impl Follower {
             let (limit, remote) = (remote.deadline(), remote.telling(&progress));
             wait_out(&remote, limit, &progress, || remote.get_commit(&name)).await?
         };
-        let commit = task::blocking(move || decode_commit(&bytes)).await?;
-        if commit.stamp != stamp {
-            return Err(Error::new(Kind::Corrupt, "a commit has the name of another"));
+        task::blocking(move || decode_commit_named(&bytes, &stamp)).await
+    }
+}
+
+/// Reads an object again that is damaged: it may have been a bad read.
+async fn read_again<T, F>(read: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let mut attempt = 1;
+    loop {
+        let error = match read().await {
+            Err(error) if error.kind() == Kind::Corrupt => error,
+            done => return done,
+        };
+        if attempt >= READ_TRIES {
+            return Err(error);
         }
-        Ok(commit)
+        attempt += 1;
+        clock::sleep(READ_WAIT).await;
     }
 }
 

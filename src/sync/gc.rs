@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use self::known::{Known, patiently};
 pub use self::report::{Progress, Removed, Report, Tally, Why};
+use super::covers::bundled_upto_ms;
 use crate::config::format_age;
 use crate::error::Result;
 use crate::namespace::Age;
@@ -222,10 +223,10 @@ impl Rules {
         (past && self.known.latest.is_some()).then_some(Why::Expired)
     }
 
-    /// Who starts has it all from the settled checkpoint or a later one.
+    /// A node that starts has all of it from the settled checkpoint or a later one.
     fn bundle(&self, name: &BundleName, stored_ms: u64, past: bool) -> Option<Why> {
         let known = &self.known;
-        if known.settled.is_some() && name.upto.ms.min(stored_ms) <= known.floor_ms {
+        if known.settled.is_some() && bundled_upto_ms(name, stored_ms) <= known.floor_ms {
             return Some(Why::Superseded);
         }
         past.then_some(Why::Expired)

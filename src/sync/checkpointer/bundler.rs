@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{
     BUNDLE_BYTES_MAX, BUNDLE_COMMITS_MAX, Bundle, BundleName, Class, LOG_ITEMS_MAX, LogItem,
-    Remote, decode_commit, keys,
+    Remote, decode_commit_named, keys,
 };
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::covers::BundleItem;
@@ -150,7 +150,7 @@ fn join(bundle: &mut Bundle, earlier: Bundle) {
     bundle.lacking.dedup();
 }
 
-/// Reads a commit as it lies in the log; without bytes if nobody can use it.
+/// Reads a commit as it lies in the log; without bytes if no node can use it.
 async fn read(remote: &Remote, stamp: Stamp) -> Result<(Stamp, Option<Bytes>)> {
     let name = keys::commit_name(&stamp);
     let bytes = match remote.get_commit(&name).await {
@@ -162,11 +162,8 @@ async fn read(remote: &Remote, stamp: Stamp) -> Result<(Stamp, Option<Bytes>)> {
     };
     let copy = bytes.clone();
     let good = task::blocking(move || {
-        // One of a newer format is for those who know it.
-        match decode_commit(&copy) {
-            Ok(commit) => commit.stamp == stamp,
-            Err(error) => error.kind() == Kind::Invalid,
-        }
+        // One of a newer format is for nodes that know it.
+        decode_commit_named(&copy, &stamp).map_or_else(|e| e.kind() == Kind::Invalid, |_| true)
     });
     Ok((stamp, good.await.then_some(bytes)))
 }

@@ -1,6 +1,6 @@
 //! Moving contents from old commits into packs, so that the commits may go.
 //!
-//! Owns what is moved, and when. Must never move what nobody uses, nor hurry: it is nobody's wait.
+//! Owns what is moved, and when. Must never move what no file uses. It need not hurry: nothing waits for it.
 
 use parking_lot::Mutex;
 

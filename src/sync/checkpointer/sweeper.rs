@@ -35,22 +35,29 @@ struct Said {
 /// What may go.
 struct Rules {
     settled: Said,
-    /// The latest checkpoint, if it is another.
-    latest: Option<Said>,
+    /// The commits that the latest checkpoint has, if it is another.
+    latest: Option<HashSet<Stamp>>,
     /// The commits in which contents lie that are in use now.
     used: HashSet<Stamp>,
 }
 
 impl Rules {
     fn goes(&self, stamp: &Stamp) -> bool {
-        let covered = self.latest.as_ref().is_none_or(|latest| latest.folded.contains(stamp));
+        let covered = self.latest.as_ref().is_none_or(|latest| latest.contains(stamp));
         let needed = self.settled.used.contains(stamp) || self.used.contains(stamp);
         covered && self.settled.folded.contains(stamp) && !needed
     }
 }
 
-/// Deletes what is needless; returns how many objects that were.
-pub(super) async fn sweep(ledger: &Ledger, remote: &Remote) -> Result<usize> {
+/// A checkpoint of this node: its name, and the commits that it has.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) name: String,
+    pub(super) commits: Vec<Stamp>,
+}
+
+/// Deletes what is needless after this node has written a checkpoint; returns how many objects that were.
+pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: Own) -> Result<usize> {
     let covers = Covers::list(remote).await?;
     let settled_ms = remote.now_ms().saturating_sub(LOG_GRACE.as_millis() as u64);
     let all = &covers.checkpoints;
@@ -60,12 +67,16 @@ pub(super) async fn sweep(ledger: &Ledger, remote: &Remote) -> Result<usize> {
         return Ok(0);
     }
     let settled = read(ledger, remote, &all[at]).await?;
-    let latest = if at == 0 { None } else { Some(read(ledger, remote, &all[0]).await?) };
+    let latest = match at {
+        0 => None,
+        _ if all[0].name == own.name => Some(own.commits.into_iter().collect()),
+        _ => Some(read(ledger, remote, &all[0]).await?.folded),
+    };
     let used = used_now(ledger).await;
     let rules = Rules { settled, latest, used };
     let floor_ms = floor_ms(&all[at]);
     let mut deleted = sweep_log(remote, floor_ms, &rules).await?;
-    // Who listed these before they were needless has read them by now.
+    // A node that listed these before they were needless has read them by now.
     let bundles = covers.bundles.iter().filter(|one| {
         let holds = |other: &&crate::sync::covers::BundleItem| {
             other.name != one.name

@@ -10,13 +10,11 @@ use futures::stream;
 
 use super::list::{GAP_BACK_MS, name_of_ms};
 use super::{
-    FETCHES_AT_ONCE, Folded, Follower, Got, LOOK_BACK_MS, READ_TRIES, READ_WAIT, UNUSABLE_MAX,
-    Unusable, Waiting,
+    FETCHES_AT_ONCE, Folded, Follower, Got, LOOK_BACK_MS, UNUSABLE_MAX, Unusable, Waiting,
+    read_again,
 };
-use crate::clock;
-use crate::error::{Error, Kind};
-use crate::namespace::Commit;
-use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit, keys};
+use crate::error::Kind;
+use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
 use crate::sync::draft::Draft;
@@ -152,19 +150,27 @@ impl Follower {
             };
             all.lacking.extend(bundle.lacking);
             let (mut draft, commits) = (all.draft, bundle.commits);
-            all.draft = task::blocking(move || {
+            let (draft, bad) = task::blocking(move || {
+                let mut bad = Vec::new();
                 for (stamp, bytes) in commits {
                     if draft.has(&stamp) {
                         continue;
                     }
-                    match decode(stamp, &bytes) {
+                    match decode_commit_named(&bytes, &stamp) {
                         Ok(commit) => draft.apply(&commit),
-                        Err(_) => draft.missing.note_unusable(stamp),
+                        Err(error) => {
+                            draft.missing.note_unusable(stamp);
+                            bad.push((stamp, error));
+                        }
                     }
                 }
-                draft
+                (draft, bad)
             })
             .await;
+            all.draft = draft;
+            for (stamp, error) in bad {
+                self.give_up(stamp, Unusable::of(&error), &error);
+            }
             all.upto_ms = next.upto_ms();
         }
         all
@@ -181,21 +187,14 @@ impl Follower {
         remote: &Remote,
         item: &BundleItem,
     ) -> crate::error::Result<Option<Bundle>> {
-        let mut attempt = 1;
-        let error = loop {
-            let error = match remote.get_bundle(&item.name).await {
-                Ok(bundle) => return Ok(Some(bundle)),
-                Err(error) => error,
-            };
-            match error.kind() {
-                // It may have been a bad read.
-                Kind::Corrupt if attempt < READ_TRIES => {}
-                Kind::Corrupt | Kind::Invalid | Kind::NotFound | Kind::Denied => break error,
-                _ => return Err(error),
-            }
-            attempt += 1;
-            clock::sleep(READ_WAIT).await;
+        let error = match read_again(|| remote.get_bundle(&item.name)).await {
+            Ok(bundle) => return Ok(Some(bundle)),
+            Err(error) => error,
         };
+        let useless = [Kind::Corrupt, Kind::Invalid, Kind::NotFound, Kind::Denied];
+        if !useless.contains(&error.kind()) {
+            return Err(error);
+        }
         if !self.note_bad_bundle(item.name) {
             return Err(error);
         }
@@ -221,17 +220,8 @@ impl Follower {
 }
 
 async fn unpack(stamp: Stamp, bytes: Bytes) -> Got {
-    match task::blocking(move || decode(stamp, &bytes)).await {
+    match task::blocking(move || decode_commit_named(&bytes, &stamp)).await {
         Ok(commit) => Got::Commit(Box::new(commit)),
-        Err(error) if error.kind() == Kind::Invalid => Got::Unusable(Unusable::Unknown, error),
-        Err(error) => Got::Unusable(Unusable::Damaged, error),
+        Err(error) => Got::Unusable(Unusable::of(&error), error),
     }
-}
-
-fn decode(stamp: Stamp, bytes: &[u8]) -> crate::error::Result<Commit> {
-    let commit = decode_commit(bytes)?;
-    if commit.stamp != stamp {
-        return Err(Error::new(Kind::Corrupt, "a commit has the name of another"));
-    }
-    Ok(commit)
 }

@@ -147,7 +147,7 @@ impl Follower {
     }
 
     /// Lists a page of the log. What may pass is waited out, because programs wait for what the list
-    /// says; but not a second time: who looks a name up later goes by what is known. What the pages show together is
+    /// says; but not a second time: a later lookup uses what is known. What the pages show together is
     /// as old as the `first` of them.
     async fn list_page(&self, remote: &Remote, after: Option<&str>, first: bool) -> Result<Page> {
         let impatient = self.0.state.lock().impatient;

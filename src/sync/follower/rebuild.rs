@@ -9,8 +9,7 @@ use std::io::BufReader;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::{FETCHES_AT_ONCE, Follower, Got, LOOK_BACK_MS, READ_TRIES, READ_WAIT, UNUSABLE_MAX};
-use crate::clock;
+use super::{FETCHES_AT_ONCE, Follower, Got, LOOK_BACK_MS, UNUSABLE_MAX, read_again};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
@@ -236,23 +235,15 @@ impl Follower {
         if self.0.state.lock().bad_checkpoints.contains(&stamp) {
             return Ok(None);
         }
-        let mut attempt = 1;
-        let error = loop {
-            let error = match self.read_checkpoint(remote, item).await {
-                Ok(draft) => return Ok(Some(draft)),
-                Err(error) => error,
-            };
-            match error.kind() {
-                Kind::NotFound => return Ok(None),
-                Kind::Invalid => break error,
-                // It may have been a bad read.
-                Kind::Corrupt if attempt >= READ_TRIES => break error,
-                Kind::Corrupt => {}
-                _ => return Err(error),
-            }
-            attempt += 1;
-            clock::sleep(READ_WAIT).await;
+        let error = match read_again(|| self.read_checkpoint(remote, item)).await {
+            Ok(draft) => return Ok(Some(draft)),
+            Err(error) => error,
         };
+        match error.kind() {
+            Kind::NotFound => return Ok(None),
+            Kind::Invalid | Kind::Corrupt => {}
+            _ => return Err(error),
+        }
         let mut state = self.0.state.lock();
         if state.bad_checkpoints.len() < UNUSABLE_MAX {
             state.bad_checkpoints.insert(stamp);

@@ -16,7 +16,7 @@ use crate::error::{Error, Kind, Result};
 use crate::name::TreePath;
 use crate::namespace::{Age, Commit, Fold, Place, Site};
 use crate::remote::{
-    CheckpointItem, CheckpointReader, LOG_ITEMS_MAX, LogItem, Remote, decode_commit, keys,
+    CheckpointItem, CheckpointReader, LOG_ITEMS_MAX, LogItem, Remote, decode_commit_named, keys,
 };
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::covers::{Covers, floor_ms};
@@ -336,12 +336,11 @@ async fn fetch_commit(remote: &Remote, stamp: Stamp) -> Result<Got> {
     let mut attempt = 1;
     loop {
         let read = match remote.get_commit(&name).await {
-            Ok(bytes) => task::blocking(move || decode_commit(&bytes)).await,
+            Ok(bytes) => task::blocking(move || decode_commit_named(&bytes, &stamp)).await,
             Err(error) => Err(error),
         };
         let error = match read {
-            Ok(commit) if commit.stamp == stamp => return Ok(Got::Commit(Box::new(commit))),
-            Ok(_) => Error::new(Kind::Corrupt, "a commit has the name of another"),
+            Ok(commit) => return Ok(Got::Commit(Box::new(commit))),
             Err(error) => error,
         };
         match error.kind() {

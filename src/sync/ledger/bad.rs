@@ -1,9 +1,9 @@
 //! Bad places: where the remote should have a content and does not.
 //!
 //! Owns what this node found out and what others told it, and who stores a content again: the node that
-//! stored it there, if it still has the bytes, and otherwise whoever writes it next. Must never take a place for bad
+//! stored it there, if it still has the bytes, and otherwise the next node that writes it. Must never take a place for bad
 //! because the store does not answer, nor because another node says so: that may be a node whose memory or proxy is
-//! bad. What another node says is a *doubt*: the place is believed in still, and nobody relies on it unseen.
+//! bad. What another node says is a *doubt*: the place is believed in still, and not relied on unseen.
 
 use std::collections::{HashMap, HashSet};
 
@@ -98,10 +98,15 @@ impl Bad {
 
     /// Has a content stored with the next commit.
     pub(super) fn store_again(&mut self, digest: Digest, size: u64) {
-        let queued = &mut self.amends.repairs;
-        if queued.len() < DOUBTS_MAX && !queued.contains(&(digest, size)) {
-            queued.push((digest, size));
+        if self.can_store_again(digest, size) {
+            self.amends.repairs.push((digest, size));
         }
+    }
+
+    /// Reports whether there is room for that, and it is not to be stored already.
+    fn can_store_again(&self, digest: Digest, size: u64) -> bool {
+        let queued = &self.amends.repairs;
+        queued.len() < DOUBTS_MAX && !queued.contains(&(digest, size))
     }
 
     /// Notes that renewals have come to their end, one way or the other.
@@ -180,7 +185,7 @@ impl Ledger {
         !self.0.order.lock().bad.renewing.is_empty()
     }
 
-    /// Takes in what another node could not read: from now on nobody here relies on it unseen. A program that opens
+    /// Takes in what another node could not read: from now on this node does not rely on it unseen. A program that opens
     /// it reads and verifies it, as always; a writer stores it again. If this node has stored it there and has the
     /// bytes, it stores them again at once.
     pub(super) fn hear(&self, order: &mut Order, fold: &Fold, doubts: Vec<Doubt>) {
@@ -210,8 +215,7 @@ impl Ledger {
     }
 
     fn repair(&self, order: &mut Order, digest: Digest, size: u64) {
-        let queued = &mut order.bad.amends.repairs;
-        if queued.len() >= DOUBTS_MAX || queued.contains(&(digest, size)) {
+        if !order.bad.can_store_again(digest, size) {
             return;
         }
         let room = order.bad.repaired.len() < BAD_MAX;
@@ -219,7 +223,7 @@ impl Ledger {
         // Unsaved first: it must not be let go before it is stored.
         if room && times < REPAIRS_MAX && self.0.blobs.mark_unsaved(&digest) {
             order.bad.repaired.insert(digest, times + 1);
-            queued.push((digest, size));
+            order.bad.store_again(digest, size);
             tracing::info!(%digest, "another node could not read a blob; it is stored again");
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! Other nodes may have forgotten a tombstone that such a change should meet. So it goes under a new stamp,
 //! unless another node has changed the path meanwhile: then it is lost to that, as it would have been. A node whose
-//! clock was far ahead before it learned the store's time has made stamps that nobody could replace for as long;
-//! such changes go under new ones too. Owns both decisions. Must never let a change of ours go before one that was published before it.
+//! clock was far ahead before it learned the store's time has made stamps that no node could replace for as long.
+//! Such changes go under new ones too. Owns both decisions. Must never let a change of ours go before one that was
+//! published before it.
 
 use std::collections::HashMap;
 
@@ -46,7 +47,7 @@ impl Ledger {
     }
 
     /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet, or whether
-    /// nobody could replace what it makes.
+    /// no node could replace what it makes.
     fn is_stamp_late(&self, stamp: Stamp) -> bool {
         let now_ms = self.now_ms();
         stamp.ms > now_ms.saturating_add(MAX_AHEAD_MS)
@@ -60,7 +61,8 @@ impl Ledger {
         let mut fold = self.0.fold.write();
         let last = self.0.journal.last();
         let (now_ms, near_ms) = (self.now_ms(), self.now_ms().saturating_add(MAX_AHEAD_MS));
-        if batch.changes.iter().any(|change| change.stamp.ms > near_ms) {
+        // To look through the namespace takes its time, and is needed once.
+        if self.0.stamps.is_far_ahead(now_ms) {
             self.0.stamps.come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
         }
         let mut late = order.late.take().unwrap_or(Late { upto: last, ..Late::default() });
@@ -83,7 +85,7 @@ impl Ledger {
         tracing::info!(
             changes = before,
             superseded,
-            "changes that waited very long are sent with new stamps"
+            "changes that waited very long, or were stamped far ahead, are sent with new stamps"
         );
     }
 

@@ -108,11 +108,18 @@ impl Ledger {
         Some(Snapshot { ledger: self.clone(), stamp, commits, chains, early, mark: 0 })
     }
 
-    /// Counts the commits that are not in a checkpoint of this time, and says when the first was made.
-    pub(in crate::sync) fn since(&self, checkpoint_ms: u64) -> (u64, u64) {
+    /// Counts, for each of these times, the commits that were made after it, and says when the first was made.
+    pub(in crate::sync) fn since<const N: usize>(&self, times_ms: [u64; N]) -> [(u64, u64); N] {
         let order = self.0.order.lock();
-        let later = order.seen.iter().filter(|stamp| stamp.ms > checkpoint_ms);
-        later.fold((0, u64::MAX), |(count, first), stamp| (count + 1, first.min(stamp.ms)))
+        let mut counted = [(0, u64::MAX); N];
+        for stamp in &order.seen {
+            for (after_ms, (count, first_ms)) in times_ms.iter().zip(&mut counted) {
+                if stamp.ms > *after_ms {
+                    (*count, *first_ms) = (*count + 1, stamp.ms.min(*first_ms));
+                }
+            }
+        }
+        counted
     }
 
     /// Counts the commits that were folded soon after they were made, of this node and all others.
