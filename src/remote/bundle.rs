@@ -11,7 +11,7 @@
 //!
 //! Numbers are little-endian, a stamp is milliseconds 8, counter 4, node 8; both lists are in ascending order. The
 //! checksum is BLAKE3 over all before it. Every later version keeps magic, version and checksum where they are. Must
-//! never decode the commits: each has limits of its own, and whoever reads them holds one at a time.
+//! never decode the commits: each has limits of its own, and a reader holds one at a time.
 
 use bytes::Bytes;
 
@@ -32,7 +32,7 @@ const HEAD_BYTES: usize = MAGIC.len() + 2 + 8 + 8 + 4 + 4;
 const STAMP_BYTES: usize = 8 + 4 + 8;
 const SUM_BYTES: usize = 32;
 
-/// All commits of the log whose names lie in a time, and some that do not.
+/// All commits of the log whose names lie in a period. It may hold others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bundle {
     /// The names from this time on, in milliseconds, ...

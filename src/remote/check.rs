@@ -114,7 +114,7 @@ impl Remote {
         }
     }
 
-    /// Waits until the store has been checked with success, by whomever; asks nothing.
+    /// Waits until any caller has checked the store with success; asks nothing.
     pub async fn checked(&self) {
         let mut done = std::pin::pin!(self.inner.check_done.notified());
         // From here on none is missed.
@@ -148,7 +148,7 @@ impl Remote {
         if self.inner.time.is_learned() { Ok(()) } else { self.learn_time().await }
     }
 
-    /// Waits until the store has been checked; checks it if nobody does.
+    /// Waits until the store has been checked; checks it if no other caller does.
     pub(super) async fn ready(&self, lane: Lane) -> Result<()> {
         let inner = &self.inner;
         if self.is_checked() {
@@ -256,7 +256,7 @@ impl Remote {
             }
             // Another identity would keep all nodes away that know this store.
             let op = format!(
-                "{url} holds objects of a store and no {format}, which somebody has deleted: a node that knows the store puts it \
+                "{url} holds objects of a store and no {format}, which was deleted: a node that knows the store puts it \
                  back; if there is none, `hearthfs init {url}` makes it anew"
             );
             return Err(Error::new(Kind::Unavailable, op));
@@ -300,7 +300,7 @@ impl Remote {
         }
     }
 
-    /// Notes, and says once, that the known store is not to be had. For everybody who asks it is an outage.
+    /// Notes, and says once, that the known store is not to be had. For every caller it is an outage.
     fn miss(&self, text: String) -> Error {
         if self.inner.identity.miss(&text, self.inner.clock.wall_ms()) {
             tracing::warn!("{text}");

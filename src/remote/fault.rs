@@ -32,7 +32,7 @@ use crate::task;
 /// [`Plan::parse`] reads them, or `@` and the path of a file that holds them and may change.
 pub const FAULTS_VARIABLE: &str = "HEARTHFS_TEST_FAULTS";
 
-/// How many objects of a list change places.
+/// How many objects of a list are reordered together.
 const DISORDERED_TOGETHER: usize = 7;
 /// After how many objects a list breaks off that does.
 const LIST_BREAKS_AFTER: usize = 5;

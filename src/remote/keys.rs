@@ -60,7 +60,7 @@ pub fn checkpoint_stamp(name: &str) -> Option<Stamp> {
 /// The name of a bundle: from when to when it has the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BundleName {
-    /// The end, with a number by chance and the node that has written it.
+    /// The end, with a random number and the node that has written it.
     pub upto: Stamp,
     /// The beginning, in milliseconds.
     pub from_ms: u64,

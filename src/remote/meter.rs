@@ -63,12 +63,12 @@ pub(super) struct Meter {
     bytes_up: AtomicU64,
     bytes_down: AtomicU64,
     errors: AtomicU64,
-    /// What the clock of the server that answered last has shown, in milliseconds since the Unix epoch; 0 for nothing new.
+    /// What the clock of the last server that answered has shown, in milliseconds since the Unix epoch; 0 for nothing new.
     date_ms: AtomicU64,
 }
 
 impl Meter {
-    /// Returns what the clock of the server that answered last has shown, once.
+    /// Returns what the clock of the last server that answered has shown, once.
     pub(super) fn take_date_ms(&self) -> Option<u64> {
         match self.date_ms.swap(0, Ordering::Relaxed) {
             0 => None,

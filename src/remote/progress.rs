@@ -1,4 +1,4 @@
-//! Progress: that bytes move, for whoever waits as long as they do.
+//! Progress: that bytes move, for callers that wait as long as they do.
 //!
 //! Owns the one meaning of a deadline: it counts from the last bytes that moved. Must never be told of anything
 //! but bytes: a request that is only made again is no progress.

@@ -258,7 +258,7 @@ impl Remote {
             .await
     }
 
-    /// Returns an object of the log, or one that stands for commits, as a list has shown it.
+    /// Returns an object of the log, or a checkpoint or bundle, as a list has shown it.
     pub fn object(&self, item: &LogItem) -> Option<Object> {
         let name = item.name.as_str();
         let (what, folder) = match keys::commit_stamp(name) {

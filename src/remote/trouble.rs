@@ -44,7 +44,7 @@ pub(super) const NO_CREDENTIALS: &str = "no credentials: ";
 /// What the library says of a range beyond the end of an object, when the store did not say it.
 const BEYOND_THE_END: [&str; 2] = ["Requested range was invalid", "Wanted range starting at"];
 
-/// What a failure is due to, as far as somebody can do something about it.
+/// What a failure is due to, as far as something can be done about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     /// It is the bucket that is missing, and not an object in it.
@@ -63,10 +63,10 @@ pub(super) enum Cause {
     Other,
 }
 
-/// What an error of the store asks of whoever gets it. This is the one place that says so.
+/// What an error of the store asks of its receiver. This is the one place that says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The object is not there, or is not what it should be. It is the same for everybody who asks.
+    /// The object is not there, or is not what it should be. It is the same for every node that asks.
     Proof,
     /// It may be over soon: throttling, a fault of a server, a line that broke, no answer. It is waited out.
     Passing,
@@ -110,7 +110,7 @@ pub(super) enum Reach {
 pub(super) struct Trouble {
     pub(super) kind: Kind,
     cause: Cause,
-    /// Nothing came back: there is nobody, or nobody who answers.
+    /// Nothing came back: there is no server, or none that answers.
     silent: bool,
     /// The store said so itself.
     answered: bool,
@@ -287,7 +287,7 @@ fn kind_of_cause(error: &StoreError) -> Option<Kind> {
     None
 }
 
-/// Reports whether nobody was reached: no connection came about, or no answer came.
+/// Reports whether no server was reached: no connection came about, or no answer came.
 fn is_silent(error: &StoreError) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = cause {

@@ -42,8 +42,8 @@ const TRIES: u32 = 2;
 const ROOM_TRIES: u32 = 2;
 /// How long is waited between these.
 const TRY_WAIT: Duration = Duration::from_millis(100);
-/// For one lost content the kernel is made to doubt its names not more often than this: whoever keeps a lost
-/// file open may ask for it all the time.
+/// For one lost content the kernel is made to doubt its names not more often than this: a program that
+/// keeps a lost file open may ask for it all the time.
 const DOUBT_EVERY: Duration = Duration::from_millis(100);
 /// Lost contents of which that is remembered.
 const DOUBTED_MAX: usize = 1024;
@@ -147,8 +147,8 @@ impl Fetcher {
 }
 
 impl Inner {
-    /// Fetches a content if there is room for it, and remembers if there is none: nobody shall download again
-    /// and again what cannot be kept.
+    /// Fetches a content if there is room for it, and remembers if there is none, so that what cannot be kept is
+    /// not downloaded again and again.
     async fn fetch_if_room(
         self: &Arc<Self>,
         digest: Digest,
@@ -290,7 +290,7 @@ impl Inner {
         })
         .await;
         match (kept, newer) {
-            // What we cannot read is no damage then, and whoever wrote it must not be told that it is.
+            // What we cannot read is no damage then, and the node that wrote it must not be told that it is.
             (Err(error), Some(newer)) if error.kind() == Kind::Corrupt => {
                 if let Some(unsaid) = self.quiet_newer.tell(self.ledger.clock()) {
                     tracing::warn!(
@@ -371,7 +371,7 @@ impl Inner {
         if self.ledger.blobs().contains(&digest) {
             return Ok(());
         }
-        // Whoever fetched it had no use for this one yet.
+        // No file used this one when it was fetched.
         let bytes = self.request(commit, || remote.get_commit(commit)).await?;
         let ledger = self.ledger.clone();
         task::blocking(move || {

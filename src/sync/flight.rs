@@ -1,5 +1,5 @@
-//! Flights: work that several callers want is done once, and goes on when they give up. All of them are told as it
-//! gets on.
+//! Flights: work that several callers want is done once, and goes on when they give up. All of them are told of its
+//! progress.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -35,7 +35,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
         Self(Arc::default())
     }
 
-    /// Joins the flight for `key`, or starts `work` for it if there is none. As it gets on, `progress` is told.
+    /// Joins the flight for `key`, or starts `work` for it if there is none. `progress` is told when bytes move.
     pub(super) async fn join(
         &self,
         runtime: &Handle,
@@ -59,7 +59,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
                     let landing = Landing { flights: self.clone(), key };
                     drop(task::spawn(runtime, "fetch", async move {
                         let done = work.await;
-                        // First out of the way, so that whoever comes now starts anew.
+                        // First out of the way, so that a caller that comes now starts anew.
                         drop(landing);
                         sender.send_replace(Some(done.map_err(|e| (e.kind(), e.chain()))));
                     }));

@@ -1,7 +1,8 @@
 //! The pace of the log: how long a publisher collects for one commit.
 //!
-//! Owns the measure. All nodes read the log, so all see the same pace and slow down alike, whatever their number. Must
-//! never slow down one that has the log for itself, nor a drain.
+//! Owns the measure. All nodes read the log, so they count nearly the same and slow down nearly alike, whatever their
+//! number. Must never slow down a node that has the log for itself and collects for 50 ms or more, nor hold up a drain
+//! for longer than a tick of its wait.
 
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ use parking_lot::Mutex;
 const COMMITS_PER_SEC: f64 = 20.0;
 /// The longest that is collected for.
 const DELAY_MAX: Duration = Duration::from_secs(5);
-/// A delay of nothing grows as this does.
+/// A delay of zero grows as if it were this.
 const GROWS_FROM: Duration = Duration::from_millis(10);
 /// How long is counted before the delay is set anew.
 const WINDOW: Duration = Duration::from_secs(2);
-/// What a window that was longer than this counted says nothing of now.
+/// The count of a longer window says nothing about the present.
 const WINDOW_MAX: Duration = Duration::from_secs(15);
 
 /// Tells how long is collected for a commit.
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_slows_nobody_down() {
+    fn what_was_long_ago_slows_no_node_down() {
         let pace = Pace::new(LEAST);
         assert_eq!(pace.delay(Duration::from_secs(100), 0), LEAST);
         assert_eq!(pace.delay(Duration::from_secs(103), 3000), DELAY_MAX);

@@ -1,6 +1,6 @@
 //! Objects in trouble: what the store does not give out now, each for itself.
 //!
-//! Owns how often such an object is asked for, whoever wants it. Must never keep anybody from another object.
+//! Owns how often such an object is asked for, by all callers together. Must never keep a caller from another object.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -92,7 +92,7 @@ impl<K: Eq + Hash> Troubled<K> {
         let now = self.clock.mono();
         let mut all = self.all.lock();
         if all.len() >= TROUBLED_MAX && !all.contains_key(&key) {
-            // Nobody has asked for these any more.
+            // These are not asked for any more.
             all.retain(|_, one| one.until + self.max > now);
             if all.len() >= TROUBLED_MAX {
                 return true;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_those_who_wait_asks_first() {
+    fn one_of_those_that_wait_asks_first() {
         let clock = Clock::manual(1_000_000);
         let (min, max) = (Duration::from_millis(100), Duration::from_secs(1));
         let troubled = Troubled::new(clock.clone(), min, max);

@@ -91,8 +91,8 @@ impl Ledger {
         self.0.order.lock().times.store = store.0;
     }
 
-    /// Returns which store it is, once the cache directory says so, too: what is sent to a store that the next
-    /// start does not know would be lost if something else were in its place then.
+    /// Returns which store it is, once the cache directory says so, too, unless that cannot be written: what is sent to a
+    /// store that the next start does not know would be lost if something else were in its place then.
     pub(in crate::sync) async fn bound(&self, remote: &Remote) -> Result<StoreId> {
         let store = remote.store_id().await?;
         let news = remote.used().filter(|used| self.0.bound.lock().as_ref() != Some(used));

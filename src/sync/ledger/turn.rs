@@ -2,7 +2,7 @@
 //!
 //! Owns the order of these two steps. A caller that has a state of its own to keep in step checks that state
 //! while it holds the turn, writes without a lock of its own, and applies under that lock: no change of this
-//! node or of another comes in between, and nobody waits for the disk behind the caller's lock.
+//! node or of another comes in between, and no thread waits for the disk behind the caller's lock.
 
 use parking_lot::MutexGuard;
 
@@ -32,7 +32,7 @@ pub struct Written<'a> {
 }
 
 impl Ledger {
-    /// Takes the turn to publish, waiting for whoever has it.
+    /// Takes the turn to publish, once no other thread has it.
     pub fn begin(&self) -> Turn<'_> {
         Turn { ledger: self, order: self.0.order.lock() }
     }

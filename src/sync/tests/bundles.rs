@@ -102,7 +102,7 @@ fn commits_of_a_large_namespace_are_bundled_and_not_folded_anew() {
 }
 
 #[test]
-fn who_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
+fn a_node_that_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
     run(async {
         let world = World::new();
         let mut a = large(&world).await;
@@ -139,7 +139,7 @@ fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
         let other = Bundle { upto_ms: whole.upto_ms + 1, ..whole.clone() };
         let mut damaged = whole.clone();
         damaged.commits[5].1 = b"damaged".to_vec().into();
-        // Commits that it could not have, and one that nobody can.
+        // Commits that it could not have, and one that no node can.
         let mut lacking = whole.clone();
         lacking.lacking = lacking.commits.split_off(20).into_iter().map(|one| one.0).collect();
         for (what, bad) in [
@@ -217,7 +217,7 @@ fn lists_in_any_order_make_the_same_bundles() {
 }
 
 #[test]
-fn two_who_bundle_at_once_do_no_harm() {
+fn two_nodes_that_bundle_at_once_do_no_harm() {
     run(async {
         let world = World::new();
         let mut a = large(&world).await;
@@ -331,7 +331,7 @@ fn what_came_too_late_for_a_bundle_is_found_in_the_log() {
 
 /// What is left of a bundle that was not finished is nothing, or a bundle.
 #[test]
-fn who_stops_while_bundling_is_followed_by_another() {
+fn a_node_that_stops_while_bundling_is_followed_by_another() {
     run(async {
         for stop_ms in (0..6000).step_by(500) {
             let world = World::new();
@@ -457,7 +457,7 @@ fn a_bundle_has_a_commit_however_long_the_list_took() {
 
 /// A lookup that waits for a list must not wait for a bundle that says much more than what is new.
 #[test]
-fn who_was_idle_reads_a_few_commits_from_the_log() {
+fn a_node_that_was_idle_reads_a_few_commits_from_the_log() {
     run(async {
         let world = World::new();
         let mut a = large(&world).await;

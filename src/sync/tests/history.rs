@@ -57,7 +57,7 @@ async fn past(world: &World, count: u64) {
     world.store.overwrite(&key, writer.finish().unwrap().0).await;
 }
 
-/// Reports whether a node has heard of a file, whose content nobody has.
+/// Reports whether a node has heard of a file, whose content no node has.
 fn knows(node: &Node, at: &str) -> bool {
     node.engine.ledger().read(|fold| fold.register(&path(at)).is_some())
 }

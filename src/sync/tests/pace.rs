@@ -45,7 +45,7 @@ fn a_publisher_follows_the_pace_of_the_log() {
         assert!(alone > 20, "{alone} commits");
         let beside = publish_beside(&world, &node, 25, 200).await;
         assert!((1..=5).contains(&beside), "{beside} commits");
-        // Nobody waits for that.
+        // No drain waits for that.
         node.write("last", b"x");
         let begin = tokio::time::Instant::now();
         assert!(node.engine.drain(Duration::from_mins(1), |_| ()).await.complete);

@@ -85,7 +85,7 @@ fn small_contents_move_and_their_commits_go() {
 }
 
 #[test]
-fn what_somebody_may_still_rely_on_stays() {
+fn what_a_node_may_still_rely_on_stays() {
     run(async {
         let world = World::new();
         let mut a = world.node();
@@ -101,7 +101,7 @@ fn what_somebody_may_still_rely_on_stays() {
             assert!(count(&world, ".commit").await >= all);
         }
         assert_whole(&world, &a, ENOUGH).await;
-        // Nobody deletes where commits are missing: they may use anything.
+        // No node deletes where commits are missing: they may use anything.
         a.write("lost", b"x");
         a.push().await;
         let keys = world.store.keys().await;
@@ -121,9 +121,9 @@ fn what_somebody_may_still_rely_on_stays() {
     });
 }
 
-/// Whoever stops at any request of it, the next one goes on, and nothing is lost.
+/// If a node stops at any request of it, the next one goes on, and nothing is lost.
 #[test]
-fn who_stops_while_sweeping_is_followed_by_another() {
+fn a_node_that_stops_while_sweeping_is_followed_by_another() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
