@@ -52,6 +52,21 @@ async fn tidy(world: &World, node: &Node) {
     node.engine.checkpointer().unwrap().write_if_due().await;
 }
 
+/// Makes such a namespace, with a bundle of what came after its checkpoint.
+async fn bundled(world: &World) -> (Node, BundleName) {
+    let mut node = large(world).await;
+    write_some(world, &mut node, 40).await;
+    tidy(world, &node).await;
+    let made = bundles(world).await;
+    assert_eq!(made.len(), 1);
+    (node, made[0])
+}
+
+async fn read_bundle(world: &World, name: &BundleName) -> Bundle {
+    let key = format!("checkpoints/{name}");
+    Bundle::decode(&world.store.read(&key).await.unwrap()).unwrap()
+}
+
 async fn assert_starts(world: &World, like: &Node) -> Node {
     let fresh = world.node();
     assert!(fresh.pull().await);
@@ -124,10 +139,8 @@ fn a_node_that_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
 fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
     run(async {
         let world = World::new();
-        let mut a = large(&world).await;
-        write_some(&world, &mut a, 40).await;
-        tidy(&world, &a).await;
-        let key = format!("checkpoints/{}", bundles(&world).await[0]);
+        let (a, name) = bundled(&world).await;
+        let key = format!("checkpoints/{name}");
         let good = world.store.read(&key).await.unwrap();
         let sealed = |bundle: &Bundle| bundle.encode().unwrap();
         let whole = Bundle::decode(&good).unwrap();
@@ -283,13 +296,9 @@ fn a_clock_that_jumps_a_day_while_bundling_hides_nothing() {
     run(async {
         for day in [-1, 1] {
             let world = World::new();
-            let mut a = large(&world).await;
-            write_some(&world, &mut a, 40).await;
-            tidy(&world, &a).await;
-            let made = bundles(&world).await[0];
-            let key = format!("checkpoints/{made}");
-            let mut bundle = Bundle::decode(&world.store.read(&key).await.unwrap()).unwrap();
-            world.store.remove(&key).await;
+            let (mut a, made) = bundled(&world).await;
+            let mut bundle = read_bundle(&world, &made).await;
+            world.store.remove(&format!("checkpoints/{made}")).await;
             // As a node writes it whose clock is wrong.
             bundle.upto_ms = bundle.upto_ms.strict_add_signed(day * 24 * 3_600_000);
             bundle.from_ms = bundle.from_ms.min(bundle.upto_ms - 1);
@@ -361,9 +370,7 @@ fn a_node_that_stops_while_bundling_is_followed_by_another() {
 fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
     run(async {
         let world = World::new();
-        let mut a = large(&world).await;
-        write_some(&world, &mut a, 40).await;
-        tidy(&world, &a).await;
+        let (a, _) = bundled(&world).await;
         checkpoint(&a).await;
         for (minutes, left) in [(30, 1), (40, 0)] {
             world.clock.advance(Duration::from_mins(minutes));
@@ -385,10 +392,7 @@ fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
 fn a_checkpoint_that_is_due_for_its_age_is_written_although_bundles_have_everything() {
     run(async {
         let world = World::aging(Duration::from_hours(96));
-        let mut a = large(&world).await;
-        write_some(&world, &mut a, 40).await;
-        tidy(&world, &a).await;
-        assert_eq!(bundles(&world).await.len(), 1);
+        drop(bundled(&world).await);
         let b = world.node();
         assert!(b.pull().await);
         world.clock.advance(Duration::from_hours(25));
@@ -412,11 +416,11 @@ fn what_a_bundle_lacks_holds_up_no_other_node() {
         assert!(reader.pull().await);
         write_some(&world, &mut a, 40).await;
         tidy(&world, &a).await;
-        let key = format!("checkpoints/{}", bundles(&world).await[0]);
-        let mut bundle = Bundle::decode(&world.store.read(&key).await.unwrap()).unwrap();
+        let name = bundles(&world).await[0];
+        let mut bundle = read_bundle(&world, &name).await;
         let (lacking, _) = bundle.commits.remove(20);
         bundle.lacking.push(lacking);
-        world.store.overwrite(&key, bundle.encode().unwrap()).await;
+        world.store.overwrite(&format!("checkpoints/{name}"), bundle.encode().unwrap()).await;
         world.clock.advance(Duration::from_mins(6));
         b.write("other", b"x");
         b.push().await;
@@ -449,9 +453,8 @@ fn a_bundle_has_a_commit_however_long_the_list_took() {
             world.clock.advance(SECOND * 16);
         };
         futures::join!(a.engine.checkpointer().unwrap().write_if_due(), suspended);
-        let key = format!("checkpoints/{}", bundles(&world).await[0]);
-        let bundle = Bundle::decode(&world.store.read(&key).await.unwrap()).unwrap();
-        assert!(!bundle.commits.is_empty());
+        let name = bundles(&world).await[0];
+        assert!(!read_bundle(&world, &name).await.commits.is_empty());
     });
 }
 
