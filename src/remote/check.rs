@@ -139,6 +139,12 @@ impl Remote {
         self.know_time().await
     }
 
+    /// Reports whether this run has learned the store's time. A node that writes nothing knows only that it is at least
+    /// so late.
+    pub fn knows_time(&self) -> bool {
+        self.inner.time.is_learned()
+    }
+
     /// Makes sure that this run has learned the store's time before it stores what will be aged by it.
     async fn know_time(&self) -> Result<()> {
         if self.inner.time.is_learned() {

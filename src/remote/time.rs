@@ -111,7 +111,7 @@ impl StoreTime {
     }
 
     /// Learns that the store's clock has shown `stored_ms`: so late it is at least. That is all that a node has to go
-    /// by which writes nothing. Who has learned better needs it too: a virtual machine may be stopped without its
+    /// by which writes nothing. A node that has learned better needs it too: a virtual machine may be stopped without its
     /// monotonic clock counting that.
     pub(super) fn note_taken(&self, stored_ms: u64) {
         let mono = self.clock.mono();
@@ -209,7 +209,7 @@ mod tests {
     fn the_date_of_an_answer_is_no_proof() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.clone());
-        // Who writes nothing has nothing better, and it may be that of a proxy.
+        // A node that writes nothing has nothing better, and it may be that of a proxy.
         time.note_date(50_000 + 3_600_000);
         assert_eq!(time.now_ms(), 50_000 + 3_600_000);
         for _ in 0..3 {
@@ -218,7 +218,7 @@ mod tests {
         }
         time.note_taken(50_000 + 2 * DAY_MS);
         assert_eq!(time.now_ms(), 50_000 + 2 * DAY_MS, "that is the store's own word");
-        // Who writes looks anew.
+        // A node that writes looks anew.
         time.learn(ms(50_000), ms(50_000), 50_000);
         assert!(!time.is_old());
         time.note_date(50_000 + 3_600_000);

@@ -140,13 +140,16 @@ impl Follower {
         let ledger = &self.0.ledger;
         let covers = Covers::list(remote).await?;
         let latest = covers.checkpoints.first().map(item_stamp);
+        // A clock that is not known to be right may be ahead. Then only what was seen in the log tells.
+        let seen_ms = if remote.knows_time() { u64::MAX } else { self.0.state.lock().watermark_ms };
+        let listed_ms = need.listed_ms.min(seen_ms);
         for item in covers.checkpoints.iter().take(CHECKPOINTS_TRIED_MAX) {
             let stamp = item_stamp(item);
             let made_ms = item.stored_ms.max(stamp.ms);
             // All of it was in the log when that was listed. That says nothing any more when it was too
             // long ago: then this node is like a new one.
             let fresh = need.nothing || need.lost || need.partial;
-            let listed = !fresh && made_ms.saturating_add(LOOK_BACK_MS) < need.listed_ms;
+            let listed = !fresh && made_ms.saturating_add(LOOK_BACK_MS) < listed_ms;
             let compared = self.0.state.lock().compared == Some(stamp);
             if listed || (compared && !need.lost) {
                 return Ok((latest, covers));

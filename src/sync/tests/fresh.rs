@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::checkpoints::{checkpoint, remove_log};
 use super::harness::*;
 use crate::clock::{Clock, sleep};
 use crate::sync::{FRESH_FOR_EVER, Ledger};
@@ -204,6 +205,28 @@ fn a_reader_whose_clock_is_ahead_misses_nothing_after_a_restart() {
         a.push().await;
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(b"fourth".to_vec()));
+    });
+}
+
+/// Such a node must not take a checkpoint for older than its last list.
+#[test]
+fn a_reader_whose_clock_is_ahead_catches_up_after_it_was_idle() {
+    run(async {
+        let mut world = World::new();
+        let mut a = world.node();
+        a.write("f", b"first");
+        a.push().await;
+        world.settings.read_only = true;
+        let b = world.node_adrift(tempfile::tempdir().unwrap(), 7_200_000);
+        assert!(b.pull().await);
+        world.clock.advance(Duration::from_mins(2));
+        a.write("g", b"second");
+        a.push().await;
+        checkpoint(&a).await;
+        assert_eq!(remove_log(&world, |_| true).await, 2);
+        world.clock.advance(Duration::from_mins(40));
+        assert!(b.pull().await);
+        assert!(b.entry("g").is_some());
     });
 }
 
