@@ -23,6 +23,9 @@ use crate::task;
 
 /// Commits that are read at once.
 const FETCHES_AT_ONCE: usize = 8;
+/// An earlier bundle is joined if it has at most so many quarters of the bytes: of two that have as many commits, one is a few
+/// bytes larger.
+const SAME_SIZE_QUARTERS: u64 = 5;
 /// From the list to the upload no more time may pass than this: a clock that is wrong would hide what came meanwhile.
 const BUNDLE_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -113,7 +116,7 @@ impl Tail {
         }
         for earlier in before.iter().rev() {
             let fits = bundle.bytes() + earlier.item.size <= BUNDLE_BYTES_MAX / 2;
-            if !fits || earlier.item.size > bundle.bytes() {
+            if !fits || earlier.item.size > bundle.bytes() / 4 * SAME_SIZE_QUARTERS {
                 break;
             }
             match remote.get_bundle(&earlier.name).await {
