@@ -3,6 +3,7 @@
 //! Must never keep state.
 
 use std::io;
+use std::os::fd::{IntoRawFd as _, OwnedFd};
 
 /// A signal to pass on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +54,15 @@ pub fn effective_group() -> u32 {
 /// Returns the id of this process.
 pub fn own_id() -> u32 {
     std::process::id()
+}
+
+/// Closes a file and says what came of it: a file system may find out only then that it cannot keep what was written.
+pub fn close(file: OwnedFd) -> io::Result<()> {
+    // SAFETY: the descriptor was owned by nobody else, and nobody owns it now.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Sends a signal to one process. The caller must know that the process has not been waited for, or

@@ -1,6 +1,6 @@
 //! `hearthfs drain`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -24,15 +24,19 @@ pub(super) struct Drain {
 /// Runs the command.
 pub(super) fn run(command: &Drain) -> Outcome<()> {
     let around = Surroundings::of_process();
-    let point = point::absolute(&around, &command.dir);
+    until_remote(&around, &point::absolute(&around, &command.dir), command.timeout)
+}
+
+/// Waits until all that was published before is remote, for at most `limit`; `path` (resolved) lies on the mount.
+pub(super) fn until_remote(around: &Surroundings, path: &Path, limit: Duration) -> Outcome<()> {
     wait(async {
-        let (mut client, status) = status::find(&around, &point).await?;
+        let (mut client, status) = status::find(around, path).await?;
         if status.remote.is_none() {
             note("there is no remote to drain to: this mount is a local cache only");
             return Ok(());
         }
         let mut progress = Progress::new();
-        let report = client.drain(command.timeout, |news| progress.show(news)).await?;
+        let report = client.drain(limit, |news| progress.show(news)).await?;
         drop(progress);
         if report.complete {
             return Ok(());

@@ -7,13 +7,16 @@ mod background;
 mod child;
 mod clients;
 mod configuration;
+mod copy;
 mod dirs;
 #[cfg(test)]
 mod documents;
 mod drain;
+mod export;
 mod failure;
 mod gc;
 mod helper;
+mod import;
 mod init;
 mod lifecycle;
 mod logging;
@@ -68,6 +71,10 @@ enum Command {
     Config(configuration::Config),
     /// Show what is known of the programs that cache here: variables, and what their files are
     Profiles(profiles::Show),
+    /// Take an existing cache directory in, with its times and as whole units
+    Import(import::Import),
+    /// Write what is on the mount as a plain tree
+    Export(export::Export),
     /// Look at a mount from outside of its daemon
     #[command(name = crate::daemon::LOOK, hide = true)]
     LookAt { dir: PathBuf },
@@ -154,6 +161,36 @@ Examples:
   hearthfs profiles ccache
   hearthfs profiles --json | jq '.profiles[].variables'";
 
+const IMPORT_NOTES: &str = "\
+Copies what is below SRC to DIR, which lies on the mount: with modes and times, and as root with owners; symbolic links as links, \
+hard links as files of their own. Files that only make sense together (a Triton kernel, numba's index and data) appear \
+together, each unit when all of it is there. What a client's profile calls temporary, node-local or a lock is left out, \
+and so are units that are not complete; which profile counts is decided by the path on the mount. \
+A file that is there with the same size and time is left as it is, so an import that was interrupted is simply run \
+again. One that differs is kept, and so is a unit of which a complete version is there, unless --overwrite is given: the unit is a miss \
+for a moment then. Says of each client what has to be so for its entries to be found. \
+Exits 1 when something could not be imported, and names it.
+
+Examples:
+  hearthfs import ~/.triton/cache /mnt/cache/triton
+  hearthfs import /nfs/old-cache /mnt/cache --dry-run --json | jq .left_out
+  hearthfs import /var/tmp/neuron-compile-cache /mnt/cache/neuron --drain=30m";
+
+const EXPORT_NOTES: &str = "\
+Copies what is visible below DIR to DEST, a plain directory, with modes and times, and as root with owners. Each file gets its name when all \
+of it is written; of a unit one version is written, the file that its readers open first at the end. What a \
+client's profile calls temporary, node-local or a lock is left out. A file that is there with the same size and time \
+is left as it is; one that differs is kept, unless --overwrite is given. What cannot be read, such as entries that are not on this node \
+while the store is away, is counted and named, and the exit status is 1. A file whose name begins with .hearthfs-export. is what \
+an export that was killed has left.
+A GLOB is a path relative to DIR, as in profiles: * is any run of bytes in a name, ? one byte, **/ in front any directories, /** at the end \
+all below. A directory that fits is taken with all that is below it.
+
+Examples:
+  hearthfs export /mnt/cache /backup/cache
+  hearthfs export /mnt/cache/triton '**/*.cubin' /tmp/kernels
+  hearthfs export /mnt/cache jax numba /backup/cache --json | jq .files";
+
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
 the next mount with that directory goes on. `--stale` is for service managers: it takes away \
@@ -226,6 +263,8 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
         Command::Profiles(command) => profiles::run(command),
+        Command::Import(command) => import::run(command),
+        Command::Export(command) => export::run(command),
         Command::LookAt { dir } => {
             background::take_name();
             return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8));
@@ -253,6 +292,8 @@ fn command() -> clap::Command {
         .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
         .mut_subcommand("profiles", |c| c.after_help(PROFILES_NOTES))
+        .mut_subcommand("import", |c| c.after_help(IMPORT_NOTES))
+        .mut_subcommand("export", |c| c.after_help(EXPORT_NOTES))
         .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
 }
 
@@ -304,6 +345,8 @@ mod tests {
             "config",
             "gc",
             "profiles",
+            "import",
+            "export",
             "init",
             "s3://BUCKET",
             "gs://BUCKET",

@@ -31,30 +31,41 @@ const TOLD_AFTER: Duration = Duration::from_secs(3);
 /// After that, it is reported at this interval.
 const TOLD_EVERY: Duration = Duration::from_secs(15);
 
-/// How a drain goes on: a line on the terminal that is rewritten, and elsewhere a line now and then.
+/// How a command goes on: a line on the terminal that is rewritten, and elsewhere a line now and then.
 #[derive(Debug)]
 pub(super) struct Progress {
     terminal: bool,
+    every: Duration,
     shown: bool,
     clock: Clock,
     next: Duration,
 }
 
 impl Progress {
+    /// Shows a drain.
     pub(super) fn new() -> Self {
+        Self::telling_every(TOLD_EVERY)
+    }
+
+    /// Shows something that is told so often where stderr is no terminal.
+    pub(super) fn telling_every(every: Duration) -> Self {
         let (terminal, clock) = (std::io::stderr().is_terminal(), Clock::system());
         let next = clock.mono() + TOLD_AFTER;
-        Self { terminal, shown: false, clock, next }
+        Self { terminal, every, shown: false, clock, next }
     }
 
     pub(super) fn show(&mut self, progress: &DrainProgress) {
-        let text = draining(progress);
+        self.say(|| draining(progress));
+    }
+
+    /// Shows a line.
+    pub(super) fn say(&mut self, text: impl FnOnce() -> String) {
         if self.terminal {
             self.shown = true;
-            write!(std::io::stderr().lock(), "\r\x1b[K{text}").ok();
+            write!(std::io::stderr().lock(), "\r\x1b[K{}", text()).ok();
         } else if self.clock.mono() >= self.next {
-            self.next = self.clock.mono() + TOLD_EVERY;
-            note(&text);
+            self.next = self.clock.mono() + self.every;
+            note(&text());
         }
     }
 }

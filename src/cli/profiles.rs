@@ -145,6 +145,9 @@ fn at_length(profile: &Profile) -> String {
     if !profile.how.is_empty() {
         line("how", &profile.how);
     }
+    if !profile.import.is_empty() {
+        line("import", &profile.import);
+    }
     for note in &profile.notes {
         line("note", note);
     }

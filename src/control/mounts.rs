@@ -17,6 +17,8 @@ pub const FS_NAME: &str = "hearthfs";
 pub struct Mounted {
     /// Where.
     pub point: PathBuf,
+    /// Which directory of what is mounted is there; the root, but for a bind mount.
+    pub root: PathBuf,
     /// The type, such as `ext4` or `fuse.hearthfs`.
     pub fs_type: String,
     /// What is mounted.
@@ -77,13 +79,14 @@ impl Mounts {
 /// A line is: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
 fn parse_line(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|b| *b == b' ');
-    let point = PathBuf::from(OsString::from_vec(unescape(fields.nth(4)?)));
+    let root = PathBuf::from(OsString::from_vec(unescape(fields.nth(3)?)));
+    let point = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
     let (fs_type, source) = (text(rest.next()?), text(rest.next()?));
     let options = text(rest.next().unwrap_or_default());
     let owner = options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
-    Some(Mounted { point, fs_type, source, owner })
+    Some(Mounted { point, root, fs_type, source, owner })
 }
 
 /// Blanks, tabs, line ends and backslashes are written as three octal digits.
@@ -114,6 +117,7 @@ mod tests {
 40 22 0:41 / /mnt/a rw,nosuid - fuse.hearthfs hearthfs rw,user_id=1000,group_id=1000
 41 22 0:42 / /mnt/with\\040blank rw - fuse hearthfs rw,user_id=0
 42 40 0:43 / /mnt/a/sub rw - tmpfs tmpfs rw
+46 22 0:41 /some/where /mnt/part rw - fuse.hearthfs hearthfs rw,user_id=1000
 43 22 0:44 / /mnt/other rw master:2 propagate_from:1 - fuse.sshfs host:/ rw,user_id=0
 44 22 0:45 / /mnt/a rw - fuse.hearthfs hearthfs rw,user_id=7
 
@@ -131,7 +135,8 @@ mod tests {
         assert_eq!(holding("/mnt/a/x/y"), Some("/mnt/a".into()));
         assert_eq!(holding("/mnt/a/sub/y"), None, "something else lies on top");
         assert_eq!(holding("/mnt/ab"), None);
-        assert_eq!(mounts.ours().len(), 2);
+        assert_eq!(point("/mnt/part").map(|m| m.root), Some("/some/where".into()));
+        assert_eq!(mounts.ours().len(), 3);
     }
 
     #[test]

@@ -16,7 +16,10 @@ mod profiles;
 pub use age::Age;
 pub use change::{Change, Op};
 pub use commit::{BlobAt, Commit, Place};
-pub use editions::{EDITIONS, editions, is_edition};
+pub use editions::{
+    EDITION_COUNTS_FOR, EDITION_KEPT_FOR, EDITIONS, EDITIONS_LISTED_MAX, OWN_PATHS_MAX, editions,
+    is_edition,
+};
 pub use entry::{
     Attrs, Entry, Kind, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, XATTR_TOTAL_BYTES_MAX,
     Xattrs,

@@ -86,6 +86,42 @@ impl Profiles {
         self.0.profiles.iter().find(|profile| profile.name == name)
     }
 
+    /// Returns the rule that makes a path one of a unit, by the number in its key.
+    pub fn unit_rule(&self, key: &UnitKey<'_>) -> Option<&Rule> {
+        let rules = self.0.profiles.iter().flat_map(|profile| &profile.rules);
+        rules.into_iter().nth(usize::from(key.rule))
+    }
+
+    /// Returns the clients in whose directories a file lies, each with the number of names of that directory's path. A client
+    /// whose names are known in any directory counts where it knows this one.
+    pub fn clients(&self, path: &TreePath) -> Vec<(&Profile, usize)> {
+        let Some(names) = Names::split(path.as_bytes()) else { return Vec::new() };
+        let (mut found, mut depth) = (Vec::<(&Profile, usize)>::new(), 0);
+        for root in &self.0.roots {
+            let profile = &self.0.profiles[root.profile];
+            let inside = !root.pattern.is_anywhere() && root.pattern.depth() < depth;
+            if inside || found.iter().any(|(known, _)| *known == profile) {
+                continue;
+            }
+            let knows = |from| {
+                let mut answer = Answer::default();
+                answer.ask(&profile.rules, root.first_rule, &names, from);
+                answer.kind.is_some()
+            };
+            root.pattern.ends_in(&names, 0, |from| {
+                if root.pattern.is_anywhere() && !knows(from) {
+                    return None;
+                }
+                if !root.pattern.is_anywhere() {
+                    depth = root.pattern.depth();
+                }
+                found.push((profile, from));
+                Some(())
+            });
+        }
+        found
+    }
+
     /// Says what a path is, by its names. Allocates nothing; the work is bounded by the number of rules times
     /// the square of the length of the path.
     pub fn classify<'p>(&self, path: &'p TreePath) -> Class<'p> {

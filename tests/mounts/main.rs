@@ -14,6 +14,7 @@ mod checkpoints;
 mod clients;
 mod clouds;
 mod commands;
+mod copies;
 mod credentials;
 mod directory_times;
 mod fallbacks;

@@ -21,6 +21,9 @@ the path of its cache directory into every key. Nodes that mount elsewhere share
 
 **A rename out of or into the mount fails with EXDEV**, as between any two file systems. A client that writes its
 temporary files elsewhere needs `TMPDIR` on the mount.
+
+**`hearthfs import`** takes an existing cache directory in. Where it says below what has to be so for its entries to be found, OLD is the directory
+that they were made in, and NEW the one that they were imported into.
 ";
 
 const KINDS: &str = "\
@@ -99,8 +102,13 @@ fn client(text: &mut String, profile: &Profile) {
             writeln!(text, "| {names} | {what} | {goes}{mark} |").ok();
         }
     }
-    if !profile.notes.is_empty() {
+    let import = match &*profile.import {
+        "" => None,
+        text => Some(format!("- `hearthfs import`: {text}")),
+    };
+    if !profile.notes.is_empty() || import.is_some() {
         text.push('\n');
+        text.extend(import.iter().map(|text| paragraph(text)));
         for note in &profile.notes {
             text.push_str(&paragraph(&format!("- {note}")));
         }

@@ -12,13 +12,7 @@ use super::version::{UnitName, Version};
 use crate::fs::shares::Shares;
 use crate::fs::who::Who;
 use crate::name::TreePath;
-use crate::namespace::Writers;
-
-/// How many members all editions may list, three quarters of them for one user. Beyond that a reader is led to what
-/// is published, and the files of a writer are ordinary ones.
-const LISTED_MAX: u64 = 262_144;
-/// What an edition counts for beside its members. So there are at most 4,096 of them.
-const EDITION_COUNTS_FOR: u64 = 64;
+use crate::namespace::{EDITION_COUNTS_FOR, EDITIONS_LISTED_MAX, Writers};
 
 /// The most processes that write one draft. The files of one more are ordinary ones.
 const WRITERS_MAX: usize = 1024;
@@ -173,7 +167,7 @@ impl Default for Editions {
             units: HashMap::new(),
             dirs: HashMap::new(),
             troubled: HashSet::new(),
-            shares: Shares::new(LISTED_MAX),
+            shares: Shares::new(EDITIONS_LISTED_MAX),
             next: 0,
         }
     }
@@ -341,7 +335,7 @@ mod tests {
             let base = version(members);
             Edition::new(UnitName::for_tests(), Writers::One, base, caller, Duration::ZERO)
         };
-        let own = 3 * LISTED_MAX / 4;
+        let own = 3 * EDITIONS_LISTED_MAX / 4;
         let mut ids = Vec::new();
         while let Some(id) = all.add(Who::Process(ids.len() as u32), edition(0)) {
             ids.push(id);

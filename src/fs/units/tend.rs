@@ -15,10 +15,7 @@ use crate::fs::inode::Spot;
 use crate::fs::state::State;
 use crate::fs::who::Who;
 use crate::name::TreePath;
-
-/// How long a process keeps the version that it began to read, or has published itself, after it opened an entry
-/// point last.
-const KEPT_FOR: Duration = Duration::from_secs(10);
+use crate::namespace::EDITION_KEPT_FOR;
 
 /// What is due for an edition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +86,7 @@ fn due(edition: &Edition, writing: Writing, open: bool, now: Duration) -> Due {
         return Due::End;
     }
     if !edition.is_written() {
-        return if idle >= KEPT_FOR && !open { Due::End } else { Due::Nothing };
+        return if idle >= EDITION_KEPT_FOR && !open { Due::End } else { Due::Nothing };
     }
     match writing {
         Writing::Killed => Due::End,

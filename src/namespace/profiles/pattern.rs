@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::name::TreePath;
+
 /// The most names of a path that patterns look at; what lies deeper is ordinary.
 pub(super) const DEPTH_MAX: usize = 40;
 /// The longest pattern, in bytes.
@@ -181,7 +183,7 @@ pub struct Pattern {
 
 impl Pattern {
     /// Reads a pattern; the error says what is wrong with it.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let fail = |reason: String| Err(format!("the pattern {text:?}: {reason}"));
         if text.len() > PATTERN_BYTES_MAX {
             return fail(format!("it is longer than {PATTERN_BYTES_MAX} bytes"));
@@ -212,6 +214,11 @@ impl Pattern {
             }
         }
         Ok(Self { text: text.into(), anywhere, names: names.into(), below })
+    }
+
+    /// Reports whether it fits a path, from the first name to the last. What is deeper than 40 names fits none.
+    pub fn fits_path(&self, path: &TreePath) -> bool {
+        Names::split(path.as_bytes()).is_some_and(|names| self.matches(&names, 0).is_some())
     }
 
     /// Returns it as it was written.

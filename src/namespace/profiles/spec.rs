@@ -40,6 +40,9 @@ pub struct Profile {
     pub rules: Vec<Rule>,
     /// How it is pointed at the mount, where a variable is not all.
     pub how: String,
+    /// What has to be so for entries to be found that were made elsewhere and imported. OLD is the directory that they were
+    /// made in, NEW the one that they are in now.
+    pub import: String,
     /// What is to be known of it besides.
     pub notes: Vec<String>,
 }
@@ -208,7 +211,7 @@ impl Refused {
 }
 
 /// The keys of a profile.
-pub const PROFILE_KEYS: [&str; 12] = [
+pub const PROFILE_KEYS: [&str; 13] = [
     "title",
     "variables",
     "dir",
@@ -219,6 +222,7 @@ pub const PROFILE_KEYS: [&str; 12] = [
     "also",
     "rules",
     "how",
+    "import",
     "notes",
     "enabled",
 ];
@@ -250,6 +254,7 @@ impl Profile {
                 self.rules.splice(0..0, rules);
             }
             "how" => self.how = read(value)?,
+            "import" => self.import = read(value)?,
             "notes" => self.notes = read(value)?,
             _ => return Err(Refused::of("unknown key")),
         }

@@ -16,12 +16,10 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::Batch;
 use crate::name::TreePath;
-use crate::namespace::{Change, FileKind, Fold, Op, Time, is_edition};
+use crate::namespace::{Change, FileKind, Fold, OWN_PATHS_MAX, Op, Time, is_edition};
 
 /// The name in the index under which the paths lie.
 pub(super) const OWN: &str = "own";
-/// The most paths of this node alone.
-pub(super) const OWN_PATHS_MAX: usize = 50_000;
 /// The part of the local tier that contents of this node alone may take: nothing can evict them.
 const OWN_PART: u64 = 2;
 

@@ -1,0 +1,146 @@
+//! What has to be so for imported entries to be found, client by client.
+//!
+//! Owns the choice of what is said, once for each client. Must never keep an entry from being imported: whether its
+//! client will find it is not known here.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{Plan, Way};
+use crate::name::TreePath;
+
+/// What is to be known of the entries of one client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(in crate::cli) struct Warning {
+    /// The name of its profile.
+    pub(in crate::cli) client: String,
+    /// What people call it.
+    pub(in crate::cli) title: String,
+    pub(in crate::cli) text: String,
+}
+
+/// The clients of which something is to be said.
+#[derive(Debug)]
+pub(super) struct Clients {
+    /// Those of which nothing was said yet, by name.
+    silent: BTreeSet<String>,
+}
+
+impl Clients {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let all = plan.profiles.all().iter().filter(|profile| !profile.import.is_empty());
+        let silent = match plan.way {
+            Way::Import => all.map(|profile| profile.name.clone()).collect(),
+            Way::Export => BTreeSet::new(),
+        };
+        Self { silent }
+    }
+
+    /// Returns what is to be said now that there is an entry at `path` below the mount.
+    pub(super) fn seen(&mut self, plan: &Plan, path: &TreePath) -> Vec<Warning> {
+        if self.silent.is_empty() {
+            return Vec::new();
+        }
+        let mut said = Vec::new();
+        for (profile, names) in plan.profiles.clients(path) {
+            if self.silent.remove(&profile.name) {
+                let (old, new) = directories(plan, path, names);
+                let text = with_directories(&profile.import, &old, &new);
+                let (client, title) = (profile.name.clone(), profile.title.clone());
+                said.push(Warning { client, title, text });
+            }
+        }
+        said
+    }
+}
+
+/// Returns where the client's directory is in the source, and where it is on the mount; `names` is how many names of
+/// `path` it has.
+fn directories(plan: &Plan, path: &TreePath, names: usize) -> (PathBuf, PathBuf) {
+    use std::os::unix::ffi::OsStrExt as _;
+    let base = plan.place.components().count();
+    let (mut old, mut new) = (plan.from.clone(), plan.to.clone());
+    for name in path.components().take(names).skip(base) {
+        let name = std::ffi::OsStr::from_bytes(name);
+        old.push(name);
+        new.push(name);
+    }
+    for _ in names..base {
+        old.pop();
+        new.pop();
+    }
+    (old, new)
+}
+
+/// Puts the directories in the place of the words OLD and NEW.
+fn with_directories(text: &str, old: &Path, new: &Path) -> String {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut out = String::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        match &rest[..end] {
+            "OLD" => out.push_str(&old.to_string_lossy()),
+            "NEW" => out.push_str(&new.to_string_lossy()),
+            word => out.push_str(word),
+        }
+        let gap = rest[end..].find(is_word).map_or(rest.len(), |at| end + at);
+        out.push_str(&rest[end..gap]);
+        rest = &rest[gap..];
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::Profiles;
+
+    fn path(text: &str) -> TreePath {
+        text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("name"))
+    }
+
+    fn plan(from: &str, to: &str, place: TreePath) -> Plan {
+        Plan {
+            way: Way::Import,
+            from: from.into(),
+            to: to.into(),
+            place,
+            profiles: Profiles::default(),
+            globs: Vec::new(),
+            overwrite: false,
+            dry_run: false,
+            unit_bytes: 1,
+        }
+    }
+
+    #[test]
+    fn each_client_is_told_of_once_with_its_directories() {
+        let plan = plan("/home/u/caches", "/mnt/cache", TreePath::root());
+        let mut clients = Clients::new(&plan);
+        let said = clients.seen(&plan, &path("inductor/triton/0/KEY/k.ptx"));
+        let names: Vec<&str> = said.iter().map(|one| one.client.as_str()).collect();
+        assert_eq!(names, ["triton"], "the inner directory is that of Triton");
+        let wanted = "ln -s /mnt/cache/inductor/triton/0 /home/u/caches/inductor/triton/0";
+        assert!(said[0].text.contains(wanted), "{}", said[0].text);
+        assert!(clients.seen(&plan, &path("triton/KEY/k.ptx")).is_empty(), "it was said");
+        let said = clients.seen(&plan, &path("jax/jit_f-00-cache"));
+        assert_eq!(said.len(), 1, "XLA has nothing to say: {said:?}");
+        assert!(clients.seen(&plan, &path("mine/file")).is_empty());
+        assert!(clients.seen(&plan, &path("src/__pycache__/m.cpython-311.pyc")).is_empty());
+        let said = clients.seen(&plan, &path("src/__pycache__/m.f-1.py311.nbi"));
+        assert_eq!(said[0].client, "numba");
+    }
+
+    #[test]
+    fn the_directory_of_one_client_is_told_from_what_is_imported() {
+        let one = plan("/home/u/.triton/cache", "/mnt/cache/triton", path("triton"));
+        let said = Clients::new(&one).seen(&one, &path("triton/KEY/k.ptx"));
+        assert!(said[0].text.contains("ln -s /mnt/cache/triton /home/u/.triton/cache`"));
+        let key = plan("/old/KEY", "/mnt/cache/triton/KEY", path("triton/KEY"));
+        let said = Clients::new(&key).seen(&key, &path("triton/KEY/k.ptx"));
+        assert!(said[0].text.contains("ln -s /mnt/cache/triton /old`"), "{}", said[0].text);
+    }
+}

@@ -1,0 +1,155 @@
+//! How fast units may follow each other.
+//!
+//! For each unit that a process writes or reads, the daemon keeps for some seconds what that process has of it, and it keeps
+//! so much at most. A process that needs more gets its files one by one, and so do other processes of the same
+//! user. A copy is to cost neither, so it waits instead.
+//!
+//! Owns that wait. Must never wait for a unit that is larger than the limits: it goes alone.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::clock::Clock;
+use crate::namespace::{EDITION_COUNTS_FOR, EDITION_KEPT_FOR, EDITIONS_LISTED_MAX, OWN_PATHS_MAX};
+
+/// How long a unit counts after it was copied: the daemon looks for what is over now and then.
+const COUNTS_FOR: Duration = EDITION_KEPT_FOR.saturating_add(Duration::from_secs(2));
+/// The longest wait before the clock is looked at again.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What units cost the daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Weight {
+    /// What it lists of them.
+    listed: u64,
+    /// The names that it keeps on the node.
+    names: u64,
+    /// The bytes of these.
+    bytes: u64,
+}
+
+impl Weight {
+    /// Returns that of one unit.
+    pub(super) fn of(files: usize, bytes: u64) -> Self {
+        let names = files as u64 + 1;
+        Self { listed: EDITION_COUNTS_FOR + names, names, bytes }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            listed: self.listed + other.listed,
+            names: self.names + other.names,
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self {
+            listed: self.listed.saturating_sub(other.listed),
+            names: self.names.saturating_sub(other.names),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+
+    fn fits(self, limit: Self) -> bool {
+        self.listed <= limit.listed && self.names <= limit.names && self.bytes <= limit.bytes
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    all: Weight,
+    /// Units that were copied, in order, with when each has ended.
+    ended: VecDeque<(Duration, Weight)>,
+}
+
+/// The units of the last seconds.
+#[derive(Debug)]
+pub(super) struct Pace {
+    limit: Weight,
+    counted: Mutex<Counted>,
+    less: Condvar,
+    clock: Clock,
+}
+
+/// A unit that is being copied.
+#[derive(Debug)]
+pub(super) struct Begun<'a> {
+    pace: &'a Pace,
+    weight: Weight,
+}
+
+impl Pace {
+    /// Begins with none. `bytes` is how many bytes of units the daemon may keep on the node.
+    pub(super) fn new(bytes: u64, clock: Clock) -> Self {
+        // Less than the three quarters that one user may have, so that his other programs find room.
+        let listed = EDITIONS_LISTED_MAX / 2;
+        let limit = Weight { listed, names: OWN_PATHS_MAX as u64 / 2, bytes };
+        Self { limit, counted: Mutex::default(), less: Condvar::new(), clock }
+    }
+
+    /// Waits until one more unit fits, or `stopped` says that it does not matter any more.
+    pub(super) fn begin(&self, weight: Weight, stopped: impl Fn() -> bool) -> Begun<'_> {
+        let mut counted = self.counted.lock();
+        loop {
+            let now = self.clock.mono();
+            while let Some((ended, old)) = counted.ended.front().copied()
+                && now >= ended + COUNTS_FOR
+            {
+                counted.ended.pop_front();
+                counted.all = counted.all.minus(old);
+            }
+            let all = counted.all.plus(weight);
+            if all.fits(self.limit) || counted.all == Weight::default() || stopped() {
+                counted.all = all;
+                return Begun { pace: self, weight };
+            }
+            self.less.wait_for(&mut counted, LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let now = self.pace.clock.mono();
+        self.pace.counted.lock().ended.push_back((now, self.weight));
+        self.pace.less.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_wait_for_those_of_the_last_seconds() {
+        let clock = Clock::manual(0);
+        let pace = Pace::new(100, clock.clone());
+        let waits = |bytes| {
+            let asked = std::cell::Cell::new(false);
+            let stopped = || {
+                asked.set(true);
+                true
+            };
+            drop(pace.begin(Weight::of(8, bytes), stopped));
+            asked.get()
+        };
+        assert!(!waits(1000), "one that is larger than the limit goes alone");
+        assert!(waits(1), "the next waits for it");
+        clock.advance(COUNTS_FOR);
+        assert!(!waits(50) && !waits(50));
+        assert!(waits(1));
+        clock.advance(COUNTS_FOR);
+        assert!(!waits(100));
+        clock.advance(COUNTS_FOR);
+        let most = EDITIONS_LISTED_MAX / 2 / (EDITION_COUNTS_FOR + 9);
+        let begun: Vec<_> = (0..most).map(|_| pace.begin(Weight::of(8, 0), || false)).collect();
+        clock.advance(COUNTS_FOR);
+        assert!(waits(0), "those that are being copied count however long that takes");
+        drop(begun);
+        clock.advance(COUNTS_FOR);
+        assert!(!waits(0));
+    }
+}

@@ -1,0 +1,142 @@
+//! What a copy has done so far.
+//!
+//! Owns the counts, and the first of what is to be named. Must never grow with the tree.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use super::clients::Warning;
+use super::trouble::Trouble;
+
+/// How many paths are named of each kind of trouble; the others are counted.
+const NAMED_MAX: usize = 10;
+
+/// What a copy has done; `--json` prints it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub(in crate::cli) struct Report {
+    /// The directory whose content was copied.
+    pub(in crate::cli) from: String,
+    /// The directory that got it.
+    pub(in crate::cli) to: String,
+    /// Nothing was written: the counts are of what would have been.
+    pub(in crate::cli) dry_run: bool,
+    /// Files and symbolic links that were written.
+    pub(in crate::cli) files: u64,
+    /// Their bytes.
+    pub(in crate::cli) bytes: u64,
+    /// Units among them: files that only make sense together.
+    pub(in crate::cli) units: u64,
+    /// Files that were there with the same size and time.
+    pub(in crate::cli) same: u64,
+    /// Files that were there, differ, and were left as they are.
+    pub(in crate::cli) kept: u64,
+    /// Files that are no part of what is copied, by the reason.
+    pub(in crate::cli) left_out: BTreeMap<&'static str, u64>,
+    /// Files of units that are not complete in the source; the first of them.
+    pub(in crate::cli) incomplete: Vec<String>,
+    /// Files and directories that could not be copied.
+    pub(in crate::cli) failed: u64,
+    /// The first of them, with the reason.
+    pub(in crate::cli) failures: Vec<Named>,
+    /// What has to be so for entries of single clients to be found.
+    pub(in crate::cli) warnings: Vec<Warning>,
+    /// Why it ended before its end.
+    pub(in crate::cli) ended: Option<String>,
+    /// How long it took, in milliseconds.
+    pub(in crate::cli) elapsed_ms: u64,
+}
+
+/// A path with what happened to it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(in crate::cli) struct Named {
+    pub(in crate::cli) path: String,
+    pub(in crate::cli) reason: String,
+}
+
+/// Why a file is no part of what is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    Temporary,
+    NodeLocal,
+    Lock,
+    Special,
+    Incomplete,
+}
+
+impl Left {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Temporary => "temporary",
+            Self::NodeLocal => "node_local",
+            Self::Lock => "lock",
+            Self::Special => "special",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// The counts, for all threads.
+#[derive(Debug, Default)]
+pub(super) struct Tally(Mutex<Report>);
+
+impl Tally {
+    pub(super) fn wrote(&self, bytes: u64) {
+        let mut report = self.0.lock();
+        report.files += 1;
+        report.bytes += bytes;
+    }
+
+    pub(super) fn wrote_unit(&self) {
+        self.0.lock().units += 1;
+    }
+
+    pub(super) fn same(&self, files: usize) {
+        self.0.lock().same += files as u64;
+    }
+
+    pub(super) fn kept(&self, files: usize) {
+        self.0.lock().kept += files as u64;
+    }
+
+    pub(super) fn left_out(&self, why: Left, path: &Path) {
+        let mut report = self.0.lock();
+        *report.left_out.entry(why.word()).or_default() += 1;
+        if why == Left::Incomplete && report.incomplete.len() < NAMED_MAX {
+            report.incomplete.push(path.display().to_string());
+        }
+    }
+
+    /// Notes a failure, and whether it is one after which nothing more can be done. What fails after that says nothing.
+    pub(super) fn failed(&self, path: &Path, trouble: &Trouble) {
+        let mut report = self.0.lock();
+        if report.ended.is_some() {
+            return;
+        }
+        report.failed += 1;
+        if report.failures.len() < NAMED_MAX {
+            let (path, reason) = (path.display().to_string(), trouble.to_string());
+            report.failures.push(Named { path, reason });
+        }
+        report.ended = trouble.ends_all();
+    }
+
+    /// Ends the copy.
+    pub(super) fn end(&self, why: String) {
+        self.0.lock().ended.get_or_insert(why);
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.lock().ended.is_some()
+    }
+
+    pub(super) fn warn(&self, warning: Warning) {
+        self.0.lock().warnings.push(warning);
+    }
+
+    pub(super) fn so_far(&self) -> Report {
+        self.0.lock().clone()
+    }
+}

@@ -1,0 +1,144 @@
+//! What is said of a copy, while it goes on and at its end.
+//!
+//! Owns the words. Must never decide anything.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::report::Report;
+use super::{Plan, Way, copy};
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::output::{Progress, count, data, note, time};
+use crate::config::ByteSize;
+
+/// How often it is said how far it is, where stderr is no terminal.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
+
+/// Copies, with all that is to be said. The error is that of the copy's end: something could not be copied.
+pub(in crate::cli) fn copy_and_tell(plan: Plan, json: bool) -> Outcome<()> {
+    let way = plan.way;
+    let mut progress = Progress::telling_every(TOLD_EVERY);
+    let copied = copy(plan, |report| progress.say(|| so_far(way, report)));
+    drop(progress);
+    let report =
+        copied.map_err(|error| Failure::failed(format!("start the threads that copy: {error}")))?;
+    if json {
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|error| Failure::failed(format!("write the report as JSON: {error}")))?;
+        data(&(text + "\n"))?;
+    } else {
+        data(&text(way, &report))?;
+    }
+    for path in &report.incomplete {
+        note(&format!("note: left out, because its unit is not complete: {path}"));
+    }
+    for warning in &report.warnings {
+        note(&format!("warning: {}: {}", warning.title, warning.text));
+    }
+    for failed in &report.failures {
+        note(&format!("failed: {}: {}", failed.path, failed.reason));
+    }
+    end(way, &report)
+}
+
+fn so_far(way: Way, report: &Report) -> String {
+    let mut text = format!("{}: {}", way.doing(), wrote(report));
+    let passed = report.same + report.kept;
+    if passed > 0 {
+        write!(text, ", {passed} there already").ok();
+    }
+    if report.failed > 0 {
+        write!(text, ", {} failed", report.failed).ok();
+    }
+    text
+}
+
+fn wrote(report: &Report) -> String {
+    let mut text = count(report.files, "file", "files");
+    write!(text, ", {}", ByteSize(report.bytes).human()).ok();
+    if report.units > 0 {
+        write!(text, ", {}", count(report.units, "unit", "units")).ok();
+    }
+    text
+}
+
+/// Writes the summary for people. Writing to a string does not fail.
+fn text(way: Way, report: &Report) -> String {
+    let done = match (way, report.dry_run) {
+        (Way::Import, false) => "imported",
+        (Way::Import, true) => "would import",
+        (Way::Export, false) => "exported",
+        (Way::Export, true) => "would export",
+    };
+    let mut out = String::new();
+    let mut line = |label: &str, what: &str| {
+        writeln!(out, "{label:<13} {what}").ok();
+    };
+    line(done, &format!("{} in {}", wrote(report), time(report.elapsed_ms)));
+    if report.same > 0 {
+        line("there already", &count(report.same, "file", "files"));
+    }
+    if report.kept > 0 {
+        let files = count(report.kept, "file", "files");
+        line("kept", &format!("{files} that differ in {}; --overwrite replaces them", report.to));
+    }
+    for (why, files) in &report.left_out {
+        let what = match *why {
+            "temporary" => "being written when their program ended (temporary)",
+            "node_local" => "of one node (statistics, lock files)",
+            "lock" => "locks",
+            "incomplete" => "of units that are not complete",
+            _ => "neither files, directories nor symbolic links",
+        };
+        line("left out", &format!("{files} {what}"));
+    }
+    if report.failed > 0 {
+        line("failed", &report.failed.to_string());
+    }
+    out
+}
+
+fn end(way: Way, report: &Report) -> Outcome<()> {
+    let what = match way {
+        Way::Import => "imported",
+        Way::Export => "exported",
+    };
+    let again =
+        "the same command goes on where this one ended: what is there already is left as it is";
+    if let Some(why) = &report.ended {
+        return Err(Failure::failed(format!("not all was {what}: {why}")).hint(again));
+    }
+    if report.failed == 0 {
+        return Ok(());
+    }
+    let failed = count(report.failed, "file or directory", "files and directories");
+    Err(Failure::failed(format!("{failed} could not be {what}; the others are")).hint(again))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Named;
+    use super::*;
+
+    #[test]
+    fn a_summary_says_all_there_is() {
+        let mut report = Report { files: 12, bytes: 3 << 20, units: 2, ..Report::default() };
+        report.to = "/mnt/cache/triton".to_owned();
+        assert!(end(Way::Import, &report).is_ok());
+        assert_eq!(
+            text(Way::Import, &report),
+            "imported      12 files, 3.0 MiB, 2 units in 0.0 s\n"
+        );
+        report.left_out.insert("lock", 1);
+        (report.same, report.kept, report.failed) = (3, 4, 5);
+        report.failures.push(Named { path: "/a".to_owned(), reason: "why".to_owned() });
+        let lines = text(Way::Export, &report);
+        for word in ["exported", "there already", "4 files that differ", "1 locks", "failed"] {
+            assert!(lines.contains(word), "`{word}` is not in:\n{lines}");
+        }
+        let said = so_far(Way::Import, &report);
+        assert_eq!(said, "importing: 12 files, 3.0 MiB, 2 units, 7 there already, 5 failed");
+        let failure = end(Way::Import, &report).expect_err("some failed").text();
+        assert!(failure.contains("5 files and directories could not be imported"), "{failure}");
+    }
+}

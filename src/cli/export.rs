@@ -1,0 +1,74 @@
+//! `hearthfs export`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::copy::{OnMount, Plan, Way, copy_and_tell};
+use super::failure::{Failure, Outcome};
+use super::import::{apart, directory, exact_modes};
+use super::point;
+use crate::config::{self, Flags, Surroundings};
+use crate::namespace::Pattern;
+
+/// Options of `hearthfs export`.
+#[derive(Args, Clone, Debug)]
+#[command(allow_missing_positional = true)]
+pub(super) struct Export {
+    /// The mount point, or a directory on the mount
+    dir: PathBuf,
+
+    /// What is to be written, relative to DIR; all of it without any
+    #[arg(value_name = "GLOB")]
+    globs: Vec<String>,
+
+    /// The directory that gets it; made if it is missing
+    #[arg(required = true)]
+    dest: PathBuf,
+
+    /// Replace files and units that are there and differ
+    #[arg(long)]
+    overwrite: bool,
+
+    /// Write nothing, and say what would be exported
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// The configuration file [env: HEARTHFS_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Export) -> Outcome<()> {
+    let around = Surroundings::of_process();
+    let on = OnMount::find(&point::absolute(&around, &command.dir))?;
+    let (from, to) = (directory(&around, &command.dir)?, point::absolute(&around, &command.dest));
+    apart(&from, &to)?;
+    let parse = |text: &String| {
+        Pattern::parse(text).map_err(|why| Failure::refused(format!("GLOB {why}")).hint(GLOBS))
+    };
+    let globs = command.globs.iter().map(parse).collect::<Outcome<Vec<_>>>()?;
+    let flags = Flags { file: command.config.clone(), values: Vec::new() };
+    let loaded = config::load(&flags, &around, Some(&on.point))?;
+    exact_modes();
+    let plan = Plan {
+        way: Way::Export,
+        from,
+        to,
+        place: on.place,
+        profiles: loaded.settings.profiles,
+        globs,
+        overwrite: command.overwrite,
+        dry_run: command.dry_run,
+        // What is only read takes no room.
+        unit_bytes: u64::MAX,
+    };
+    copy_and_tell(plan, command.json)
+}
+
+const GLOBS: &str = "`*` and `?` stand for bytes of one name, `**/` in front for any directories, `/**` at the end for all below";
