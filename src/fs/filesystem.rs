@@ -260,7 +260,7 @@ impl Filesystem {
         self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_all())
     }
 
-    /// Makes the kernel look these names up again, before the caller is answered. Call it with no lock held.
+    /// Makes the kernel look these names up again, before the caller is answered. Call it without the state's lock.
     ///
     /// A kernel with epochs doubts all names then. That takes no lock of its own. To take one name back it
     /// locks the directory, and a daemon that is killed while a thread of it waits there does not end: what holds the

@@ -119,6 +119,8 @@ impl StoreTime {
         let now_ms = self.at(&state, mono);
         if stored_ms > now_ms.saturating_add_signed(NOISE_MS) {
             state.base = Some((stored_ms, mono));
+            // So much of a doubt is settled.
+            state.doubt_ms = state.doubt_ms.saturating_sub(stored_ms.saturating_sub(now_ms));
         }
     }
 

@@ -61,7 +61,7 @@ impl Filesystem {
 
     /// Publishes a draft under its real names, unless the unit has moved on since it was begun. `uses` is what
     /// [`Edition::uses`] was when that was decided; nothing happens if it has moved. Blocks. On an error nothing was
-    /// published; it is tried again later if its writers do not.
+    /// published, but for the first parts of a draft that is too large; it is tried again later if its writers do not.
     pub(super) fn complete(&self, id: EditionId, uses: Option<u64>) -> Result<()> {
         self.keep_published(id);
         self.publish_draft(id, uses).inspect_err(|error| {
@@ -116,7 +116,16 @@ impl Filesystem {
         let state = loop {
             let part = parts.next().unwrap_or_default();
             let turn = turn.take().unwrap_or_else(|| ledger.begin());
-            let written = self.write_keeping(turn, part.to_vec())?;
+            let written = match self.write_keeping(turn, part.to_vec()) {
+                Ok(written) => written,
+                Err(error) => {
+                    if !stamps.is_empty() {
+                        // A part is published, and the rest would be taken for one of another version.
+                        rest(&mut self.0.state.lock(), id, Version::lost());
+                    }
+                    return Err(error);
+                }
+            };
             let mut state = self.0.state.lock();
             // What keeps directories comes behind.
             stamps.extend(written.apply().into_iter().take(part.len()));

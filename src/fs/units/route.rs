@@ -177,12 +177,14 @@ impl Filesystem {
                 if let Some((id, edition)) = id.zip(edition)
                     && (watched.is_some() || edition.writers.iter().any(writes))
                 {
+                    let watched = watched.take().flatten();
+                    if !edition.add_writer(Writer { who, watched }) {
+                        return Ok(None);
+                    }
                     edition.note_use(now);
                     edition.caller = *caller;
-                    let watched = watched.take().flatten();
-                    let fits = edition.add_writer(Writer { who, watched });
                     state.editions.join(who, id);
-                    return Ok(fits.then_some(id));
+                    return Ok(Some(id));
                 }
                 id
             };
@@ -242,9 +244,9 @@ impl Filesystem {
             let Some(edition) = state.editions.get_mut(id).filter(|edition| lacks(edition)) else {
                 return Ok(());
             };
-            edition.drafting = true;
             let invalid = |error| Error::with(crate::error::Kind::Invalid, "name a draft", error);
             let dir = editions().join(id.0.to_string().as_bytes()).map_err(invalid)?;
+            edition.drafting = true;
             let from = edition.unit.dir();
             let real = ledger.read(|fold| seen_in(fold, &from));
             let real = real.filter(|seen| seen.stamp.is_some()).map(|seen| seen.entry);

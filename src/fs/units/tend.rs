@@ -73,6 +73,14 @@ impl Writers {
         Self { writing, ended, one_killed }
     }
 
+    /// Returns those that need not be known any more: where none is left, what they wrote is still to be published.
+    fn to_forget(&self) -> &[Who] {
+        match self.writing {
+            Writing::Goes | Writing::Unseen => &self.ended,
+            Writing::Exited | Writing::Killed => &[],
+        }
+    }
+
     fn of(edition: &Edition) -> Self {
         Self::ask(&edition.writers, edition.one_killed)
     }
@@ -121,8 +129,9 @@ impl Filesystem {
                 // One that has moved on is looked at the next time.
                 let Some(edition) = edition else { continue };
                 let due = due(edition, writers.writing, is_open(&state, edition), now);
-                if due == Due::Nothing && !writers.ended.is_empty() {
-                    state.editions.forget_writers(id, &writers.ended, writers.one_killed);
+                let forgotten = writers.to_forget();
+                if due == Due::Nothing && !forgotten.is_empty() {
+                    state.editions.forget_writers(id, forgotten, writers.one_killed);
                 }
                 due
             };
@@ -327,5 +336,13 @@ mod tests {
             let case = format!("{open_ended} {writing:?} {open} {now:?}");
             assert_eq!(due(&edition, writing, open, now), wanted, "{case}");
         }
+        // A publish that has failed is tried again later, and what it is of is known until then.
+        edition.not_before = late;
+        assert_eq!(due(&edition, Writing::Exited, false, soon), Due::Nothing);
+        assert_eq!(due(&edition, Writing::Exited, false, late), Due::Publish);
+        assert_eq!(due(&edition, Writing::Killed, false, soon), Due::End);
+        let ended = |writing| Writers { writing, ended: vec![Who::Process(1)], one_killed: false };
+        assert_eq!(ended(Writing::Exited).to_forget(), []);
+        assert_eq!(ended(Writing::Goes).to_forget(), [Who::Process(1)]);
     }
 }
