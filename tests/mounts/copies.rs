@@ -336,7 +336,7 @@ fn commands_import_that_is_killed(io: Io) {
 }
 in_both_modes!(commands_import_that_is_killed);
 
-/// Nobody on any node ever sees a part of a unit that is being imported.
+/// No process on any node ever sees a part of a unit that is being imported.
 fn commands_import_shows_whole_units(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
@@ -440,6 +440,36 @@ fn commands_import_and_export_refuse_what_cannot_be() {
     assert_eq!(said.code(), 2, "{said:?}");
     assert!(said.err.contains("a/**/b") && said.err.contains("beginning or end"), "{said:?}");
     assert!(!dest.exists() && tree::texts(&mount).is_empty());
+}
+
+/// An export writes nothing through a link that lies in its way, and without `--overwrite` no member into a unit that is there.
+#[test]
+fn commands_export_changes_nothing_that_it_should_not() {
+    let cluster = Cluster::two(Io::best());
+    let (tree, dest) = (cluster.site.dir("tree"), cluster.site.dir("dest"));
+    let outside = cluster.site.dir("outside");
+    put(&tree.join("dir/file"), "content", 0o644);
+    kernel(&tree.join("triton/KEY"), "new");
+    let said = command(&cluster.a, &["import"], &[&tree, &cluster.a.mount], &[]);
+    assert_eq!(said.code(), 0, "{said:?}");
+    std::os::unix::fs::symlink(&outside, dest.join("dir")).must("a link");
+    kernel(&dest.join("triton/KEY"), "of an older version");
+    let before = tree::texts(&dest.join("triton"));
+    let said = command(&cluster.a, &["export"], &[&cluster.a.mount, &dest], &[]);
+    assert_eq!(said.code(), 1, "{said:?}");
+    assert!(said.err.contains("no directory"), "{said:?}");
+    assert!(tree::texts(&outside).is_empty(), "a link was followed");
+    for globs in [&["triton/KEY/*.cubin"][..], &[]] {
+        let globs = globs.iter().map(Path::new);
+        let paths: Vec<&Path> =
+            std::iter::once(&*cluster.a.mount).chain(globs).chain([&*dest]).collect();
+        command(&cluster.a, &["export"], &paths, &[]);
+        assert_eq!(tree::texts(&dest.join("triton")), before, "what differs is kept");
+    }
+    let paths = [&*cluster.a.mount, Path::new("triton"), &*dest];
+    let said = command(&cluster.a, &["export"], &paths, &["--overwrite"]);
+    assert_eq!(said.code(), 0, "{said:?}");
+    assert_eq!(tree::texts(&dest.join("triton")), tree::texts(&tree.join("triton")));
 }
 
 /// What a node does not have while the store is away is counted and named; the rest is exported.

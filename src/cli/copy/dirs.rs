@@ -3,11 +3,15 @@
 //! Owns their modes and times: a directory is made when something goes into it, and gets its times when nothing more does, which
 //! is when the last job that needs it is done. Must never change a directory that was there before.
 
-use std::fs::{DirBuilder, File, FileTimes, Metadata, Permissions};
+use std::fs::{DirBuilder, FileTimes, Metadata, OpenOptions, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
+};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+
+use rustix::fs::OFlags;
 
 use super::report::Tally;
 use super::trouble::{Doing as _, Done, Trouble};
@@ -17,6 +21,8 @@ use crate::name::TreePath;
 const DIR_BITS: u32 = 0o3777;
 /// What the owner needs to fill a directory.
 const OWNER_BITS: u32 = 0o700;
+/// The mode of directories above the first one, where they are missing.
+const ABOVE_MODE: u32 = 0o755;
 
 /// Why a directory could not be made: each file that was to go there needs the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,16 +100,21 @@ impl Dir {
         builder.mode(mode | OWNER_BITS);
         let mut made = builder.create(&self.to);
         if self.above.is_none() && made.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-            // The first one may be several levels below what is there.
-            made = builder.recursive(true).create(&self.to);
+            // The first one may be several levels below what is there, and only it has the mode of the source.
+            let above = self.to.parent();
+            let all = |above| DirBuilder::new().recursive(true).mode(ABOVE_MODE).create(above);
+            made = above.map_or(Ok(()), all).and_then(|()| builder.create(&self.to));
         }
         match made {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => match self.to.metadata() {
-                Ok(about) if about.is_dir() => Ok(false),
-                Ok(_) => Err(fail("there is a file in the place of the directory", None)),
-                Err(error) => Err(fail("look at the directory", Some(&error))),
-            },
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                match self.to.symlink_metadata() {
+                    // A link that another user has put there must not lead what is written elsewhere.
+                    Ok(about) if about.is_dir() => Ok(false),
+                    Ok(_) => Err(fail("there is no directory but something else at", None)),
+                    Err(error) => Err(fail("look at the directory", Some(&error))),
+                }
+            }
             Err(error) => Err(fail("make the directory", Some(&error))),
         }
     }
@@ -111,11 +122,13 @@ impl Dir {
     /// Gives a directory that this copy has made its attributes.
     fn finish(&self) -> std::io::Result<()> {
         let (uid, gid) = (self.about.uid(), self.about.gid());
-        let now = self.to.symlink_metadata()?;
+        // By a descriptor, so that all of it is done to one directory, and never to what a link leads to.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let dir = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&self.to)?;
+        let now = dir.metadata()?;
         if rustix::process::geteuid().is_root() && (now.uid(), now.gid()) != (uid, gid) {
-            chown(&self.to, Some(uid), Some(gid))?;
+            fchown(&dir, Some(uid), Some(gid))?;
         }
-        let dir = File::open(&self.to)?;
         let mode = self.about.mode() & DIR_BITS;
         if now.mode() & DIR_BITS != mode {
             dir.set_permissions(Permissions::from_mode(mode))?;

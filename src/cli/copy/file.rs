@@ -108,7 +108,7 @@ impl Source {
         from.symlink_metadata().is_ok_and(|now| key(&now) == key(&self.about))
     }
 
-    /// Checks that nobody has written the file since it was opened; `bytes` is what was read of it.
+    /// Checks that the file was not changed since it was opened; `bytes` is what was read of it.
     fn check_unchanged(&self, bytes: u64) -> Done<()> {
         let now = self.file.metadata().doing("look at it")?;
         let key = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
@@ -136,15 +136,12 @@ pub(super) struct Writer {
     way: Way,
     piece: Vec<u8>,
     is_root: bool,
-    /// Names of temporary files: of this process and thread, and counted.
-    thread: usize,
-    files: u64,
 }
 
 impl Writer {
-    pub(super) fn new(way: Way, thread: usize) -> Self {
+    pub(super) fn new(way: Way) -> Self {
         let is_root = rustix::process::geteuid().is_root();
-        Self { way, piece: vec![0; PIECE_BYTES], is_root, thread, files: 0 }
+        Self { way, piece: vec![0; PIECE_BYTES], is_root }
     }
 
     /// Copies a file that is open, and returns its bytes. `check` is asked when the target is open, before anything is
@@ -224,14 +221,12 @@ impl Writer {
     }
 
     /// Returns the name under which something is written.
-    fn name(&mut self, to: &Path) -> PathBuf {
+    fn name(&self, to: &Path) -> PathBuf {
         match self.way {
             Way::Import => to.to_owned(),
             Way::Export => {
-                self.files += 1;
-                let name =
-                    format!("{TEMPORARY}{}.{}.{}", std::process::id(), self.thread, self.files);
-                to.with_file_name(name)
+                // By chance: a run that was killed has left names, and processes of containers have the same numbers.
+                to.with_file_name(format!("{TEMPORARY}{:016x}", crate::task::random_u64()))
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! For each unit that a process writes or reads, the daemon keeps for some seconds what that process has of it, and it keeps
 //! so much at most. A process that needs more gets its files one by one, and so do other processes of the same
-//! user. A copy is to cost neither, so it waits instead.
+//! user. A copy must cause neither, so it waits.
 //!
 //! Owns that wait. Must never wait for a unit that is larger than the limits: it goes alone.
 
@@ -84,7 +84,7 @@ pub(super) struct Begun<'a> {
 impl Pace {
     /// Begins with none. `bytes` is how many bytes of units the daemon may keep on the node.
     pub(super) fn new(bytes: u64, clock: Clock) -> Self {
-        // Less than the three quarters that one user may have, so that his other programs find room.
+        // Less than the three quarters that one user may have, so that other programs of the user find room.
         let listed = EDITIONS_LISTED_MAX / 2;
         let limit = Weight { listed, names: OWN_PATHS_MAX as u64 / 2, bytes };
         Self { limit, counted: Mutex::default(), less: Condvar::new(), clock }

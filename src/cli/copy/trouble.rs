@@ -15,7 +15,7 @@ pub(super) enum Trouble {
     Io(Cow<'static, str>, io::Error),
     /// For people.
     Said(String),
-    /// Somebody else has put something there first.
+    /// Another program has put something there first.
     Came,
 }
 

@@ -15,7 +15,7 @@ use super::dirs::Dir;
 use super::file::{Item, Put, Source, Standing, about, bytes_of, standing};
 use super::pace::Weight;
 use super::report::Left;
-use super::trouble::{Done, Trouble};
+use super::trouble::{Doing as _, Done, Trouble};
 use super::work::Worker;
 use super::{Plan, Way};
 use crate::namespace::{FileKind, Part};
@@ -126,12 +126,15 @@ impl Worker<'_> {
                 Err(trouble) => return self.unit_failed(&member.item, &trouble, &[]),
             }
         }
-        let has_entry = |seen: &Seen| seen.member.is_entry && seen.standing != Standing::Missing;
         let differs = |seen: &Seen| seen.standing == Standing::Differs;
         if seen.iter().all(|seen| seen.standing == Standing::Same) {
             return self.tally.same(seen.len());
         }
-        if !self.plan.overwrite && seen.iter().any(has_entry) && seen.iter().any(differs) {
+        // A version with its entry point stays as it is, and so does one of which only some members were asked for.
+        let mut entries = seen.iter().filter(|one| one.member.is_entry).peekable();
+        let is_part = entries.peek().is_none();
+        let is_there = entries.any(|one| one.standing != Standing::Missing);
+        if !self.plan.overwrite && (is_there || (is_part && seen.iter().any(differs))) {
             return self.tally.kept(seen.len());
         }
         if self.plan.dry_run {
@@ -155,7 +158,7 @@ impl Worker<'_> {
         }
         let entries: Vec<_> =
             seen.iter().filter(|one| one.member.is_entry).map(|one| one.member.item.to()).collect();
-        // Without its entry point nobody reads the version that is replaced, and no other is mixed into it.
+        // Without its entry point no process reads the version that is replaced, and no other is mixed into it.
         let replaced = seen.iter().filter(|one| one.member.is_entry);
         for one in replaced.filter(|one| one.standing != Standing::Missing) {
             if let Err(error) = std::fs::remove_file(one.member.item.to()) {
@@ -242,6 +245,12 @@ impl Worker<'_> {
         let early = others.len().min(OPEN_MAX);
         let opened = others[..early].iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let late = others[early..].iter().map(|_| None);
+        // What stands there must not be taken for complete while it has members of two versions.
+        let in_place = |one: &&&Seen| one.standing != Standing::Missing;
+        for one in entries.iter().filter(in_place) {
+            let removed = std::fs::remove_file(one.member.item.to());
+            removed.doing("remove what is there").map_err(at(&one.member.item))?;
+        }
         let mut bytes = Vec::new();
         for (one, source) in others.iter().zip(opened.into_iter().chain(late)) {
             bytes.push(self.export_member(one, source).map_err(at(&one.member.item))?);
@@ -268,7 +277,8 @@ impl Worker<'_> {
                 dirs.push(dir);
             }
         }
-        if dirs.iter().all(|dir| dir.is_as_listed()) {
+        // Of a part that was chosen by its names no other files are taken.
+        if !self.plan.globs.is_empty() || dirs.iter().all(|dir| dir.is_as_listed()) {
             return Ok(None);
         }
         let path = |item: &Item| item.dir.place.join(item.name.as_bytes()).ok();

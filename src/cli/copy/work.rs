@@ -56,11 +56,11 @@ pub(super) fn copy(plan: Plan, mut show: impl FnMut(&Report)) -> io::Result<Repo
     // Held by each thread until its end.
     let (alive, ended) = sync_channel::<()>(1);
     let mut threads = Vec::new();
-    for number in 0..THREADS {
+    for _ in 0..THREADS {
         let (plan, tally, pace) = (Arc::clone(&plan), Arc::clone(&tally), Arc::clone(&pace));
         let (queue, alive) = (Arc::clone(&queue), alive.clone());
         threads.push(task::thread("copy", move || {
-            let writer = Writer::new(plan.way, number);
+            let writer = Writer::new(plan.way);
             Worker { plan: &plan, tally: &tally, pace: &pace, writer }.work(&queue);
             drop(alive);
         })?);
