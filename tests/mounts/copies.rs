@@ -463,7 +463,8 @@ fn commands_export_changes_nothing_that_it_should_not() {
         let globs = globs.iter().map(Path::new);
         let paths: Vec<&Path> =
             std::iter::once(&*cluster.a.mount).chain(globs).chain([&*dest]).collect();
-        command(&cluster.a, &["export"], &paths, &[]);
+        let said = command(&cluster.a, &["export"], &paths, &[]);
+        assert!(said.out.contains("kept"), "{said:?}");
         assert_eq!(tree::texts(&dest.join("triton")), before, "what differs is kept");
     }
     let paths = [&*cluster.a.mount, Path::new("triton"), &*dest];
