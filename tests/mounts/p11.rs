@@ -154,6 +154,38 @@ fn p11_expiry_spares_what_is_used() {
     }
 }
 
+/// Readers of a unit open its entry point, and not each of its members each time.
+#[test]
+fn p11_expiry_spares_all_members_of_a_unit_that_is_used() {
+    const KEY: &str = "triton/KEY";
+    const ENTRY: &str = "__grp__kernel.json";
+    let cluster = Cluster::with(Store::dir, &options(Io::best()));
+    let mut hand = Hand::new();
+    std::fs::create_dir_all(cluster.a.at(KEY)).must("mkdir -p");
+    let key = |node: &Node| node.at(KEY);
+    let begun = now();
+    for (name, len) in SIZES {
+        hand.put(&key(&cluster.a).join(name), &bytes(len)).must("put");
+    }
+    hand.put(&key(&cluster.a).join(ENTRY), b"{}").must("put the marker");
+    cluster.settle();
+    eventually(5_000, "the unit is there", || match std::fs::read(key(&cluster.b).join(ENTRY)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    });
+    while now().duration_since(begun) < 2 * AGE {
+        let read = std::fs::read(key(&cluster.b).join(ENTRY)).must("read the entry point");
+        assert_eq!(read, b"{}");
+        sleep_ms(700);
+    }
+    for node in [&cluster.a, &cluster.b] {
+        for (name, len) in SIZES {
+            let read = std::fs::read(key(node).join(name)).must(format_args!("read {name}"));
+            assert!(read == bytes(len), "{name}");
+        }
+    }
+}
+
 #[test]
 fn p11_expiry_is_strict_without_renewal() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()).without_renewal());

@@ -59,6 +59,30 @@ fn p6_units_with_a_lost_member_are_a_miss() {
     }
 }
 
+#[test]
+fn p6_units_are_read_again_once_they_are_rewritten_without_what_was_lost() {
+    for passthrough in [false, true] {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        let kernel = &mut Kernel::start(&runtime, node(&dir), passthrough);
+        let (first, second) = (Program::start(), Program::start());
+        make_dirs(kernel, &first, KEY);
+        for name in ["triton/KEY/a", "triton/KEY/b", MARKER] {
+            put(kernel, &first, name, name.as_bytes());
+        }
+        kernel.rooms().blobs.suspect(&crate::digest::Digest::of(b"triton/KEY/b"));
+        assert_eq!(remove_blob(dir.path(), b"triton/KEY/b"), 1);
+        assert!(missing(kernel, &Program::start(), "triton/KEY/b"), "its bytes are gone");
+        assert!(missing(kernel, &Program::start(), MARKER), "a part of a unit is no unit");
+        for name in ["triton/KEY/a", MARKER] {
+            put(kernel, &second, name, b"anew");
+        }
+        for name in ["triton/KEY/a", MARKER] {
+            assert_eq!(get(kernel, &Program::start(), name), b"anew", "{name}");
+        }
+        assert_eq!(names(kernel, &Program::start(), KEY), ["__grp__.json", "a"]);
+    }
+}
+
 /// Removes the files below a directory that hold these bytes; returns how many.
 fn remove_blob(dir: &std::path::Path, bytes: &[u8]) -> usize {
     let mut removed = 0;

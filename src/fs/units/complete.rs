@@ -138,7 +138,7 @@ impl Filesystem {
             let stamped = members.into_iter().zip(&stamps);
             let members = stamped.map(|(m, stamp)| Member { stamp: *stamp, ..m }).collect();
             // Under the same lock: what is published from now on is of the next draft.
-            rest(&mut state, id, Version { members, mark, is_broken: false });
+            rest(&mut state, id, Version { members, mark, ..Version::default() });
             break state;
         };
         let spots: Vec<Spot> = paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
@@ -195,7 +195,10 @@ impl Filesystem {
         // What has come in the place of a member since is not of this unit's writer.
         let there = |m: &&Member| now.stamp_of(&m.path) == Some(m.stamp);
         let gone = base.members.iter().filter(|m| !version.has(&m.path)).filter(there);
-        let ops = puts.chain(gone.map(|m| (m.path.clone(), Op::Remove))).collect();
+        // What is lost of the version before would keep this one from being read.
+        let lost = now.broken.iter().filter(|m| !version.has(&m.path));
+        let lost = lost.filter(|there| self.may_publish_over(&edition.caller, there));
+        let ops = puts.chain(gone.chain(lost).map(|m| (m.path.clone(), Op::Remove))).collect();
         Some(Plan { ops, members: version.members })
     }
 

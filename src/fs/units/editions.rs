@@ -136,7 +136,7 @@ impl Edition {
     }
 
     fn counts_for(&self) -> u64 {
-        EDITION_COUNTS_FOR + self.base.members.len() as u64
+        EDITION_COUNTS_FOR + self.base.counts_for() as u64
     }
 
     pub(super) fn is_written(&self) -> bool {

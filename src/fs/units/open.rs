@@ -124,12 +124,11 @@ impl Filesystem {
         let Ok(version) = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit) else {
             return Ok(Vec::new());
         };
-        if version.is_broken {
+        if !version.broken.is_empty() {
             return Err(Errno::ENOENT);
         }
         let contents = version.members.iter().filter_map(|member| member.entry.content());
-        let lacks =
-            |(digest, size): &(Digest, u64)| *size > 0 && !self.0.rooms.blobs.contains(digest);
+        let lacks = |(digest, size): &(Digest, u64)| *size > 0 && !self.uses(digest, *size);
         let lacking = contents.filter(lacks).collect();
         if wish.who == Who::Unseen {
             return Ok(lacking);
@@ -152,6 +151,14 @@ impl Filesystem {
             }
         }
         Ok(lacking)
+    }
+
+    /// Notes a use of a member's content, so that all members of a unit are renewed and kept as long as its entry point,
+    /// also those that its readers leave out. Returns whether it is here.
+    fn uses(&self, digest: &Digest, size: u64) -> bool {
+        self.0.rooms.renewer.note_use(digest, size);
+        let blobs = &self.0.rooms.blobs;
+        blobs.pin(digest).is_some() || blobs.contains(digest)
     }
 
     /// Brings the members of a unit here before its entry point is opened: a program that has opened it relies on

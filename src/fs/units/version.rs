@@ -82,8 +82,8 @@ pub(super) struct Version {
     pub(super) members: Vec<Member>,
     /// The stamp that the entry points were put with; `None` where there is none.
     pub(super) mark: Option<Stamp>,
-    /// A member is there whose bytes are lost, or past their age: what is left is no unit.
-    pub(super) is_broken: bool,
+    /// Members whose bytes are lost, or past their age: what is left is no unit until they are replaced or removed.
+    pub(super) broken: Vec<Member>,
 }
 
 impl Version {
@@ -92,16 +92,26 @@ impl Version {
         Self { mark: Some(Stamp::default()), ..Self::default() }
     }
 
-    fn add(&mut self, path: TreePath, entry: Entry, stamp: Stamp, part: &Part<'_>) -> Result<()> {
-        if self.members.len() >= MEMBERS_MAX {
+    /// Adds a member, broken or not.
+    fn add(&mut self, member: Member, part: &Part<'_>, broken: bool) -> Result<()> {
+        if self.counts_for() >= MEMBERS_MAX {
             let op = format!("a unit has more than {MEMBERS_MAX} files");
             return Err(Error::new(Kind::Invalid, op));
         }
-        if part.is_entry {
-            self.mark = self.mark.max(Some(stamp));
+        if broken {
+            self.broken.push(member);
+            return Ok(());
         }
-        self.members.push(Member { path, entry, stamp });
+        if part.is_entry {
+            self.mark = self.mark.max(Some(member.stamp));
+        }
+        self.members.push(member);
         Ok(())
+    }
+
+    /// Returns how many members are listed.
+    pub(super) fn counts_for(&self) -> usize {
+        self.members.len() + self.broken.len()
     }
 
     /// Returns the member at a path.
@@ -145,11 +155,8 @@ pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> 
             }
             let at = path.clone();
             let Some(part) = unit.part(profiles, &at) else { return Ok(()) };
-            if ledger.shown(fold, &path, &entry, Some(changed_ms)).is_none() {
-                version.is_broken = true;
-                return Ok(());
-            }
-            version.add(path, entry, stamp, &part)
+            let broken = ledger.shown(fold, &path, &entry, Some(changed_ms)).is_none();
+            version.add(Member { path, entry, stamp }, &part, broken)
         };
         let (dir, stem) = (unit.dir(), unit.stem());
         if stem.is_empty() {
