@@ -114,6 +114,23 @@ impl Tasks {
         Watched::start(process).ok()
     }
 
+    /// Returns when a process was started, in the kernel's ticks since the boot: with its number that names it for as long
+    /// as the machine runs. `None` for one that cannot be seen.
+    pub fn started(&self, process: u32) -> Option<u64> {
+        if process == 0 || self.refusal.is_some() {
+            return None;
+        }
+        Stat::read(process).ok().map(|stat| stat.started)
+    }
+
+    /// Begins to watch a process that is known from before, by its number and by when it was started; `None` if it has
+    /// ended.
+    pub fn watch_again(&self, process: u32, started: u64) -> Option<Watched> {
+        let watched = self.watch(process)?;
+        // Asked afterwards: what is watched has the number, and it is the one that has had it since.
+        (self.started(process) == Some(started) && watched.end().is_none()).then_some(watched)
+    }
+
     /// Tells whether a calling task has a signal to handle, so that its call has to end with `EINTR`.
     /// `false` for one that cannot be seen.
     pub fn is_interrupted(&self, thread: u32) -> bool {
@@ -215,6 +232,7 @@ fn status_line(thread: u32, name: &str) -> Option<String> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stat {
     flags: u64,
+    started: u64,
     exit_code: i64,
 }
 
@@ -229,11 +247,12 @@ impl Stat {
     fn parse(line: &[u8]) -> Option<Self> {
         let name_end = line.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&line[name_end + 1..]).ok()?;
-        // The first of these is field 3; flags are field 9, the exit status is field 52.
+        // The first of these is field 3; flags are field 9, the start is field 22, the exit status is field 52.
         let mut fields = rest.split_ascii_whitespace();
         let flags = fields.nth(9 - 3)?.parse().ok()?;
-        let exit_code = fields.nth(52 - 10)?.parse().ok()?;
-        Some(Self { flags, exit_code })
+        let started = fields.nth(22 - 10)?.parse().ok()?;
+        let exit_code = fields.nth(52 - 23)?.parse().ok()?;
+        Some(Self { flags, started, exit_code })
     }
 }
 
@@ -248,7 +267,7 @@ mod tests {
             line.extend_from_slice(format!(" {field}").as_bytes());
         }
         line.extend_from_slice(b" 15\n");
-        assert_eq!(Stat::parse(&line), Some(Stat { flags: 4_195_328, exit_code: 15 }));
+        assert_eq!(Stat::parse(&line), Some(Stat { flags: 4_195_328, started: 22, exit_code: 15 }));
         assert_eq!(4_195_328, 0x40_0400, "one of the two bits is that of a signal");
         assert_eq!(Stat::parse(b"7 (x"), None);
         assert_eq!(Stat::parse(b"7 (x) S 1"), None);
@@ -301,6 +320,16 @@ mod tests {
         }
         assert_eq!(tasks.process_of(process::own_id()), Some(process::own_id()));
         assert!(!tasks.is_dying(process::own_id()));
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_its_start() {
+        let tasks = Tasks::detect();
+        let own = process::own_id();
+        let started = tasks.started(own).unwrap();
+        assert!(tasks.watch_again(own, started).is_some());
+        assert!(tasks.watch_again(own, started + 1).is_none(), "another had the number before");
+        assert!(tasks.watch_again(0, started).is_none());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::control::Health;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
-use crate::local::{Blobs, CacheDir, Index, Limits, Loaded, Options, Staging};
+use crate::local::{Blobs, CacheDir, Index, Limits, Loaded, LockOwners, Options, Staging};
 use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{self, Known, Remote, RemoteOptions};
@@ -131,6 +131,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         clock: clock.clone(),
         metrics: Arc::clone(&metrics),
         tasks: Arc::clone(&tasks),
+        lock_owners: Arc::new(LockOwners::open(&dir)),
     };
     let rules = Rules {
         deadline: settings.remote.deadline,

@@ -218,7 +218,7 @@ impl MountedNode {
         let begun = self.rooms.clock.mono();
         *self.stuck.lock() = None;
         let fs = self.rooms.fs.clone();
-        crate::task::blocking(move || fs.tend_editions()).await;
+        crate::task::blocking(move || fs.tend()).await;
         let complete = {
             let mut watching = std::pin::pin!(self.watch_store());
             let mut drain = std::pin::pin!(self.rooms.engine.drain(limit, |_| {}));

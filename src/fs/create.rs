@@ -67,6 +67,9 @@ impl Filesystem {
                 made => made.into(),
             };
         }
+        if self.is_cluster_lock(&spot) {
+            return self.create_lock(&spot, &wish, attrs);
+        }
         if self.has_room() {
             return match self.stage().and_then(|staged| self.make(&spot, &wish, &attrs, staged)) {
                 Err(errno) => self.create_over(&spot, &wish, attrs, errno),
@@ -181,7 +184,7 @@ impl Filesystem {
         self.tell_opened(lead, spot, opened)
     }
 
-    fn tell_opened(&self, lead: Lead, spot: &Spot, opened: Opened) -> Reply<Created> {
+    pub(super) fn tell_opened(&self, lead: Lead, spot: &Spot, opened: Opened) -> Reply<Created> {
         let found = self.found(&mut self.0.state.lock(), lead, Some(spot))?;
         Ok(Created { found, opened })
     }
@@ -195,8 +198,7 @@ impl Filesystem {
             Err(Errno::EEXIST) => return Err(Errno::ESTALE),
             Err(errno) => return Err(errno),
         };
-        self.changed_in_edition(spot, Some(&wish.caller))
-            .map_err(|error| super::errno::promised(&error))?;
+        self.note_published(spot, Some(&wish.caller))?;
         let flags = OpenFlags { exclusive: false, ..wish.flags };
         match self.open_file_as(ino, &Wish { flags, tried: Try::First, ..*wish }) {
             Answer::Now(opened) => self.tell_opened(Lead::lasting(ino), spot, opened?),

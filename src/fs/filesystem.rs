@@ -13,12 +13,13 @@ use tokio::sync::Notify;
 use super::beginnings::{Beginnings, Moment};
 use super::inode::{LiveId, Node, Spot};
 use super::live::Live;
+use super::lock_files::LockFiles;
 use super::lookup::seen_in;
 use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
 use crate::clock::{self, Clock};
-use crate::local::{Blobs, Staging, descriptors_for_programs};
+use crate::local::{Blobs, LockOwners, Staging, descriptors_for_programs};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, FileKind, Profiles, Register, Time};
@@ -57,6 +58,8 @@ pub struct Rooms {
     pub metrics: Arc<Metrics>,
     /// Who asks.
     pub tasks: Arc<Tasks>,
+    /// What is kept of the processes that have made lock files.
+    pub lock_owners: Arc<LockOwners>,
 }
 
 /// What the file system was mounted with.
@@ -87,6 +90,7 @@ pub(super) struct Inner {
     pub(super) callers: Callers,
     pub(super) recent: Recent,
     pub(super) beginnings: Beginnings,
+    pub(super) lock_files: Mutex<LockFiles>,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
@@ -115,6 +119,7 @@ impl Filesystem {
             callers,
             recent,
             beginnings: Beginnings::new(),
+            lock_files: Mutex::default(),
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
             told: Mutex::new(0),
@@ -330,9 +335,17 @@ impl Filesystem {
         self.0.rules.profiles.classify(path).kind == FileKind::WriteOnce
     }
 
+    /// Does for units and lock files what is due because time has passed or processes have ended. Blocks.
+    pub fn tend(&self) {
+        self.tend_editions();
+        self.tend_lock_files();
+    }
+
     /// Does what is due now and then, for ever: a task of the daemon's.
     pub async fn look_after(self) {
         let mut measured = Duration::ZERO;
+        let this = self.clone();
+        crate::task::blocking(move || this.restore_lock_files()).await;
         loop {
             let lingers = self.busy().await;
             self.finish_ending().await;
@@ -341,10 +354,8 @@ impl Filesystem {
             if now.saturating_sub(measured) >= MEASURE_EVERY {
                 measured = now;
                 self.measure();
-                if !self.0.state.lock().editions.is_empty() {
-                    let this = self.clone();
-                    crate::task::blocking(move || this.tend_editions()).await;
-                }
+                let this = self.clone();
+                crate::task::blocking(move || this.tend()).await;
             }
             self.keep_lingering(now).await;
             self.give_up_retries(now);
@@ -356,7 +367,8 @@ impl Filesystem {
         loop {
             {
                 let state = self.0.state.lock();
-                let waits = !state.retries.is_empty() || !state.editions.is_empty();
+                let locks = self.0.lock_files.lock().is_empty();
+                let waits = !state.retries.is_empty() || !state.editions.is_empty() || !locks;
                 if state.lives.len() > 0 || waits {
                     return state.lives.iter().any(|(_, live)| live.version().is_some());
                 }

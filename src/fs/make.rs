@@ -137,7 +137,7 @@ impl Filesystem {
             _ => return Err(Errno::EINVAL),
         };
         let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
-        self.changed_in_edition(&spot, Some(caller)).map_err(|e| super::errno::promised(&e))?;
+        self.note_published(&spot, Some(caller))?;
         Ok(made)
     }
 
@@ -172,7 +172,7 @@ impl Filesystem {
         let attrs = self.attrs_for_new(parent, caller, 0o777)?;
         let kind = Kind::Symlink { target: target.into() };
         let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
-        self.changed_in_edition(&spot, Some(caller)).map_err(|e| super::errno::promised(&e))?;
+        self.note_published(&spot, Some(caller))?;
         Ok(made)
     }
 
@@ -199,7 +199,7 @@ impl Filesystem {
         let spot = spot.and_then(|spot| self.routed(caller, spot, Purpose::Make));
         let linked = spot.and_then(|spot| {
             let found = self.link_at(caller, ino, &spot)?;
-            self.changed_in_edition(&spot, Some(caller)).map_err(|e| super::errno::promised(&e))?;
+            self.note_published(&spot, Some(caller))?;
             Ok(found)
         });
         linked.into()

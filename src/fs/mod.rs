@@ -21,6 +21,7 @@ mod inode;
 mod io;
 mod listing;
 mod live;
+mod lock_files;
 mod locks;
 mod lookup;
 mod make;

@@ -263,7 +263,7 @@ impl Filesystem {
         done?;
         let promised = |error: Error| super::errno::promised(&error);
         let Some(place) = place else { return Ok(()) };
-        let completed = self.changed_in_edition(&place, caller).map_err(promised)?;
+        let completed = self.note_published(&place, caller)?;
         if completed && synced {
             self.0.rooms.ledger.sync().map_err(promised)?;
         }

@@ -84,7 +84,7 @@ impl Filesystem {
         self.doubt(divided);
         // What is still being written is published by its close.
         if matches!(how, Move::Replace | Move::Exchange) {
-            self.changed_in_edition(&made, Some(caller)).map_err(|e| super::errno::promised(&e))?;
+            self.note_published(&made, Some(caller))?;
         }
         Ok(())
     }

@@ -168,6 +168,11 @@ impl CacheDir {
         mark().map_err(|e| Error::io(format!("clean stop of {}", self.path().display()), e))
     }
 
+    /// Returns the identity of the machine's present run, which changes when it is restarted.
+    pub(super) fn boot(&self) -> &str {
+        &self.0.life.boot
+    }
+
     /// Returns the folder of the present format, `<cache-dir>/v1`.
     pub fn path(&self) -> &Path {
         &self.0.v1

@@ -23,6 +23,7 @@ mod index_loss;
 mod kill_points;
 mod limits;
 mod live_files;
+mod lock_files;
 mod locks;
 mod moves;
 mod p1;

@@ -158,8 +158,8 @@ fn goes(rule: &Rule) -> String {
         RuleKind::NodeLocal => "nowhere; kept on the node".to_owned(),
         RuleKind::WriteOnce => "all nodes, when closed; the first version stays".to_owned(),
         RuleKind::Lock => match rule.scope {
-            Some(Scope::Cluster) => "all nodes; excludes all nodes".to_owned(),
-            _ => "nowhere; excludes the processes of the node".to_owned(),
+            Some(Scope::Cluster) => "all nodes, when made; goes when its process ends".to_owned(),
+            _ => "nowhere; goes when its process ends".to_owned(),
         },
         RuleKind::Touched => match rule.changes {
             Some(Touch::Content) => "rewritten on a hit; gathered for other nodes".to_owned(),

@@ -173,10 +173,12 @@ impl RuleKind {
     /// Says whether this version of the program acts on it; what it does not act on is treated as ordinary.
     pub fn today(self) -> Today {
         match self {
-            Self::Ordinary | Self::Temporary | Self::NodeLocal | Self::WriteOnce | Self::Unit => {
-                Today::Whole
-            }
-            Self::Lock => Today::Partly("of one node; not yet of all nodes"),
+            Self::Ordinary
+            | Self::Temporary
+            | Self::NodeLocal
+            | Self::WriteOnce
+            | Self::Lock
+            | Self::Unit => Today::Whole,
             Self::Touched => Today::Partly("of times; not yet of content"),
             Self::Check => Today::Not,
         }
@@ -319,9 +321,7 @@ impl Rule {
     pub fn is_in_effect(&self) -> bool {
         match self.kind.today() {
             Today::Whole => true,
-            Today::Partly(_) => {
-                self.scope == Some(Scope::Node) || self.changes == Some(Touch::Times)
-            }
+            Today::Partly(_) => self.changes == Some(Touch::Times),
             Today::Not => false,
         }
     }

@@ -1,0 +1,291 @@
+//! Lock files: names that exclude other processes by being there, as profiles say (see `docs/clients.md`).
+//!
+//! Owns which process has made each, and takes a lock away when its process has ended. Must never take away what another
+//! process or another node has put in its place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hearthfs_mount::{Answer, Caller, Created, Errno, Reply, Watched};
+
+use super::filesystem::Filesystem;
+use super::inode::Spot;
+use super::lookup::Lead;
+use super::open::Wish;
+use super::retry::Try;
+use super::shares::Shares;
+use super::who::Who;
+use crate::digest::Digest;
+use crate::error::Result;
+use crate::local::LockOwner;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, FileKind, Kind, Op, Register, Scope};
+use crate::stamp::Stamp;
+
+/// Locks whose processes are watched. One beyond that is a file as any other.
+const LOCKS_MAX: u64 = 1024;
+/// Names that are read at a time when all are looked through.
+const READ_AT_ONCE: usize = 4096;
+
+/// A lock file whose process is watched.
+#[derive(Clone, Debug)]
+struct Held {
+    owner: LockOwner,
+    /// The change that put it there.
+    stamp: Stamp,
+    user: u32,
+    watched: Arc<Watched>,
+}
+
+/// All lock files whose processes are watched.
+#[derive(Debug)]
+pub(super) struct LockFiles {
+    held: HashMap<TreePath, Held>,
+    shares: Shares,
+}
+
+impl Default for LockFiles {
+    fn default() -> Self {
+        Self { held: HashMap::new(), shares: Shares::new(LOCKS_MAX) }
+    }
+}
+
+impl LockFiles {
+    /// Adds a lock, in the place of what was known of its name; false if its user may have no more.
+    fn add(&mut self, held: Held) -> bool {
+        self.remove(&held.owner.path, None);
+        let fits = self.shares.take(held.user, 1);
+        if fits {
+            self.held.insert(held.owner.path.clone(), held);
+        }
+        fits
+    }
+
+    /// Forgets a lock, if `stamp` is `None` or that which put it there.
+    fn remove(&mut self, path: &TreePath, stamp: Option<Stamp>) {
+        let is_it = |held: &Held| stamp.is_none_or(|stamp| held.stamp == stamp);
+        if self.held.get(path).is_some_and(is_it)
+            && let Some(held) = self.held.remove(path)
+        {
+            self.shares.give_back(held.user, 1);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    fn all(&self) -> Vec<Held> {
+        self.held.values().cloned().collect()
+    }
+}
+
+impl Filesystem {
+    /// Reports whether a name is that of a lock file that all nodes see.
+    pub(super) fn is_cluster_lock(&self, spot: &Spot) -> bool {
+        let path = self.0.state.lock().names.path_of(spot);
+        path.is_some_and(|path| {
+            self.0.rules.profiles.classify(&path).kind == FileKind::Lock(Scope::Cluster)
+        })
+    }
+
+    /// Makes a lock file that all nodes see, and opens it for writing: it is published at once, because its maker may
+    /// close it only when it gives the lock back.
+    pub(super) fn create_lock(&self, spot: &Spot, wish: &Wish, attrs: Attrs) -> Answer<Created> {
+        let kind = Kind::File { digest: Digest::empty(), size: 0 };
+        if let Err(errno) = self.put_new(spot, Entry { kind, attrs, link: None }) {
+            return Err(errno).into();
+        }
+        self.own_lock(spot, &wish.caller);
+        let (this, spot, wish) = (self.clone(), spot.clone(), *wish);
+        Answer::later(async move {
+            let lead = {
+                let mut state = this.0.state.lock();
+                let path = Self::path_to_find(&state, &spot)?;
+                this.lead_writer(&mut state, &spot, &path, wish.who, wish.flags, None)
+            };
+            let lead = Lead::lasting(lead.ok_or(Errno::ENOENT)?);
+            let flags = hearthfs_mount::OpenFlags { exclusive: false, ..wish.flags };
+            let wish = Wish { flags, tried: Try::Last, ..wish };
+            let opened = match this.open_file_as(lead.ino, &wish) {
+                Answer::Now(reply) => reply?,
+                Answer::Later(work) => work.await?,
+            };
+            this.tell_opened(lead, &spot, opened)
+        })
+    }
+
+    /// Notes that a process has published something at a name, if that is a lock file.
+    pub(super) fn own_lock(&self, spot: &Spot, caller: &Caller) {
+        let Some(path) = self.0.state.lock().names.path_of(spot) else { return };
+        if !matches!(self.0.rules.profiles.classify(&path).kind, FileKind::Lock(_)) {
+            return;
+        }
+        let who = self.0.callers.who(caller);
+        let (Who::Process(process), Some(watched)) = (who, self.0.callers.watch(who)) else {
+            return;
+        };
+        let Some(started) = self.0.rooms.tasks.started(process) else { return };
+        let Some((stamp, _)) = self.lock_at(&path) else { return };
+        let owner = LockOwner { path, process, started };
+        let held = Held { owner: owner.clone(), stamp, user: caller.uid, watched };
+        if !self.0.lock_files.lock().add(held.clone()) {
+            // What programs have given back since is counted until somebody looks.
+            self.forget_given_back();
+            if !self.0.lock_files.lock().add(held) {
+                let path = &owner.path;
+                tracing::warn!(%path, "too many lock files: this one stays when its process ends");
+                return;
+            }
+        }
+        self.note_owner(&owner);
+        self.0.begun.notify_one();
+    }
+
+    fn note_owner(&self, owner: &LockOwner) {
+        let owners = &self.0.rooms.lock_owners;
+        let noted = owners.note(owner).and_then(|large| {
+            if large {
+                self.forget_given_back();
+                self.keep_owners()?;
+            }
+            Ok(())
+        });
+        if let Err(error) = noted {
+            tracing::debug!(
+                error = error.chain(),
+                "who has a lock will not be known after a restart"
+            );
+        }
+    }
+
+    fn keep_owners(&self) -> Result<()> {
+        let all = self.0.lock_files.lock().all();
+        self.0.rooms.lock_owners.keep_only(all.iter().map(|held| &held.owner))
+    }
+
+    /// Returns the change that put what is at a path, and its owner.
+    fn lock_at(&self, path: &TreePath) -> Option<(Stamp, u32)> {
+        self.0.rooms.ledger.read(|fold| {
+            let register = fold.register(path)?;
+            Some((register.stamp, register.entry?.attrs.uid))
+        })
+    }
+
+    /// Forgets the locks that are there no more, or that another process or node has put anew.
+    fn forget_given_back(&self) {
+        let all = self.0.lock_files.lock().all();
+        for Held { owner, stamp, .. } in all {
+            if self.lock_at(&owner.path).is_none_or(|(now, _)| now != stamp) {
+                self.0.lock_files.lock().remove(&owner.path, Some(stamp));
+            }
+        }
+    }
+
+    /// Takes away the locks of processes that have ended. Blocks.
+    pub(super) fn tend_lock_files(&self) {
+        if self.0.lock_files.lock().is_empty() {
+            return;
+        }
+        self.forget_given_back();
+        let all = self.0.lock_files.lock().all();
+        for held in all.into_iter().filter(|held| held.watched.end().is_some()) {
+            let path = &held.owner.path;
+            match self.remove_lock(path, held.stamp) {
+                Ok(()) => self.0.lock_files.lock().remove(path, Some(held.stamp)),
+                // It is tried again.
+                Err(error) => tracing::debug!(error = error.chain(), %path, "a lock stays"),
+            }
+        }
+    }
+
+    /// Removes a lock file, if it is still what was put there by that change.
+    fn remove_lock(&self, path: &TreePath, put: Stamp) -> Result<()> {
+        let turn = self.0.rooms.ledger.begin();
+        let Some(seen) = self.seen(path).filter(|seen| seen.stamp == Some(put)) else {
+            return Ok(());
+        };
+        let mut ops = vec![(path.clone(), Op::Remove)];
+        ops.extend(self.ops_on_further_names(path, &seen.entry));
+        let written = self.write_keeping(turn, ops)?;
+        let mut state = self.0.state.lock();
+        drop(written.apply());
+        let spot = state.names.spot_of(path);
+        if let Some(spot) = &spot {
+            self.keep_linked(&mut state, spot);
+            state.retire(spot);
+            state.locks.unlink(spot);
+        }
+        super::state::close_files(state);
+        self.doubt(spot);
+        tracing::debug!(%path, "a lock is removed: the process that made it has ended");
+        Ok(())
+    }
+
+    /// Goes on with the locks of processes that outlived the daemon before, and takes the others away. Blocks.
+    pub(super) fn restore_lock_files(&self) {
+        let node = self.0.rooms.ledger.node();
+        let Some(owners) = self.0.rooms.lock_owners.take_earlier() else {
+            self.clear_lock_files();
+            return;
+        };
+        for owner in owners {
+            let is_lock =
+                matches!(self.0.rules.profiles.classify(&owner.path).kind, FileKind::Lock(_));
+            let there = self.lock_at(&owner.path).filter(|(stamp, _)| stamp.node == node);
+            let Some((stamp, user)) = there.filter(|_| is_lock) else { continue };
+            match self.0.rooms.tasks.watch_again(owner.process, owner.started) {
+                Some(watched) => {
+                    let watched = Arc::new(watched);
+                    let mut files = self.0.lock_files.lock();
+                    if !files.held.contains_key(&owner.path) {
+                        // As many as were held before are fewer than may be held.
+                        files.add(Held { owner, stamp, user, watched });
+                    }
+                }
+                None => self.remove_unless_held(&owner.path, stamp),
+            }
+        }
+        if let Err(error) = self.keep_owners() {
+            tracing::debug!(error = error.chain(), "the owners of locks could not be kept");
+        }
+    }
+
+    /// Takes away all lock files that this node has made in earlier runs.
+    fn clear_lock_files(&self) {
+        let ledger = &self.0.rooms.ledger;
+        let mut after = Some(TreePath::root());
+        while let Some(from) = after {
+            let part: Vec<(TreePath, Register)> =
+                ledger.read(|fold| fold.registers_after(&from).take(READ_AT_ONCE).collect());
+            after = part.get(READ_AT_ONCE - 1).map(|(path, _)| path.clone());
+            for (path, register) in part {
+                let stamp = register.stamp;
+                let is_lock =
+                    matches!(self.0.rules.profiles.classify(&path).kind, FileKind::Lock(_));
+                if is_lock && register.entry.is_some() && stamp.node == ledger.node() {
+                    self.remove_unless_held(&path, stamp);
+                }
+            }
+        }
+    }
+
+    fn remove_unless_held(&self, path: &TreePath, stamp: Stamp) {
+        let held = self.0.lock_files.lock().held.get(path).is_some_and(|held| held.stamp == stamp);
+        if held {
+            return;
+        }
+        if let Err(error) = self.remove_lock(path, stamp) {
+            tracing::warn!(error = error.chain(), %path, "a lock of an ended process stays");
+        }
+    }
+
+    /// Notes that a process has published something at a name: that may be a lock file, or complete a unit. Returns
+    /// true for the latter. `caller` is as for [`Filesystem::changed_in_edition`].
+    pub(super) fn note_published(&self, spot: &Spot, caller: Option<&Caller>) -> Reply<bool> {
+        if let Some(caller) = caller {
+            self.own_lock(spot, caller);
+        }
+        self.changed_in_edition(spot, caller).map_err(|error| super::errno::promised(&error))
+    }
+}

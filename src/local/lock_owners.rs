@@ -1,0 +1,200 @@
+//! The owners of lock files: which process has made each, for the daemon that comes after this one.
+//!
+//! Owns one file of the cache directory, to which a line is appended for each lock. Must never be asked whether a lock
+//! still stands: the namespace says that.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use super::dir::{CacheDir, write_atomic};
+use crate::error::{Error, Result};
+use crate::name::TreePath;
+
+/// The size from which the file is written anew, with what still counts.
+const REWRITE_BYTES: u64 = 64 << 10;
+/// The most that is read of it: it is far smaller unless it is not ours.
+const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// The process that has made a lock file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockOwner {
+    /// The lock file.
+    pub path: TreePath,
+    /// The number of the process.
+    pub process: u32,
+    /// When it was started, in ticks since the boot.
+    pub started: u64,
+}
+
+impl LockOwner {
+    fn line(&self) -> String {
+        let mut line = format!("{} {} ", self.process, self.started);
+        line.extend(self.path.as_bytes().iter().map(|byte| format!("{byte:02x}")));
+        line.push('\n');
+        line
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let (process, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let hex = words.next()?.as_bytes();
+        let digits = hex.chunks(2).map(|digits| std::str::from_utf8(digits).ok());
+        let bytes: Option<Vec<u8>> =
+            digits.map(|digits| u8::from_str_radix(digits?, 16).ok()).collect();
+        Some(Self { path: TreePath::from_bytes(&bytes?).ok()?, process, started })
+    }
+}
+
+/// The file that keeps the owners.
+#[derive(Debug)]
+pub struct LockOwners {
+    path: PathBuf,
+    boot: String,
+    open: Mutex<Open>,
+    /// What the run before has left, until it is taken.
+    earlier: Mutex<Option<Vec<LockOwner>>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// `None` where it could not be opened: nothing is kept then.
+    file: Option<File>,
+    bytes: u64,
+}
+
+impl LockOwners {
+    /// Opens the file. One that cannot be opened, as on a full disk, is no reason not to serve: a warning is logged.
+    pub fn open(dir: &CacheDir) -> Self {
+        let path = dir.path().join("lock-owners");
+        let opened = read(&path, dir.boot()).and_then(|earlier| {
+            let open = rewrite(&path, dir.boot(), earlier.iter().flatten())?;
+            Ok((open, earlier))
+        });
+        let (open, earlier) = opened.unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), %error, "the owners of locks cannot be kept");
+            (Open { file: None, bytes: 0 }, Some(Vec::new()))
+        });
+        let (open, earlier) = (Mutex::new(open), Mutex::new(earlier));
+        Self { path, boot: dir.boot().to_owned(), open, earlier }
+    }
+
+    /// Returns the owner of each lock that earlier runs have noted, in the order of the paths; `None` where the machine
+    /// was restarted since, or nothing was kept: then no process lives that has made a lock through an earlier daemon.
+    /// Empty when it is called again.
+    pub fn take_earlier(&self) -> Option<Vec<LockOwner>> {
+        self.earlier.lock().replace(Vec::new())
+    }
+
+    /// Notes an owner. Returns true when the file has become large, so that [`LockOwners::keep_only`] is due.
+    pub fn note(&self, owner: &LockOwner) -> Result<bool> {
+        let line = owner.line();
+        let mut open = self.open.lock();
+        let Some(file) = &mut open.file else { return Ok(false) };
+        file.write_all(line.as_bytes()).map_err(|error| self.cannot_write(error))?;
+        open.bytes += line.len() as u64;
+        Ok(open.bytes >= REWRITE_BYTES)
+    }
+
+    /// Forgets all owners but these.
+    pub fn keep_only<'o>(&self, owners: impl Iterator<Item = &'o LockOwner>) -> Result<()> {
+        let mut open = self.open.lock();
+        *open =
+            rewrite(&self.path, &self.boot, owners).map_err(|error| self.cannot_write(error))?;
+        Ok(())
+    }
+
+    fn cannot_write(&self, error: io::Error) -> Error {
+        Error::io(format!("write {}", self.path.display()), error)
+    }
+}
+
+/// Reads what was kept in this run of the machine: the last line for each path.
+fn read(path: &Path, boot: &str) -> io::Result<Option<Vec<LockOwner>>> {
+    let mut bytes = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let Some((_, lines)) = text.split_once('\n').filter(|(head, _)| *head == boot) else {
+        return Ok(None);
+    };
+    // A line without its end was cut short by a kill.
+    let whole = lines.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    let last: BTreeMap<TreePath, LockOwner> =
+        whole.filter_map(LockOwner::parse).map(|owner| (owner.path.clone(), owner)).collect();
+    Ok(Some(last.into_values().collect()))
+}
+
+/// Writes the file anew and opens it.
+fn rewrite<'o>(
+    path: &Path,
+    boot: &str,
+    owners: impl Iterator<Item = &'o LockOwner>,
+) -> io::Result<Open> {
+    let mut text = format!("{boot}\n");
+    text.extend(owners.map(LockOwner::line));
+    write_atomic(path, text.as_bytes())?;
+    let file = OpenOptions::new().append(true).mode(0o600).open(path)?;
+    // What counts may itself be large: it is written anew when as much has come again.
+    Ok(Open { file: Some(file), bytes: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(path: &str, process: u32) -> LockOwner {
+        let path = TreePath::from_bytes(path.replace('/', "\0").as_bytes()).unwrap();
+        LockOwner { path, process, started: 7 }
+    }
+
+    #[test]
+    fn the_last_owner_of_each_lock_is_known_after_a_restart() {
+        let root = tempfile::tempdir().unwrap();
+        {
+            let dir = CacheDir::open(&root.path().join("cache")).unwrap();
+            let owners = LockOwners::open(&dir);
+            assert_eq!(owners.take_earlier(), None, "nothing was kept");
+            assert_eq!(owners.take_earlier(), Some(Vec::new()));
+            for owner in [owner("b/lock", 3), owner("a\nb/lock", 1), owner("b/lock", 2)] {
+                assert!(!owners.note(&owner).unwrap());
+            }
+        }
+        let dir = CacheDir::open(&root.path().join("cache")).unwrap();
+        let path = dir.path().join("lock-owners");
+        let mut torn = OpenOptions::new().append(true).open(&path).unwrap();
+        torn.write_all(b"9 7 63").unwrap();
+        let owners = LockOwners::open(&dir);
+        let wanted = [owner("a\nb/lock", 1), owner("b/lock", 2)];
+        assert_eq!(owners.take_earlier().as_deref(), Some(wanted.as_slice()));
+        owners.keep_only(wanted[..1].iter()).unwrap();
+        let owners = LockOwners::open(&dir);
+        assert_eq!(owners.take_earlier().as_deref(), Some(&wanted[..1]));
+        let mut large = false;
+        for _ in 0..REWRITE_BYTES / 4 {
+            large |= owners.note(&owner("c", 1)).unwrap();
+        }
+        assert!(large);
+        // Another run of the machine.
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replacen(dir.boot(), "another", 1)).unwrap();
+        assert_eq!(LockOwners::open(&dir).take_earlier(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_no_reason_not_to_serve() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = CacheDir::open(&root.path().join("cache")).unwrap();
+        std::fs::create_dir(dir.path().join("lock-owners")).unwrap();
+        let owners = LockOwners::open(&dir);
+        assert_eq!(owners.take_earlier(), Some(Vec::new()), "nothing is known of any");
+        assert!(!owners.note(&owner("c", 1)).unwrap());
+    }
+}

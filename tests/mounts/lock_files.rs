@@ -1,0 +1,125 @@
+//! Lock files: names that exclude other processes by being there, and that go with the process that made them.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::harness::hand::CREATE_NEW;
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes};
+
+/// Locks that all nodes see, of Neuron and of PyTorch's extensions, ...
+const MODULE: &str = "neuron/neuronxcc-2/MODULE_1+2";
+const CLUSTER: [&str; 2] =
+    ["neuron/neuronxcc-2/MODULE_1+2/model.hlo_module.pb.lock", "torch_extensions/py311/name/lock"];
+/// ... one of ccache, which stays on its node, ...
+const NODE: &str = "ccache/0/stats.lock";
+/// ... and files with such names elsewhere.
+const ORDINARY: [&str; 2] = ["Cargo.lock", "name/lock"];
+
+fn cluster(io: Io) -> Cluster {
+    let cluster = Cluster::two(io);
+    let dirs = [MODULE, "torch_extensions/py311/name", "ccache/0", "name"];
+    for dir in dirs {
+        std::fs::create_dir_all(cluster.a.at(dir)).must("mkdir -p");
+    }
+    cluster.a.drain();
+    for dir in dirs {
+        let there = || if cluster.b.at(dir).is_dir() { Ok(()) } else { Err("not yet") };
+        eventually(10_000, dir, || there().map_err(str::to_owned));
+    }
+    cluster
+}
+
+fn await_there(path: &Path, wanted: bool) {
+    eventually(10_000, path.display(), || match std::fs::symlink_metadata(path).is_ok() {
+        there if there == wanted => Ok(()),
+        there => Err(format!("it is there: {there}")),
+    });
+}
+
+fn lock_files_exclude_on_all_nodes_until_their_process_ends(io: Io) {
+    let cluster = cluster(io);
+    for (name, signal) in CLUSTER.into_iter().flat_map(|n| [(n, true), (n, false)]) {
+        let (mut maker, mut other) = (Hand::new(), Hand::new());
+        // It stays open, as that of PyTorch does.
+        maker.open(&cluster.a.at(name), CREATE_NEW, 0o444).must("make the lock");
+        assert_eq!(other.open(&cluster.a.at(name), CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
+        await_there(&cluster.b.at(name), true);
+        assert_eq!(other.open(&cluster.b.at(name), CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
+        if signal {
+            maker.kill(Signal::KILL);
+        } else {
+            maker.leave("exit", 0);
+        }
+        await_there(&cluster.a.at(name), false);
+        await_there(&cluster.b.at(name), false);
+        let fd = other.open(&cluster.b.at(name), CREATE_NEW, 0o644).must("the next has it");
+        other.close(fd).must("close");
+        other.unlink(&cluster.b.at(name)).must("give it back");
+        cluster.b.drain();
+        await_there(&cluster.a.at(name), false);
+    }
+}
+in_both_modes!(lock_files_exclude_on_all_nodes_until_their_process_ends);
+
+fn lock_files_of_one_node_and_files_that_look_like_locks(io: Io) {
+    let cluster = cluster(io);
+    let a = &cluster.a;
+    let mut maker = Hand::new();
+    maker.symlink(Path::new("host-1-2-3"), &a.at(NODE)).must("symlink");
+    for name in ORDINARY {
+        let fd = maker.open(&a.at(name), CREATE_NEW, 0o644).must("create");
+        maker.close(fd).must("close");
+    }
+    maker.kill(Signal::KILL);
+    await_there(&a.at(NODE), false);
+    cluster.a.drain();
+    for name in ORDINARY {
+        await_there(&cluster.b.at(name), true);
+        assert!(a.at(name).exists(), "{name} is a file as any other");
+    }
+    assert!(!cluster.b.at(NODE).exists());
+}
+in_both_modes!(lock_files_of_one_node_and_files_that_look_like_locks);
+
+/// Only the version that the ended process has put there goes.
+#[test]
+fn lock_files_that_others_have_made_since_stay() {
+    let cluster = cluster(Io::best());
+    let path = cluster.a.at(CLUSTER[0]);
+    let (mut first, mut second) = (Hand::new(), Hand::new());
+    first.put(&path, b"").must("the first makes it");
+    first.unlink(&path).must("and gives it back");
+    second.put(&path, b"2").must("the second makes it");
+    first.kill(Signal::KILL);
+    // The daemon has looked after locks when this one is gone.
+    let mut third = Hand::new();
+    third.put(&cluster.a.at(CLUSTER[1]), b"").must("another lock");
+    third.kill(Signal::KILL);
+    await_there(&cluster.a.at(CLUSTER[1]), false);
+    assert_eq!(second.get(&path), Ok(b"2".to_vec()));
+    // Its maker may write it anew.
+    second.put(&path, b"2 again").must("rewrite");
+    second.kill(Signal::KILL);
+    await_there(&path, false);
+}
+
+/// A restart of the daemon knows the processes again.
+#[test]
+fn lock_files_outlive_a_daemon_with_their_process_only() {
+    let mut cluster = cluster(Io::best());
+    let [one, other] = CLUSTER.map(|name| cluster.a.at(name));
+    let (mut lives, mut ends) = (Hand::new(), Hand::new());
+    lives.put(&one, b"").must("put");
+    ends.put(&other, b"").must("put");
+    cluster.a.kill_only();
+    ends.kill(Signal::KILL);
+    cluster.a.up();
+    await_there(&other, false);
+    assert!(one.exists(), "its process lives");
+    lives.kill(Signal::KILL);
+    await_there(&one, false);
+    cluster.a.drain();
+    await_there(&cluster.b.at(CLUSTER[0]), false);
+}
