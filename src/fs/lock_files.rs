@@ -12,7 +12,9 @@ use super::filesystem::Filesystem;
 use super::inode::Spot;
 use super::lookup::Lead;
 use super::open::Wish;
+use super::remove::may_take;
 use super::retry::Try;
+use super::rights::MAY_CHANGE_NAMES;
 use super::shares::Shares;
 use super::who::Who;
 use crate::digest::Digest;
@@ -126,7 +128,14 @@ impl Filesystem {
             return;
         };
         let Some(started) = self.0.rooms.tasks.started(process) else { return };
-        let Some((stamp, _)) = self.lock_at(&path) else { return };
+        let Some((stamp, user)) = self.lock_at(&path) else { return };
+        if !self.may_take_away(caller, spot, user) {
+            // It has written a lock that another has made, and that stays the lock of that one.
+            if let Some(held) = self.0.lock_files.lock().held.get_mut(&path) {
+                held.stamp = stamp;
+            }
+            return;
+        }
         let owner = LockOwner { path, process, started };
         let held = Held { owner: owner.clone(), stamp, user: caller.uid, watched };
         if !self.0.lock_files.lock().add(held.clone()) {
@@ -140,6 +149,15 @@ impl Filesystem {
         }
         self.note_owner(&owner);
         self.0.begun.notify_one();
+    }
+
+    /// Reports whether a caller may remove a name of a file of `owner`: no process takes away more by its end.
+    fn may_take_away(&self, caller: &Caller, spot: &Spot, owner: u32) -> bool {
+        let state = self.0.state.lock();
+        let Ok((dir, _)) = self.attr_of(&state, spot.0) else { return false };
+        let mode = u32::from(dir.perm);
+        self.mode_permits(caller, (dir.uid, dir.gid, mode), MAY_CHANGE_NAMES).is_ok()
+            && may_take(caller, mode, dir.uid, owner)
     }
 
     fn note_owner(&self, owner: &LockOwner) {

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 
 use crate::harness::hand::CREATE_NEW;
 use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes};
+use crate::users::{A, World, let_in};
 
 /// Locks that all nodes see, of Neuron and of PyTorch's extensions, ...
 const MODULE: &str = "neuron/neuronxcc-2/MODULE_1+2";
@@ -123,3 +124,29 @@ fn lock_files_outlive_a_daemon_with_their_process_only() {
     cluster.a.drain();
     await_there(&cluster.b.at(CLUSTER[0]), false);
 }
+
+/// A process takes away by its end only what it might have removed itself (P14).
+fn p14_isolation_of_lock_files(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_lock_files") else { return };
+    let dir = world.cluster.a.at(MODULE);
+    std::fs::create_dir_all(&dir).must("mkdir -p");
+    for above in [dir.parent().and_then(Path::parent).must("above"), dir.parent().must("above")] {
+        let_in(above, 0o755);
+    }
+    world.root.chown(&dir, Some(A.uid), Some(A.gid)).must("chown");
+    let_in(&dir, 0o755);
+    let path = world.cluster.a.at(CLUSTER[0]);
+    world.a.put(&path, b"a").must("A makes its lock");
+    world.root.chmod(&path, 0o666).must("chmod");
+    world.b.put(&path, b"b").must("B writes it");
+    world.b.kill(Signal::KILL);
+    let mut other = Hand::new();
+    let marker = dir.join("another.lock");
+    other.put(&marker, b"").must("another lock");
+    other.kill(Signal::KILL);
+    await_there(&marker, false);
+    assert_eq!(world.root.get(&path), Ok(b"b".to_vec()), "B could not have removed it");
+    world.a.kill(Signal::KILL);
+    await_there(&path, false);
+}
+in_both_modes!(p14_isolation_of_lock_files);
