@@ -16,6 +16,7 @@ mod random;
 mod scenes;
 mod sent_back;
 mod unit_cases;
+mod unit_random;
 mod unit_users;
 mod units;
 mod users;
