@@ -261,12 +261,14 @@ impl Ledger {
         self.read(|fold| fold.register(&change.path).is_some_and(|r| r.stamp > change.stamp))
     }
 
-    /// Forgets a tombstone that nobody else can need: without a remote there is no other node.
+    /// Forgets a tombstone that nobody else can need: without a remote there is no other node. That of a unit's member says
+    /// that what is left is no unit.
     fn forget_alone(&self, fold: &mut Fold, change: &Change) {
         let last = fold.register(&change.path);
         if change.op == Op::Remove
             && last.is_some_and(|register| register.stamp == change.stamp)
             && !self.0.kept.contains(&change.path)
+            && !self.is_member(&change.path)
         {
             fold.reset(&change.path, None);
         }

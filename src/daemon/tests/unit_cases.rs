@@ -83,6 +83,35 @@ fn p6_units_are_read_again_once_they_are_rewritten_without_what_was_lost() {
     }
 }
 
+/// As a program that replaces a directory of artifacts in a unit which another has published meanwhile.
+#[test]
+fn p6_units_from_which_a_member_is_removed_are_a_miss() {
+    in_both_modes(|kernel| {
+        let (first, second, reader) = (Program::start(), Program::start(), Program::start());
+        make_dirs(kernel, &first, KEY);
+        for name in ["triton/KEY/a", "triton/KEY/b", MARKER] {
+            put(kernel, &first, name, b"first");
+        }
+        assert_eq!(get(kernel, &reader, MARKER), b"first");
+        kernel.unlink(&second.caller(), "triton/KEY/b").unwrap();
+        assert!(missing(kernel, &Program::start(), MARKER), "a part of a unit is no unit");
+        assert_eq!(get(kernel, &reader, "triton/KEY/b"), b"first", "it keeps its version");
+        for name in ["triton/KEY/b", "triton/KEY/a", MARKER] {
+            put(kernel, &second, name, b"second");
+        }
+        for name in [MARKER, "triton/KEY/a", "triton/KEY/b"] {
+            assert_eq!(get(kernel, &Program::start(), name), b"second", "{name}");
+        }
+        // A version may have fewer members than the one before.
+        let third = Program::start();
+        put(kernel, &third, MARKER, b"third");
+        kernel.unlink(&third.caller(), "triton/KEY/b").unwrap();
+        put(kernel, &third, MARKER, b"third again");
+        assert_eq!(get(kernel, &Program::start(), MARKER), b"third again");
+        assert!(missing(kernel, &Program::start(), "triton/KEY/b"));
+    });
+}
+
 /// Removes the files below a directory that hold these bytes; returns how many.
 fn remove_blob(dir: &std::path::Path, bytes: &[u8]) -> usize {
     let mut removed = 0;

@@ -3,8 +3,7 @@
 //!
 //! `HEARTHFS_TEST_SEEDS=N` runs N of them.
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hearthfs_mount::Errno;
 use proptest::collection::vec;
@@ -71,7 +70,7 @@ struct Actor {
     /// The version that it writes, and the members that are still to be written.
     writes: Option<(u32, Vec<&'static str>)>,
     /// The version whose entry point it has opened, and when.
-    reads: Option<(String, Instant)>,
+    reads: Option<(String, Duration)>,
 }
 
 impl Actor {
@@ -84,8 +83,8 @@ struct Scene<'k, 'r> {
     kernel: &'k mut Kernel<'r>,
     actors: Vec<Actor>,
     versions: u32,
-    /// Names that somebody has removed: they may be missing in any version.
-    removed: BTreeSet<&'static str>,
+    /// A name was removed: what is left may be no unit.
+    removed: bool,
 }
 
 fn at(name: &str) -> String {
@@ -119,11 +118,15 @@ impl Scene<'_, '_> {
         }
     }
 
-    fn expect(&self, name: &str, seen: Option<String>, version: &str, who: &str) {
+    fn expect(name: &str, seen: Option<String>, version: &str, who: &str) {
         match seen {
             Some(seen) => assert_eq!(seen, version, "{who}: {name} is of another version"),
-            None => assert!(self.removed.contains(name), "{who}: {name} of {version} is missing"),
+            None => panic!("{who}: {name} of {version} is missing"),
         }
+    }
+
+    fn is_kept(&self, since: Duration) -> bool {
+        self.kernel.rooms().clock.mono().saturating_sub(since) < KEPT_FOR
     }
 
     fn write(&mut self, number: usize, rename: bool, how: usize) {
@@ -151,15 +154,16 @@ impl Scene<'_, '_> {
         let actor = &mut self.actors[number];
         let seen = Self::read(self.kernel, &actor.program, MARKER);
         // Of its own draft it sees what it has written so far.
-        actor.reads = seen.filter(|_| actor.writes.is_none()).map(|seen| (seen, Instant::now()));
+        let now = self.kernel.rooms().clock.mono();
+        actor.reads = seen.filter(|_| actor.writes.is_none()).map(|seen| (seen, now));
     }
 
     fn read_member(&mut self, number: usize, name: &'static str) {
         let actor = &self.actors[number];
         let Some((version, since)) = actor.reads.clone() else { return };
         let seen = Self::read(self.kernel, &actor.program, name);
-        if since.elapsed() < KEPT_FOR {
-            self.expect(name, seen, &version, "a reader");
+        if self.is_kept(since) {
+            Self::expect(name, seen, &version, "a reader");
         }
     }
 
@@ -167,21 +171,23 @@ impl Scene<'_, '_> {
         let actor = &self.actors[number];
         let Some((version, since)) = actor.reads.clone() else { return };
         let listed = names(self.kernel, &actor.program, KEY);
-        if since.elapsed() < KEPT_FOR {
-            for name in MEMBERS.iter().filter(|name| !self.removed.contains(*name)) {
+        if self.is_kept(since) {
+            for name in MEMBERS {
                 assert!(listed.iter().any(|has| has == name), "{name} of {version}: {listed:?}");
             }
         }
     }
 
     fn unlink(&mut self, number: usize, member: usize) {
-        let actor = &self.actors[number];
+        let actor = &mut self.actors[number];
         let name = MEMBERS.get(member).copied().unwrap_or(MARKER);
-        if actor.writes.is_none() {
-            match self.kernel.unlink(&actor.program.caller(), &at(name)) {
-                Ok(()) => drop(self.removed.insert(name)),
-                Err(errno) => assert_eq!(errno, Errno::ENOENT),
-            }
+        if actor.writes.is_some() {
+            return;
+        }
+        actor.reads = None;
+        match self.kernel.unlink(&actor.program.caller(), &at(name)) {
+            Ok(()) => self.removed = true,
+            Err(errno) => assert_eq!(errno, Errno::ENOENT),
         }
     }
 
@@ -192,7 +198,7 @@ impl Scene<'_, '_> {
                 // A version may have arrived since, but with its entry point.
                 if Self::read(self.kernel, &program, name).is_some() {
                     let entry = Self::read(self.kernel, &Program::start(), MARKER);
-                    let removed = self.removed.contains(MARKER);
+                    let removed = self.removed;
                     assert!(entry.is_some() || removed, "{name} is there without its entry point");
                 }
             }
@@ -200,7 +206,7 @@ impl Scene<'_, '_> {
         };
         for name in MEMBERS {
             let seen = Self::read(self.kernel, &program, name);
-            self.expect(name, seen, &version, "a fresh process");
+            Self::expect(name, seen, &version, "a fresh process");
         }
     }
 
@@ -248,7 +254,7 @@ proptest! {
         let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
         let kernel = &mut Kernel::start(&runtime, node(&dir), passthrough);
         let actors = (0..PROGRAMS).map(|_| Actor::new()).collect();
-        let mut scene = Scene { kernel, actors, versions: 0, removed: BTreeSet::new() };
+        let mut scene = Scene { kernel, actors, versions: 0, removed: false };
         for (number, act) in &acts {
             scene.act(*number, act);
         }

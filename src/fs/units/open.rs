@@ -124,7 +124,7 @@ impl Filesystem {
         let Ok(version) = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit) else {
             return Ok(Vec::new());
         };
-        if !version.broken.is_empty() {
+        if version.is_broken() {
             return Err(Errno::ENOENT);
         }
         let contents = version.members.iter().filter_map(|member| member.entry.content());

@@ -84,6 +84,8 @@ pub(super) struct Version {
     pub(super) mark: Option<Stamp>,
     /// Members whose bytes are lost, or past their age: what is left is no unit until they are replaced or removed.
     pub(super) broken: Vec<Member>,
+    /// A member was removed after the entry points were put.
+    pub(super) is_cut: bool,
 }
 
 impl Version {
@@ -107,6 +109,11 @@ impl Version {
         }
         self.members.push(member);
         Ok(())
+    }
+
+    /// Reports whether what is left is no unit.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_cut || !self.broken.is_empty()
     }
 
     /// Returns how many members are listed.
@@ -141,7 +148,7 @@ impl Version {
 pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> Result<Version> {
     ledger.read(|fold| {
         let mut version = Version::default();
-        let mut read = 0;
+        let (mut read, mut removed) = (0, None);
         let mut add = |path: TreePath, register: Register| {
             read += 1;
             if read > READ_MAX {
@@ -149,12 +156,16 @@ pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> 
                 return Err(Error::new(Kind::Invalid, op));
             }
             let changed_ms = register.changed_ms();
-            let (Some(entry), stamp) = (register.entry, register.stamp) else { return Ok(()) };
-            if entry.is_directory() {
+            let (entry, stamp) = (register.entry, register.stamp);
+            if entry.as_ref().is_some_and(Entry::is_directory) {
                 return Ok(());
             }
             let at = path.clone();
             let Some(part) = unit.part(profiles, &at) else { return Ok(()) };
+            let Some(entry) = entry else {
+                removed = removed.max(Some(stamp));
+                return Ok(());
+            };
             let broken = ledger.shown(fold, &path, &entry, Some(changed_ms)).is_none();
             version.add(Member { path, entry, stamp }, &part, broken)
         };
@@ -164,6 +175,8 @@ pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> 
         } else {
             with_stem(fold, &dir, stem, &mut add)?;
         }
+        // What a version itself has removed has its stamp.
+        version.is_cut = version.mark.is_some() && removed > version.mark;
         Ok(version)
     })
 }

@@ -1,0 +1,62 @@
+"""Does to a directory what vLLM does with the compiled graphs of one model part: files in place, artifacts of several graphs,
+one of them a directory that is replaced, and at last the list of them, rewritten in place.
+
+Arguments: directory, model part, name of this process, number of graphs. Reads what is there first: prints HIT where the list and
+all that it names are of one writer, MIXED with what it found where they are not; else writes all and prints WROTE. WROTE is
+followed by OTHER where another process's files are there afterwards.
+"""
+
+import os
+import shutil
+import sys
+
+root, part, name, graphs = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+place = os.path.join(root, "torch_compile_cache", "0123abcd", "rank_0_0", part)
+os.makedirs(place, exist_ok=True)
+LIST = os.path.join(place, "vllm_compile_cache.py")
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(f"{text}\n" * 200)
+
+
+def read(path):
+    with open(path) as file:
+        lines = set(file.read().splitlines())
+    assert len(lines) == 1, f"{path} is torn"
+    return lines.pop()
+
+
+def artifacts():
+    for graph in range(graphs):
+        yield os.path.join(place, f"artifact_compile_range_1_8192_subgraph_{graph}")
+    yield os.path.join(place, "unpacked", "code.py")
+    yield os.path.join(place, "computation_graph.py")
+    yield os.path.join(place, "transformed_code.py")
+
+
+def look():
+    """Returns who has written what is there; None where nothing is complete."""
+    try:
+        writers = {"list": read(LIST)}
+    except FileNotFoundError:
+        return None
+    for path in artifacts():
+        writers[os.path.basename(path)] = read(path)
+    return writers
+
+
+found = look()
+if found is None:
+    shutil.rmtree(os.path.join(place, "unpacked"), ignore_errors=True)
+    for path in artifacts():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write(path, name)
+    write(LIST, name)
+    print("WROTE")
+    found = look()
+if len(set(found.values())) != 1:
+    print("MIXED", found)
+elif found["list"] != name:
+    print("HIT" if len(sys.argv) == 5 else "OTHER")
