@@ -1,9 +1,9 @@
 """Does to a directory what vLLM does with the compiled graphs of one model part: files in place, artifacts of several graphs,
 one of them a directory that is replaced, and at last the list of them, rewritten in place.
 
-Arguments: directory, model part, name of this process, number of graphs. Reads what is there first: prints HIT where the list and
-all that it names are of one writer, MIXED with what it found where they are not; else writes all and prints WROTE. WROTE is
-followed by OTHER where another process's files are there afterwards.
+Arguments: directory, model part, name of this process, number of graphs. Reads what is there first: prints HIT where there is a list.
+Else it writes all and looks again: prints WROTE where its own files are there, OTHER where those of another process are. Prints
+MIXED, and what it found, where the list and the files that it names are not of one writer.
 """
 
 import os
@@ -17,12 +17,25 @@ LIST = os.path.join(place, "vllm_compile_cache.py")
 
 
 def write(path, text):
-    with open(path, "w") as file:
-        file.write(f"{text}\n" * 200)
+    while True:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            file = open(path, "w")
+        except FileNotFoundError:
+            # Another process has just removed the directory, as it may on any file system.
+            continue
+        with file:
+            file.write(f"{text}\n" * 200)
+        return
 
 
 def read(path):
-    with open(path) as file:
+    try:
+        file = open(path)
+    except FileNotFoundError:
+        # A directory that is removed just while the kernel is on its way through it has nothing, on any file system.
+        file = open(path)
+    with file:
         lines = set(file.read().splitlines())
     assert len(lines) == 1, f"{path} is torn"
     return lines.pop()
@@ -48,15 +61,14 @@ def look():
 
 
 found = look()
+said = "HIT"
 if found is None:
     shutil.rmtree(os.path.join(place, "unpacked"), ignore_errors=True)
     for path in artifacts():
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         write(path, name)
     write(LIST, name)
-    print("WROTE")
     found = look()
-if len(set(found.values())) != 1:
-    print("MIXED", found)
-elif found["list"] != name:
-    print("HIT" if len(sys.argv) == 5 else "OTHER")
+    said = "WROTE" if found is None or found["list"] == name else "OTHER"
+if found is not None and len(set(found.values())) != 1:
+    said = f"MIXED {found}"
+print(said)

@@ -49,6 +49,7 @@ mod place;
 mod posix_suites;
 mod profiles;
 mod programs;
+mod replays;
 mod rules;
 mod s3;
 mod service_helper;

@@ -112,6 +112,40 @@ fn p6_units_from_which_a_member_is_removed_are_a_miss() {
     });
 }
 
+/// Readers keep the members in a directory of a unit when another process replaces that directory.
+#[test]
+fn p6_units_keep_directories_for_their_readers() {
+    in_both_modes(|kernel| {
+        let (writer, reader, other) = (Program::start(), Program::start(), Program::start());
+        let part = "vllm/torch_compile_cache/hash/rank_0_0/backbone";
+        let at = |name: &str| format!("{part}/{name}");
+        make_dirs(kernel, &writer, &at("unpacked/deep"));
+        for name in ["a", "unpacked/b", "unpacked/deep/c", "vllm_compile_cache.py"] {
+            put(kernel, &writer, &at(name), b"1");
+        }
+        assert_eq!(get(kernel, &reader, &at("vllm_compile_cache.py")), b"1");
+        for name in ["unpacked/deep/c", "unpacked/b"] {
+            kernel.unlink(&other.caller(), &at(name)).unwrap();
+        }
+        for name in ["unpacked/deep", "unpacked"] {
+            kernel.rmdir(&other.caller(), &at(name)).unwrap();
+        }
+        assert_eq!(kernel.stat(&other.caller(), &at("unpacked")).unwrap_err(), Errno::ENOENT);
+        for name in ["unpacked/deep/c", "unpacked/b", "a"] {
+            assert_eq!(get(kernel, &reader, &at(name)), b"1", "{name}");
+        }
+        assert_eq!(kernel.stat(&other.caller(), &at("unpacked")).unwrap_err(), Errno::ENOENT);
+        make_dirs(kernel, &other, &at("unpacked"));
+        for name in ["unpacked/b", "a", "vllm_compile_cache.py"] {
+            put(kernel, &other, &at(name), b"2");
+        }
+        for name in ["vllm_compile_cache.py", "unpacked/b", "a"] {
+            assert_eq!(get(kernel, &reader, &at(name)), b"2", "{name}");
+        }
+        assert!(missing(kernel, &reader, &at("unpacked/deep/c")));
+    });
+}
+
 /// Removes the files below a directory that hold these bytes; returns how many.
 fn remove_blob(dir: &std::path::Path, bytes: &[u8]) -> usize {
     let mut removed = 0;

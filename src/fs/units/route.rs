@@ -17,6 +17,7 @@ use crate::fs::state::State;
 use crate::fs::who::Who;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Kind, Op, Part, Writers, editions};
+use crate::stamp::Stamp;
 
 /// What a name is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,27 @@ pub(in crate::fs) enum Purpose {
     Take,
     /// To make something there.
     Make,
+}
+
+/// What is published at a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum At {
+    Nothing,
+    Directory,
+    File(Option<Stamp>),
+}
+
+impl Edition {
+    /// Reports whether a name leads its process elsewhere than others. Directories are those of all, unless they are
+    /// gone: then its members are in its own.
+    fn is_apart_at(&self, path: &TreePath, published: At) -> bool {
+        let base = self.base();
+        match published {
+            At::File(stamp) => self.draft.is_some() || base.stamp_of(path) != stamp,
+            At::Directory => self.draft.is_some() || base.has(path),
+            At::Nothing => self.draft.is_some() || base.has(path) || base.has_below(path),
+        }
+    }
 }
 
 impl Filesystem {
@@ -82,11 +104,19 @@ impl Filesystem {
     /// Reports whether what is published at a path is what an edition has there: it was not written, and the unit has
     /// not moved on.
     fn fits(&self, id: EditionId, path: &TreePath) -> bool {
-        let published = self.seen(path).and_then(|seen| seen.stamp);
+        let published = self.published_at(path);
         let state = self.0.state.lock();
-        state.editions.get(id).is_none_or(|edition| {
-            edition.draft.is_none() && edition.base().stamp_of(path) == published
-        })
+        let edition = state.editions.get(id);
+        edition.is_none_or(|edition| !edition.is_apart_at(path, published))
+    }
+
+    /// Returns what is published at a path.
+    fn published_at(&self, path: &TreePath) -> At {
+        match self.seen(path) {
+            Some(seen) if seen.entry.is_directory() => At::Directory,
+            Some(seen) => At::File(seen.stamp),
+            None => At::Nothing,
+        }
     }
 
     /// Reports whether an edition is not what is published.
@@ -371,10 +401,7 @@ impl Filesystem {
         if !state.editions.has(&unit) {
             return false;
         }
-        let published = self.seen(&path).and_then(|seen| seen.stamp);
-        state
-            .editions
-            .of_unit(&unit)
-            .any(|edition| edition.draft.is_some() || edition.base().stamp_of(&path) != published)
+        let published = self.published_at(&path);
+        state.editions.of_unit(&unit).any(|edition| edition.is_apart_at(&path, published))
     }
 }

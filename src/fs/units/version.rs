@@ -132,6 +132,12 @@ impl Version {
         self.member(path).is_some()
     }
 
+    /// Reports whether a path is a directory that members are below of.
+    pub(super) fn has_below(&self, path: &TreePath) -> bool {
+        let next = self.members.partition_point(|member| member.path <= *path);
+        self.members.get(next).is_some_and(|member| member.path.is_below(path))
+    }
+
     /// Returns the stamp of the member at a path.
     pub(super) fn stamp_of(&self, path: &TreePath) -> Option<Stamp> {
         self.member(path).map(|member| member.stamp)
