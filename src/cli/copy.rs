@@ -7,6 +7,8 @@
 //! Owns the order in which files are written, and what is left out. Must never write a part of a unit as if it were
 //! whole, and never give a file its name before all of it is there.
 
+mod about;
+mod at;
 mod clients;
 mod dirs;
 mod file;
@@ -14,15 +16,23 @@ mod pace;
 mod place;
 mod report;
 mod summary;
+mod told;
+mod tree;
 mod trouble;
+mod turn;
 mod unit;
+mod unit_in;
+mod unit_out;
 mod walk;
 mod work;
 
 use std::path::PathBuf;
 
-pub(super) use place::OnMount;
+pub(super) use place::{OnMount, apart, find_directory, resolve};
 pub(super) use summary::copy_and_tell;
+pub(super) use told::Told;
+pub(super) use tree::Trees;
+pub(super) use turn::Turn;
 use work::copy;
 
 use crate::name::TreePath;

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::copy::{OnMount, Plan, Way, copy_and_tell};
+use super::copy::{OnMount, Plan, Told, Trees, Way, apart, copy_and_tell, find_directory, resolve};
 use super::failure::{Failure, Outcome};
-use super::import::{apart, directory, exact_modes};
-use super::point;
-use crate::config::{self, Flags, Surroundings};
+use super::import::exact_modes;
+use crate::config::{Flags, Surroundings};
 use crate::namespace::Pattern;
 
 /// Options of `hearthfs export`.
@@ -38,7 +37,7 @@ pub(super) struct Export {
     #[arg(long)]
     json: bool,
 
-    /// The configuration file [env: HEARTHFS_CONFIG]
+    /// The configuration file that has the profiles, where the daemon is another user's [env: HEARTHFS_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -46,29 +45,32 @@ pub(super) struct Export {
 /// Runs the command.
 pub(super) fn run(command: &Export) -> Outcome<()> {
     let around = Surroundings::of_process();
-    let on = OnMount::find(&point::absolute(&around, &command.dir))?;
-    let (from, to) = (directory(&around, &command.dir)?, point::absolute(&around, &command.dest));
+    let dir = resolve(&around, &command.dir)?;
+    let on = OnMount::find(&dir)?;
+    let from = find_directory(&around, &command.dir)?;
+    let to = resolve(&around, &command.dest)?;
     apart(&from, &to)?;
     let parse = |text: &String| {
         Pattern::parse(text).map_err(|why| Failure::refused(format!("GLOB {why}")).hint(GLOBS))
     };
     let globs = command.globs.iter().map(parse).collect::<Outcome<Vec<_>>>()?;
     let flags = Flags { file: command.config.clone(), values: Vec::new() };
-    let loaded = config::load(&flags, &around, Some(&on.point))?;
+    let told = Told::ask(&around, &on, &flags)?;
+    let trees = Trees::open(Way::Export, &from, &to, on.device)?;
     exact_modes();
     let plan = Plan {
         way: Way::Export,
         from,
         to,
         place: on.place,
-        profiles: loaded.settings.profiles,
+        profiles: told.profiles,
         globs,
         overwrite: command.overwrite,
         dry_run: command.dry_run,
         // What is only read takes no room.
         unit_bytes: u64::MAX,
     };
-    copy_and_tell(plan, command.json)
+    copy_and_tell(plan, trees, None, command.json)
 }
 
 const GLOBS: &str = "`*` and `?` stand for bytes of one name, `**/` in front for any directories, `/**` at the end for all below";

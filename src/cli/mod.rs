@@ -168,8 +168,9 @@ together, each unit when all of it is there. What a client's profile calls tempo
 and so are units that are not complete; which profile counts is decided by the path on the mount. \
 A file that is there with the same size and time is left as it is, so an import that was interrupted is simply run \
 again. One that differs is kept, and so is a unit of which a complete version is there, unless --overwrite is given: the unit is a miss \
-for a moment then. Says of each client what has to be so for its entries to be found. \
-Exits 1 when something could not be imported, and names it.
+for a moment then. A unit that is replaced in SRC meanwhile is begun again. Imports of one user at one mount take turns. \
+Says of each client what has to be so for its entries to be found. \
+Exits 1 when something could not be imported, and names it; --drain waits for the rest nevertheless.
 
 Examples:
   hearthfs import ~/.triton/cache /mnt/cache/triton
@@ -180,7 +181,8 @@ const EXPORT_NOTES: &str = "\
 Copies what is visible below DIR to DEST, a plain directory, with modes and times, and as root with owners. Each file gets its name when all \
 of it is written; of a unit one version is written, the file that its readers open first at the end. What a \
 client's profile calls temporary, node-local or a lock is left out. A file that is there with the same size and time \
-is left as it is; one that differs is kept, unless --overwrite is given. What cannot be read, such as entries that are not on this node \
+is left as it is; one that differs is kept, also if it came meanwhile, unless --overwrite is given. Until they are complete, only you can \
+go into the directories that are made. What cannot be read, such as entries that are not on this node \
 while the store is away, is counted and named, and the exit status is 1. A file whose name begins with .hearthfs-export. is what \
 an export that was killed has left.
 A GLOB is a path relative to DIR, as in profiles: * is any run of bytes in a name, ? one byte, **/ in front any directories, /** at the end \

@@ -102,19 +102,27 @@ fn is_dead(error: &std::io::Error) -> bool {
     matches!(code, Some(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }
 
-/// Asks the file system at a path for its size; `None` when that takes longer than `limit`. The thread that hangs is left behind:
-/// nothing can end it.
+/// Asks the file system at a path for its size; `None` when that takes longer than `limit`.
 pub(super) fn stat_within(path: &Path, limit: Duration) -> Option<std::io::Result<()>> {
-    let (tell, told) = mpsc::sync_channel(1);
     let path = path.to_owned();
-    let started = task::thread("stat", move || {
+    // Not `stat`: that the kernel may answer from memory, even for a daemon that is gone.
+    let ask = move || rustix::fs::statvfs(&path).map(drop).map_err(std::io::Error::from);
+    within(limit, ask).map(|asked| asked.and_then(|answer| answer))
+}
+
+/// Returns what `ask` returns; `None` when that takes longer than `limit`. The thread that hangs is left behind: nothing
+/// can end it. The error is that no thread could be started.
+pub(super) fn within<T: Send + 'static>(
+    limit: Duration,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<std::io::Result<T>> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let started = task::thread("ask", move || {
         // The receiver is gone only if the limit has passed.
-        // Not `stat`: that the kernel may answer from memory, even for a daemon that is gone.
-        let asked = rustix::fs::statvfs(&path).map(drop).map_err(std::io::Error::from);
-        tell.send(asked).ok();
+        tell.send(ask()).ok();
     });
     match started {
-        Ok(_) => told.recv_timeout(limit).ok(),
+        Ok(_) => told.recv_timeout(limit).ok().map(Ok),
         Err(error) => Some(Err(error)),
     }
 }

@@ -75,6 +75,15 @@ impl Client {
         }
     }
 
+    /// Asks for the profiles that the mount goes by, as JSON.
+    pub async fn profiles(&mut self) -> Result<serde_json::Value> {
+        self.send(&Request::Profiles).await?;
+        match self.receive().await? {
+            Response::Profiles(profiles) => Ok(profiles),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Waits until all that was published before is remote, for at most `limit`.
     pub async fn drain(
         &mut self,
@@ -119,7 +128,9 @@ impl Client {
             match self.receive().await? {
                 Response::Progress(news) => progress(&news),
                 Response::Drained(report) => return Ok(report),
-                other @ Response::Status(_) => return Err(unexpected(&other)),
+                other @ (Response::Status(_) | Response::Profiles(_)) => {
+                    return Err(unexpected(&other));
+                }
                 Response::Error(failure) => {
                     let kinds = [Kind::Busy, Kind::Denied, Kind::Invalid, Kind::Unavailable];
                     let kind = kinds.into_iter().find(|kind| failure.is(*kind));

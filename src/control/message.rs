@@ -16,6 +16,8 @@ use crate::metrics::Snapshot;
 pub enum Request {
     /// Asks for a [`Status`].
     Status,
+    /// Asks for the profiles that the mount goes by.
+    Profiles,
     /// Waits until all that was published before is remote.
     Drain {
         /// For at most so long.
@@ -34,6 +36,8 @@ pub enum Request {
 pub enum Response {
     /// The answer to `status`.
     Status(Box<Status>),
+    /// The answer to `profiles`: what `hearthfs profiles --json` lists.
+    Profiles(serde_json::Value),
     /// How far a drain is.
     Progress(DrainProgress),
     /// The end of a drain, or of a shutdown: then the mount is gone.

@@ -17,6 +17,8 @@ pub const FS_NAME: &str = "hearthfs";
 pub struct Mounted {
     /// Where.
     pub point: PathBuf,
+    /// The number of what is mounted, as the table has it. Two mounts with the same one show the same files.
+    pub device: String,
     /// Which directory of what is mounted is there; the root, but for a bind mount.
     pub root: PathBuf,
     /// The type, such as `ext4` or `fuse.hearthfs`.
@@ -58,10 +60,20 @@ impl Mounts {
 
     /// Returns our mount that `path` lies on, if it lies on one.
     pub fn holding(&self, path: &Path) -> Option<&Mounted> {
+        self.innermost(path).filter(|mounted| mounted.is_ours())
+    }
+
+    /// Returns where `path` lies, whatever mount leads there: the number of what is mounted, and the path in it.
+    pub fn location(&self, path: &Path) -> Option<(&str, PathBuf)> {
+        let mounted = self.innermost(path)?;
+        let below = path.strip_prefix(&mounted.point).ok()?;
+        Some((&mounted.device, mounted.root.join(below)))
+    }
+
+    fn innermost(&self, path: &Path) -> Option<&Mounted> {
         let depth = |mounted: &&Mounted| mounted.point.components().count();
         // Of equal depth the last in the table is on top, and `max_by_key` takes the last.
-        let innermost = self.0.iter().filter(|m| path.starts_with(&m.point)).max_by_key(depth)?;
-        innermost.is_ours().then_some(innermost)
+        self.0.iter().filter(|m| path.starts_with(&m.point)).max_by_key(depth)
     }
 
     /// Returns all of ours, each point once.
@@ -79,14 +91,15 @@ impl Mounts {
 /// A line is: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
 fn parse_line(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|b| *b == b' ');
-    let root = PathBuf::from(OsString::from_vec(unescape(fields.nth(3)?)));
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let root = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
     let point = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
     let (fs_type, source) = (text(rest.next()?), text(rest.next()?));
     let options = text(rest.next().unwrap_or_default());
     let owner = options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
-    Some(Mounted { point, root, fs_type, source, owner })
+    Some(Mounted { point, device, root, fs_type, source, owner })
 }
 
 /// Blanks, tabs, line ends and backslashes are written as three octal digits.

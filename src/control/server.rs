@@ -45,6 +45,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub trait Node: Send + Sync + 'static {
     /// Tells all there is to know; must answer at once, whatever the remote does.
     fn status(&self) -> Status;
+    /// Tells the profiles that the mount goes by, as JSON; must answer at once.
+    fn profiles(&self) -> serde_json::Value;
     /// Tells how far a drain is; must answer at once.
     fn progress(&self) -> DrainProgress;
     /// Returns when all that was published before the call is remote, or after `limit`. The caller may
@@ -230,13 +232,16 @@ async fn answer(
     if request == Request::Status {
         return send(write, &Response::Status(Box::new(node.status()))).await;
     }
+    if request == Request::Profiles {
+        return send(write, &Response::Profiles(node.profiles())).await;
+    }
     let Ok(_permit) = drains.try_acquire() else {
         let failure = Failure::new(Kind::Busy, format!("{DRAINS_MAX} drains are being waited for"));
         return send(write, &Response::Error(failure)).await;
     };
     let capped = |ms| Duration::from_millis(ms).min(DRAIN_LIMIT_MAX);
     match request {
-        Request::Status => true,
+        Request::Status | Request::Profiles => true,
         Request::Drain { timeout_ms } => {
             let work = async { Ok(node.drain(capped(timeout_ms)).await) };
             follow(write, node.as_ref(), work).await

@@ -30,6 +30,10 @@ impl Node for Fake {
         Status { mount_point: self.mount_point.clone(), pid: 7, ..Status::default() }
     }
 
+    fn profiles(&self) -> serde_json::Value {
+        serde_json::json!([{ "name": "mine" }])
+    }
+
     fn progress(&self) -> DrainProgress {
         let backlog = Backlog { records: self.left.load(Ordering::SeqCst), ..Backlog::default() };
         DrainProgress { backlog, trouble: None }

@@ -273,6 +273,11 @@ fn left(backlog: &Backlog) -> String {
 
 #[async_trait]
 impl Node for MountedNode {
+    fn profiles(&self) -> serde_json::Value {
+        // Texts, lists and tables with text for keys: there is always JSON for them.
+        serde_json::to_value(self.settings.profiles.all()).unwrap_or_default()
+    }
+
     fn status(&self) -> Status {
         let abilities = self.session.get().map(|session| session.as_ref().abilities());
         let usage = self.rooms.blobs.usage();

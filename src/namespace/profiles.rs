@@ -76,6 +76,12 @@ impl Profiles {
         draft.finish().map_err(|(_, refused)| refused)
     }
 
+    /// Makes profiles of what [`Profiles::all`] has returned elsewhere, in another version of the program perhaps.
+    pub fn from_all(all: Vec<Profile>) -> Result<Self, Refused> {
+        let profiles = all.into_iter().map(|profile| (profile.name.clone(), profile)).collect();
+        Draft { profiles, ..Draft::default() }.finish().map_err(|(_, refused)| refused)
+    }
+
     /// Returns the profiles, by name.
     pub fn all(&self) -> &[Profile] {
         &self.0.profiles

@@ -89,6 +89,10 @@ impl Fake {
 
 #[async_trait]
 impl Node for Fake {
+    fn profiles(&self) -> serde_json::Value {
+        serde_json::json!([])
+    }
+
     fn status(&self) -> Status {
         // Every question finds more, so that the summary of a `run` has something to show.
         self.metrics.hits.add(3);

@@ -75,6 +75,11 @@ impl Options {
         self
     }
 
+    /// Has the names of Triton known in a directory more.
+    pub(crate) fn triton_in(self, dir: &str) -> Self {
+        self.key("profiles.triton", "also", &format!("[\"{dir}\"]"))
+    }
+
     /// Gives the test the machine to itself, for one that measures deadlines.
     pub(crate) fn alone(mut self) -> Self {
         self.alone = true;
@@ -152,6 +157,7 @@ impl Options {
             }
             let _ = match value.as_str() {
                 "true" | "false" => writeln!(text, "{key} = {value}"),
+                list if list.starts_with('[') => writeln!(text, "{key} = {list}"),
                 _ => writeln!(text, "{key} = \"{value}\""),
             };
         }

@@ -13,8 +13,10 @@ use crate::copies::{
     kernel, leftovers, many, put, report, same, usable, with_times,
 };
 use crate::harness::command::{run, wait};
-use crate::harness::node::dress;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
+use crate::harness::node::{dress, unmount};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+};
 use crate::users;
 
 /// Caches of several clients that are imported on one node are on the other, whole and with their times; what belongs to
@@ -268,6 +270,36 @@ fn commands_import_and_export_refuse_what_cannot_be() {
     assert_eq!(said.code(), 2, "{said:?}");
     assert!(said.err.contains("a/**/b") && said.err.contains("beginning or end"), "{said:?}");
     assert!(!dest.exists() && tree::texts(&mount).is_empty());
+}
+
+/// What a file is decides the configuration of the daemon, and not that of the command.
+#[test]
+fn commands_import_by_the_profiles_of_the_daemon() {
+    let options = Options::new(Io::best()).triton_in("team/*");
+    let cluster = Cluster::with(Store::dir, &options);
+    let (source, to) = (cluster.site.dir("source"), cluster.a.at("team/x"));
+    kernel(&source.join("KEY"), "ours");
+    put(&source.join("KEY/tmp.pid_1_x/k.ptx"), "being written", 0o644);
+    let said = command(&cluster.a, &["import", "--json"], &[&source, &to], &[]);
+    let report = report(&said);
+    counts(&report, &[("files", 3), ("units", 1), ("failed", 0)]);
+    counts(&report["left_out"], &[("temporary", 1)]);
+}
+
+/// A directory is told from another one by where it lies, not by its path.
+#[test]
+fn commands_export_refuses_a_bind_mount_of_its_source() {
+    let cluster = Cluster::two(Io::best());
+    let bound = cluster.site.dir("bound");
+    std::fs::create_dir(cluster.a.at("below")).must("mkdir");
+    put(&cluster.a.at("below/file"), "content", 0o644);
+    rustix::mount::mount_bind(cluster.a.at("below"), &bound).must("bind");
+    let dest = bound.join("dest");
+    let said = command(&cluster.a, &["export"], &[&cluster.a.mount, &dest], &[]);
+    let made = dest.exists();
+    unmount(&bound);
+    assert_eq!(said.code(), 2, "{said:?}");
+    assert!(said.err.contains("one lies in the other") && !made, "{}", said.err);
 }
 
 /// An import ends when its mount does, and does not make a failure of each file that is left.

@@ -4,6 +4,7 @@
 //! client will find it is not known here.
 
 use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -59,7 +60,6 @@ impl Clients {
 /// Returns where the client's directory is in the source, and where it is on the mount; `names` is how many names of
 /// `path` it has.
 fn directories(plan: &Plan, path: &TreePath, names: usize) -> (PathBuf, PathBuf) {
-    use std::os::unix::ffi::OsStrExt as _;
     let base = plan.place.components().count();
     let (mut old, mut new) = (plan.from.clone(), plan.to.clone());
     for name in path.components().take(names).skip(base) {
@@ -82,8 +82,8 @@ fn with_directories(text: &str, old: &Path, new: &Path) -> String {
     while !rest.is_empty() {
         let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
         match &rest[..end] {
-            "OLD" => out.push_str(&old.to_string_lossy()),
-            "NEW" => out.push_str(&new.to_string_lossy()),
+            "OLD" => out.push_str(&quoted(old)),
+            "NEW" => out.push_str(&quoted(new)),
             word => out.push_str(word),
         }
         let gap = rest[end..].find(is_word).map_or(rest.len(), |at| end + at);
@@ -91,6 +91,25 @@ fn with_directories(text: &str, old: &Path, new: &Path) -> String {
         rest = &rest[gap..];
     }
     out
+}
+
+/// Writes a path as one word of a shell. Where it has bytes that are not text, that shell is bash, ksh or zsh.
+fn quoted(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(byte);
+    match path.to_str() {
+        Some(text) if bytes.iter().all(is_plain) => text.to_owned(),
+        Some(text) if !text.contains(char::is_control) => {
+            format!("'{}'", text.replace('\'', "'\\''"))
+        }
+        _ => {
+            let byte = |byte: &u8| match byte {
+                byte if is_plain(byte) || *byte == b' ' => char::from(*byte).to_string(),
+                byte => format!("\\x{byte:02x}"),
+            };
+            format!("$'{}'", bytes.iter().map(byte).collect::<String>())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -142,5 +161,20 @@ mod tests {
         let key = plan("/old/KEY", "/mnt/cache/triton/KEY", path("triton/KEY"));
         let said = Clients::new(&key).seen(&key, &path("triton/KEY/k.ptx"));
         assert!(said[0].text.contains("ln -s /mnt/cache/triton /old`"), "{}", said[0].text);
+    }
+
+    #[test]
+    fn a_line_for_the_shell_can_be_pasted() {
+        for path in ["/plain/p-1.x", "/with blank/$(id)", "/it's", "/new\nline", "/tilde~"] {
+            let line = with_directories("printf %s OLD", Path::new(path), Path::new("/new"));
+            let said = std::process::Command::new("bash").arg("-c").arg(&line).output();
+            let said = said.expect("run bash");
+            assert_eq!(said.stdout, path.as_bytes(), "{line}");
+        }
+        let bytes = std::ffi::OsStr::from_bytes(b"/not \xff'text");
+        let line = with_directories("printf %s NEW", Path::new("/old"), Path::new(bytes));
+        let said = std::process::Command::new("bash").arg("-c").arg(&line).output();
+        assert_eq!(said.expect("run bash").stdout, bytes.as_bytes(), "{line}");
+        assert_eq!(quoted(Path::new("/plain/p-1.x")), "/plain/p-1.x");
     }
 }

@@ -1,28 +1,30 @@
 //! The directories that a copy makes.
 //!
 //! Owns their modes and times: a directory is made when something goes into it, and gets its times when nothing more does, which
-//! is when the last job that needs it is done. Must never change a directory that was there before.
+//! is when the last job that needs it is done. Until then nobody but its user can go into one that an export has made. Must
+//! never change a directory that was there before.
 
-use std::fs::{DirBuilder, FileTimes, Metadata, OpenOptions, Permissions};
-use std::io::ErrorKind;
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
-};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Gid, Mode, Timestamps, Uid, fchmod, fchown, fstat, futimens};
+use rustix::io::Errno;
 
+use super::Way;
+use super::about::{About, Id};
 use super::report::Tally;
-use super::trouble::{Doing as _, Done, Trouble};
+use super::tree::Trees;
+use super::trouble::{Doing as _, Done, Side, Trouble};
 use crate::name::TreePath;
 
 /// The permission bits of a directory that are copied.
 const DIR_BITS: u32 = 0o3777;
 /// What the owner needs to fill a directory.
 const OWNER_BITS: u32 = 0o700;
-/// The mode of directories above the first one, where they are missing.
-const ABOVE_MODE: u32 = 0o755;
+/// The mode of a directory that an export fills. The sticky bit says that it is not finished: an export that was killed
+/// has left it, and the next one finishes it.
+const UNFINISHED_MODE: u32 = 0o1700;
 
 /// Why a directory could not be made: each file that was to go there needs the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,43 +37,61 @@ impl From<&NotMade> for Trouble {
     fn from(why: &NotMade) -> Self {
         let doing = why.doing.clone();
         match why.errno {
-            Some(errno) => Self::Io(doing.into(), std::io::Error::from_raw_os_error(errno)),
+            Some(errno) => {
+                Self::Io(Side::Target, doing.into(), io::Error::from_raw_os_error(errno))
+            }
             None => Self::Said(doing),
         }
     }
 }
 
+/// What all directories of a copy have in common.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) way: Way,
+    pub(super) trees: Arc<Trees>,
+    pub(super) tally: Arc<Tally>,
+}
+
 /// A directory of the source and the one that its content goes to.
 #[derive(Debug)]
 pub(super) struct Dir {
-    pub(super) from: PathBuf,
-    pub(super) to: PathBuf,
+    ground: Arc<Ground>,
+    /// Its path from the roots.
+    pub(super) below: PathBuf,
     /// Its path below the mount, on the side that is a mount.
     pub(super) place: TreePath,
     /// The source directory as it was before it was listed.
-    pub(super) about: Metadata,
+    about: About,
     above: Option<Arc<Dir>>,
-    tally: Arc<Tally>,
-    /// Whether this copy has made it, or why it is not there.
-    made: OnceLock<Result<bool, NotMade>>,
+    /// The directory of the target if it is for this copy to finish, or why it is not there.
+    made: OnceLock<Result<Option<Id>, NotMade>>,
 }
 
 impl Dir {
     pub(super) fn new(
-        from: PathBuf,
-        to: PathBuf,
+        ground: Arc<Ground>,
+        below: PathBuf,
         place: TreePath,
-        about: Metadata,
+        about: About,
         above: Option<Arc<Self>>,
-        tally: Arc<Tally>,
     ) -> Self {
-        Self { from, to, place, about, above, tally, made: OnceLock::new() }
+        Self { ground, below, place, about, above, made: OnceLock::new() }
     }
 
-    /// Reports whether nothing has come or gone since it was listed.
-    pub(super) fn is_as_listed(&self) -> bool {
-        let time = |about: &Metadata| (about.mtime(), about.mtime_nsec());
-        self.from.symlink_metadata().is_ok_and(|now| time(&now) == time(&self.about))
+    /// Returns its path in the source, for people.
+    pub(super) fn from(&self) -> PathBuf {
+        self.ground.trees.path(Side::Source, &self.below)
+    }
+
+    /// Returns its path in the target, for people.
+    pub(super) fn to(&self) -> PathBuf {
+        self.ground.trees.path(Side::Target, &self.below)
+    }
+
+    /// Reports whether no name has come or gone since it was listed; `now` is what it is now.
+    pub(super) fn is_as_listed(&self, now: &About) -> bool {
+        now.modified == self.about.modified
     }
 
     /// Makes the directory, and those above it, if they are missing.
@@ -79,8 +99,8 @@ impl Dir {
         self.is_there().map(|_| ()).map_err(Trouble::from)
     }
 
-    /// Returns whether this copy has made it.
-    fn is_there(&self) -> Result<bool, &NotMade> {
+    /// Returns the directory of the target if it is for this copy to finish.
+    fn is_there(&self) -> Result<Option<Id>, &NotMade> {
         let made = self.made.get_or_init(|| {
             if let Some(above) = &self.above {
                 above.is_there().map_err(Clone::clone)?;
@@ -90,60 +110,77 @@ impl Dir {
         made.as_ref().copied()
     }
 
-    fn make(&self) -> Result<bool, NotMade> {
-        let fail = |what: &str, error: Option<&std::io::Error>| NotMade {
-            doing: format!("{what} {}", self.to.display()),
-            errno: error.and_then(std::io::Error::raw_os_error),
+    fn make(&self) -> Result<Option<Id>, NotMade> {
+        let mode = match self.ground.way {
+            Way::Import => self.about.mode & DIR_BITS | OWNER_BITS,
+            Way::Export => UNFINISHED_MODE,
         };
-        let mode = self.about.mode() & DIR_BITS;
-        let mut builder = DirBuilder::new();
-        builder.mode(mode | OWNER_BITS);
-        let mut made = builder.create(&self.to);
-        if self.above.is_none() && made.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-            // The first one may be several levels below what is there, and only it has the mode of the source.
-            let above = self.to.parent();
-            let all = |above| DirBuilder::new().recursive(true).mode(ABOVE_MODE).create(above);
-            made = above.map_or(Ok(()), all).and_then(|()| builder.create(&self.to));
-        }
-        match made {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                match self.to.symlink_metadata() {
-                    // A link that another user has put there must not lead what is written elsewhere.
-                    Ok(about) if about.is_dir() => Ok(false),
-                    Ok(_) => Err(fail("there is no directory but something else at", None)),
-                    Err(error) => Err(fail("look at the directory", Some(&error))),
-                }
+        let at = self.to();
+        let made = self.ground.trees.make(&self.below, mode).map_err(|error| match &error {
+            error if is_not_a_directory(error) => {
+                NotMade { doing: not_a_directory(&at), errno: None }
             }
-            Err(error) => Err(fail("make the directory", Some(&error))),
+            error => NotMade {
+                doing: format!("make the directory {}", at.display()),
+                errno: error.raw_os_error(),
+            },
+        })?;
+        if self.ground.trees.is_other_root(Side::Target, made.about.id) {
+            let doing = format!("{} is the directory that is copied", at.display());
+            return Err(NotMade { doing, errno: None });
         }
+        let is_unfinished = self.ground.way == Way::Export
+            && made.about.mode == UNFINISHED_MODE
+            && made.about.uid == rustix::process::geteuid().as_raw();
+        Ok((made.is_new || is_unfinished).then_some(made.about.id))
     }
 
-    /// Gives a directory that this copy has made its attributes.
-    fn finish(&self) -> std::io::Result<()> {
-        let (uid, gid) = (self.about.uid(), self.about.gid());
-        // By a descriptor, so that all of it is done to one directory, and never to what a link leads to.
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let dir = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&self.to)?;
-        let now = dir.metadata()?;
-        if rustix::process::geteuid().is_root() && (now.uid(), now.gid()) != (uid, gid) {
-            fchown(&dir, Some(uid), Some(gid))?;
+    /// Gives a directory that this copy has filled its attributes.
+    fn finish(&self, made: Id) -> Done<()> {
+        let dir = self.ground.trees.directory(Side::Target, &self.below);
+        let dir = dir.target("open the directory")?;
+        let now = About::of(&fstat(&dir).map_err(io::Error::from).target("look at the directory")?);
+        // On a mount the number of a directory may change while nobody has it open.
+        if self.ground.way == Way::Export && now.id != made {
+            let text = "another program has put another directory there meanwhile";
+            return Err(Trouble::Said(text.to_owned()));
         }
-        let mode = self.about.mode() & DIR_BITS;
-        if now.mode() & DIR_BITS != mode {
-            dir.set_permissions(Permissions::from_mode(mode))?;
+        self.dress(&dir, &now)
+            .map_err(io::Error::from)
+            .target("set the attributes of the directory")
+    }
+
+    fn dress(&self, dir: &impl std::os::fd::AsFd, now: &About) -> rustix::io::Result<()> {
+        let (uid, gid) = (self.about.uid, self.about.gid);
+        if rustix::process::geteuid().is_root() && (now.uid, now.gid) != (uid, gid) {
+            fchown(dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
-        let times = FileTimes::new().set_modified(self.about.modified()?);
-        dir.set_times(times.set_accessed(self.about.accessed()?))
+        let mode = self.about.mode & DIR_BITS;
+        if now.mode & DIR_BITS != mode {
+            fchmod(dir, Mode::from_raw_mode(mode))?;
+        }
+        let (last_access, last_modification) = (self.about.accessed, self.about.modified);
+        futimens(dir, &Timestamps { last_access, last_modification })
     }
 }
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        if self.made.get() == Some(&Ok(true))
-            && let Err(trouble) = self.finish().doing("set the attributes of the directory")
+        if let Some(Ok(Some(made))) = self.made.get()
+            && let Err(trouble) = self.finish(*made)
         {
-            self.tally.failed(&self.to, &trouble);
+            self.ground.tally.failed(self.ground.way, &self.to(), &trouble);
         }
     }
+}
+
+/// Reports whether something else than a directory was found, such as a link.
+pub(super) fn is_not_a_directory(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NOTDIR | Errno::LOOP))
+}
+
+/// Says that something else than a directory is there.
+pub(super) fn not_a_directory(at: &Path) -> String {
+    format!("there is no directory but something else at {}", at.display())
 }

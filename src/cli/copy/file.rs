@@ -1,30 +1,30 @@
 //! One file or symbolic link.
 //!
 //! Owns reading, writing, and giving what was written its name and attributes. Must never leave a part of a file under
-//! its name: what fails is taken away before it is closed.
+//! its name, and never take away what is there before all of what replaces it is written.
 
-use std::ffi::OsStr;
-use std::fs::{File, FileTimes, Metadata, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{
-    MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown, lchown, symlink,
-};
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Permissions};
+use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, fchown};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hearthfs_mount::process;
-use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, Gid, OFlags, Timestamps, Uid, chownat, fstat, futimens, utimensat};
 
 use super::Way;
+use super::about::About;
+use super::at::At;
 use super::dirs::Dir;
 use super::trouble::{Doing as _, Done, Trouble};
+use crate::name::TreePath;
 
 /// How much is read at once.
 const PIECE_BYTES: usize = 1 << 20;
 /// The permission bits of a file that are copied: set-id bits are not.
 const FILE_BITS: u32 = 0o777;
-/// How the name begins that a file has in an export until all of it is there.
-const TEMPORARY: &str = ".hearthfs-export.";
 
 /// A name in the source.
 #[derive(Clone, Debug)]
@@ -34,12 +34,19 @@ pub(super) struct Item {
 }
 
 impl Item {
+    /// Returns its path in the source, for people.
     pub(super) fn from(&self) -> PathBuf {
-        self.dir.from.join(&*self.name)
+        self.dir.from().join(&*self.name)
     }
 
+    /// Returns its path in the target, for people.
     pub(super) fn to(&self) -> PathBuf {
-        self.dir.to.join(&*self.name)
+        self.dir.to().join(&*self.name)
+    }
+
+    /// Returns its path below the mount.
+    pub(super) fn place(&self) -> Option<TreePath> {
+        self.dir.place.join(self.name.as_bytes()).ok()
     }
 }
 
@@ -52,49 +59,18 @@ pub(super) enum Standing {
     Differs,
 }
 
-/// What a source name is: a file, a symbolic link, or neither.
-pub(super) fn about(from: &Path) -> Done<Metadata> {
-    from.symlink_metadata().doing("look at it")
-}
-
-/// Returns the bytes that are copied of a file or link.
-pub(super) fn bytes_of(about: &Metadata) -> u64 {
-    if about.is_file() { about.len() } else { 0 }
-}
-
-/// Compares a file or link with what is in its place.
-pub(super) fn standing(about: &Metadata, item: &Item) -> Done<Standing> {
-    let there = match item.to().symlink_metadata() {
-        Ok(there) => there,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Standing::Missing),
-        Err(error) => return Err(Trouble::Io("look at what is there".into(), error)),
-    };
-    if there.is_dir() {
-        return Err(Trouble::Said(format!("{} is a directory", item.to().display())));
-    }
-    let same = if about.is_symlink() && there.is_symlink() {
-        let target = |path: &Path| path.read_link().doing("read the link");
-        target(&item.from())? == target(&item.to())?
-    } else {
-        let key = |of: &Metadata| (of.is_file(), of.len(), of.mtime(), of.mtime_nsec());
-        about.is_file() && key(about) == key(&there)
-    };
-    Ok(if same { Standing::Same } else { Standing::Differs })
-}
-
 /// A regular file of the source, open.
 #[derive(Debug)]
 pub(super) struct Source {
     file: File,
-    about: Metadata,
+    pub(super) about: About,
 }
 
 impl Source {
-    pub(super) fn open(from: &Path) -> Done<Self> {
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(from);
-        let file = opened.doing("open it")?;
-        let about = file.metadata().doing("look at it")?;
+    pub(super) fn open(from: At<'_>) -> Done<Self> {
+        // A FIFO that was put there meanwhile must not make the copy wait.
+        let file = from.open(OFlags::RDONLY | OFlags::NONBLOCK, 0).source("open it")?;
+        let about = look(&file).source("look at it")?;
         if !about.is_file() {
             return Err(Trouble::Said("it is no file any more".to_owned()));
         }
@@ -103,26 +79,24 @@ impl Source {
 
     /// Reports whether a name leads to this version still. Its inode may be another: a process that keeps a version which was
     /// replaced is led elsewhere for it.
-    pub(super) fn is_at(&self, from: &Path) -> bool {
-        let key = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
-        from.symlink_metadata().is_ok_and(|now| key(&now) == key(&self.about))
+    pub(super) fn is_at(&self, from: At<'_>) -> bool {
+        from.about().is_ok_and(|now| now.is_version(&self.about))
     }
 
     /// Checks that the file was not changed since it was opened; `bytes` is what was read of it.
     fn check_unchanged(&self, bytes: u64) -> Done<()> {
-        let now = self.file.metadata().doing("look at it")?;
-        let key = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
-        if bytes == self.about.len() && key(&now) == key(&self.about) {
+        let now = look(&self.file).source("look at it")?;
+        if bytes == self.about.size && now.is_version(&self.about) {
             return Ok(());
         }
-        Err(Trouble::Said("it was changed while it was read".to_owned()))
+        Err(Trouble::Changed)
     }
 }
 
 /// How a file comes to its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Put {
-    /// There is nothing yet.
+    /// There is nothing yet. What comes meanwhile stays.
     New,
     /// What is there is replaced.
     Replace,
@@ -138,6 +112,13 @@ pub(super) struct Writer {
     is_root: bool,
 }
 
+/// A file that is being written.
+#[derive(Debug)]
+struct Target {
+    file: File,
+    is_new: bool,
+}
+
 impl Writer {
     pub(super) fn new(way: Way) -> Self {
         let is_root = rustix::process::geteuid().is_root();
@@ -149,162 +130,205 @@ impl Writer {
     pub(super) fn file(
         &mut self,
         mut source: Source,
-        to: &Path,
+        to: At<'_>,
         put: Put,
         check: impl FnOnce() -> Done<()>,
     ) -> Done<u64> {
         // What cannot be read changes nothing.
         let first = read_piece(&mut source.file, &mut self.piece)?;
-        let mut target = self.open(to, put, source.about.mode() & FILE_BITS)?;
+        let temporary = self.temporary(put);
+        let at = temporary.as_deref().map_or(to, |name| to.with(name));
+        let put_at = if temporary.is_some() { Put::New } else { put };
+        let mut target = open_target(at, put_at, source.about.mode & FILE_BITS)?;
         if let Err(trouble) = check() {
             if target.is_new {
-                std::fs::remove_file(&target.name).ok();
+                at.remove().ok();
             }
             return Err(trouble);
         }
-        let written = self.fill(&mut source, &mut target, first);
-        let closed = written.and_then(|bytes| {
+        let written = self.fill(&mut source, &mut target, first).and_then(|bytes| {
             source.check_unchanged(bytes)?;
             self.dress(&target, &source.about)?;
             Ok(bytes)
         });
-        match closed {
-            Ok(bytes) => {
-                process::close(target.file.into()).doing("close what was written")?;
-                if target.name != to {
-                    std::fs::rename(&target.name, to).doing("rename what was written")?;
-                }
-                Ok(bytes)
-            }
+        let named = match written {
+            Ok(bytes) => self.finish(target, at, to, put).map(|()| bytes),
             Err(trouble) => {
-                // Before the close: a file without a name is not published.
-                std::fs::remove_file(&target.name).ok();
-                Err(trouble)
+                // Before the close: on a mount, a file without a name is not published.
+                at.remove().ok();
+                return Err(trouble);
             }
+        };
+        named.inspect_err(|_| {
+            if temporary.is_some() {
+                at.remove().ok();
+            }
+        })
+    }
+
+    /// Closes what was written, and gives it its name if it has another one.
+    fn finish(&self, target: Target, at: At<'_>, to: At<'_>, put: Put) -> Done<()> {
+        let close = |file: File| process::close(file.into()).target("close what was written");
+        if at.name == to.name {
+            return close(target.file);
         }
+        if self.way == Way::Import {
+            // On a mount a file that is open is published by its close, and so its temporary name never is. Until then
+            // the name leads to what it replaces.
+            if let Err(trouble) = rename(at, to, put) {
+                at.remove().ok();
+                return Err(trouble);
+            }
+            return close(target.file);
+        }
+        close(target.file)?;
+        rename(at, to, put)
     }
 
     /// Copies a symbolic link as it is.
     pub(super) fn link(
         &mut self,
-        item: &Item,
-        about: &Metadata,
+        from: At<'_>,
+        about: &About,
+        to: At<'_>,
+        put: Put,
         check: impl FnOnce() -> Done<()>,
     ) -> Done<()> {
-        let (from, to) = (item.from(), item.to());
-        let target = from.read_link().doing("read the link")?;
-        let name = self.name(&to);
-        let mut made = symlink(&target, &name);
-        if made.as_ref().is_err_and(|error| error.kind() == ErrorKind::AlreadyExists) {
-            std::fs::remove_file(&name).doing("remove what is there")?;
-            made = symlink(&target, &name);
-        }
-        made.doing("make the link")?;
-        if let Err(trouble) = check() {
-            std::fs::remove_file(&name).ok();
-            return Err(trouble);
-        }
-        if self.is_root {
-            lchown(&name, Some(about.uid()), Some(about.gid())).doing("set the owner")?;
-        }
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: about.atime(), tv_nsec: about.atime_nsec() },
-            last_modification: Timespec { tv_sec: about.mtime(), tv_nsec: about.mtime_nsec() },
-        };
-        utimensat(CWD, &name, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(io::Error::from)
-            .doing("set the times")?;
-        if name != to {
-            std::fs::rename(&name, &to).doing("rename what was written")?;
-        }
-        Ok(())
-    }
-
-    /// Returns the name under which something is written.
-    fn name(&self, to: &Path) -> PathBuf {
-        match self.way {
-            Way::Import => to.to_owned(),
-            Way::Export => {
-                // By chance: a run that was killed has left names, and processes of containers have the same numbers.
-                to.with_file_name(format!("{TEMPORARY}{:016x}", crate::task::random_u64()))
-            }
-        }
-    }
-
-    fn open(&mut self, to: &Path, put: Put, mode: u32) -> Done<Target> {
-        let name = self.name(to);
-        let mut options = OpenOptions::new();
-        options.write(true).mode(mode).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-        let put = if name == to { put } else { Put::New };
-        if put != Put::New {
-            let there = name.symlink_metadata();
-            if there.as_ref().is_ok_and(|there| !there.is_file()) {
-                std::fs::remove_file(&name).doing("remove what is there")?;
-            } else if there.is_ok() {
-                // Not yet emptied: until something is written it is as it was.
-                match options.open(&name) {
-                    Ok(file) => {
-                        let target = Target { file, name, is_new: false };
-                        return Ok(target);
-                    }
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(Trouble::Io("open what is there".into(), error)),
+        let target = from.link_target().source("read the link")?;
+        let temporary = self.temporary(put);
+        let at = temporary.as_deref().map_or(to, |name| to.with(name));
+        match at.make_link(&target) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => match put {
+                Put::New | Put::Replace => return Err(Trouble::Came),
+                Put::Member => {
+                    at.remove().target("remove what is there")?;
+                    at.make_link(&target).target("make the link")?;
                 }
+            },
+            made => made.target("make the link")?,
+        }
+        let named = check()
+            .and_then(|()| self.dress_link(at, about))
+            .and_then(|()| if temporary.is_some() { rename(at, to, put) } else { Ok(()) });
+        named.inspect_err(|_| {
+            at.remove().ok();
+        })
+    }
+
+    fn dress_link(&self, at: At<'_>, about: &About) -> Done<()> {
+        if self.is_root {
+            // By a descriptor: another user may have put something else there meanwhile, which must not change its owner.
+            let link = at.open(OFlags::PATH, 0).target("open the link")?;
+            if !look(&link).target("look at the link")?.is_link() {
+                return Err(Trouble::Came);
             }
+            let owner = (Some(Uid::from_raw(about.uid)), Some(Gid::from_raw(about.gid)));
+            let set = chownat(&link, "", owner.0, owner.1, AtFlags::EMPTY_PATH);
+            set.map_err(io::Error::from).target("set the owner")?;
         }
-        match options.create_new(true).open(&name) {
-            Ok(file) => Ok(Target { file, name, is_new: true }),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::Came),
-            Err(error) => Err(Trouble::Io("make the file".into(), error)),
-        }
+        utimensat(at.dir, at.name, &times_of(about), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(io::Error::from)
+            .target("set the times")
+    }
+
+    /// Returns the name under which something is written that gets its own only when all of it is there.
+    fn temporary(&self, put: Put) -> Option<OsString> {
+        let word = match (self.way, put) {
+            // A mount publishes what is new, and what is of a unit, when all of it is there.
+            (Way::Import, Put::New | Put::Member) => return None,
+            (Way::Import, Put::Replace) => "import",
+            (Way::Export, _) => "export",
+        };
+        // By chance: a run that was killed has left names, and processes of containers have the same numbers.
+        Some(format!(".hearthfs-{word}.{:016x}", crate::task::random_u64()).into())
     }
 
     /// Writes all bytes of a source, of which the first piece is in the buffer.
     fn fill(&mut self, source: &mut Source, target: &mut Target, first: usize) -> Done<u64> {
         if !target.is_new {
-            target.file.set_len(0).doing("empty what is there")?;
+            target.file.set_len(0).target("empty what is there")?;
         }
         let (mut bytes, mut read) = (0, first);
         while read > 0 {
-            target.file.write_all(&self.piece[..read]).doing("write")?;
+            target.file.write_all(&self.piece[..read]).target("write")?;
             bytes += read as u64;
             read = read_piece(&mut source.file, &mut self.piece)?;
         }
         Ok(bytes)
     }
 
+    /// Reads a source to its end, to learn whether that is possible. It is read from its beginning again after that.
+    pub(super) fn try_out(&mut self, source: &mut Source) -> Done<()> {
+        let mut bytes = 0;
+        loop {
+            match read_piece(&mut source.file, &mut self.piece)? {
+                0 => break,
+                read => bytes += read as u64,
+            }
+        }
+        source.check_unchanged(bytes)?;
+        source.file.rewind().source("go back to its beginning")
+    }
+
     /// Gives an open file the attributes of its source. The time comes last: writing sets it.
-    fn dress(&self, target: &Target, about: &Metadata) -> Done<()> {
-        let now = target.file.metadata().doing("look at what was written")?;
-        let owner = (about.uid(), about.gid());
-        if self.is_root && (now.uid(), now.gid()) != owner {
-            fchown(&target.file, Some(owner.0), Some(owner.1)).doing("set the owner")?;
+    fn dress(&self, target: &Target, about: &About) -> Done<()> {
+        let now = look(&target.file).target("look at what was written")?;
+        if self.is_root && (now.uid, now.gid) != (about.uid, about.gid) {
+            fchown(&target.file, Some(about.uid), Some(about.gid)).target("set the owner")?;
         }
-        let mode = about.mode() & FILE_BITS;
-        if now.mode() & 0o7777 != mode {
-            target.file.set_permissions(Permissions::from_mode(mode)).doing("set the mode")?;
+        let mode = about.mode & FILE_BITS;
+        if now.mode != mode {
+            target.file.set_permissions(Permissions::from_mode(mode)).target("set the mode")?;
         }
-        let modified = about.modified().doing("read the time")?;
-        let accessed = about.accessed().doing("read the time")?;
-        let times = FileTimes::new().set_modified(modified).set_accessed(accessed);
-        target.file.set_times(times).doing("set the times")
+        futimens(&target.file, &times_of(about)).map_err(io::Error::from).target("set the times")
     }
 }
 
-/// A file that is being written.
-#[derive(Debug)]
-struct Target {
-    file: File,
-    /// The name that it has meanwhile.
-    name: PathBuf,
-    is_new: bool,
+/// Opens a target. One that is there is not yet emptied: until something is written it is as it was.
+fn open_target(at: At<'_>, put: Put, mode: u32) -> Done<Target> {
+    if put != Put::New {
+        match at.about() {
+            Ok(there) if !there.is_file() => at.remove().target("remove what is there")?,
+            Ok(_) => match at.open(OFlags::WRONLY, 0) {
+                Ok(file) => return Ok(Target { file, is_new: false }),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error).target("open what is there"),
+            },
+            Err(_) => {}
+        }
+    }
+    match at.open(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode) {
+        Ok(file) => Ok(Target { file, is_new: true }),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::Came),
+        Err(error) => Err(error).target("make the file"),
+    }
+}
+
+/// Gives what was written its name.
+fn rename(at: At<'_>, to: At<'_>, put: Put) -> Done<()> {
+    let renamed = match put {
+        Put::New => at.rename_to_new(to.name),
+        Put::Replace | Put::Member => at.replace(to.name),
+    };
+    match renamed {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::Came),
+        renamed => renamed.target("rename what was written"),
+    }
+}
+
+fn look(file: &File) -> io::Result<About> {
+    Ok(About::of(&fstat(file)?))
 }
 
 fn read_piece(file: &mut File, piece: &mut [u8]) -> Done<usize> {
     loop {
         match file.read(piece) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            read => return read.doing("read it"),
+            read => return read.source("read it"),
         }
     }
+}
+
+fn times_of(about: &About) -> Timestamps {
+    Timestamps { last_access: about.accessed, last_modification: about.modified }
 }

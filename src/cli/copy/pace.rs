@@ -7,6 +7,7 @@
 //! Owns that wait. Must never wait for a unit that is larger than the limits: it goes alone.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -30,17 +31,35 @@ pub(super) struct Weight {
     bytes: u64,
 }
 
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.listed, self.names, self.bytes)
+    }
+}
+
 impl Weight {
+    /// Reads what [`Weight`] prints.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+        let (listed, names, bytes) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        Some(Self { listed, names, bytes })
+    }
+
     /// Returns that of one unit.
     pub(super) fn of(files: usize, bytes: u64) -> Self {
         let names = files as u64 + 1;
         Self { listed: EDITION_COUNTS_FOR + names, names, bytes }
     }
 
+    /// Returns that of as many units as one copy may have.
+    pub(super) fn most() -> Self {
+        Self { listed: EDITIONS_LISTED_MAX / 2, names: OWN_PATHS_MAX as u64 / 2, bytes: u64::MAX }
+    }
+
     fn plus(self, other: Self) -> Self {
         Self {
-            listed: self.listed + other.listed,
-            names: self.names + other.names,
+            listed: self.listed.saturating_add(other.listed),
+            names: self.names.saturating_add(other.names),
             bytes: self.bytes.saturating_add(other.bytes),
         }
     }
@@ -61,7 +80,7 @@ impl Weight {
 #[derive(Debug, Default)]
 struct Counted {
     all: Weight,
-    /// Units that were copied, in order, with when each has ended.
+    /// Units that were copied, in order, with when each counts no more.
     ended: VecDeque<(Duration, Weight)>,
 }
 
@@ -85,9 +104,21 @@ impl Pace {
     /// Begins with none. `bytes` is how many bytes of units the daemon may keep on the node.
     pub(super) fn new(bytes: u64, clock: Clock) -> Self {
         // Less than the three quarters that one user may have, so that other programs of the user find room.
-        let listed = EDITIONS_LISTED_MAX / 2;
-        let limit = Weight { listed, names: OWN_PATHS_MAX as u64 / 2, bytes };
+        let limit = Weight { bytes, ..Weight::most() };
         Self { limit, counted: Mutex::default(), less: Condvar::new(), clock }
+    }
+
+    /// Counts the units that another copy of the same user has copied, which ended so long ago.
+    pub(super) fn count_earlier(&self, (weight, ago): (Weight, Duration)) {
+        let until = self.clock.mono() + COUNTS_FOR.saturating_sub(ago);
+        let mut counted = self.counted.lock();
+        counted.all = counted.all.plus(weight);
+        counted.ended.push_front((until, weight));
+    }
+
+    /// Returns what the units of the last seconds cost.
+    pub(super) fn weight(&self) -> Weight {
+        self.counted.lock().all
     }
 
     /// Waits until one more unit fits, or `stopped` says that it does not matter any more.
@@ -95,8 +126,8 @@ impl Pace {
         let mut counted = self.counted.lock();
         loop {
             let now = self.clock.mono();
-            while let Some((ended, old)) = counted.ended.front().copied()
-                && now >= ended + COUNTS_FOR
+            while let Some((until, old)) = counted.ended.front().copied()
+                && now >= until
             {
                 counted.ended.pop_front();
                 counted.all = counted.all.minus(old);
@@ -113,8 +144,8 @@ impl Pace {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        let now = self.pace.clock.mono();
-        self.pace.counted.lock().ended.push_back((now, self.weight));
+        let until = self.pace.clock.mono() + COUNTS_FOR;
+        self.pace.counted.lock().ended.push_back((until, self.weight));
         self.pace.less.notify_all();
     }
 }

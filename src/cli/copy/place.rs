@@ -1,4 +1,4 @@
-//! Where a directory lies on a mount.
+//! Where the directories of a copy lie.
 //!
 //! Owns finding that out without waiting for a mount that does not answer.
 
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::{point, unmount};
+use crate::config::Surroundings;
 use crate::control::Mounts;
 use crate::name::TreePath;
 
@@ -21,6 +22,8 @@ pub(in crate::cli) struct OnMount {
     pub(in crate::cli) point: PathBuf,
     /// The directory's path below the root of what is mounted.
     pub(in crate::cli) place: TreePath,
+    /// The mount's device number.
+    pub(in crate::cli) device: u64,
 }
 
 impl OnMount {
@@ -38,18 +41,70 @@ impl OnMount {
         let place = place.ok_or_else(|| {
             Failure::refused(format!("{} is no path that a mount can have", dir.display()))
         })?;
-        match point::stat_within(&point, ANSWER_LIMIT) {
-            Some(Ok(())) => Ok(Self { point, place }),
-            Some(Err(error)) => {
+        let asked = point.clone();
+        let device = answer(&point, move || {
+            // Not only `stat`: that the kernel may answer from memory, even for a daemon that is gone.
+            rustix::fs::statvfs(&asked)?;
+            rustix::fs::stat(&asked).map(|about| about.st_dev)
+        })?;
+        match device {
+            Ok(device) => Ok(Self { point, place, device }),
+            Err(error) => {
                 Err(Failure::not_mounted(format!("the mount at {}: {error}", point.display()))
                     .hint("if its daemon is dead, mount again; `hearthfs status` tells"))
             }
-            None => Err(Failure::failed(format!(
-                "the mount at {} does not answer within {ANSWER_LIMIT:?}",
-                point.display()
-            ))),
         }
     }
+}
+
+/// Returns the absolute, resolved form of a directory as typed. It may lie on a mount that does not answer.
+pub(in crate::cli) fn resolve(around: &Surroundings, typed: &Path) -> Outcome<PathBuf> {
+    let (around, dir) = (around.clone(), typed.to_owned());
+    answer(typed, move || point::absolute(&around, &dir))
+}
+
+/// Returns a source directory as typed, resolved.
+pub(in crate::cli) fn find_directory(around: &Surroundings, typed: &Path) -> Outcome<PathBuf> {
+    let path = resolve(around, typed)?;
+    let asked = path.clone();
+    match answer(typed, move || asked.metadata())? {
+        Ok(about) if about.is_dir() => Ok(path),
+        Ok(_) => Err(Failure::refused(format!("{} is not a directory", path.display()))
+            .hint("name the directory whose content is to be copied")),
+        Err(error) => Err(Failure::refused(format!("{}: {error}", path.display()))
+            .hint("name a directory that is there and that you may read")),
+    }
+}
+
+/// Returns what `ask` finds out about `dir`, unless that takes too long.
+fn answer<T: Send + 'static>(dir: &Path, ask: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+    match point::within(ANSWER_LIMIT, ask) {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(error)) => Err(Failure::failed(format!("start a thread: {error}"))),
+        None => Err(Failure::failed(format!(
+            "{} does not answer within {ANSWER_LIMIT:?}",
+            dir.display()
+        ))
+        .hint("`hearthfs status` says what its daemon is doing")),
+    }
+}
+
+/// Refuses to copy a directory into itself, by whatever paths its two ends are named.
+pub(in crate::cli) fn apart(from: &Path, to: &Path) -> Outcome<()> {
+    let mounts = Mounts::read()?;
+    let is_inside = |inner: &Path, outer: &Path| {
+        inner.starts_with(outer)
+            || match (mounts.location(inner), mounts.location(outer)) {
+                (Some((a, inner)), Some((b, outer))) => a == b && inner.starts_with(outer),
+                _ => false,
+            }
+    };
+    if is_inside(to, from) || is_inside(from, to) {
+        let (from, to) = (from.display(), to.display());
+        return Err(Failure::refused(format!("{from} and {to}: one lies in the other"))
+            .hint("name two directories that are apart"));
+    }
+    Ok(())
 }
 
 fn place(root: &Path, below: &Path) -> Option<TreePath> {

@@ -8,6 +8,7 @@ use std::path::Path;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::Way;
 use super::clients::Warning;
 use super::trouble::Trouble;
 
@@ -110,7 +111,7 @@ impl Tally {
     }
 
     /// Notes a failure, and whether it is one after which nothing more can be done. What fails after that says nothing.
-    pub(super) fn failed(&self, path: &Path, trouble: &Trouble) {
+    pub(super) fn failed(&self, way: Way, path: &Path, trouble: &Trouble) {
         let mut report = self.0.lock();
         if report.ended.is_some() {
             return;
@@ -120,7 +121,7 @@ impl Tally {
             let (path, reason) = (path.display().to_string(), trouble.to_string());
             report.failures.push(Named { path, reason });
         }
-        report.ended = trouble.ends_all();
+        report.ended = trouble.ends_all(way);
     }
 
     /// Ends the copy.

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::report::Report;
+use super::tree::Trees;
+use super::turn::Turn;
 use super::{Plan, Way, copy};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::output::{Progress, count, data, note, time};
@@ -15,10 +17,15 @@ use crate::config::ByteSize;
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// Copies, with all that is to be said. The error is that of the copy's end: something could not be copied.
-pub(in crate::cli) fn copy_and_tell(plan: Plan, json: bool) -> Outcome<()> {
+pub(in crate::cli) fn copy_and_tell(
+    plan: Plan,
+    trees: Trees,
+    turn: Option<&Turn>,
+    json: bool,
+) -> Outcome<()> {
     let way = plan.way;
     let mut progress = Progress::telling_every(TOLD_EVERY);
-    let copied = copy(plan, |report| progress.say(|| so_far(way, report)));
+    let copied = copy(plan, trees, turn, |report| progress.say(|| so_far(way, report)));
     drop(progress);
     let report =
         copied.map_err(|error| Failure::failed(format!("start the threads that copy: {error}")))?;

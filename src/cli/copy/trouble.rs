@@ -1,6 +1,7 @@
 //! What goes wrong with a file or directory.
 //!
-//! Owns the reasons after which nothing more can be done.
+//! Owns the reasons after which nothing more can be done. They depend on the side of the copy: a disk of the source that cannot read one
+//! file can read others, a target that is full has no room for others either.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,27 +9,47 @@ use std::io;
 
 use rustix::io::Errno;
 
+use super::Way;
+
+/// A side of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Source,
+    Target,
+}
+
 /// Why something was not copied.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// A call failed, doing this.
-    Io(Cow<'static, str>, io::Error),
+    /// A call on this side failed, doing this.
+    Io(Side, Cow<'static, str>, io::Error),
     /// For people.
     Said(String),
     /// Another program has put something there first.
     Came,
+    /// Another program has changed or replaced the file of the source since it was looked at.
+    Changed,
 }
 
 impl Trouble {
     /// Returns why nothing more can be done, if this is such a reason.
-    pub(super) fn ends_all(&self) -> Option<String> {
-        let Self::Io(doing, error) = self else { return None };
-        let remedy = match error.raw_os_error().map(Errno::from_raw_os_error)? {
-            Errno::NOTCONN | Errno::CONNABORTED => "the mount is gone: mount it again",
-            Errno::ROFS => "it is mounted read-only, or is being unmounted",
-            Errno::NOSPC | Errno::DQUOT => {
+    pub(super) fn ends_all(&self, way: Way) -> Option<String> {
+        let Self::Io(side, doing, error) = self else { return None };
+        let is_mount = (way, *side) == (Way::Import, Side::Target)
+            || (way, *side) == (Way::Export, Side::Source);
+        let remedy = match (error.raw_os_error().map(Errno::from_raw_os_error)?, side) {
+            (Errno::NOTCONN | Errno::CONNABORTED, _) if is_mount => {
+                "the mount is gone: mount it again"
+            }
+            (Errno::NOTCONN | Errno::CONNABORTED, _) => "its file system is gone",
+            (Errno::ROFS, Side::Target) if is_mount => {
+                "it is mounted read-only, or is being unmounted"
+            }
+            (Errno::ROFS, Side::Target) => "its file system is read-only",
+            (Errno::NOSPC | Errno::DQUOT, Side::Target) if is_mount => {
                 "there is no room: `hearthfs status` says what is pending and how large the cache may be"
             }
+            (Errno::NOSPC | Errno::DQUOT, Side::Target) => "there is no room: name another DEST",
             _ => return None,
         };
         Some(format!("{doing}: {error}; {remedy}"))
@@ -38,9 +59,10 @@ impl Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(doing, error) => write!(f, "{doing}: {error}"),
+            Self::Io(_, doing, error) => write!(f, "{doing}: {error}"),
             Self::Said(text) => f.write_str(text),
             Self::Came => f.write_str("another program has put a file there meanwhile"),
+            Self::Changed => f.write_str("it was changed while it was read"),
         }
     }
 }
@@ -48,12 +70,46 @@ impl fmt::Display for Trouble {
 pub(super) type Done<T> = Result<T, Trouble>;
 
 pub(super) trait Doing<T> {
-    /// Says what failed.
-    fn doing(self, what: impl Into<Cow<'static, str>>) -> Done<T>;
+    /// Says what failed in the source.
+    fn source(self, what: impl Into<Cow<'static, str>>) -> Done<T>;
+
+    /// Says what failed in the target.
+    fn target(self, what: impl Into<Cow<'static, str>>) -> Done<T>;
 }
 
 impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, what: impl Into<Cow<'static, str>>) -> Done<T> {
-        self.map_err(|error| Trouble::Io(what.into(), error))
+    fn source(self, what: impl Into<Cow<'static, str>>) -> Done<T> {
+        self.map_err(|error| Trouble::Io(Side::Source, what.into(), error))
+    }
+
+    fn target(self, what: impl Into<Cow<'static, str>>) -> Done<T> {
+        self.map_err(|error| Trouble::Io(Side::Target, what.into(), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_all_depends_on_the_side() {
+        let ends =
+            |way, side, errno: Errno| Trouble::Io(side, "write".into(), errno.into()).ends_all(way);
+        for way in [Way::Import, Way::Export] {
+            for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ROFS] {
+                assert!(ends(way, Side::Target, errno).is_some(), "{way:?} {errno}");
+                assert_eq!(ends(way, Side::Source, errno), None, "{way:?} {errno}");
+            }
+            for side in [Side::Source, Side::Target] {
+                assert_eq!(ends(way, side, Errno::IO), None, "one file is bad");
+                assert!(ends(way, side, Errno::NOTCONN).is_some());
+            }
+        }
+        let said = |way, side| ends(way, side, Errno::NOTCONN).expect("it ends all");
+        assert!(said(Way::Import, Side::Target).contains("the mount is gone"));
+        assert!(said(Way::Export, Side::Source).contains("the mount is gone"));
+        assert!(!said(Way::Export, Side::Target).contains("mount"));
+        let full = ends(Way::Export, Side::Target, Errno::NOSPC).expect("it ends all");
+        assert!(!full.contains("hearthfs status"), "{full}");
     }
 }

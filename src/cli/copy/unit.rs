@@ -4,25 +4,25 @@
 //! holds it back, so there the entry point comes last. A unit of which a complete version is there is left as
 //! it is, whole: a mixture of two would be worse than either.
 //!
-//! Owns that order, and what is done with a unit as a whole.
+//! Owns that order, and what is done with a unit as a whole. A unit that the source replaces meanwhile is begun again.
 
-use std::fs::Metadata;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::about::About;
 use super::dirs::Dir;
-use super::file::{Item, Put, Source, Standing, about, bytes_of, standing};
+use super::file::{Item, Put, Source, Standing};
 use super::pace::Weight;
 use super::report::Left;
-use super::trouble::{Doing as _, Done, Trouble};
+use super::tree::Names;
+use super::trouble::{Doing as _, Done, Side, Trouble};
 use super::work::Worker;
 use super::{Plan, Way};
 use crate::namespace::{FileKind, Part};
 
-/// How many members of a unit are opened before the first is copied: what a reader has opened is of one version.
-const OPEN_MAX: usize = 48;
-/// How often a unit is copied anew that was replaced meanwhile.
+/// How many members of a unit are open at once: what a reader has opened is of one version.
+pub(super) const OPEN_MAX: usize = 48;
+/// How often a unit is begun that is replaced meanwhile.
 const ATTEMPTS: usize = 3;
 
 /// A file of a unit.
@@ -88,22 +88,26 @@ impl Unit {
 
 /// A member with what is known of it and of what is in its place.
 #[derive(Debug)]
-struct Seen {
-    member: Member,
-    about: Metadata,
-    standing: Standing,
+pub(super) struct Seen {
+    pub(super) member: Member,
+    pub(super) about: About,
+    pub(super) standing: Standing,
 }
 
-/// What became of a version that was to be exported.
+/// What became of a version of a unit.
 #[derive(Debug)]
-enum Version {
-    Copied,
-    /// The unit has another by now; its files, if they are others.
-    Other(Option<Vec<Seen>>),
+pub(super) enum Version {
+    /// All is done that can be done with it.
+    Done,
+    /// The source has another one by now, with these members.
+    Other(Vec<Member>),
 }
+
+/// Trouble with a unit, and the file that it is about.
+pub(super) type UnitTrouble = (PathBuf, Trouble);
 
 /// Names the file that trouble is about.
-fn at(item: &Item) -> impl FnOnce(Trouble) -> (PathBuf, Trouble) {
+pub(super) fn at(item: &Item) -> impl FnOnce(Trouble) -> UnitTrouble {
     let from = item.from();
     move |trouble| (from, trouble)
 }
@@ -111,246 +115,187 @@ fn at(item: &Item) -> impl FnOnce(Trouble) -> (PathBuf, Trouble) {
 impl Worker<'_> {
     /// Copies a unit, or says why not.
     pub(super) fn unit(&mut self, mut unit: Unit) {
+        let Some(dir) = unit.members.first().map(|member| Arc::clone(&member.item.dir)) else {
+            return;
+        };
+        for _ in 0..ATTEMPTS {
+            match self.try_unit(&mut unit) {
+                Ok(Version::Done) => return,
+                Ok(Version::Other(now)) => unit.members = now,
+                Err((path, trouble)) => return self.tally.failed(self.plan.way, &path, &trouble),
+            }
+        }
+        let text = "it was replaced again and again while it was copied".to_owned();
+        self.tally.failed(self.plan.way, &dir.from(), &Trouble::Said(text));
+    }
+
+    fn try_unit(&mut self, unit: &mut Unit) -> Result<Version, UnitTrouble> {
         unit.arrange(self.plan.way);
         if self.plan.way == Way::Import && !unit.is_complete() {
             for member in &unit.members {
                 self.tally.left_out(Left::Incomplete, &member.item.from());
             }
-            return;
+            return Ok(Version::Done);
         }
         let mut seen = Vec::new();
-        for member in unit.members {
-            match self.look(&member.item) {
-                Ok(Some((about, standing))) => seen.push(Seen { member, about, standing }),
-                Ok(None) => {}
-                Err(trouble) => return self.unit_failed(&member.item, &trouble, &[]),
+        for member in &unit.members {
+            if let Some((about, standing)) = self.look(&member.item).map_err(at(&member.item))? {
+                seen.push(Seen { member: member.clone(), about, standing });
             }
         }
         let differs = |seen: &Seen| seen.standing == Standing::Differs;
         if seen.iter().all(|seen| seen.standing == Standing::Same) {
-            return self.tally.same(seen.len());
+            self.tally.same(seen.len());
+            return Ok(Version::Done);
         }
         // A version with its entry point stays as it is, and so does one of which only some members were asked for.
         let mut entries = seen.iter().filter(|one| one.member.is_entry).peekable();
         let is_part = entries.peek().is_none();
         let is_there = entries.any(|one| one.standing != Standing::Missing);
         if !self.plan.overwrite && (is_there || (is_part && seen.iter().any(differs))) {
-            return self.tally.kept(seen.len());
+            self.tally.kept(seen.len());
+            return Ok(Version::Done);
         }
         if self.plan.dry_run {
-            return self.wrote(seen.iter().map(|seen| bytes_of(&seen.about)));
+            self.wrote(seen.iter().map(|seen| seen.about.bytes()));
+            return Ok(Version::Done);
         }
-        let bytes = seen.iter().map(|seen| bytes_of(&seen.about)).sum();
+        let bytes = seen.iter().map(|seen| seen.about.bytes()).sum();
         let begun = self.pace.begin(Weight::of(seen.len(), bytes), || self.tally.has_ended());
-        match self.plan.way {
-            Way::Import => self.import_unit(&seen),
-            Way::Export => self.export_unit(seen),
-        }
+        let version = match self.plan.way {
+            Way::Import => self.import_version(&seen, unit.is_whole),
+            Way::Export => self.export_version(&seen, unit.is_whole),
+        };
         drop(begun);
+        version
     }
 
-    fn import_unit(&mut self, seen: &[Seen]) {
-        // What cannot be read keeps the whole unit out.
-        for one in seen.iter().filter(|one| one.about.is_file()) {
-            if let Err(trouble) = Source::open(&one.member.item.from()) {
-                return self.unit_failed(&one.member.item, &trouble, &[]);
-            }
-        }
-        let entries: Vec<_> =
-            seen.iter().filter(|one| one.member.is_entry).map(|one| one.member.item.to()).collect();
-        // Without its entry point no process reads the version that is replaced, and no other is mixed into it.
-        let replaced = seen.iter().filter(|one| one.member.is_entry);
-        for one in replaced.filter(|one| one.standing != Standing::Missing) {
-            if let Err(error) = std::fs::remove_file(one.member.item.to()) {
-                let trouble = Trouble::Io("remove what is there".into(), error);
-                return self.unit_failed(&one.member.item, &trouble, &[]);
-            }
-        }
-        let mut bytes = Vec::new();
-        for (at, one) in seen.iter().enumerate() {
-            let (item, first) = (&one.member.item, at == 0);
-            // The draft is made of what is published when its first member is opened. If that is complete by now, it stays.
-            let is_there = || entries.iter().any(|entry| entry.symlink_metadata().is_ok());
-            let put = if first && one.member.is_entry { Put::New } else { Put::Member };
-            let came = || first && put == Put::Member && is_there();
-            let check = || if came() { Err(Trouble::Came) } else { Ok(()) };
-            match self.member(item, &one.about, put, check) {
-                Ok(wrote) => bytes.push(wrote),
-                Err(Trouble::Came) if first => return self.tally.kept(seen.len()),
-                Err(trouble) => return self.unit_failed(item, &trouble, &seen[..at]),
-            }
-        }
-        self.wrote(bytes);
-    }
-
-    fn wrote(&self, files: impl IntoIterator<Item = u64>) {
+    pub(super) fn wrote(&self, files: impl IntoIterator<Item = u64>) {
         for bytes in files {
             self.tally.wrote(bytes);
         }
         self.tally.wrote_unit();
     }
 
-    fn member(
+    /// Copies a member. `source` is its file if it is open already.
+    pub(super) fn member(
         &mut self,
-        item: &Item,
-        about: &Metadata,
+        one: &Seen,
+        source: Option<Source>,
         put: Put,
         check: impl FnOnce() -> Done<()>,
     ) -> Done<u64> {
+        let item = &one.member.item;
         item.dir.ensure()?;
-        if about.is_symlink() {
-            return self.writer.link(item, about, check).map(|()| 0);
+        let (from, to) = (self.source_dir(&item.dir)?, self.target_dir(&item.dir)?);
+        let (from, to) = (from.at(&item.name), to.at(&item.name));
+        if one.about.is_link() {
+            return self.writer.link(from, &one.about, to, put, check).map(|()| 0);
         }
-        self.writer.file(Source::open(&item.from())?, &item.to(), put, check)
-    }
-
-    /// Notes that a unit could not be copied because of one file, and takes away what was `written` of it.
-    fn unit_failed(&self, item: &Item, trouble: &Trouble, written: &[Seen]) {
-        for one in written {
-            std::fs::remove_file(one.member.item.to()).ok();
-        }
-        self.tally.failed(&item.from(), trouble);
-    }
-
-    fn export_unit(&mut self, mut seen: Vec<Seen>) {
-        let dir = Arc::clone(&seen[0].member.item.dir);
-        for _ in 0..ATTEMPTS {
-            match self.export_version(&seen) {
-                Ok(Version::Copied) => return,
-                Ok(Version::Other(Some(now))) => seen = now,
-                Ok(Version::Other(None)) => {}
-                Err((path, trouble)) => return self.tally.failed(&path, &trouble),
-            }
-        }
-        let text = "it was replaced again and again while it was copied".to_owned();
-        self.tally.failed(&dir.from, &Trouble::Said(text));
-    }
-
-    /// Copies one version of a unit, if it is the one whose files are known. Its entry points come last.
-    fn export_version(&mut self, seen: &[Seen]) -> Result<Version, (PathBuf, Trouble)> {
-        let (entries, others): (Vec<&Seen>, Vec<&Seen>) =
-            seen.iter().partition(|one| one.member.is_entry);
-        let open = |one: &&Seen| -> Result<Option<Source>, (PathBuf, Trouble)> {
-            let item = &one.member.item;
-            if one.about.is_symlink() {
-                return Ok(None);
-            }
-            Source::open(&item.from()).map(Some).map_err(at(item))
+        let source = match source {
+            Some(source) => source,
+            None => Source::open(from)?,
         };
-        // From here on this process is led to the members of this version.
-        let opened_entries = entries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        if let Some(now) = self.listed_now(seen)? {
-            return Ok(Version::Other(Some(now)));
+        if self.plan.way == Way::Import && !source.about.is_unchanged(&one.about) {
+            return Err(Trouble::Changed);
         }
-        let early = others.len().min(OPEN_MAX);
-        let opened = others[..early].iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let late = others[early..].iter().map(|_| None);
-        // What stands there must not be taken for complete while it has members of two versions.
-        let in_place = |one: &&&Seen| one.standing != Standing::Missing;
-        for one in entries.iter().filter(in_place) {
-            let removed = std::fs::remove_file(one.member.item.to());
-            removed.doing("remove what is there").map_err(at(&one.member.item))?;
+        self.writer.file(source, to, put, check)
+    }
+
+    /// Returns the members that a unit has now if they, or one of them, are not what was seen.
+    pub(super) fn moved_on(
+        &mut self,
+        seen: &[Seen],
+        is_whole: bool,
+    ) -> Result<Option<Vec<Member>>, UnitTrouble> {
+        let listed = if is_whole { self.listed_now(seen)? } else { None };
+        if listed.is_some() || self.plan.way == Way::Export {
+            return Ok(listed);
         }
-        let mut bytes = Vec::new();
-        for (one, source) in others.iter().zip(opened.into_iter().chain(late)) {
-            bytes.push(self.export_member(one, source).map_err(at(&one.member.item))?);
+        for one in seen {
+            let item = &one.member.item;
+            let dir = self.source_dir(&item.dir).map_err(at(item))?;
+            match dir.at(&item.name).about() {
+                Ok(now) if now.is_unchanged(&one.about) => {}
+                Ok(_) => return Ok(Some(seen.iter().map(|one| one.member.clone()).collect())),
+                Err(error) => return Err(error).source("look at it").map_err(at(item)),
+            }
         }
-        let still = entries.iter().zip(&opened_entries).all(|(one, source)| {
-            source.as_ref().is_none_or(|source| source.is_at(&one.member.item.from()))
-        });
-        if !still {
-            return Ok(Version::Other(None));
-        }
-        for (one, source) in entries.iter().zip(opened_entries) {
-            bytes.push(self.export_member(one, source).map_err(at(&one.member.item))?);
-        }
-        self.wrote(bytes);
-        Ok(Version::Copied)
+        Ok(None)
     }
 
     /// Lists a unit again if something has happened in its directories since it was found; `None` if it has the same files.
-    fn listed_now(&self, seen: &[Seen]) -> Result<Option<Vec<Seen>>, (PathBuf, Trouble)> {
+    fn listed_now(&mut self, seen: &[Seen]) -> Result<Option<Vec<Member>>, UnitTrouble> {
         let mut dirs: Vec<&Arc<Dir>> = Vec::new();
-        for one in seen {
-            let dir = &one.member.item.dir;
-            if !dirs.iter().any(|known| Arc::ptr_eq(known, dir)) {
+        for dir in seen.iter().map(|one| &one.member.item.dir) {
+            // Those of one directory follow each other, but for the few that are written at a time of their own.
+            if !dirs.iter().rev().any(|known| Arc::ptr_eq(known, dir)) {
                 dirs.push(dir);
             }
         }
+        let mut is_as_listed = true;
+        for dir in &dirs {
+            let now = self.held.about(Side::Source, &dir.below);
+            is_as_listed &= now.is_ok_and(|now| dir.is_as_listed(&now));
+        }
         // Of a part that was chosen by its names no other files are taken.
-        if !self.plan.globs.is_empty() || dirs.iter().all(|dir| dir.is_as_listed()) {
+        if is_as_listed || !self.plan.globs.is_empty() {
             return Ok(None);
         }
-        let path = |item: &Item| item.dir.place.join(item.name.as_bytes()).ok();
-        let Some(first) = path(&seen[0].member.item) else { return Ok(None) };
+        let Some(first) = seen.first().and_then(|one| one.member.item.place()) else {
+            return Ok(None);
+        };
         let FileKind::Unit(known) = self.plan.profiles.classify(&first).kind else {
             return Ok(None);
         };
         let mut now = Vec::new();
         for dir in dirs {
-            let fail = |error| (dir.from.clone(), Trouble::Io("list it".into(), error));
-            for entry in dir.from.read_dir().map_err(fail)? {
-                let item =
-                    Item { dir: Arc::clone(dir), name: entry.map_err(fail)?.file_name().into() };
-                let Some(path) = path(&item) else { continue };
+            let fail = |error| (dir.from(), Trouble::Io(Side::Source, "list it".into(), error));
+            let opened = self.trees.directory(Side::Source, &dir.below).map_err(fail)?;
+            for name in Names::of(opened).map_err(fail)? {
+                let (name, _) = name.map_err(fail)?;
+                let item = Item { dir: Arc::clone(dir), name: name.into() };
+                let Some(path) = item.place() else { continue };
                 let FileKind::Unit(part) = self.plan.profiles.classify(&path).kind else {
                     continue;
                 };
-                if part.key != known.key || item.from().is_dir() {
-                    continue;
-                }
-                let (is_entry, is_marker) = (part.is_entry, part.is_marker);
-                let looked = self.look(&item).map_err(at(&item))?;
-                if let Some((about, standing)) = looked {
-                    let member = Member { item, is_entry, is_marker };
-                    now.push(Seen { member, about, standing });
+                if part.key == known.key && !self.is_directory(&item) {
+                    let (is_entry, is_marker) = (part.is_entry, part.is_marker);
+                    now.push(Member { item, is_entry, is_marker });
                 }
             }
         }
-        let has = |list: &[Seen], one: &Seen| {
-            list.iter().any(|other| {
-                let (a, b) = (&one.member.item, &other.member.item);
+        let has = |one: &Member| {
+            seen.iter().any(|other| {
+                let (a, b) = (&one.item, &other.member.item);
                 a.name == b.name && Arc::ptr_eq(&a.dir, &b.dir)
             })
         };
-        let same = now.len() == seen.len() && now.iter().all(|one| has(seen, one));
+        let same = now.len() == seen.len() && now.iter().all(has);
         Ok((!same).then_some(now))
     }
 
-    fn export_member(&mut self, one: &Seen, source: Option<Source>) -> Done<u64> {
-        let item = &one.member.item;
-        match source {
-            Some(source) => {
-                item.dir.ensure()?;
-                self.writer.file(source, &item.to(), Put::Replace, || Ok(()))
-            }
-            None => self.member(item, &one.about, Put::Replace, || Ok(())),
-        }
-    }
-
-    /// Returns what a source name is and what is in its place; `None` if it is neither a file nor a link.
-    pub(super) fn look(&self, item: &Item) -> Done<Option<(Metadata, Standing)>> {
-        let from = item.from();
-        let about = about(&from)?;
-        if !about.is_file() && !about.is_symlink() {
-            self.tally.left_out(Left::Special, &from);
-            return Ok(None);
-        }
-        let standing = standing(&about, item)?;
-        Ok(Some((about, standing)))
+    fn is_directory(&mut self, item: &Item) -> bool {
+        let dir = self.source_dir(&item.dir);
+        dir.is_ok_and(|dir| dir.at(&item.name).about().is_ok_and(|about| about.is_dir()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::dirs::Ground;
+    use super::super::report::Tally;
+    use super::super::tree::Trees;
     use super::*;
-    use crate::cli::copy::report::Tally;
     use crate::name::TreePath;
 
     fn unit(names: &[(&str, bool, bool)]) -> Unit {
-        let (here, tally) = (PathBuf::from("/"), Arc::new(Tally::default()));
-        let about = here.metadata().expect("the root");
-        let dir = Dir::new(here.clone(), here, TreePath::root(), about, None, tally);
+        let (way, root) = (Way::Export, PathBuf::from("/proc"));
+        let about = About::of(&rustix::fs::stat(&root).expect("the root"));
+        let trees = Trees::open(way, &root, &PathBuf::from("/dev"), about.id.device);
+        let trees = Arc::new(trees.expect("the trees"));
+        let ground = Ground { way, trees, tally: Arc::new(Tally::default()) };
+        let dir = Dir::new(Arc::new(ground), PathBuf::new(), TreePath::root(), about, None);
         let dir = Arc::new(dir);
         let member = |(name, is_entry, is_marker): &(&str, bool, bool)| Member {
             item: Item { dir: Arc::clone(&dir), name: std::ffi::OsStr::new(name).into() },

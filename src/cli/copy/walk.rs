@@ -1,26 +1,32 @@
 //! The way through the source.
 //!
 //! Owns the choice of what is copied, and the gathering of units. Must never hold more of the tree than one open directory
-//! for each level, and the names of units that are not over: a unit is over when its directory is.
+//! for each level, and a bounded number of names of units that are not over: a unit is over when its directory is. Of a directory with more
+//! units than that, some are gathered, and it is listed again for the others.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{DirEntry, ReadDir};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use rustix::fs::{FileType, fstat};
+
 use super::Plan;
+use super::about::About;
 use super::clients::Clients;
-use super::dirs::Dir;
+use super::dirs::{Dir, Ground};
 use super::file::Item;
-use super::report::{Left, Tally};
-use super::trouble::Trouble;
+use super::report::Left;
+use super::tree::Names;
+use super::trouble::{Doing as _, Done, Side, Trouble};
 use super::unit::{Member, Unit};
 use super::work::Job;
 use crate::name::TreePath;
-use crate::namespace::{FileKind, Part, Scope};
+use crate::namespace::{FileKind, Part, Scope, UnitKey};
 
 /// How deep a tree may be: each level keeps a directory open.
 const DEPTH_MAX: usize = 200;
@@ -28,86 +34,134 @@ const DEPTH_MAX: usize = 200;
 const FILES_AT_ONCE: usize = 64;
 /// How many files a unit may have; beyond that the daemon takes them for ordinary files, too.
 const UNIT_FILES_MAX: usize = 4096;
-/// How many files of all units that are not over are held.
+/// How many files of all units that are not over are held, but for those of units that are a directory each.
 const HELD_MAX: usize = 100_000;
 
 /// Which unit: the rule that makes it one, where its directory ends in the path, and what all names begin with.
 type UnitId = (u16, u32, Box<[u8]>);
 
+/// A unit that is being gathered.
+#[derive(Debug)]
+struct Gathered {
+    unit: Unit,
+    /// It is one of several of its directory, told apart by their names.
+    is_named: bool,
+}
+
+/// A part of the units of a directory: those whose digest ends in these bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Share {
+    bits: u32,
+    end: u64,
+}
+
+impl Share {
+    /// Units whose digests agree in so many bits are never met.
+    const BITS_MAX: u32 = 63;
+
+    fn has(self, id: &UnitId) -> bool {
+        let mut hash = blake3::Hasher::new();
+        hash.update(&id.0.to_le_bytes()).update(&id.1.to_le_bytes()).update(&id.2);
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash.finalize().as_bytes()[..8]);
+        let mask = (1_u64 << self.bits) - 1;
+        u64::from_le_bytes(first) & mask == self.end
+    }
+
+    /// Splits it in two.
+    fn halves(self) -> (Self, Self) {
+        let bits = self.bits + 1;
+        (Self { bits, ..self }, Self { bits, end: self.end | 1 << self.bits })
+    }
+}
+
 /// A directory that is being listed.
 #[derive(Debug)]
 struct Level {
     dir: Arc<Dir>,
-    names: ReadDir,
+    names: Names,
     /// All of it is chosen, or nothing of it is by now.
     chosen: bool,
     files: Vec<Item>,
     /// The units of this directory.
-    units: HashMap<UnitId, Unit>,
+    units: HashMap<UnitId, Gathered>,
+    /// Which of them are gathered in this listing, and which in later ones.
+    share: Share,
+    later: Vec<Share>,
+    /// One of several units of this directory has members in directories below it.
+    is_deep: bool,
 }
 
 /// The walk.
 #[derive(Debug)]
 pub(super) struct Walk {
     plan: Arc<Plan>,
-    tally: Arc<Tally>,
+    ground: Arc<Ground>,
     jobs: SyncSender<Job>,
     clients: Clients,
     levels: Vec<Level>,
     held: usize,
+    held_max: usize,
+    /// The level that is listed again: nothing is taken but members of its units.
+    again: Option<usize>,
 }
 
 impl Walk {
-    pub(super) fn new(plan: Arc<Plan>, tally: Arc<Tally>, jobs: SyncSender<Job>) -> Self {
+    pub(super) fn new(plan: Arc<Plan>, ground: Arc<Ground>, jobs: SyncSender<Job>) -> Self {
         let clients = Clients::new(&plan);
-        Self { plan, tally, jobs, clients, levels: Vec::new(), held: 0 }
+        let (levels, held, held_max, again) = (Vec::new(), 0, HELD_MAX, None);
+        Self { plan, ground, jobs, clients, levels, held, held_max, again }
     }
 
     /// Goes through all of it, until nothing more can be done.
     pub(super) fn run(mut self) {
-        let (from, to) = (self.plan.from.clone(), self.plan.to.clone());
         let (place, chosen) = (self.plan.place.clone(), self.plan.globs.is_empty());
-        self.enter(from, to, place, chosen);
+        let root = self.ground.trees.directory(Side::Source, Path::new(""));
+        self.enter(root, PathBuf::new(), place, chosen);
         while let Some(level) = self.levels.last_mut() {
-            if self.tally.has_ended() {
+            if self.ground.tally.has_ended() {
                 return;
             }
             match level.names.next() {
                 None => self.leave(),
-                Some(Ok(entry)) => self.found(&entry),
+                Some(Ok((name, kind))) => self.found(name, kind),
                 Some(Err(error)) => {
-                    let dir = level.dir.from.clone();
-                    self.tally.failed(&dir, &Trouble::Io("list it".into(), error));
+                    let dir = level.dir.from();
+                    self.failed(&dir, &Trouble::Io(Side::Source, "list it".into(), error));
                     self.leave();
                 }
             }
         }
     }
 
-    fn found(&mut self, entry: &DirEntry) {
+    fn failed(&self, path: &Path, trouble: &Trouble) {
+        self.ground.tally.failed(self.ground.way, path, trouble);
+    }
+
+    fn found(&mut self, name: OsString, kind: FileType) {
         let Some(level) = self.levels.last() else { return };
-        let (from, name) = (entry.path(), entry.file_name());
-        let (to, chosen) = (level.dir.to.join(&name), level.chosen);
-        let (place, kind) = match (level.dir.place.join(name.as_bytes()), entry.file_type()) {
-            (Ok(place), Ok(kind)) => (place, kind),
-            (Err(error), _) => {
-                return self.tally.failed(&from, &Trouble::Said(error.to_string()));
-            }
-            (_, Err(error)) => {
-                return self.tally.failed(&from, &Trouble::Io("look at it".into(), error));
-            }
+        let (dir, chosen) = (Arc::clone(&level.dir), level.chosen);
+        let from = || dir.from().join(&name);
+        let place = match dir.place.join(name.as_bytes()) {
+            Ok(place) => place,
+            Err(error) => return self.failed(&from(), &Trouble::Said(error.to_string())),
         };
         let chosen = chosen || self.fits(&place);
-        if kind.is_dir() {
-            return self.enter(from, to, place, chosen);
+        if kind == FileType::Directory {
+            if self.again.is_none_or(|at| self.levels[at].is_deep) {
+                let (opened, below) = (level.names.open(&name), dir.below.join(&name));
+                self.enter(opened, below, place, chosen);
+            }
+            return;
         }
         if !chosen {
             return;
         }
-        if !kind.is_file() && !kind.is_symlink() {
-            return self.tally.left_out(Left::Special, &from);
+        if kind == FileType::RegularFile || kind == FileType::Symlink {
+            self.file(&place, name);
+        } else if self.again.is_none() {
+            self.ground.tally.left_out(Left::Special, &from());
         }
-        self.file(&place, name, &from);
     }
 
     /// Reports whether a name is one of those that are asked for.
@@ -117,93 +171,174 @@ impl Walk {
         self.plan.globs.iter().any(|glob| glob.fits_path(&below))
     }
 
-    fn file(&mut self, place: &TreePath, name: OsString, from: &Path) {
+    fn file(&mut self, place: &TreePath, name: OsString) {
         let plan = Arc::clone(&self.plan);
         let kind = plan.profiles.classify(place).kind;
-        if let Some(why) = left_out(&kind) {
-            return self.tally.left_out(why, from);
-        }
-        for warning in self.clients.seen(&plan, place) {
-            self.tally.warn(warning);
-        }
         let Some(level) = self.levels.last_mut() else { return };
         let item = Item { dir: Arc::clone(&level.dir), name: name.into() };
         if let FileKind::Unit(part) = kind {
+            self.warn(&plan, place);
             return self.member(&part, item);
         }
+        if self.again.is_some() {
+            return;
+        }
+        if let Some(why) = left_out(&kind) {
+            return self.ground.tally.left_out(why, &item.from());
+        }
         level.files.push(item);
-        if level.files.len() >= FILES_AT_ONCE {
-            let files = std::mem::take(&mut level.files);
+        let is_job = level.files.len() >= FILES_AT_ONCE;
+        let files = if is_job { std::mem::take(&mut level.files) } else { Vec::new() };
+        self.warn(&plan, place);
+        if is_job {
             self.send(Job::Files(files));
         }
     }
 
-    /// Takes a file to the others of its unit, which are at the level of the unit's directory.
-    fn member(&mut self, part: &Part<'_>, item: Item) {
-        let key = &part.key;
-        let dir = &key.prefix[..key.dir_bytes as usize];
-        let depth = dir.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count();
-        let base = self.plan.place.components().count();
-        let at = depth.saturating_sub(base).min(self.levels.len() - 1);
-        let id: UnitId = (key.rule, key.dir_bytes, key.prefix.into());
-        let new = || Unit::new(&self.plan, part);
-        let unit = self.levels[at].units.entry(id.clone()).or_insert_with(new);
-        unit.members.push(Member { item, is_entry: part.is_entry, is_marker: part.is_marker });
-        self.held += 1;
-        if unit.members.len() >= UNIT_FILES_MAX || self.held >= HELD_MAX {
-            let unit = self.levels[at].units.remove(&id);
-            self.send_unit(unit.map(|unit| Unit { is_whole: false, ..unit }));
+    fn warn(&mut self, plan: &Plan, place: &TreePath) {
+        for warning in self.clients.seen(plan, place) {
+            self.ground.tally.warn(warning);
         }
     }
 
-    fn enter(&mut self, from: PathBuf, to: PathBuf, place: TreePath, chosen: bool) {
+    /// Returns the level of a unit's directory.
+    fn level_of(&self, key: &UnitKey<'_>) -> usize {
+        let dir = &key.prefix[..key.dir_bytes as usize];
+        let depth = dir.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count();
+        let base = self.plan.place.components().count();
+        depth.saturating_sub(base).min(self.levels.len() - 1)
+    }
+
+    /// Takes a file to the others of its unit, which are at the level of the unit's directory.
+    fn member(&mut self, part: &Part<'_>, item: Item) {
+        let (key, at) = (&part.key, self.level_of(&part.key));
+        if self.again.is_some_and(|again| again != at) {
+            return;
+        }
+        let id: UnitId = (key.rule, key.dir_bytes, key.prefix.into());
+        let is_named = key.prefix.len() > key.dir_bytes as usize;
+        let is_below = at + 1 < self.levels.len();
+        let level = &mut self.levels[at];
+        level.is_deep |= is_named && is_below;
+        if is_named && !level.share.has(&id) {
+            return;
+        }
+        let new = || Gathered { unit: Unit::new(&self.plan, part), is_named };
+        let gathered = level.units.entry(id).or_insert_with(new);
+        let (is_entry, is_marker) = (part.is_entry, part.is_marker);
+        gathered.unit.members.push(Member { item, is_entry, is_marker });
+        self.held += usize::from(is_named);
+        if gathered.unit.members.len() >= UNIT_FILES_MAX {
+            // The rest of it is a part, too.
+            gathered.unit.is_whole = false;
+            let members = std::mem::take(&mut gathered.unit.members);
+            let unit = Unit { members, ..gathered.unit };
+            self.held -= if is_named { unit.members.len() } else { 0 };
+            self.send(Job::Unit(unit));
+        } else if is_named && self.held >= self.held_max {
+            self.put_off();
+        }
+    }
+
+    /// Puts off half of the units of the level with the most files, to a later listing of its directory.
+    fn put_off(&mut self) {
+        let held = |level: &Level| {
+            let named = level.units.values().filter(|gathered| gathered.is_named);
+            named.map(|gathered| gathered.unit.members.len()).sum::<usize>()
+        };
+        let Some(level) = self.levels.iter_mut().max_by_key(|level| held(level)) else { return };
+        if level.share.bits == Share::BITS_MAX {
+            return;
+        }
+        let (now, later) = level.share.halves();
+        level.share = now;
+        level.later.push(later);
+        let mut dropped = 0;
+        level.units.retain(|id, gathered| {
+            let stays = !gathered.is_named || now.has(id);
+            dropped += if stays { 0 } else { gathered.unit.members.len() };
+            stays
+        });
+        self.held -= dropped;
+    }
+
+    fn enter(
+        &mut self,
+        opened: io::Result<OwnedFd>,
+        below: PathBuf,
+        place: TreePath,
+        chosen: bool,
+    ) {
+        let from = || self.ground.trees.path(Side::Source, &below);
         if self.levels.len() >= DEPTH_MAX {
             let reason = format!("it lies more than {DEPTH_MAX} directories deep");
-            return self.tally.failed(&from, &Trouble::Said(reason));
+            return self.failed(&from(), &Trouble::Said(reason));
         }
-        let listed = from.symlink_metadata().and_then(|about| Ok((about, from.read_dir()?)));
-        let (about, names) = match listed {
+        let (about, names) = match self.listed(opened) {
             Ok(listed) => listed,
-            Err(error) => {
-                return self.tally.failed(&from, &Trouble::Io("list it".into(), error));
-            }
+            Err(trouble) => return self.failed(&from(), &trouble),
         };
         let above = self.levels.last().map(|level| Arc::clone(&level.dir));
         let stays = left_out(&self.plan.profiles.classify(&place).kind).is_some();
-        let dir = Dir::new(from, to, place, about, above, Arc::clone(&self.tally));
+        let dir = Dir::new(Arc::clone(&self.ground), below, place, about, above);
         // The others are made when something goes into them.
         if chosen
             && !stays
             && !self.plan.dry_run
             && let Err(trouble) = dir.ensure()
         {
-            return self.tally.failed(&dir.from, &trouble);
+            return self.failed(&dir.from(), &trouble);
         }
-        let (files, units) = (Vec::new(), HashMap::new());
-        self.levels.push(Level { dir: Arc::new(dir), names, chosen, files, units });
+        self.levels.push(Level {
+            dir: Arc::new(dir),
+            names,
+            chosen,
+            files: Vec::new(),
+            units: HashMap::new(),
+            share: Share::default(),
+            later: Vec::new(),
+            is_deep: false,
+        });
     }
 
+    fn listed(&self, opened: io::Result<OwnedFd>) -> Done<(About, Names)> {
+        let dir = opened.source("open it")?;
+        let about = About::of(&fstat(&dir).map_err(io::Error::from).source("look at it")?);
+        if self.ground.trees.is_other_root(Side::Source, about.id) {
+            return Err(Trouble::Said("it is the directory that is copied to".to_owned()));
+        }
+        Ok((about, Names::of(dir).source("list it")?))
+    }
+
+    /// Ends the listing of a directory. It is listed again if units were put off.
     fn leave(&mut self) {
-        let Some(level) = self.levels.pop() else { return };
-        if !level.files.is_empty() {
-            self.send(Job::Files(level.files));
+        let at = self.levels.len() - 1;
+        let Some(level) = self.levels.last_mut() else { return };
+        let (files, units) = (std::mem::take(&mut level.files), std::mem::take(&mut level.units));
+        if !files.is_empty() {
+            self.send(Job::Files(files));
         }
-        for unit in level.units.into_values() {
-            self.send_unit(Some(unit));
+        for Gathered { unit, is_named } in units.into_values() {
+            self.held -= if is_named { unit.members.len() } else { 0 };
+            if !unit.members.is_empty() {
+                self.send(Job::Unit(unit));
+            }
         }
+        let level = &mut self.levels[at];
+        if let Some(share) = level.later.pop() {
+            level.share = share;
+            level.names.rewind();
+            self.again = Some(at);
+            return;
+        }
+        self.levels.pop();
+        self.again = self.again.filter(|again| *again != at);
     }
 
-    fn send_unit(&mut self, unit: Option<Unit>) {
-        if let Some(unit) = unit {
-            self.held -= unit.members.len();
-            self.send(Job::Unit(unit));
-        }
-    }
-
-    /// Hands a job over. Waits while there are too many; nobody is there any more only if a thread has panicked.
+    /// Hands a job over. Waits while there are too many. The other end is gone only if a thread has panicked.
     fn send(&self, job: Job) {
         if self.jobs.send(job).is_err() {
-            self.tally.end("the threads that copy are gone".to_owned());
+            self.ground.tally.end("the threads that copy are gone".to_owned());
         }
     }
 }
@@ -223,22 +358,32 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     use super::super::Way;
-    use super::super::report::Report;
+    use super::super::report::{Report, Tally};
+    use super::super::tree::Trees;
     use super::*;
     use crate::namespace::{Pattern, Profiles};
 
+    type Walked = (Vec<String>, Vec<Vec<String>>, Report);
+
+    fn walk(way: Way, globs: &[&str], files: &[&str]) -> Walked {
+        walk_holding(HELD_MAX, way, globs, files)
+    }
+
     /// Walks through a tree of these files, and returns what came of it: plain files, and units with their files.
-    fn walk(way: Way, globs: &[&str], files: &[&str]) -> (Vec<String>, Vec<Vec<String>>, Report) {
+    fn walk_holding(held_max: usize, way: Way, globs: &[&str], files: &[&str]) -> Walked {
         let dir = tempfile::tempdir().expect("temporary directory");
+        let root = dir.path().canonicalize().expect("it is there");
+        let on_mount = if way == Way::Import { Path::new("/") } else { &root };
+        let device = rustix::fs::stat(on_mount).expect("stat").st_dev;
         for file in files {
-            let path = dir.path().join(file);
+            let path = root.join(file);
             std::fs::create_dir_all(path.parent().expect("a parent")).expect("mkdir");
             std::fs::write(path, file).expect("write");
         }
         let globs = globs.iter().map(|glob| Pattern::parse(glob).expect("a pattern")).collect();
         let plan = Plan {
             way,
-            from: dir.path().to_owned(),
+            from: root.clone(),
             to: "/nonexistent".into(),
             place: TreePath::root(),
             profiles: Profiles::default(),
@@ -249,11 +394,15 @@ mod tests {
         };
         let tally = Arc::new(Tally::default());
         let (jobs, queue) = sync_channel(1000);
-        Walk::new(Arc::new(plan), Arc::clone(&tally), jobs).run();
+        let trees = Trees::open(way, &plan.from, &plan.to, device).expect("the trees");
+        let ground = Ground { way, trees: Arc::new(trees), tally: Arc::clone(&tally) };
+        let mut walk = Walk::new(Arc::new(plan), Arc::new(ground), jobs);
+        walk.held_max = held_max;
+        walk.run();
         let (mut plain, mut units) = (Vec::new(), Vec::new());
         let name = |item: &Item| {
             let path = item.from();
-            path.strip_prefix(dir.path()).expect("below").display().to_string()
+            path.strip_prefix(&root).expect("below").display().to_string()
         };
         for job in queue {
             match job {
@@ -329,6 +478,25 @@ mod tests {
         let (_, units, _) = walk(Way::Import, &[], &names);
         assert_eq!(units.iter().map(Vec::len).sum::<usize>(), names.len());
         assert_eq!(units.len(), 2);
+        assert_eq!(walk(Way::Import, &[], &names[1..]).1.len(), 1);
+    }
+
+    #[test]
+    fn units_stay_whole_however_many_there_are() {
+        let mut names = vec!["numba/d/deep/plain".to_owned(), "triton/K/__grp__k.json".to_owned()];
+        for number in 0..100 {
+            let data = (0..3).map(|data| format!("{data}.nbc"));
+            let ends = data.chain(["nbi".to_owned()]);
+            names.extend(ends.map(|end| format!("numba/d/m.f-{number}.{end}")));
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (plain, units, report) = walk_holding(50, Way::Import, &[], &names);
+        assert_eq!(plain, ["numba/d/deep/plain"]);
+        assert_eq!(units.len(), 101);
+        assert!(
+            units.iter().all(|unit| unit.len() == if unit[0].starts_with('n') { 4 } else { 1 })
+        );
+        assert_eq!(report.failed, 0, "{:?}", report.failures);
     }
 
     #[test]

@@ -3,17 +3,21 @@
 //! Owns their number, the queue between them, and the end. Must never go on where nothing more can be done: a mount
 //! that is gone would make a failure of each file that is left.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::file::{Item, Put, Source, Standing, Writer, bytes_of};
+use super::about::About;
+use super::dirs::{Dir, Ground, is_not_a_directory, not_a_directory};
+use super::file::{Item, Put, Source, Standing, Writer};
 use super::pace::Pace;
-use super::report::{Report, Tally};
-use super::trouble::Trouble;
+use super::report::{Left, Report, Tally};
+use super::tree::{Held, Place, Trees};
+use super::trouble::{Doing as _, Done, Side, Trouble};
+use super::turn::Turn;
 use super::unit::Unit;
 use super::walk::Walk;
 use super::{Plan, Way};
@@ -40,40 +44,61 @@ pub(super) enum Job {
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub(super) plan: &'a Plan,
+    pub(super) trees: &'a Trees,
     pub(super) tally: &'a Tally,
     pub(super) pace: &'a Pace,
     pub(super) writer: Writer,
+    pub(super) held: Held,
 }
 
 /// Copies a tree, and shows how far it is now and then. The error is one of the machine's: there are no threads.
-pub(super) fn copy(plan: Plan, mut show: impl FnMut(&Report)) -> io::Result<Report> {
+pub(super) fn copy(
+    plan: Plan,
+    trees: Trees,
+    turn: Option<&Turn>,
+    mut show: impl FnMut(&Report),
+) -> io::Result<Report> {
     let clock = Clock::system();
     let began = clock.mono();
-    let (plan, tally) = (Arc::new(plan), Arc::new(Tally::default()));
-    let pace = Arc::new(Pace::new(plan.unit_bytes, clock.clone()));
+    let (plan, trees, tally) = (Arc::new(plan), Arc::new(trees), Arc::new(Tally::default()));
+    let pace = Pace::new(plan.unit_bytes, clock.clone());
+    if let Some(turn) = turn {
+        pace.count_earlier(turn.earlier());
+    }
+    let pace = Arc::new(pace);
     let (jobs, queue) = sync_channel(JOBS_MAX);
     let queue = Arc::new(Mutex::new(queue));
     // Held by each thread until its end.
     let (alive, ended) = sync_channel::<()>(1);
     let mut threads = Vec::new();
     for _ in 0..THREADS {
-        let (plan, tally, pace) = (Arc::clone(&plan), Arc::clone(&tally), Arc::clone(&pace));
+        let (plan, trees) = (Arc::clone(&plan), Arc::clone(&trees));
+        let (tally, pace) = (Arc::clone(&tally), Arc::clone(&pace));
         let (queue, alive) = (Arc::clone(&queue), alive.clone());
         threads.push(task::thread("copy", move || {
-            let writer = Writer::new(plan.way);
-            Worker { plan: &plan, tally: &tally, pace: &pace, writer }.work(&queue);
+            let (writer, held) = (Writer::new(plan.way), Held::new(Arc::clone(&trees)));
+            let (plan, trees, tally, pace) = (&*plan, &*trees, &*tally, &*pace);
+            Worker { plan, trees, tally, pace, writer, held }.work(&queue);
             drop(alive);
         })?);
     }
     drop(queue);
-    let walk = Walk::new(Arc::clone(&plan), Arc::clone(&tally), jobs);
+    let ground = Ground { way: plan.way, trees, tally: Arc::clone(&tally) };
+    let walk = Walk::new(Arc::clone(&plan), Arc::new(ground), jobs);
     threads.push(task::thread("walk", move || {
         walk.run();
         drop(alive);
     })?);
+    let note = |pace: &Pace| {
+        if let Some(turn) = turn {
+            turn.note(pace.weight());
+        }
+    };
     while ended.recv_timeout(SHOWN_EVERY) == Err(RecvTimeoutError::Timeout) {
         show(&tally.so_far());
+        note(&pace);
     }
+    note(&pace);
     for thread in threads {
         if let Err(panicked) = thread.join() {
             std::panic::resume_unwind(panicked);
@@ -110,11 +135,11 @@ impl Worker<'_> {
         match self.copy_file(item) {
             Ok(()) => {}
             Err(Trouble::Came) => self.tally.kept(1),
-            Err(trouble) => self.tally.failed(&item.from(), &trouble),
+            Err(trouble) => self.tally.failed(self.plan.way, &item.from(), &trouble),
         }
     }
 
-    fn copy_file(&mut self, item: &Item) -> Result<(), Trouble> {
+    fn copy_file(&mut self, item: &Item) -> Done<()> {
         let Some((about, standing)) = self.look(item)? else { return Ok(()) };
         let put = match (standing, self.plan.overwrite) {
             (Standing::Same, _) => {
@@ -126,21 +151,77 @@ impl Worker<'_> {
                 return Ok(());
             }
             (Standing::Differs, true) => Put::Replace,
+            (Standing::Missing, true) if self.plan.way == Way::Export => Put::Replace,
             (Standing::Missing, _) => Put::New,
         };
-        let bytes = if self.plan.dry_run {
-            bytes_of(&about)
+        if self.plan.dry_run {
+            self.tally.wrote(about.bytes());
+            return Ok(());
+        }
+        item.dir.ensure()?;
+        let (from, to) = (self.source_dir(&item.dir)?, self.target_dir(&item.dir)?);
+        let (from, to) = (from.at(&item.name), to.at(&item.name));
+        let bytes = if about.is_link() {
+            self.writer.link(from, &about, to, put, || Ok(()))?;
+            0
         } else {
-            item.dir.ensure()?;
-            if about.is_symlink() {
-                self.writer.link(item, &about, || Ok(()))?;
-                0
-            } else {
-                self.writer.file(Source::open(&item.from())?, &item.to(), put, || Ok(()))?
-            }
+            self.writer.file(Source::open(from)?, to, put, || Ok(()))?
         };
         self.tally.wrote(bytes);
         Ok(())
+    }
+
+    /// Opens the directory of the source that an item is in.
+    pub(super) fn source_dir(&mut self, dir: &Dir) -> Done<Place> {
+        self.held.place(Side::Source, &dir.below).source("open its directory")
+    }
+
+    /// Opens the directory of the target that an item goes to.
+    pub(super) fn target_dir(&mut self, dir: &Dir) -> Done<Place> {
+        self.held.place(Side::Target, &dir.below).map_err(|error| {
+            if is_not_a_directory(&error) {
+                return Trouble::Said(not_a_directory(&dir.to()));
+            }
+            let doing = format!("open the directory {}", dir.to().display());
+            Trouble::Io(Side::Target, doing.into(), error)
+        })
+    }
+
+    /// Returns what a source name is and what is in its place; `None` if it is neither a file nor a link.
+    pub(super) fn look(&mut self, item: &Item) -> Done<Option<(About, Standing)>> {
+        let dir = self.source_dir(&item.dir)?;
+        let from = dir.at(&item.name);
+        let about = from.about().source("look at it")?;
+        if !about.is_file() && !about.is_link() {
+            self.tally.left_out(Left::Special, &item.from());
+            return Ok(None);
+        }
+        let dir = match self.target_dir(&item.dir) {
+            Ok(dir) => dir,
+            Err(Trouble::Io(_, _, error)) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Some((about, Standing::Missing)));
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        let to = dir.at(&item.name);
+        let there = match to.about() {
+            Ok(there) => there,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Some((about, Standing::Missing)));
+            }
+            Err(error) => return Err(error).target("look at what is there"),
+        };
+        if there.is_dir() {
+            return Err(Trouble::Said(format!("{} is a directory", item.to().display())));
+        }
+        let is_same = if about.is_link() && there.is_link() {
+            from.link_target().source("read the link")?
+                == to.link_target().target("read the link")?
+        } else {
+            about.is_file() && about.is_version(&there)
+        };
+        let standing = if is_same { Standing::Same } else { Standing::Differs };
+        Ok(Some((about, standing)))
     }
 }
 

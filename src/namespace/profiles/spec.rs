@@ -16,7 +16,7 @@ use super::pattern::Pattern;
 const RULES_MAX: usize = 100;
 
 /// What is known of one client.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Profile {
     /// What it is called in the configuration.
     pub name: String,

@@ -1,0 +1,78 @@
+//! What a name leads to, as far as a copy needs to know.
+//!
+//! Owns the comparison of two looks at a name. Must never open anything.
+
+use rustix::fs::{FileType, Stat, Timespec};
+
+/// Which file or directory something is, whatever its name is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Id {
+    pub(super) device: u64,
+    number: u64,
+}
+
+/// A file, link or directory at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct About {
+    pub(super) id: Id,
+    kind: FileType,
+    /// The permission bits, set-id bits included.
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) size: u64,
+    pub(super) modified: Timespec,
+    pub(super) accessed: Timespec,
+    /// When its content or its attributes changed last, by the clock of its machine.
+    changed: Timespec,
+}
+
+#[expect(
+    clippy::useless_conversion,
+    clippy::unnecessary_cast,
+    reason = "the fields differ between machines"
+)]
+impl About {
+    pub(super) fn of(stat: &Stat) -> Self {
+        let time = |sec: i64, nsec: i64| Timespec { tv_sec: sec, tv_nsec: nsec as _ };
+        Self {
+            id: Id { device: u64::from(stat.st_dev), number: u64::from(stat.st_ino) },
+            kind: FileType::from_raw_mode(stat.st_mode),
+            mode: u32::from(stat.st_mode) & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            size: stat.st_size as u64,
+            modified: time(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            accessed: time(stat.st_atime as i64, stat.st_atime_nsec as i64),
+            changed: time(stat.st_ctime as i64, stat.st_ctime_nsec as i64),
+        }
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        self.kind == FileType::RegularFile
+    }
+
+    pub(super) fn is_link(&self) -> bool {
+        self.kind == FileType::Symlink
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.kind == FileType::Directory
+    }
+
+    /// Returns the bytes that are copied of it.
+    pub(super) fn bytes(&self) -> u64 {
+        if self.is_file() { self.size } else { 0 }
+    }
+
+    /// Reports whether size and time are the same. Two files of which that is true count as the same version: a copy has
+    /// them from its source.
+    pub(super) fn is_version(&self, other: &Self) -> bool {
+        (self.kind, self.size, self.modified) == (other.kind, other.size, other.modified)
+    }
+
+    /// Reports whether it is the same file, and neither its content nor its attributes have changed.
+    pub(super) fn is_unchanged(&self, other: &Self) -> bool {
+        self.id == other.id && self.changed == other.changed && self.is_version(other)
+    }
+}

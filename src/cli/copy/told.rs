@@ -1,0 +1,71 @@
+//! What the daemon of a mount says that a copy needs to know.
+//!
+//! Owns asking, and what holds where the daemon does not answer: it may belong to another user.
+
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::output::note;
+use crate::cli::{status, wait};
+use crate::config::{self, Flags, Surroundings};
+use crate::control::{Client, Status};
+use crate::namespace::{Profile, Profiles};
+
+use super::OnMount;
+
+/// The part of the cache that the units of some seconds may take: the daemon gives half of it to what stays on the node.
+const UNIT_PART: u64 = 4;
+/// What they may take where the daemon does not say how large its cache is.
+const UNIT_BYTES: u64 = 1 << 30;
+
+/// What a daemon says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::cli) struct Told {
+    /// The profiles by which the mount goes.
+    pub(in crate::cli) profiles: Profiles,
+    /// How many bytes units of some seconds may take.
+    pub(in crate::cli) unit_bytes: u64,
+}
+
+impl Told {
+    /// Asks the daemon of a mount. Where that does not answer, the configuration that `flags` name says what the profiles are.
+    pub(in crate::cli) fn ask(around: &Surroundings, on: &OnMount, flags: &Flags) -> Outcome<Self> {
+        let asked = wait(async {
+            let (mut client, status) = status::find(around, &on.point).await?;
+            Ok((profiles(&mut client).await, status))
+        });
+        let limit = |status: &Status| status.local.limit_bytes / UNIT_PART;
+        let (why, unit_bytes) = match asked {
+            Ok((Ok(profiles), status)) => {
+                return Ok(Self { profiles, unit_bytes: limit(&status) });
+            }
+            Ok((Err(failure), status)) => (failure, limit(&status)),
+            Err(failure) => (failure, UNIT_BYTES),
+        };
+        let loaded = config::load(flags, around, Some(&on.point))?;
+        let why = why.messages.join("; ");
+        note(&format!(
+            "warning: the daemon of {} does not say its profiles ({why}): those of your configuration are used, and must be the same",
+            on.point.display()
+        ));
+        Ok(Self { profiles: loaded.settings.profiles, unit_bytes })
+    }
+}
+
+async fn profiles(client: &mut Client) -> Outcome<Profiles> {
+    let all = client.profiles().await?;
+    let all: Vec<Profile> = serde_json::from_value(all)
+        .map_err(|error| Failure::failed(format!("they are not understood: {error}")))?;
+    Profiles::from_all(all).map_err(|refused| Failure::failed(refused.reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_are_the_same_after_the_socket() {
+        let shipped = Profiles::default();
+        let all = serde_json::to_string(shipped.all()).expect("JSON");
+        let all: Vec<Profile> = serde_json::from_str(&all).expect("profiles");
+        assert_eq!(Profiles::from_all(all).expect("sound"), shipped);
+    }
+}

@@ -1,0 +1,294 @@
+//! The two directories of a copy, and how what is below them is reached.
+//!
+//! Each step goes from the descriptor of one directory to one name in it and follows no link. So whatever others rename
+//! or replace meanwhile, nothing outside of the two trees is read or written.
+//!
+//! Owns the descriptors of the two roots, and those of the directories that a thread has used last. Must never pass the
+//! kernel a path of more than one name.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, mkdirat, openat};
+use rustix::io::Errno;
+
+use super::Way;
+use super::about::{About, Id};
+use super::at::At;
+use super::trouble::Side;
+use crate::cli::failure::{Failure, Outcome};
+
+/// How many directories a thread keeps open.
+const DIRS_HELD_MAX: usize = 16;
+/// The mode of directories above the target, where they are missing.
+const ABOVE_MODE: u32 = 0o755;
+/// A directory from which others are reached. It need not be readable.
+const AS_PLACE: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// A directory that is listed, or whose attributes are set.
+const AS_DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// One of the two directories.
+#[derive(Debug)]
+struct Root {
+    path: PathBuf,
+    /// Set when it is there.
+    dir: OnceLock<(OwnedFd, Id)>,
+    /// The nearest directory above it, or itself, that was there at the start, and the names from there on.
+    nearest: OwnedFd,
+    missing: Vec<OsString>,
+}
+
+impl Root {
+    /// Opens a directory, or the nearest one above it that is there. `path` is resolved: no link is in it.
+    fn open(path: &Path) -> io::Result<Self> {
+        let mut nearest = openat(CWD, "/", AS_PLACE, Mode::empty())?;
+        let mut missing = Vec::new();
+        for part in path.components() {
+            let Component::Normal(name) = part else { continue };
+            if !missing.is_empty() {
+                missing.push(name.to_owned());
+                continue;
+            }
+            match openat(&nearest, name, AS_PLACE, Mode::empty()) {
+                Ok(dir) => nearest = dir,
+                Err(Errno::NOENT) => missing.push(name.to_owned()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let dir = OnceLock::new();
+        if missing.is_empty() {
+            let id = About::of(&fstat(&nearest)?).id;
+            let found = (nearest.try_clone()?, id);
+            dir.get_or_init(|| found);
+        }
+        Ok(Self { path: path.to_owned(), dir, nearest, missing })
+    }
+
+    /// Makes the directory if it is missing, and those above it. Only its own mode is `mode`.
+    fn make(&self, mode: u32) -> io::Result<Made> {
+        if let Some((dir, _)) = self.dir.get() {
+            return Ok(Made { about: About::of(&fstat(dir)?), is_new: false });
+        }
+        let mut dir = self.nearest.try_clone()?;
+        let mut made = None;
+        for (at, name) in self.missing.iter().enumerate() {
+            let is_last = at + 1 == self.missing.len();
+            let (below, one) = make_in(&dir, name, if is_last { mode } else { ABOVE_MODE })?;
+            (dir, made) = (below, Some(one));
+        }
+        let made = made.ok_or(Errno::NOENT)?;
+        self.dir.get_or_init(|| (dir, made.about.id));
+        Ok(made)
+    }
+}
+
+/// Both directories.
+#[derive(Debug)]
+pub(in crate::cli) struct Trees {
+    source: Root,
+    target: Root,
+}
+
+/// A directory of the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Made {
+    pub(super) about: About,
+    /// It was not there.
+    pub(super) is_new: bool,
+}
+
+impl Trees {
+    /// Opens both directories, of which the target may be missing. `device` is that of the mount that one of them lies on.
+    pub(in crate::cli) fn open(way: Way, from: &Path, to: &Path, device: u64) -> Outcome<Self> {
+        let open = |path: &Path| {
+            let failed = |error| Failure::failed(format!("open {}: {error}", path.display()));
+            Root::open(path).map_err(failed)
+        };
+        let trees = Self { source: open(from)?, target: open(to)? };
+        let Some((_, source)) = trees.source.dir.get() else {
+            return Err(Failure::failed(format!("{} is gone", from.display())));
+        };
+        if trees.target.dir.get().is_some_and(|(_, target)| target == source) {
+            let (from, to) = (from.display(), to.display());
+            return Err(Failure::refused(format!("{from} and {to} are one directory"))
+                .hint("name two directories that are apart"));
+        }
+        let (on_mount, path) = match way {
+            Way::Import => (fstat(&trees.target.nearest), to),
+            Way::Export => (fstat(&trees.source.nearest), from),
+        };
+        // Another program may have put something else there since the mount was found by the path.
+        match on_mount {
+            Ok(stat) if About::of(&stat).id.device == device => Ok(trees),
+            _ => Err(Failure::failed(format!("{} is no longer on the mount", path.display()))),
+        }
+    }
+
+    fn root(&self, side: Side) -> &Root {
+        match side {
+            Side::Source => &self.source,
+            Side::Target => &self.target,
+        }
+    }
+
+    /// Returns a path for people.
+    pub(super) fn path(&self, side: Side, below: &Path) -> PathBuf {
+        let root = &self.root(side).path;
+        if below.as_os_str().is_empty() { root.clone() } else { root.join(below) }
+    }
+
+    /// Opens a directory as a place to go on from. `below` is its path from the root of its side.
+    pub(super) fn place(&self, side: Side, below: &Path) -> io::Result<OwnedFd> {
+        let (root, _) = self.root(side).dir.get().ok_or(Errno::NOENT)?;
+        let mut dir = root.try_clone()?;
+        for name in below {
+            dir = openat(&dir, name, AS_PLACE, Mode::empty())?;
+        }
+        Ok(dir)
+    }
+
+    /// Opens a directory to list it or to set its attributes.
+    pub(super) fn directory(&self, side: Side, below: &Path) -> io::Result<OwnedFd> {
+        Ok(openat(self.place(side, below)?, ".", AS_DIRECTORY, Mode::empty())?)
+    }
+
+    /// Makes a directory of the target if it is missing; the one above it is there.
+    pub(super) fn make(&self, below: &Path, mode: u32) -> io::Result<Made> {
+        match (below.parent(), below.file_name()) {
+            (Some(above), Some(name)) => {
+                Ok(make_in(&self.place(Side::Target, above)?, name, mode)?.1)
+            }
+            _ => self.target.make(mode),
+        }
+    }
+
+    /// Reports whether a directory of one side is the root of the other: one lies in the other by a way that paths do not
+    /// show.
+    pub(super) fn is_other_root(&self, side: Side, id: Id) -> bool {
+        let other = match side {
+            Side::Source => &self.target,
+            Side::Target => &self.source,
+        };
+        other.dir.get().is_some_and(|(_, root)| *root == id)
+    }
+}
+
+/// Makes a directory in an open one if it is missing, and opens it.
+fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<(OwnedFd, Made)> {
+    let is_new = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(error) => return Err(error.into()),
+    };
+    // A link that another user has put there must not lead what is written elsewhere.
+    let made = openat(dir, name, AS_PLACE, Mode::empty())?;
+    let about = About::of(&fstat(&made)?);
+    Ok((made, Made { about, is_new }))
+}
+
+/// The names in a directory, but for `.` and `..`.
+#[derive(Debug)]
+pub(super) struct Names(rustix::fs::Dir);
+
+impl Names {
+    /// Lists an open directory.
+    pub(super) fn of(dir: OwnedFd) -> io::Result<Self> {
+        Ok(Self(rustix::fs::Dir::new(dir)?))
+    }
+
+    /// Opens a directory that was listed, to list it.
+    pub(super) fn open(&self, name: &OsStr) -> io::Result<OwnedFd> {
+        Ok(openat(self.0.fd()?, name, AS_DIRECTORY, Mode::empty())?)
+    }
+
+    /// Returns what a listed name leads to.
+    fn kind(&self, name: &OsStr) -> io::Result<FileType> {
+        let stat = rustix::fs::statat(self.0.fd()?, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    /// Begins again.
+    pub(super) fn rewind(&mut self) {
+        self.0.rewind();
+    }
+}
+
+impl Iterator for Names {
+    type Item = io::Result<(OsString, FileType)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let entry = match self.0.read()? {
+                Ok(entry) => entry,
+                Err(error) => return Some(Err(error.into())),
+            };
+            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => self.kind(&name),
+                kind => Ok(kind),
+            };
+            return Some(kind.map(|kind| (name, kind)));
+        }
+    }
+}
+
+/// A directory that is open.
+#[derive(Clone, Debug)]
+pub(super) struct Place(Rc<OwnedFd>);
+
+impl Place {
+    /// Returns a name in it.
+    pub(super) fn at<'a>(&'a self, name: &'a OsStr) -> At<'a> {
+        At { dir: self.0.as_fd(), name }
+    }
+}
+
+/// The directories that a thread has used last, open.
+#[derive(Debug)]
+pub(super) struct Held {
+    trees: Arc<Trees>,
+    /// The one that was used last is at the end.
+    dirs: Vec<(Side, PathBuf, Place)>,
+}
+
+impl Held {
+    pub(super) fn new(trees: Arc<Trees>) -> Self {
+        Self { trees, dirs: Vec::new() }
+    }
+
+    /// Opens a directory as a place to go on from, or returns it if it is open.
+    pub(super) fn place(&mut self, side: Side, below: &Path) -> io::Result<Place> {
+        let known = self.dirs.iter().position(|(of, path, _)| *of == side && path == below);
+        if let Some(at) = known {
+            self.dirs[at..].rotate_left(1);
+        } else {
+            let dir = match (below.parent(), below.file_name()) {
+                (Some(above), Some(name)) => {
+                    let above = self.place(side, above)?;
+                    openat(&above.0, name, AS_PLACE, Mode::empty())?
+                }
+                _ => self.trees.place(side, below)?,
+            };
+            if self.dirs.len() >= DIRS_HELD_MAX {
+                self.dirs.remove(0);
+            }
+            self.dirs.push((side, below.to_owned(), Place(Rc::new(dir))));
+        }
+        let (_, _, dir) = self.dirs.last().expect("it was put there just now");
+        Ok(dir.clone())
+    }
+
+    /// Looks at a directory.
+    pub(super) fn about(&mut self, side: Side, below: &Path) -> io::Result<About> {
+        Ok(About::of(&fstat(&self.place(side, below)?.0)?))
+    }
+}

@@ -1,0 +1,143 @@
+//! Imports of one user take turns.
+//!
+//! The daemon keeps a bounded number of editions for one user ([`super::pace`]). One import keeps to that by counting its own
+//! units, so a second one at the same time would need more than there is, and its units would be published file by file.
+//!
+//! Owns a file for each mount, in the runtime directory of the user: its lock is the turn, and it says what the last
+//! import has left behind. Must never be removed: another process may wait for its lock.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use super::pace::Weight;
+use crate::cli::failure::{Failure, Outcome};
+use crate::cli::output::note;
+use crate::cli::wait;
+use crate::clock::{Clock, sleep};
+use crate::config::Surroundings;
+use crate::control;
+
+/// How long an import waits for its turn.
+const TURN_LIMIT: Duration = Duration::from_hours(6);
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The longest text of the file.
+const TEXT_BYTES_MAX: u64 = 100;
+
+/// The right to import.
+#[derive(Debug)]
+pub(in crate::cli) struct Turn {
+    file: File,
+    earlier: (Weight, Duration),
+}
+
+impl Turn {
+    /// Waits until no other import of this user is at work on the mount with this device number. `None` where the user has
+    /// no runtime directory: then it is for the user to run one at a time.
+    pub(in crate::cli) fn take(around: &Surroundings, device: u64) -> Outcome<Option<Self>> {
+        let dir = control::runtime_dir(around);
+        if let Err(error) = control::prepare(&dir, around.uid) {
+            let why = error.chain();
+            note(&format!("warning: run one import at a time: they cannot take turns ({why})"));
+            return Ok(None);
+        }
+        let path = dir.join(format!("import-{device:x}"));
+        let failed = |error| Failure::failed(format!("open {}: {error}", path.display()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let file = options.open(&path).map_err(failed)?;
+        let clock = Clock::system();
+        let until = clock.mono() + TURN_LIMIT;
+        let mut is_told = false;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+            if clock.mono() >= until {
+                let text = format!("another import at this mount goes on after {TURN_LIMIT:?}");
+                return Err(Failure::failed(text).hint("run the same command again later"));
+            }
+            if !is_told {
+                note(
+                    "another import of yours is at work on this mount: this one begins when that has ended",
+                );
+                is_told = true;
+            }
+            wait(async {
+                sleep(LOOK_EVERY).await;
+                Ok(())
+            })?;
+        }
+        let earlier = earlier(&file, &clock).map_err(failed)?;
+        Ok(Some(Self { file, earlier }))
+    }
+
+    /// Returns what the last import has left behind, and how long ago that was.
+    pub(super) fn earlier(&self) -> (Weight, Duration) {
+        self.earlier
+    }
+
+    /// Notes what an import leaves behind if it ends now.
+    pub(super) fn note(&self, weight: Weight) {
+        // If that fails, the next import takes it for the most there can be.
+        let text = format!("{:<width$}", weight.to_string(), width = TEXT_BYTES_MAX as usize - 1);
+        self.file.write_all_at(text.as_bytes(), 0).ok();
+    }
+}
+
+fn earlier(file: &File, clock: &Clock) -> std::io::Result<(Weight, Duration)> {
+    let about = file.metadata()?;
+    if about.len() == 0 {
+        return Ok((Weight::default(), Duration::ZERO));
+    }
+    let mut text = String::new();
+    let read = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
+    let weight = read.ok().and_then(|_| Weight::parse(&text)).unwrap_or_else(Weight::most);
+    let written = Duration::new(about.mtime().unsigned_abs(), about.mtime_nsec() as u32);
+    Ok((weight, clock.wall().saturating_sub(written)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_import_learns_what_the_last_one_has_left() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
+        let uid = rustix::process::geteuid().as_raw();
+        let around = Surroundings { variables: [variable].into(), uid, current_dir: "/".into() };
+        let take = |device| {
+            Turn::take(&around, device).expect("its turn").expect("there is a runtime directory")
+        };
+        let turn = take(7);
+        assert_eq!(turn.earlier().0, Weight::default());
+        turn.note(Weight::of(8, 1 << 40));
+        turn.note(Weight::of(3, 5));
+        let other = take(8);
+        assert_eq!(other.earlier().0, Weight::default());
+        drop(turn);
+        let turn = take(7);
+        assert_eq!(turn.earlier().0, Weight::of(3, 5));
+        assert!(turn.earlier().1 < Duration::from_hours(1));
+        turn.file.set_len(3).expect("cut");
+        drop(turn);
+        let turn = take(7);
+        assert_eq!(
+            turn.earlier().0,
+            Weight::most(),
+            "what cannot be read is the most there can be"
+        );
+        let uid = uid + 1;
+        let others = Surroundings { uid, ..around };
+        assert!(Turn::take(&others, 7).expect("no failure").is_none(), "not a directory of theirs");
+    }
+}

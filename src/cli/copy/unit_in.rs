@@ -1,0 +1,128 @@
+//! A unit that goes to a mount.
+//!
+//! Owns the moment from which it can be seen: the close of the last marker. Must never let a marker follow members of two
+//! versions, and never take away what is there before the source was read to its end.
+
+use rustix::fs::OFlags;
+
+use super::about::About;
+use super::file::{Put, Source, Standing};
+use super::trouble::{Doing as _, Done, Trouble};
+use super::unit::{Seen, UnitTrouble, Version, at};
+use super::work::Worker;
+
+impl Worker<'_> {
+    /// Copies one version of a unit, if it is the one that was seen.
+    pub(super) fn import_version(
+        &mut self,
+        seen: &[Seen],
+        is_whole: bool,
+    ) -> Result<Version, UnitTrouble> {
+        let is_entry = |one: &&Seen| one.member.is_entry;
+        let replaces = seen.iter().filter(is_entry).any(|one| one.standing != Standing::Missing);
+        // What cannot be read keeps the whole unit out.
+        for one in seen.iter().filter(|one| one.about.is_file()) {
+            self.try_out(one, replaces).map_err(at(&one.member.item))?;
+        }
+        if let Some(now) = self.moved_on(seen, is_whole)? {
+            return Ok(Version::Other(now));
+        }
+        // Without its entry point no process reads the version that is replaced, and no other is mixed into it.
+        let replaced = seen.iter().filter(is_entry);
+        for one in replaced.filter(|one| one.standing != Standing::Missing) {
+            self.remove(one).map_err(at(&one.member.item))?;
+        }
+        let mut bytes = Vec::new();
+        for (number, one) in seen.iter().enumerate() {
+            if number > 0 && number + 1 == seen.len() {
+                // With the last one all are published.
+                match self.moved_on(seen, is_whole) {
+                    Ok(None) => {}
+                    Ok(Some(now)) => return Ok(self.withdraw(&seen[..number], Version::Other(now))),
+                    Err(trouble) => return Err(self.withdraw(&seen[..number], trouble)),
+                }
+            }
+            match self.import_member(seen, number) {
+                Ok(wrote) => bytes.push(wrote),
+                Err(Trouble::Came) if number == 0 => {
+                    self.tally.kept(seen.len());
+                    return Ok(Version::Done);
+                }
+                Err(Trouble::Changed) => {
+                    let members = seen.iter().map(|one| one.member.clone()).collect();
+                    return Ok(self.withdraw(&seen[..number], Version::Other(members)));
+                }
+                Err(trouble) => {
+                    return Err(self.withdraw(&seen[..number], at(&one.member.item)(trouble)));
+                }
+            }
+        }
+        if self.is_published(seen).map_err(at(&seen[0].member.item))? {
+            self.wrote(bytes);
+        }
+        Ok(Version::Done)
+    }
+
+    /// Opens a member, and reads it to its end if something is going to be replaced.
+    fn try_out(&mut self, one: &Seen, to_its_end: bool) -> Done<()> {
+        let dir = self.source_dir(&one.member.item.dir)?;
+        let mut source = Source::open(dir.at(&one.member.item.name))?;
+        if to_its_end { self.writer.try_out(&mut source) } else { Ok(()) }
+    }
+
+    fn remove(&mut self, one: &Seen) -> Done<()> {
+        let dir = self.target_dir(&one.member.item.dir)?;
+        dir.at(&one.member.item.name).remove().target("remove what is there")
+    }
+
+    fn import_member(&mut self, seen: &[Seen], number: usize) -> Done<u64> {
+        let one = &seen[number];
+        let put = if number == 0 && one.member.is_entry { Put::New } else { Put::Member };
+        if number > 0 || put == Put::New {
+            return self.member(one, None, put, || Ok(()));
+        }
+        // The draft is made of what is published when its first member is opened. If that is complete by now, it stays.
+        let mut entries = Vec::new();
+        for entry in seen.iter().filter(|one| one.member.is_entry) {
+            let item = &entry.member.item;
+            item.dir.ensure()?;
+            entries.push((self.target_dir(&item.dir)?, &item.name));
+        }
+        self.member(one, None, put, || {
+            let is_there = entries.iter().any(|(dir, name)| dir.at(name).about().is_ok());
+            if is_there { Err(Trouble::Came) } else { Ok(()) }
+        })
+    }
+
+    /// Takes away what was written of a draft, and passes on why.
+    fn withdraw<T>(&mut self, written: &[Seen], why: T) -> T {
+        for one in written {
+            // What cannot be removed now is of no complete unit.
+            self.remove(one).ok();
+        }
+        why
+    }
+
+    /// Reports whether a unit is what was written of it, now that its draft is over. Another program may have published it
+    /// since the draft was begun: then that version has stayed, and its files are counted as there already.
+    fn is_published(&mut self, seen: &[Seen]) -> Done<bool> {
+        let mut is_ours = true;
+        for one in seen.iter().filter(|one| one.member.is_entry && one.about.is_file()) {
+            let dir = self.target_dir(&one.member.item.dir)?;
+            // The open leads this process to what is published.
+            let Ok(file) = dir.at(&one.member.item.name).open(OFlags::RDONLY, 0) else { continue };
+            let there = rustix::fs::fstat(&file).map_err(std::io::Error::from);
+            let there = About::of(&there.target("look at what is there")?);
+            is_ours &= there.is_version(&one.about);
+        }
+        if !is_ours {
+            for one in seen {
+                match self.look(&one.member.item)? {
+                    Some((_, Standing::Same)) => self.tally.same(1),
+                    _ => self.tally.kept(1),
+                }
+            }
+        }
+        Ok(is_ours)
+    }
+}
