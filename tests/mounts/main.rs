@@ -15,6 +15,7 @@ mod clients;
 mod clouds;
 mod commands;
 mod copies;
+mod copy_clients;
 mod copy_races;
 mod credentials;
 mod directory_times;
