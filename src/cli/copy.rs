@@ -15,6 +15,7 @@ mod file;
 mod pace;
 mod place;
 mod report;
+mod share;
 mod summary;
 mod told;
 mod tree;

@@ -6,6 +6,7 @@
 //!
 //! Owns that order, and what is done with a unit as a whole. A unit that the source replaces meanwhile is begun again.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub(super) struct Unit {
     pub(super) needs_marker: bool,
     /// These are all of its files. Of one that is too large for that, some are copied as they come.
     pub(super) is_whole: bool,
+    /// Its directory has several, told apart by their names.
+    pub(super) is_named: bool,
 }
 
 impl Unit {
@@ -50,7 +53,8 @@ impl Unit {
         let rule = plan.profiles.unit_rule(&part.key);
         let needs_entry = rule.is_some_and(|rule| rule.entry.is_some());
         let needs_marker = rule.is_some_and(|rule| rule.marker.is_some());
-        Self { members: Vec::new(), needs_entry, needs_marker, is_whole: true }
+        let (is_whole, is_named) = (true, false);
+        Self { members: Vec::new(), needs_entry, needs_marker, is_whole, is_named }
     }
 
     /// Reports whether a reader would take it for one: its writer has got as far as the marker.
@@ -163,8 +167,8 @@ impl Worker<'_> {
         let bytes = seen.iter().map(|seen| seen.about.bytes()).sum();
         let begun = self.pace.begin(Weight::of(seen.len(), bytes), || self.tally.has_ended());
         let version = match self.plan.way {
-            Way::Import => self.import_version(&seen, unit.is_whole),
-            Way::Export => self.export_version(&seen, unit.is_whole),
+            Way::Import => self.import_version(&seen, unit),
+            Way::Export => self.export_version(&seen, unit),
         };
         drop(begun);
         version
@@ -202,26 +206,36 @@ impl Worker<'_> {
         self.writer.file(source, to, put, check)
     }
 
-    /// Returns the members that a unit has now if they, or one of them, are not what was seen.
+    /// Returns the members that a unit has now if it is not what was seen: `is_changed` says that of a member, and its
+    /// directory may have others by now.
     pub(super) fn moved_on(
         &mut self,
         seen: &[Seen],
-        is_whole: bool,
+        unit: &Unit,
+        is_changed: bool,
     ) -> Result<Option<Vec<Member>>, UnitTrouble> {
-        let listed = if is_whole { self.listed_now(seen)? } else { None };
-        if listed.is_some() || self.plan.way == Way::Export {
-            return Ok(listed);
-        }
+        // A part that was chosen by its names, or because the whole is too large, has no other files. A directory of many units
+        // changes with each of them: it is listed again only for one that has changed itself.
+        let may_have_others = unit.is_whole && self.plan.globs.is_empty();
+        let looks = may_have_others && (is_changed || !unit.is_named);
+        let listed = if looks { self.listed_now(seen)? } else { None };
+        let same = || seen.iter().map(|one| one.member.clone()).collect();
+        Ok(listed.or_else(|| is_changed.then(same)))
+    }
+
+    /// Reports whether a member was changed or replaced since it was seen.
+    pub(super) fn is_changed(&mut self, seen: &[Seen]) -> Result<bool, UnitTrouble> {
         for one in seen {
             let item = &one.member.item;
             let dir = self.source_dir(&item.dir).map_err(at(item))?;
             match dir.at(&item.name).about() {
                 Ok(now) if now.is_unchanged(&one.about) => {}
-                Ok(_) => return Ok(Some(seen.iter().map(|one| one.member.clone()).collect())),
+                Ok(_) => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
                 Err(error) => return Err(error).source("look at it").map_err(at(item)),
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Lists a unit again if something has happened in its directories since it was found; `None` if it has the same files.
@@ -238,8 +252,7 @@ impl Worker<'_> {
             let now = self.held.about(Side::Source, &dir.below);
             is_as_listed &= now.is_ok_and(|now| dir.is_as_listed(&now));
         }
-        // Of a part that was chosen by its names no other files are taken.
-        if is_as_listed || !self.plan.globs.is_empty() {
+        if is_as_listed {
             return Ok(None);
         }
         let Some(first) = seen.first().and_then(|one| one.member.item.place()) else {
@@ -303,7 +316,8 @@ mod tests {
             is_marker: *is_marker,
         };
         let members = names.iter().map(member).collect();
-        Unit { members, needs_entry: true, needs_marker: true, is_whole: true }
+        let (needs_entry, needs_marker, is_whole, is_named) = (true, true, true, false);
+        Unit { members, needs_entry, needs_marker, is_whole, is_named }
     }
 
     fn order(way: Way, names: &[(&str, bool, bool)]) -> String {

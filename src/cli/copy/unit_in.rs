@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use super::about::About;
 use super::file::{Put, Source, Standing};
 use super::trouble::{Doing as _, Done, Trouble};
-use super::unit::{Seen, UnitTrouble, Version, at};
+use super::unit::{Member, Seen, Unit, UnitTrouble, Version, at};
 use super::work::Worker;
 
 impl Worker<'_> {
@@ -16,7 +16,7 @@ impl Worker<'_> {
     pub(super) fn import_version(
         &mut self,
         seen: &[Seen],
-        is_whole: bool,
+        unit: &Unit,
     ) -> Result<Version, UnitTrouble> {
         let is_entry = |one: &&Seen| one.member.is_entry;
         let replaces = seen.iter().filter(is_entry).any(|one| one.standing != Standing::Missing);
@@ -24,7 +24,7 @@ impl Worker<'_> {
         for one in seen.iter().filter(|one| one.about.is_file()) {
             self.try_out(one, replaces).map_err(at(&one.member.item))?;
         }
-        if let Some(now) = self.moved_on(seen, is_whole)? {
+        if replaces && let Some(now) = self.other_members(seen, unit)? {
             return Ok(Version::Other(now));
         }
         // Without its entry point no process reads the version that is replaced, and no other is mixed into it.
@@ -36,7 +36,7 @@ impl Worker<'_> {
         for (number, one) in seen.iter().enumerate() {
             if number > 0 && number + 1 == seen.len() {
                 // With the last one all are published.
-                match self.moved_on(seen, is_whole) {
+                match self.other_members(seen, unit) {
                     Ok(None) => {}
                     Ok(Some(now)) => return Ok(self.withdraw(&seen[..number], Version::Other(now))),
                     Err(trouble) => return Err(self.withdraw(&seen[..number], trouble)),
@@ -49,8 +49,9 @@ impl Worker<'_> {
                     return Ok(Version::Done);
                 }
                 Err(Trouble::Changed) => {
-                    let members = seen.iter().map(|one| one.member.clone()).collect();
-                    return Ok(self.withdraw(&seen[..number], Version::Other(members)));
+                    self.withdraw(&seen[..number], ());
+                    let now = self.moved_on(seen, unit, true)?;
+                    return Ok(Version::Other(now.unwrap_or_default()));
                 }
                 Err(trouble) => {
                     return Err(self.withdraw(&seen[..number], at(&one.member.item)(trouble)));
@@ -61,6 +62,16 @@ impl Worker<'_> {
             self.wrote(bytes);
         }
         Ok(Version::Done)
+    }
+
+    /// Returns the members that the unit has now, if it has another version.
+    fn other_members(
+        &mut self,
+        seen: &[Seen],
+        unit: &Unit,
+    ) -> Result<Option<Vec<Member>>, UnitTrouble> {
+        let is_changed = self.is_changed(seen)?;
+        self.moved_on(seen, unit, is_changed)
     }
 
     /// Opens a member, and reads it to its end if something is going to be replaced.

@@ -5,7 +5,7 @@
 
 use super::file::{Put, Source, Standing};
 use super::trouble::{Doing as _, Done};
-use super::unit::{OPEN_MAX, Seen, UnitTrouble, Version, at};
+use super::unit::{OPEN_MAX, Seen, Unit, UnitTrouble, Version, at};
 use super::work::Worker;
 
 impl Worker<'_> {
@@ -13,13 +13,17 @@ impl Worker<'_> {
     pub(super) fn export_version(
         &mut self,
         seen: &[Seen],
-        is_whole: bool,
+        unit: &Unit,
     ) -> Result<Version, UnitTrouble> {
         let (entries, others): (Vec<&Seen>, Vec<&Seen>) =
             seen.iter().partition(|one| one.member.is_entry);
         // From here on this process is led to the members of this version.
         let mut opened_entries = self.open_some(&entries, OPEN_MAX)?;
-        if let Some(now) = self.moved_on(seen, is_whole)? {
+        let is_other = |(one, source): (&&Seen, &Option<Source>)| {
+            source.as_ref().is_some_and(|source| !source.about.is_version(&one.about))
+        };
+        let is_changed = entries.iter().zip(&opened_entries).any(is_other);
+        if let Some(now) = self.moved_on(seen, unit, is_changed)? {
             return Ok(Version::Other(now));
         }
         let mut opened = self.open_some(&others, OPEN_MAX - entries.len().min(OPEN_MAX))?;

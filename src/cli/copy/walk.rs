@@ -21,6 +21,7 @@ use super::clients::Clients;
 use super::dirs::{Dir, Ground};
 use super::file::Item;
 use super::report::Left;
+use super::share::{Share, UnitId};
 use super::tree::Names;
 use super::trouble::{Doing as _, Done, Side, Trouble};
 use super::unit::{Member, Unit};
@@ -37,44 +38,6 @@ const UNIT_FILES_MAX: usize = 4096;
 /// How many files of all units that are not over are held, but for those of units that are a directory each.
 const HELD_MAX: usize = 100_000;
 
-/// Which unit: the rule that makes it one, where its directory ends in the path, and what all names begin with.
-type UnitId = (u16, u32, Box<[u8]>);
-
-/// A unit that is being gathered.
-#[derive(Debug)]
-struct Gathered {
-    unit: Unit,
-    /// It is one of several of its directory, told apart by their names.
-    is_named: bool,
-}
-
-/// A part of the units of a directory: those whose digest ends in these bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Share {
-    bits: u32,
-    end: u64,
-}
-
-impl Share {
-    /// Units whose digests agree in so many bits are never met.
-    const BITS_MAX: u32 = 63;
-
-    fn has(self, id: &UnitId) -> bool {
-        let mut hash = blake3::Hasher::new();
-        hash.update(&id.0.to_le_bytes()).update(&id.1.to_le_bytes()).update(&id.2);
-        let mut first = [0; 8];
-        first.copy_from_slice(&hash.finalize().as_bytes()[..8]);
-        let mask = (1_u64 << self.bits) - 1;
-        u64::from_le_bytes(first) & mask == self.end
-    }
-
-    /// Splits it in two.
-    fn halves(self) -> (Self, Self) {
-        let bits = self.bits + 1;
-        (Self { bits, ..self }, Self { bits, end: self.end | 1 << self.bits })
-    }
-}
-
 /// A directory that is being listed.
 #[derive(Debug)]
 struct Level {
@@ -84,7 +47,7 @@ struct Level {
     chosen: bool,
     files: Vec<Item>,
     /// The units of this directory.
-    units: HashMap<UnitId, Gathered>,
+    units: HashMap<UnitId, Unit>,
     /// Which of them are gathered in this listing, and which in later ones.
     share: Share,
     later: Vec<Share>,
@@ -223,18 +186,17 @@ impl Walk {
         if is_named && !level.share.has(&id) {
             return;
         }
-        let new = || Gathered { unit: Unit::new(&self.plan, part), is_named };
-        let gathered = level.units.entry(id).or_insert_with(new);
+        let new = || Unit { is_named, ..Unit::new(&self.plan, part) };
+        let unit = level.units.entry(id).or_insert_with(new);
         let (is_entry, is_marker) = (part.is_entry, part.is_marker);
-        gathered.unit.members.push(Member { item, is_entry, is_marker });
+        unit.members.push(Member { item, is_entry, is_marker });
         self.held += usize::from(is_named);
-        if gathered.unit.members.len() >= UNIT_FILES_MAX {
+        if unit.members.len() >= UNIT_FILES_MAX {
             // The rest of it is a part, too.
-            gathered.unit.is_whole = false;
-            let members = std::mem::take(&mut gathered.unit.members);
-            let unit = Unit { members, ..gathered.unit };
-            self.held -= if is_named { unit.members.len() } else { 0 };
-            self.send(Job::Unit(unit));
+            unit.is_whole = false;
+            let members = std::mem::take(&mut unit.members);
+            let part = Unit { members, ..*unit };
+            self.send_unit(part);
         } else if is_named && self.held >= self.held_max {
             self.put_off();
         }
@@ -243,8 +205,8 @@ impl Walk {
     /// Puts off half of the units of the level with the most files, to a later listing of its directory.
     fn put_off(&mut self) {
         let held = |level: &Level| {
-            let named = level.units.values().filter(|gathered| gathered.is_named);
-            named.map(|gathered| gathered.unit.members.len()).sum::<usize>()
+            let named = level.units.values().filter(|unit| unit.is_named);
+            named.map(|unit| unit.members.len()).sum::<usize>()
         };
         let Some(level) = self.levels.iter_mut().max_by_key(|level| held(level)) else { return };
         if level.share.bits == Share::BITS_MAX {
@@ -254,9 +216,9 @@ impl Walk {
         level.share = now;
         level.later.push(later);
         let mut dropped = 0;
-        level.units.retain(|id, gathered| {
-            let stays = !gathered.is_named || now.has(id);
-            dropped += if stays { 0 } else { gathered.unit.members.len() };
+        level.units.retain(|id, unit| {
+            let stays = !unit.is_named || now.has(id);
+            dropped += if stays { 0 } else { unit.members.len() };
             stays
         });
         self.held -= dropped;
@@ -318,11 +280,8 @@ impl Walk {
         if !files.is_empty() {
             self.send(Job::Files(files));
         }
-        for Gathered { unit, is_named } in units.into_values() {
-            self.held -= if is_named { unit.members.len() } else { 0 };
-            if !unit.members.is_empty() {
-                self.send(Job::Unit(unit));
-            }
+        for unit in units.into_values().filter(|unit| !unit.members.is_empty()) {
+            self.send_unit(unit);
         }
         let level = &mut self.levels[at];
         if let Some(share) = level.later.pop() {
@@ -333,6 +292,11 @@ impl Walk {
         }
         self.levels.pop();
         self.again = self.again.filter(|again| *again != at);
+    }
+
+    fn send_unit(&mut self, unit: Unit) {
+        self.held -= if unit.is_named { unit.members.len() } else { 0 };
+        self.send(Job::Unit(unit));
     }
 
     /// Hands a job over. Waits while there are too many. The other end is gone only if a thread has panicked.
