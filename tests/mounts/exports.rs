@@ -2,13 +2,14 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::copies::{
     LIMIT_MS, Over, SEEN_MS, command, counts, kernel, many, put, report, same, with_times,
 };
-use crate::harness::command::wait;
+use crate::harness::command::{run, wait};
+use crate::harness::node::dress;
 use crate::harness::{
     Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
 };
@@ -153,3 +154,23 @@ fn commands_export_writes_one_version(io: Io) {
     });
 }
 in_both_modes!(commands_export_writes_one_version);
+
+/// However many entry points a unit has, few files are open at once.
+#[test]
+fn commands_export_opens_few_files_at_once() {
+    let cluster = Cluster::two(Io::best());
+    let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
+    let dest = cluster.site.path().join("dest");
+    kernel(&source.join("triton/KEY"), "one");
+    for number in 0..300 {
+        put(&source.join(format!("triton/KEY/__grp__{number}.json")), "an entry point", 0o644);
+    }
+    let said = command(&cluster.a, &["import"], &[&source, &mount], &[]);
+    assert!(said.status.success(), "{said:?}");
+    let mut export = Command::new("sh");
+    dress(&mut export, cluster.site.path());
+    export.args(["-c", "ulimit -n 200 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_hearthfs")]);
+    let said = run(export.args(["export", "--json"]).arg(&mount).arg(&dest), LIMIT_MS);
+    counts(&report(&said), &[("files", 303), ("units", 1), ("failed", 0)]);
+    same(&with_times(&dest), &with_times(&source));
+}

@@ -302,6 +302,23 @@ fn commands_export_refuses_a_bind_mount_of_its_source() {
     assert!(said.err.contains("one lies in the other") && !made, "{}", said.err);
 }
 
+/// What is imported into a directory is not imported again where a mount leads from SRC to that directory.
+#[test]
+fn commands_import_leaves_out_its_own_target() {
+    let cluster = Cluster::two(Io::best());
+    let (source, to) = (cluster.site.dir("source"), cluster.a.at("to"));
+    put(&source.join("file"), "content", 0o644);
+    std::fs::create_dir(&to).must("mkdir");
+    let bound = cluster.site.dir("source/bound");
+    rustix::mount::mount_bind(&to, &bound).must("bind");
+    let said = command(&cluster.a, &["import", "--json"], &[&source, &to], &[]);
+    unmount(&bound);
+    assert_eq!(said.code(), 1, "{said:?}");
+    assert!(said.err.contains("bound: it is the directory that is copied to"), "{}", said.err);
+    counts(&report(&said), &[("files", 1), ("failed", 1)]);
+    assert_eq!(tree::texts(&to), ["file"]);
+}
+
 /// An import ends when its mount does, and does not make a failure of each file that is left.
 #[test]
 fn commands_import_ends_with_its_mount() {
