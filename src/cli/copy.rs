@@ -1,8 +1,7 @@
 //! Copies of trees to and from a mount: what `import` and `export` have in common.
 //!
-//! One thread walks the source and makes jobs of it: a few files, or one unit. Others do the jobs. The walk keeps one
-//! directory of each level open and never more names than those of units that are not over yet, so a tree of any size
-//! takes the same memory.
+//! One thread walks the source and makes jobs: a few files, or one unit. Other threads do the jobs. The walk keeps one
+//! directory of each level open and a bounded number of names, so memory does not grow with the tree.
 //!
 //! Owns the order in which files are written, and what is left out. Must never write a part of a unit as if it were
 //! whole, and never give a file its name before all of it is there.
@@ -39,16 +38,16 @@ use work::copy;
 use crate::name::TreePath;
 use crate::namespace::{Pattern, Profiles};
 
-/// Which way files go.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// To a mount. What is written there is seen when it is closed, and units when they are complete.
+    /// To a mount, where a file is visible when it is closed, and a unit when it is complete.
     Import,
     /// From a mount to a plain directory, where a file gets its name when all of it is there.
     Export,
 }
 
-/// What is to be copied, and how.
+/// The arguments of a copy.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) way: Way,
@@ -56,15 +55,15 @@ pub(super) struct Plan {
     pub(super) from: PathBuf,
     /// The directory that gets it, resolved; it may be missing.
     pub(super) to: PathBuf,
-    /// The path below the mount of the one of them that lies on it.
+    /// The path below the mount of the directory that lies on it.
     pub(super) place: TreePath,
     pub(super) profiles: Profiles,
-    /// What is copied, relative to `from`; all if there are none.
+    /// Patterns of the names to copy, relative to `from`; empty means all.
     pub(super) globs: Vec<Pattern>,
     /// Replaces files that are there and differ.
     pub(super) overwrite: bool,
     /// Writes nothing, and counts what would be written.
     pub(super) dry_run: bool,
-    /// How many bytes the units may have that are written within some seconds: the daemon keeps these on the node.
+    /// The most bytes of the units of some seconds: the daemon keeps these on the node.
     pub(super) unit_bytes: u64,
 }

@@ -17,7 +17,7 @@ pub(super) struct Export {
     /// The mount point, or a directory on the mount
     dir: PathBuf,
 
-    /// What is to be written, relative to DIR; all of it without any
+    /// Which names to write, relative to DIR; all without a GLOB
     #[arg(value_name = "GLOB")]
     globs: Vec<String>,
 
@@ -67,7 +67,7 @@ pub(super) fn run(command: &Export) -> Outcome<()> {
         globs,
         overwrite: command.overwrite,
         dry_run: command.dry_run,
-        // What is only read takes no room.
+        // Units that are only read take no room.
         unit_bytes: u64::MAX,
     };
     copy_and_tell(plan, trees, None, command.json)

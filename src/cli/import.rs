@@ -76,7 +76,7 @@ pub(super) fn run(command: &Import) -> Outcome<()> {
     drop(turn);
     match command.drain {
         _ if command.dry_run => copied,
-        // What was imported is to be remote, also if not all was.
+        // Files that were imported are drained although others have failed.
         Some(limit) => both(copied, drain::until_remote(&around, &on.point, limit)),
         None => {
             let point = on.point.display();
@@ -98,7 +98,7 @@ fn both(one: Outcome<()>, other: Outcome<()>) -> Outcome<()> {
     }
 }
 
-/// Has what this process makes get the modes that it asks for. Other threads have not begun.
+/// Clears the umask, so that files get the modes that this process asks for. No other thread has started yet.
 pub(super) fn exact_modes() {
     rustix::process::umask(rustix::fs::Mode::empty());
 }

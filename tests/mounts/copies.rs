@@ -14,7 +14,7 @@ use crate::harness::command::Said;
 use crate::harness::{Hand, Must as _, Node, tree};
 
 pub(crate) const LIMIT_MS: u64 = 120_000;
-/// Until what is remote is seen on another node, also on a busy machine.
+/// The longest time until a remote change is visible on another node, also on a busy machine.
 pub(crate) const SEEN_MS: u64 = 30_000;
 /// When the files of the tests were made, in seconds since the Unix epoch.
 pub(crate) const MADE_S: u64 = 1_600_000_000;
@@ -83,7 +83,7 @@ pub(crate) fn clients(dir: &Path) {
     }
 }
 
-/// What stays where it is.
+/// Makes files that an import leaves out.
 pub(crate) fn leftovers(dir: &Path) {
     put(&dir.join("jax/.lockfile"), "", 0o644);
     put(&dir.join("triton/KEY0/tmp.pid_1_x/k.ptx"), "being written", 0o644);
@@ -135,7 +135,7 @@ pub(crate) fn counts(report: &Value, wanted: &[(&str, u64)]) {
         assert_eq!(report[key], *count, "{key} in {report:#}");
     }
 }
-/// Tells other threads that it is over, also when a check has failed.
+/// Stops other threads at the end of a test, also when a check has failed.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {

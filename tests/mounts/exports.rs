@@ -45,7 +45,7 @@ fn commands_export_changes_nothing_that_it_should_not() {
     assert_eq!(tree::texts(&dest.join("triton")), tree::texts(&tree.join("triton")));
 }
 
-/// What a node does not have while the store is away is counted and named; the rest is exported.
+/// Files that a node cannot fetch while the store is away are counted and named; the others are exported.
 #[test]
 fn commands_export_names_what_is_not_there() {
     let options = Options::new(Io::best()).deadline("2s");

@@ -89,7 +89,7 @@ fn commands_import_and_export_whole_trees(io: Io) {
 }
 in_both_modes!(commands_import_and_export_whole_trees);
 
-/// What is there stays, and units stay as a whole, unless the user says otherwise; then they are replaced as a whole.
+/// Files and units that are there stay, units as a whole. With `--overwrite` they are replaced, units as a whole.
 fn commands_import_keeps_what_is_there(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
@@ -196,7 +196,7 @@ fn commands_import_shows_whole_units(io: Io) {
 }
 in_both_modes!(commands_import_shows_whole_units);
 
-/// What cannot be read is named and keeps nothing else from being imported; its unit is left out whole.
+/// A file that cannot be read is named, its unit is left out as a whole, and all else is imported.
 #[test]
 fn commands_import_names_what_it_cannot_read() {
     let io = Io::best();
@@ -272,7 +272,7 @@ fn commands_import_and_export_refuse_what_cannot_be() {
     assert!(!dest.exists() && tree::texts(&mount).is_empty());
 }
 
-/// What a file is decides the configuration of the daemon, and not that of the command.
+/// The profiles of the daemon decide how a file is treated, and not those of the command's own configuration.
 #[test]
 fn commands_import_by_the_profiles_of_the_daemon() {
     let options = Options::new(Io::best()).triton_in("team/*");
@@ -286,7 +286,7 @@ fn commands_import_by_the_profiles_of_the_daemon() {
     counts(&report["left_out"], &[("temporary", 1)]);
 }
 
-/// A directory is told from another one by where it lies, not by its path.
+/// Two paths of one directory are recognised, although a bind mount makes them differ.
 #[test]
 fn commands_export_refuses_a_bind_mount_of_its_source() {
     let cluster = Cluster::two(Io::best());
@@ -302,7 +302,7 @@ fn commands_export_refuses_a_bind_mount_of_its_source() {
     assert!(said.err.contains("one lies in the other") && !made, "{}", said.err);
 }
 
-/// What is imported into a directory is not imported again where a mount leads from SRC to that directory.
+/// Where a bind mount leads from SRC to DIR, the files that are imported are not imported once more.
 #[test]
 fn commands_import_leaves_out_its_own_target() {
     let cluster = Cluster::two(Io::best());

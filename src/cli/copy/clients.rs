@@ -1,7 +1,7 @@
-//! What has to be so for imported entries to be found, client by client.
+//! The conditions under which each client finds imported entries.
 //!
-//! Owns the choice of what is said, once for each client. Must never keep an entry from being imported: whether its
-//! client will find it is not known here.
+//! Owns the choice of warnings, one for each client. Must never prevent the import of an entry: this code does not know
+//! whether the client will find it.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,20 +12,20 @@ use serde::Serialize;
 use super::{Plan, Way};
 use crate::name::TreePath;
 
-/// What is to be known of the entries of one client.
+/// A warning about the entries of one client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(in crate::cli) struct Warning {
     /// The name of its profile.
     pub(in crate::cli) client: String,
-    /// What people call it.
+    /// The title of its profile.
     pub(in crate::cli) title: String,
     pub(in crate::cli) text: String,
 }
 
-/// The clients of which something is to be said.
+/// The clients that have a warning.
 #[derive(Debug)]
 pub(super) struct Clients {
-    /// Those of which nothing was said yet, by name.
+    /// The names of those whose warning is pending.
     silent: BTreeSet<String>,
 }
 
@@ -39,7 +39,7 @@ impl Clients {
         Self { silent }
     }
 
-    /// Returns what is to be said now that there is an entry at `path` below the mount.
+    /// Returns the pending warnings of the clients of an entry; `path` is its path below the mount.
     pub(super) fn seen(&mut self, plan: &Plan, path: &TreePath) -> Vec<Warning> {
         if self.silent.is_empty() {
             return Vec::new();
@@ -57,8 +57,8 @@ impl Clients {
     }
 }
 
-/// Returns where the client's directory is in the source, and where it is on the mount; `names` is how many names of
-/// `path` it has.
+/// Returns the client's directory in the source, and on the mount. The path of that directory is the first `names` names
+/// of `path`.
 fn directories(plan: &Plan, path: &TreePath, names: usize) -> (PathBuf, PathBuf) {
     let base = plan.place.components().count();
     let (mut old, mut new) = (plan.from.clone(), plan.to.clone());
@@ -74,7 +74,7 @@ fn directories(plan: &Plan, path: &TreePath, names: usize) -> (PathBuf, PathBuf)
     (old, new)
 }
 
-/// Puts the directories in the place of the words OLD and NEW.
+/// Replaces the words OLD and NEW by the directories, quoted for a shell.
 fn with_directories(text: &str, old: &Path, new: &Path) -> String {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut out = String::new();
@@ -93,7 +93,7 @@ fn with_directories(text: &str, old: &Path, new: &Path) -> String {
     out
 }
 
-/// Writes a path as one word of a shell. Where it has bytes that are not text, that shell is bash, ksh or zsh.
+/// Quotes a path as one word for a POSIX shell. A path with bytes that are not text needs bash, ksh or zsh.
 fn quoted(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(byte);

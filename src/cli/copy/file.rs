@@ -21,7 +21,7 @@ use super::dirs::Dir;
 use super::trouble::{Doing as _, Done, Trouble};
 use crate::name::TreePath;
 
-/// How much is read at once.
+/// The most bytes of one read.
 const PIECE_BYTES: usize = 1 << 20;
 /// The permission bits of a file that are copied: set-id bits are not.
 const FILE_BITS: u32 = 0o777;
@@ -50,7 +50,7 @@ impl Item {
     }
 }
 
-/// What is there already.
+/// What the target has under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
     Missing,
@@ -77,8 +77,8 @@ impl Source {
         Ok(Self { file, about })
     }
 
-    /// Reports whether a name leads to this version still. Its inode may be another: a process that keeps a version which was
-    /// replaced is led elsewhere for it.
+    /// Reports whether a name still leads to this version. Its inode may differ: on a mount, a process that keeps a
+    /// replaced version sees it as another inode.
     pub(super) fn is_at(&self, from: At<'_>) -> bool {
         from.about().is_ok_and(|now| now.is_version(&self.about))
     }
@@ -96,15 +96,15 @@ impl Source {
 /// How a file comes to its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Put {
-    /// There is nothing yet. What comes meanwhile stays.
+    /// Nothing is there. A file that appears meanwhile stays.
     New,
     /// What is there is replaced.
     Replace,
-    /// As a member of a unit on the mount: whatever is there is no part of a complete one.
+    /// A member of a unit on the mount. A file that is there belongs to no complete version.
     Member,
 }
 
-/// A thread's means to write files.
+/// Writes files; one for each thread, because it has a buffer.
 #[derive(Debug)]
 pub(super) struct Writer {
     way: Way,
@@ -134,7 +134,7 @@ impl Writer {
         put: Put,
         check: impl FnOnce() -> Done<()>,
     ) -> Done<u64> {
-        // What cannot be read changes nothing.
+        // A file that cannot be read must not change the target.
         let first = read_piece(&mut source.file, &mut self.piece)?;
         let temporary = self.temporary(put);
         let at = temporary.as_deref().map_or(to, |name| to.with(name));
@@ -239,7 +239,7 @@ impl Writer {
             (Way::Import, Put::Replace) => "import",
             (Way::Export, _) => "export",
         };
-        // By chance: a run that was killed has left names, and processes of containers have the same numbers.
+        // A random number: a killed run leaves names behind, and processes of different containers can have the same id.
         Some(format!(".hearthfs-{word}.{:016x}", crate::task::random_u64()).into())
     }
 
@@ -257,7 +257,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Reads a source to its end, to learn whether that is possible. It is read from its beginning again after that.
+    /// Reads a source to its end to check that it is readable, and rewinds it.
     pub(super) fn try_out(&mut self, source: &mut Source) -> Done<()> {
         let mut bytes = 0;
         loop {
@@ -284,7 +284,7 @@ impl Writer {
     }
 }
 
-/// Opens a target. One that is there is not yet emptied: until something is written it is as it was.
+/// Opens a target. An existing file is not truncated: it stays unchanged until the first write.
 fn open_target(at: At<'_>, put: Put, mode: u32) -> Done<Target> {
     if put != Put::New {
         match at.about() {

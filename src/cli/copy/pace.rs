@@ -1,8 +1,8 @@
-//! How fast units may follow each other.
+//! The limit on the rate of units.
 //!
-//! For each unit that a process writes or reads, the daemon keeps for some seconds what that process has of it, and it keeps
-//! so much at most. A process that needs more gets its files one by one, and so do other processes of the same
-//! user. A copy must cause neither, so it waits.
+//! For some seconds the daemon keeps an edition of each unit that a process has written or read, and the number of editions is
+//! limited. Beyond the limit, files of units are published one by one, also those of other processes of the same user. A
+//! copy must stay below the limit, so it waits.
 //!
 //! Owns that wait. Must never wait for a unit that is larger than the limits: it goes alone.
 
@@ -15,19 +15,19 @@ use parking_lot::{Condvar, Mutex};
 use crate::clock::Clock;
 use crate::namespace::{EDITION_COUNTS_FOR, EDITION_KEPT_FOR, EDITIONS_LISTED_MAX, OWN_PATHS_MAX};
 
-/// How long a unit counts after it was copied: the daemon looks for what is over now and then.
+/// How long a unit counts after it was copied. The daemon removes expired editions at intervals.
 const COUNTS_FOR: Duration = EDITION_KEPT_FOR.saturating_add(Duration::from_secs(2));
-/// The longest wait before the clock is looked at again.
+/// The longest wait before the clock is read again.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What units cost the daemon.
+/// The cost of units for the daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Weight {
-    /// What it lists of them.
+    /// The members that it lists.
     listed: u64,
     /// The names that it keeps on the node.
     names: u64,
-    /// The bytes of these.
+    /// Their bytes.
     bytes: u64,
 }
 
@@ -38,20 +38,20 @@ impl fmt::Display for Weight {
 }
 
 impl Weight {
-    /// Reads what [`Weight`] prints.
+    /// Parses the text of a [`Weight`].
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
         let (listed, names, bytes) = (numbers.next()??, numbers.next()??, numbers.next()??);
         Some(Self { listed, names, bytes })
     }
 
-    /// Returns that of one unit.
+    /// Returns the cost of one unit.
     pub(super) fn of(files: usize, bytes: u64) -> Self {
         let names = files as u64 + 1;
         Self { listed: EDITION_COUNTS_FOR + names, names, bytes }
     }
 
-    /// Returns that of as many units as one copy may have.
+    /// Returns the highest cost that one copy may cause. Bytes are limited by the size of the cache.
     pub(super) fn most() -> Self {
         Self { listed: EDITIONS_LISTED_MAX / 2, names: OWN_PATHS_MAX as u64 / 2, bytes: u64::MAX }
     }
@@ -80,7 +80,7 @@ impl Weight {
 #[derive(Debug, Default)]
 struct Counted {
     all: Weight,
-    /// Units that were copied, in order, with when each counts no more.
+    /// Units that were copied, in order, each with the time at which it stops counting.
     ended: VecDeque<(Duration, Weight)>,
 }
 
@@ -101,14 +101,14 @@ pub(super) struct Begun<'a> {
 }
 
 impl Pace {
-    /// Begins with none. `bytes` is how many bytes of units the daemon may keep on the node.
+    /// Creates a limit without units. `bytes` is the most bytes of units that the daemon may keep on the node.
     pub(super) fn new(bytes: u64, clock: Clock) -> Self {
         // Less than the three quarters that one user may have, so that other programs of the user find room.
         let limit = Weight { bytes, ..Weight::most() };
         Self { limit, counted: Mutex::default(), less: Condvar::new(), clock }
     }
 
-    /// Counts the units that another copy of the same user has copied, which ended so long ago.
+    /// Adds the cost of an earlier copy of the same user, and how long ago that ended.
     pub(super) fn count_earlier(&self, (weight, ago): (Weight, Duration)) {
         let until = self.clock.mono() + COUNTS_FOR.saturating_sub(ago);
         let mut counted = self.counted.lock();
@@ -116,12 +116,12 @@ impl Pace {
         counted.ended.push_front((until, weight));
     }
 
-    /// Returns what the units of the last seconds cost.
+    /// Returns the cost of the units of the last seconds.
     pub(super) fn weight(&self) -> Weight {
         self.counted.lock().all
     }
 
-    /// Waits until one more unit fits, or `stopped` says that it does not matter any more.
+    /// Waits until one more unit fits, or `stopped` returns true.
     pub(super) fn begin(&self, weight: Weight, stopped: impl Fn() -> bool) -> Begun<'_> {
         let mut counted = self.counted.lock();
         loop {

@@ -1,6 +1,6 @@
-//! What a copy has done so far.
+//! The counts of a copy.
 //!
-//! Owns the counts, and the first of what is to be named. Must never grow with the tree.
+//! Owns the counts, and the first paths of each kind of trouble. Must never grow with the tree.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,52 +12,52 @@ use super::Way;
 use super::clients::Warning;
 use super::trouble::Trouble;
 
-/// How many paths are named of each kind of trouble; the others are counted.
+/// The most paths that are named for each kind of trouble. All are counted.
 const NAMED_MAX: usize = 10;
 
-/// What a copy has done; `--json` prints it.
+/// The report of a copy; `--json` prints it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(in crate::cli) struct Report {
     /// The directory whose content was copied.
     pub(in crate::cli) from: String,
     /// The directory that got it.
     pub(in crate::cli) to: String,
-    /// Nothing was written: the counts are of what would have been.
+    /// Nothing was written: the counts say what a run without `--dry-run` would write.
     pub(in crate::cli) dry_run: bool,
     /// Files and symbolic links that were written.
     pub(in crate::cli) files: u64,
     /// Their bytes.
     pub(in crate::cli) bytes: u64,
-    /// Units among them: files that only make sense together.
+    /// Units that were written: groups of files that only make sense together.
     pub(in crate::cli) units: u64,
-    /// Files that were there with the same size and time.
+    /// Files that the target already had with the same size and time.
     pub(in crate::cli) same: u64,
-    /// Files that were there, differ, and were left as they are.
+    /// Files that the target already had, that differ, and that were kept.
     pub(in crate::cli) kept: u64,
-    /// Files that are no part of what is copied, by the reason.
+    /// Files that are never copied, by reason.
     pub(in crate::cli) left_out: BTreeMap<&'static str, u64>,
-    /// Files of units that are not complete in the source; the first of them.
+    /// The first files of units that are incomplete in the source.
     pub(in crate::cli) incomplete: Vec<String>,
     /// Files and directories that could not be copied.
     pub(in crate::cli) failed: u64,
-    /// The first of them, with the reason.
+    /// The first of these, with the reasons.
     pub(in crate::cli) failures: Vec<Named>,
-    /// What has to be so for entries of single clients to be found.
+    /// The conditions under which clients find their entries.
     pub(in crate::cli) warnings: Vec<Warning>,
-    /// Why it ended before its end.
+    /// Why the copy was aborted, if it was.
     pub(in crate::cli) ended: Option<String>,
-    /// How long it took, in milliseconds.
+    /// The duration in milliseconds.
     pub(in crate::cli) elapsed_ms: u64,
 }
 
-/// A path with what happened to it.
+/// A path, and the reason why it was not copied.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(in crate::cli) struct Named {
     pub(in crate::cli) path: String,
     pub(in crate::cli) reason: String,
 }
 
-/// Why a file is no part of what is copied.
+/// Why a file is never copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Left {
     Temporary,
@@ -79,7 +79,7 @@ impl Left {
     }
 }
 
-/// The counts, for all threads.
+/// The report so far, shared by all threads.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<Report>);
 
@@ -110,7 +110,7 @@ impl Tally {
         }
     }
 
-    /// Notes a failure, and whether it is one after which nothing more can be done. What fails after that says nothing.
+    /// Counts a failure. If it is fatal, it aborts the copy; later failures follow from it and are not counted.
     pub(super) fn failed(&self, way: Way, path: &Path, trouble: &Trouble) {
         let mut report = self.0.lock();
         if report.ended.is_some() {
@@ -124,7 +124,7 @@ impl Tally {
         report.ended = trouble.ends_all(way);
     }
 
-    /// Ends the copy.
+    /// Aborts the copy.
     pub(super) fn end(&self, why: String) {
         self.0.lock().ended.get_or_insert(why);
     }

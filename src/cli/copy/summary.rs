@@ -1,4 +1,4 @@
-//! What is said of a copy, while it goes on and at its end.
+//! The messages about a copy: its progress, its summary, its failure.
 //!
 //! Owns the words. Must never decide anything.
 
@@ -13,10 +13,10 @@ use crate::cli::failure::{Failure, Outcome};
 use crate::cli::output::{Progress, count, data, note, time};
 use crate::config::ByteSize;
 
-/// How often it is said how far it is, where stderr is no terminal.
+/// The interval between progress messages where stderr is not a terminal.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
-/// Copies, with all that is to be said. The error is that of the copy's end: something could not be copied.
+/// Runs a copy and prints its messages. Fails if something could not be copied.
 pub(in crate::cli) fn copy_and_tell(
     plan: Plan,
     trees: Trees,
@@ -37,7 +37,7 @@ pub(in crate::cli) fn copy_and_tell(
         data(&text(way, &report))?;
     }
     for path in &report.incomplete {
-        note(&format!("note: left out, because its unit is not complete: {path}"));
+        note(&format!("note: left out, because its unit is incomplete: {path}"));
     }
     for warning in &report.warnings {
         note(&format!("warning: {}: {}", warning.title, warning.text));
@@ -69,7 +69,7 @@ fn wrote(report: &Report) -> String {
     text
 }
 
-/// Writes the summary for people. Writing to a string does not fail.
+/// Writes the summary for people. Writing to a string cannot fail.
 fn text(way: Way, report: &Report) -> String {
     let done = match (way, report.dry_run) {
         (Way::Import, false) => "imported",
@@ -91,10 +91,10 @@ fn text(way: Way, report: &Report) -> String {
     }
     for (why, files) in &report.left_out {
         let what = match *why {
-            "temporary" => "being written when their program ended (temporary)",
-            "node_local" => "of one node (statistics, lock files)",
+            "temporary" => "temporary: a program was writing them",
+            "node_local" => "that belong to one node (statistics, lock files)",
             "lock" => "locks",
-            "incomplete" => "of units that are not complete",
+            "incomplete" => "of incomplete units",
             _ => "neither files, directories nor symbolic links",
         };
         line("left out", &format!("{files} {what}"));
@@ -110,10 +110,11 @@ fn end(way: Way, report: &Report) -> Outcome<()> {
         Way::Import => "imported",
         Way::Export => "exported",
     };
-    let again =
-        "the same command goes on where this one ended: what is there already is left as it is";
+    let again = "run the same command again to continue: it skips what is there already";
     if let Some(why) = &report.ended {
-        return Err(Failure::failed(format!("not all was {what}: {why}")).hint(again));
+        return Err(
+            Failure::failed(format!("aborted, not everything was {what}: {why}")).hint(again)
+        );
     }
     if report.failed == 0 {
         return Ok(());

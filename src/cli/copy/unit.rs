@@ -38,17 +38,17 @@ pub(super) struct Member {
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) members: Vec<Member>,
-    /// What a complete one has at least one of.
+    /// Whether a complete one has at least one entry point, and at least one marker.
     pub(super) needs_entry: bool,
     pub(super) needs_marker: bool,
-    /// These are all of its files. Of one that is too large for that, some are copied as they come.
+    /// `members` are all of its files. The files of a unit that is too large are copied in parts.
     pub(super) is_whole: bool,
     /// Its directory has several, told apart by their names.
     pub(super) is_named: bool,
 }
 
 impl Unit {
-    /// Begins one with what the rule says that makes `part` a member.
+    /// Creates an empty unit by the rule that makes `part` a member.
     pub(super) fn new(plan: &Plan, part: &Part<'_>) -> Self {
         let rule = plan.profiles.unit_rule(&part.key);
         let needs_entry = rule.is_some_and(|rule| rule.entry.is_some());
@@ -57,7 +57,7 @@ impl Unit {
         Self { members: Vec::new(), needs_entry, needs_marker, is_whole, is_named }
     }
 
-    /// Reports whether a reader would take it for one: its writer has got as far as the marker.
+    /// Reports whether a reader would use it: its writer has written the entry point and the marker.
     fn is_complete(&self) -> bool {
         !self.is_whole
             || (!self.needs_entry || self.members.iter().any(|member| member.is_entry))
@@ -90,7 +90,7 @@ impl Unit {
     }
 }
 
-/// A member with what is known of it and of what is in its place.
+/// A member, its attributes, and what the target has in its place.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) member: Member,
@@ -101,9 +101,9 @@ pub(super) struct Seen {
 /// What became of a version of a unit.
 #[derive(Debug)]
 pub(super) enum Version {
-    /// All is done that can be done with it.
+    /// It was copied, or is not to be copied.
     Done,
-    /// The source has another one by now, with these members.
+    /// The source has another version now, with these members.
     Other(Vec<Member>),
 }
 
@@ -117,7 +117,7 @@ pub(super) fn at(item: &Item) -> impl FnOnce(Trouble) -> UnitTrouble {
 }
 
 impl Worker<'_> {
-    /// Copies a unit, or says why not.
+    /// Copies a unit, or counts why not.
     pub(super) fn unit(&mut self, mut unit: Unit) {
         let Some(dir) = unit.members.first().map(|member| Arc::clone(&member.item.dir)) else {
             return;
@@ -152,7 +152,7 @@ impl Worker<'_> {
             self.tally.same(seen.len());
             return Ok(Version::Done);
         }
-        // A version with its entry point stays as it is, and so does one of which only some members were asked for.
+        // A complete version in the target stays, and so does any version if only some members are to be copied.
         let mut entries = seen.iter().filter(|one| one.member.is_entry).peekable();
         let is_part = entries.peek().is_none();
         let is_there = entries.any(|one| one.standing != Standing::Missing);
@@ -223,7 +223,7 @@ impl Worker<'_> {
         Ok(listed.or_else(|| is_changed.then(same)))
     }
 
-    /// Reports whether a member was changed or replaced since it was seen.
+    /// Reports whether a member was changed, replaced or removed since it was seen.
     pub(super) fn is_changed(&mut self, seen: &[Seen]) -> Result<bool, UnitTrouble> {
         for one in seen {
             let item = &one.member.item;
@@ -242,7 +242,7 @@ impl Worker<'_> {
     fn listed_now(&mut self, seen: &[Seen]) -> Result<Option<Vec<Member>>, UnitTrouble> {
         let mut dirs: Vec<&Arc<Dir>> = Vec::new();
         for dir in seen.iter().map(|one| &one.member.item.dir) {
-            // Those of one directory follow each other, but for the few that are written at a time of their own.
+            // Mostly the last one: members of one directory follow each other.
             if !dirs.iter().rev().any(|known| Arc::ptr_eq(known, dir)) {
                 dirs.push(dir);
             }

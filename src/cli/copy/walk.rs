@@ -1,8 +1,8 @@
-//! The way through the source.
+//! The walk through the source.
 //!
-//! Owns the choice of what is copied, and the gathering of units. Must never hold more of the tree than one open directory
-//! for each level, and a bounded number of names of units that are not over: a unit is over when its directory is. Of a directory with more
-//! units than that, some are gathered, and it is listed again for the others.
+//! Owns the choice of what is copied, and the gathering of units. A unit is complete when its directory was listed to the end.
+//! If a directory has too many units to hold, the walk gathers some of them and lists the directory again for the others. Must
+//! never hold more than one open directory for each level and a bounded number of names.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -29,13 +29,13 @@ use super::work::Job;
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Part, Scope, UnitKey};
 
-/// How deep a tree may be: each level keeps a directory open.
+/// The greatest depth of a tree. Each level keeps a directory open.
 const DEPTH_MAX: usize = 200;
-/// How many plain files make a job.
+/// The most plain files of one job.
 const FILES_AT_ONCE: usize = 64;
-/// How many files a unit may have; beyond that the daemon takes them for ordinary files, too.
+/// The most files of a unit. The daemon treats the files of a larger one as ordinary files.
 const UNIT_FILES_MAX: usize = 4096;
-/// How many files of all units that are not over are held, but for those of units that are a directory each.
+/// The most files of incomplete units that are held, not counting units that are a directory each.
 const HELD_MAX: usize = 100_000;
 
 /// A directory that is being listed.
@@ -43,7 +43,7 @@ const HELD_MAX: usize = 100_000;
 struct Level {
     dir: Arc<Dir>,
     names: Names,
-    /// All of it is chosen, or nothing of it is by now.
+    /// The whole directory is chosen. Otherwise single names in it can be.
     chosen: bool,
     files: Vec<Item>,
     /// The units of this directory.
@@ -76,7 +76,7 @@ impl Walk {
         Self { plan, ground, jobs, clients, levels, held, held_max, again }
     }
 
-    /// Goes through all of it, until nothing more can be done.
+    /// Walks the whole tree, or until the copy is aborted.
     pub(super) fn run(mut self) {
         let (place, chosen) = (self.plan.place.clone(), self.plan.globs.is_empty());
         let root = self.ground.trees.directory(Side::Source, Path::new(""));
@@ -172,7 +172,7 @@ impl Walk {
         depth.saturating_sub(base).min(self.levels.len() - 1)
     }
 
-    /// Takes a file to the others of its unit, which are at the level of the unit's directory.
+    /// Adds a file to its unit, which is held at the level of the unit's directory.
     fn member(&mut self, part: &Part<'_>, item: Item) {
         let (key, at) = (&part.key, self.level_of(&part.key));
         if self.again.is_some_and(|again| again != at) {
@@ -192,7 +192,7 @@ impl Walk {
         unit.members.push(Member { item, is_entry, is_marker });
         self.held += usize::from(is_named);
         if unit.members.len() >= UNIT_FILES_MAX {
-            // The rest of it is a part, too.
+            // The remaining files are a part as well.
             unit.is_whole = false;
             let members = std::mem::take(&mut unit.members);
             let part = Unit { members, ..*unit };
@@ -202,7 +202,7 @@ impl Walk {
         }
     }
 
-    /// Puts off half of the units of the level with the most files, to a later listing of its directory.
+    /// Drops half of the units of the level with the most held files. A later listing of its directory gathers them.
     fn put_off(&mut self) {
         let held = |level: &Level| {
             let named = level.units.values().filter(|unit| unit.is_named);
@@ -243,7 +243,7 @@ impl Walk {
         let above = self.levels.last().map(|level| Arc::clone(&level.dir));
         let stays = left_out(&self.plan.profiles.classify(&place).kind).is_some();
         let dir = Dir::new(Arc::clone(&self.ground), below, place, about, above);
-        // The others are made when something goes into them.
+        // Other directories are made when a file is written into them.
         if chosen
             && !stays
             && !self.plan.dry_run
@@ -307,7 +307,7 @@ impl Walk {
     }
 }
 
-/// Says why files of a kind are no part of what is copied: they belong to one node, or to one process.
+/// Returns why files of a kind are never copied: they belong to one node, or to one process.
 fn left_out(kind: &FileKind<'_>) -> Option<Left> {
     match kind {
         FileKind::Temporary => Some(Left::Temporary),

@@ -1,7 +1,7 @@
-//! The threads of a copy: one that walks, and those that do what it finds.
+//! The threads of a copy: one walks the source, the others copy.
 //!
-//! Owns their number, the queue between them, and the end. Must never go on where nothing more can be done: a mount
-//! that is gone would make a failure of each file that is left.
+//! Owns their number, the queue between them, and the end. Must never continue after a fatal failure: a mount
+//! that is gone would make a failure of each remaining file.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -24,23 +24,23 @@ use super::{Plan, Way};
 use crate::clock::Clock;
 use crate::task;
 
-/// How many threads read and write. A thread waits for the daemon most of the time.
+/// The number of threads that copy. A thread mostly waits for the daemon.
 const THREADS: usize = 4;
-/// How many jobs wait for them.
+/// The most pending jobs.
 const JOBS_MAX: usize = 64;
-/// How often is shown how far it is.
+/// The interval between updates of the progress.
 const SHOWN_EVERY: Duration = Duration::from_millis(200);
 
-/// Something to be copied by one thread.
+/// A piece of work for one thread.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Files that have nothing to do with each other.
+    /// Independent files.
     Files(Vec<Item>),
     /// Files that only make sense together.
     Unit(Unit),
 }
 
-/// What a thread that copies has.
+/// The state of a thread that copies.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub(super) plan: &'a Plan,
@@ -51,7 +51,7 @@ pub(super) struct Worker<'a> {
     pub(super) held: Held,
 }
 
-/// Copies a tree, and shows how far it is now and then. The error is one of the machine's: there are no threads.
+/// Copies a tree, and calls `show` at intervals with the report so far. Fails only if a thread cannot be started.
 pub(super) fn copy(
     plan: Plan,
     trees: Trees,
@@ -120,7 +120,7 @@ impl Worker<'_> {
             let job = queue.lock().recv();
             match job {
                 Err(_) => return,
-                // What is left is only taken out of the queue.
+                // The copy was aborted: the queue is emptied, so that the walk does not block.
                 Ok(_) if self.tally.has_ended() => {}
                 Ok(Job::Files(items)) => items.iter().for_each(|item| self.file(item)),
                 Ok(Job::Unit(unit)) => self.unit(unit),
@@ -187,7 +187,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Returns what a source name is and what is in its place; `None` if it is neither a file nor a link.
+    /// Looks at a name of the source and compares it with the target. Returns `None` if it is neither a file nor a link.
     pub(super) fn look(&mut self, item: &Item) -> Done<Option<(About, Standing)>> {
         let dir = self.source_dir(&item.dir)?;
         let from = dir.at(&item.name);
@@ -226,7 +226,7 @@ impl Worker<'_> {
 }
 
 impl Way {
-    /// Returns the word for what is being done.
+    /// Returns the verb for progress messages.
     pub(in crate::cli) fn doing(self) -> &'static str {
         match self {
             Self::Import => "importing",
