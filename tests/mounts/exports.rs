@@ -1,5 +1,6 @@
 //! `hearthfs export`.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -116,6 +117,12 @@ fn commands_export_that_is_killed() {
     let mut found = with_times(&dest);
     found.retain(|path, _| !path.to_string_lossy().contains("/.hearthfs-export."));
     same(&found, &with_times(&source));
+    // Directories that were not finished when an export was killed.
+    let mode = |path: &Path| path.metadata().must("stat").permissions().mode();
+    for path in found.keys() {
+        let (there, wanted) = (mode(&dest.join(path)), mode(&source.join(path)));
+        assert_eq!(there, wanted, "{}", path.display());
+    }
 }
 
 /// A unit that is replaced all the time is exported in one version.

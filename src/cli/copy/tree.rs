@@ -27,6 +27,8 @@ use crate::cli::failure::{Failure, Outcome};
 const DIRS_HELD_MAX: usize = 16;
 /// The mode of directories above the target, where they are missing.
 const ABOVE_MODE: u32 = 0o755;
+/// The permission bits that a new directory has as they were asked for. The others depend on the directory above it.
+const MODE_ASKED: u32 = 0o1777;
 /// A directory from which others are reached. It need not be readable.
 const AS_PLACE: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -189,6 +191,9 @@ fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<(OwnedFd, Made)
     // A link that another user has put there must not lead what is written elsewhere.
     let made = openat(dir, name, AS_PLACE, Mode::empty())?;
     let about = About::of(&fstat(&made)?);
+    // Another user who may rename in `dir` can have put a directory of others in the place of the new one. That must not get
+    // the owner and the mode of the source.
+    let is_new = is_new && (about.mode ^ mode) & MODE_ASKED == 0;
     Ok((made, Made { about, is_new }))
 }
 
