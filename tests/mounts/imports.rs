@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::copies::{
     FUNCTIONS, KERNELS, LIMIT_MS, MADE_S, Over, SEEN_MS, clients, command, counts, function,
-    kernel, leftovers, many, put, report, same, usable, with_times,
+    kernel, leftovers, link, many, put, report, same, usable, with_times,
 };
 use crate::harness::command::{run, wait};
 use crate::harness::node::{dress, unmount};
@@ -195,6 +195,44 @@ fn commands_import_shows_whole_units(io: Io) {
     }
 }
 in_both_modes!(commands_import_shows_whole_units);
+
+/// Links and files replace each other with `--overwrite`, both ways, and no temporary name is left.
+fn commands_import_and_export_replace_links(io: Io) {
+    let cluster = Cluster::two(io);
+    let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
+    let (dest, other) = (cluster.site.dir("dest"), cluster.site.dir("other"));
+    link("there", &source.join("link"));
+    link("there", &source.join("file-to-link"));
+    put(&source.join("link-to-file"), "a file now", 0o640);
+    put(&source.join("file"), "another file", 0o640);
+    for dir in [&other, &dest] {
+        link("elsewhere", &dir.join("link"));
+        put(&dir.join("file-to-link"), "a file", 0o644);
+        link("elsewhere", &dir.join("link-to-file"));
+        put(&dir.join("file"), "a file", 0o644);
+    }
+    let import = |from: &Path, more: &[&str]| {
+        let said = command(&cluster.a, &["import", "--json"], &[from, &mount], more);
+        counts(&report(&said), &[("failed", 0)]);
+        report(&said)
+    };
+    import(&other, &[]);
+    counts(&import(&source, &[]), &[("files", 0), ("kept", 4)]);
+    same(&with_times(&mount), &with_times(&other));
+    counts(&import(&source, &["--overwrite", "--drain"]), &[("files", 4), ("kept", 0)]);
+    same(&with_times(&mount), &with_times(&source));
+    eventually(SEEN_MS, "the other node has the same", || {
+        let (there, wanted) = (with_times(&cluster.b.mount), with_times(&source));
+        if there == wanted { Ok(()) } else { Err(format!("{there:?}")) }
+    });
+    let export = |more: &[&str]| {
+        report(&command(&cluster.b, &["export", "--json"], &[&cluster.b.mount, &dest], more))
+    };
+    counts(&export(&[]), &[("files", 0), ("kept", 4), ("failed", 0)]);
+    counts(&export(&["--overwrite"]), &[("files", 4), ("kept", 0), ("failed", 0)]);
+    same(&with_times(&dest), &with_times(&source));
+}
+in_both_modes!(commands_import_and_export_replace_links);
 
 /// A file that cannot be read is named, its unit is left out as a whole, and all else is imported.
 #[test]
