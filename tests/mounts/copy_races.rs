@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,8 +11,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::copies::{Over, command, counts, kernel, put, report, usable};
-use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, sleep_ms, tree};
+use crate::copies::{Over, SEEN_MS, command, counts, kernel, put, report, usable};
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
 
 /// Large enough that a test can stop a copy while it writes a file of this size.
 const LARGE_BYTES: u64 = 96 << 20;
@@ -213,6 +214,36 @@ fn commands_import_keeps_what_it_cannot_replace() {
         assert_eq!(hand.get(&unit.join(name)).must("it is still there"), b"theirs", "{name}");
     }
 }
+
+/// An import with `--overwrite` that is killed leaves the file that it was replacing, and no other name on any node.
+fn commands_import_that_is_killed_keeps_the_old_file(io: Io) {
+    let cluster = Cluster::two(io);
+    let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
+    large(&source.join("file"), "ours");
+    Hand::new().put(&mount.join("file"), b"theirs").must("put");
+    cluster.a.drain();
+    let mut copy = Copy::start(
+        cluster.site.hearthfs().args(["import", "--overwrite"]).arg(&source).arg(&mount),
+    );
+    let temporary = |path: &Path| path.to_string_lossy().contains("/.hearthfs-import.");
+    copy.stop_when(|copy| copy.has_open(temporary));
+    assert_eq!(Hand::new().get(&mount.join("file")).must("read"), b"theirs");
+    eventually(SEEN_MS, "the other node has the file", || {
+        let names = tree::texts(&cluster.b.mount);
+        if names == ["file"] { Ok(()) } else { Err(format!("{names:?}")) }
+    });
+    copy.signal(Signal::KILL);
+    assert_eq!(copy.finish().status.signal(), Some(Signal::KILL.as_raw()));
+    cluster.a.drain();
+    for node in [&cluster.a, &cluster.b] {
+        eventually(SEEN_MS, "only the file is there", || {
+            let names = tree::texts(&node.mount);
+            if names == ["file"] { Ok(()) } else { Err(format!("{names:?}")) }
+        });
+        assert_eq!(Hand::new().get(&node.at("file")).must("read"), b"theirs");
+    }
+}
+in_both_modes!(commands_import_that_is_killed_keeps_the_old_file);
 
 /// What is imported is drained although a file has failed.
 #[test]
