@@ -17,27 +17,36 @@ use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sl
 /// Large enough that a test can stop a copy while it writes a file of this size.
 const LARGE_BYTES: u64 = 96 << 20;
 
-/// A copy that a test stops and continues.
-struct Copy(Child);
+/// A copy that a test stops and continues. It is killed if the test fails before its end.
+struct Copy(Option<Child>);
 
 impl Copy {
     fn start(program: &mut Command) -> Self {
         let program = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self(program.spawn().must("start a copy"))
+        Self(Some(program.spawn().must("start a copy")))
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().must("it was started")
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(self.0.as_ref().must("it was started"))
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).must("send a signal");
+        kill_process(self.pid(), signal).must("send a signal");
     }
 
     /// Stops it as soon as `when` holds. `when` still holds then.
     fn stop_when(&mut self, when: impl Fn(&Self) -> bool) {
         while !when(self) {
-            assert!(self.0.try_wait().must("look after it").is_none(), "it has ended too early");
+            let ended = self.child().try_wait().must("look after it");
+            assert!(ended.is_none(), "it has ended too early");
             std::thread::yield_now();
         }
         self.signal(Signal::STOP);
-        let path = format!("/proc/{}/status", self.0.id());
+        let path = format!("/proc/{}/status", self.pid());
         let stopped = || std::fs::read_to_string(&path).must("read").contains("State:\tT");
         while !stopped() {
             sleep_ms(1);
@@ -47,13 +56,22 @@ impl Copy {
 
     /// Reports whether it has a file open whose path is `wanted`.
     fn has_open(&self, wanted: impl Fn(&Path) -> bool) -> bool {
-        let Ok(all) = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())) else { return false };
+        let Ok(all) = std::fs::read_dir(format!("/proc/{}/fd", self.pid())) else { return false };
         all.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|path| wanted(&path)))
     }
 
-    fn finish(self) -> Output {
+    fn finish(mut self) -> Output {
         self.signal(Signal::CONT);
-        self.0.wait_with_output().must("its end")
+        self.0.take().must("it was started").wait_with_output().must("its end")
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            drop(child.kill());
+            drop(child.wait());
+        }
     }
 }
 
@@ -307,7 +325,7 @@ fn commands_imports_take_turns() {
     first.stop_when(|copy| copy.has_open(|path| path == mount.join("large")));
     let mut second = import(&other);
     let mut line = String::new();
-    let err = second.0.stderr.take().must("its stderr");
+    let err = second.child().stderr.take().must("its stderr");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(err), &mut line).must("read");
     assert!(line.contains("another import"), "{line}");
     assert_eq!(tree::texts(&mount), ["large"], "the second has not begun");
