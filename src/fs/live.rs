@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::beginnings::Moment;
 use super::inode::{LiveId, Published, Source, Spot};
+use super::kept::Kept;
 use super::lookup::Seen;
 use super::who::Who;
 use crate::digest::Digest;
@@ -60,7 +61,7 @@ pub(super) struct Version {
     pub(super) digest: Digest,
     pub(super) mark: Mark,
     /// The bytes, if they are few: the writer may overwrite its file before they are a blob.
-    pub(super) kept: Option<Vec<u8>>,
+    pub(super) kept: Option<Kept>,
     /// When it was published, by the monotonic clock.
     pub(super) since: Duration,
     /// Another descriptor was closed after the one that published.

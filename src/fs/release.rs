@@ -11,6 +11,7 @@ use hearthfs_mount::{Answer, Handle, Reply};
 
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Source};
+use super::kept::Kept;
 use super::live::{Mark, copy_bytes};
 use super::publish::INLINE_BYTES_MAX;
 use super::state::{State, close_files};
@@ -34,7 +35,7 @@ pub(super) struct Last {
 struct Bytes {
     digest: Digest,
     size: u64,
-    kept: Option<Vec<u8>>,
+    kept: Option<Kept>,
     source: Arc<Source>,
     /// They have to survive a power loss.
     synced: bool,
