@@ -49,6 +49,8 @@ enum Flush {
 struct Digested {
     digest: Digest,
     mark: Mark,
+    /// How many bytes it takes on the disk.
+    disk_bytes: u64,
     kept: Option<Kept>,
 }
 
@@ -280,7 +282,7 @@ impl Filesystem {
         let digested = digest_of(file, seen, &self.0.spare)
             .map_err(|e| Error::io("digest a closed file", e))?;
         if let Some(live) = self.0.state.lock().lives.get(id) {
-            live.measure();
+            live.note_disk_bytes(digested.disk_bytes);
         }
         if synced {
             file.sync_all().map_err(|e| Error::io("sync a closed file", e))?;
@@ -484,16 +486,16 @@ fn digest_of(file: &File, seen: Option<Mark>, spare: &Spare) -> io::Result<Diges
         } else {
             (hash_file(file, before.size)?, None)
         };
-        let mark = Mark::of(file)?;
+        let (mark, disk_bytes) = Mark::and_disk_bytes(file)?;
         let whole = kept.as_ref().is_none_or(|kept| kept.len() as u64 == mark.size);
         tries += 1;
         if before == mark && whole {
-            return Ok(Digested { digest, mark, kept });
+            return Ok(Digested { digest, mark, disk_bytes, kept });
         }
         if tries >= DIGEST_TRIES_MAX {
             // It is being written all the time. What was read last is what was closed.
             let size = kept.as_ref().map_or(mark.size, |kept| kept.len() as u64);
-            return Ok(Digested { digest, mark: mark.with_size(size), kept });
+            return Ok(Digested { digest, mark: mark.with_size(size), disk_bytes, kept });
         }
         before = mark;
     }
