@@ -291,7 +291,15 @@ impl Live {
     /// Lets others share its bytes again, and wakes those that wait for that.
     pub(super) fn settled(&mut self) {
         self.settling = false;
-        self.moved.send_modify(|()| {});
+        self.wake();
+    }
+
+    /// Wakes those that wait for it. They have subscribed under the lock that the caller holds, and mostly there are none: to
+    /// look for waiters several times for each file takes longer than to count them.
+    pub(super) fn wake(&self) {
+        if self.moved.receiver_count() > 0 {
+            self.moved.send_modify(|()| {});
+        }
     }
 
     /// Goes on as if it had begun from what it has published: that is kept elsewhere now.

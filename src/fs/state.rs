@@ -267,7 +267,7 @@ impl State {
                     version.hold = None;
                 }
                 // Those that wait for it look again and find the name gone.
-                live.moved.send_modify(|()| {});
+                live.wake();
             }
         }
     }
