@@ -5,8 +5,10 @@
 //! and must never read a file of `/proc` that waits for a lock which the caller may hold.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::process;
@@ -19,12 +21,25 @@ const EXIT_SIGNAL_MASK: i64 = 0x7f;
 /// Remembered thread-to-process pairs, direct mapped; each is checked before it is believed.
 const PAIRS_MAX: usize = 256;
 
+/// Threads whose `statm` stays open, direct mapped: to open and close it takes longer than to read it, and each close of
+/// a writer asks for it.
+const SIZES_MAX: usize = 16;
+
 /// What can be told about callers on this machine.
 #[derive(Debug)]
 pub struct Tasks {
     refusal: Option<&'static str>,
     /// Thread id in the high half, process id in the low one; 0 is nothing.
     pairs: Box<[AtomicU64]>,
+    sizes: [Mutex<Option<Sizes>>; SIZES_MAX],
+}
+
+/// The open `statm` of a task. It stays that of this very task: once that is gone it cannot be read, whoever has the
+/// number then.
+#[derive(Debug)]
+struct Sizes {
+    thread: u32,
+    file: File,
 }
 
 impl Tasks {
@@ -44,7 +59,11 @@ impl Tasks {
     }
 
     fn with(refusal: Option<&'static str>) -> Self {
-        Self { refusal, pairs: (0..PAIRS_MAX).map(|_| AtomicU64::new(0)).collect() }
+        Self {
+            refusal,
+            pairs: (0..PAIRS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            sizes: std::array::from_fn(|_| Mutex::new(None)),
+        }
     }
 
     /// Returns why no caller can be seen, if so. Then every caller counts as unseen.
@@ -91,7 +110,7 @@ impl Tasks {
         // This must come first. A program that is replaced by another (execve) closes its files under a
         // lock that reading `stat` waits for, while it waits for our answer to that very close.
         // `statm` takes no lock, and a task that exits has given up its memory before its files.
-        if !has_no_memory(thread) {
+        if !self.has_no_memory(thread) {
             return false;
         }
         let Ok(stat) = Stat::read(thread) else { return false };
@@ -102,6 +121,22 @@ impl Tasks {
         // process dies of tells the two apart. Who may not see that is shown 0, and then the mark alone
         // must do: taking a clean exit for a kill loses an unclosed file, the reverse publishes one.
         stat.exit_code & EXIT_SIGNAL_MASK != 0 || !may_inspect(thread)
+    }
+
+    /// Tells whether a task has given up its memory, by the file of an earlier call where that is still its own.
+    fn has_no_memory(&self, thread: u32) -> bool {
+        let slot = &self.sizes[thread as usize % SIZES_MAX];
+        // Who has to wait for another thread is faster with a file of its own.
+        let Ok(mut known) = slot.try_lock() else { return has_no_memory(thread) };
+        let same = known.as_ref().filter(|sizes| sizes.thread == thread);
+        if let Some(without) = same.and_then(|sizes| is_without_memory(&sizes.file).ok()) {
+            return without;
+        }
+        *known = None;
+        let Ok(file) = open_sizes(thread) else { return false };
+        let without = is_without_memory(&file).unwrap_or(false);
+        *known = Some(Sizes { thread, file });
+        without
     }
 }
 
@@ -188,11 +223,19 @@ impl Signals {
 
 /// Tells whether a task has given up its memory, as one that exits has. Takes no lock of the task.
 fn has_no_memory(thread: u32) -> bool {
-    let mut sizes = [0; 8];
-    let read =
-        File::open(format!("/proc/{thread}/statm")).and_then(|mut file| file.read(&mut sizes));
+    open_sizes(thread).and_then(|file| is_without_memory(&file)).unwrap_or(false)
+}
+
+fn open_sizes(thread: u32) -> io::Result<File> {
+    File::open(format!("/proc/{thread}/statm"))
+}
+
+/// Reads the open `statm` of a task; an error when the task is gone.
+fn is_without_memory(sizes: &File) -> io::Result<bool> {
+    let mut text = [0; 8];
+    let count = sizes.read_at(&mut text, 0)?;
     // The first number is the size of all memory.
-    read.is_ok_and(|count| count >= 2 && sizes.starts_with(b"0 "))
+    Ok(count >= 2 && text.starts_with(b"0 "))
 }
 
 /// Returns the exit code of a task that has ended and was not waited for; `None` where it is not shown.
@@ -348,6 +391,41 @@ mod tests {
                 .unwrap()
         });
         assert_eq!(other, Some(process::own_id()));
+    }
+
+    #[test]
+    fn the_memory_of_a_task_is_read_anew_each_time() {
+        let tasks = Tasks::detect();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let thread = child.id();
+        assert!(!tasks.has_no_memory(thread) && !tasks.has_no_memory(thread));
+        child.kill().unwrap();
+        // By a file of its own each time.
+        while !has_no_memory(thread) {
+            std::thread::yield_now();
+        }
+        assert!(tasks.has_no_memory(thread), "by the file that was opened while it lived");
+        assert!(tasks.is_dying(thread));
+        child.wait().unwrap();
+        assert!(!tasks.has_no_memory(thread), "it is gone, and its file with it");
+        let slot = tasks.sizes[thread as usize % SIZES_MAX].lock().unwrap();
+        assert!(slot.is_none());
+    }
+
+    #[test]
+    fn a_number_that_another_task_has_is_that_of_the_other() {
+        let tasks = Tasks::detect();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let file = open_sizes(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // As if the child had had the number that this process has now.
+        let own = process::own_id();
+        *tasks.sizes[own as usize % SIZES_MAX].lock().unwrap() = Some(Sizes { thread: own, file });
+        assert!(!tasks.has_no_memory(own));
+        let slot = tasks.sizes[own as usize % SIZES_MAX].lock().unwrap();
+        let sizes = slot.as_ref().unwrap();
+        assert!(!is_without_memory(&sizes.file).unwrap(), "the file was opened anew");
     }
 
     #[test]

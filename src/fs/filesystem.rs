@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::beginnings::{Beginnings, Moment};
 use super::inode::{LiveId, Node, Spot};
+use super::kept::Spare;
 use super::live::Live;
 use super::lock_files::LockFiles;
 use super::lookup::seen_in;
@@ -91,6 +92,7 @@ pub(super) struct Inner {
     pub(super) recent: Recent,
     pub(super) beginnings: Beginnings,
     pub(super) lock_files: Mutex<LockFiles>,
+    pub(super) spare: Spare,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
@@ -120,6 +122,7 @@ impl Filesystem {
             recent,
             beginnings: Beginnings::new(),
             lock_files: Mutex::default(),
+            spare: Spare::default(),
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
             told: Mutex::new(0),

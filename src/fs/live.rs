@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::beginnings::Moment;
 use super::inode::{LiveId, Published, Source, Spot};
+use super::kept::Kept;
 use super::lookup::Seen;
 use super::who::Who;
 use crate::digest::Digest;
@@ -38,8 +39,14 @@ pub(super) struct Mark {
 
 impl Mark {
     pub(super) fn of(file: &File) -> io::Result<Self> {
+        Self::and_disk_bytes(file).map(|(mark, _)| mark)
+    }
+
+    /// Returns as well how many bytes the file takes on the disk.
+    pub(super) fn and_disk_bytes(file: &File) -> io::Result<(Self, u64)> {
         let meta = file.metadata()?;
-        Ok(Self { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()) })
+        let mark = Self { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()) };
+        Ok((mark, meta.blocks().saturating_mul(BLOCK_BYTES)))
     }
 
     /// Returns the mark of the same moment with another size.
@@ -60,7 +67,7 @@ pub(super) struct Version {
     pub(super) digest: Digest,
     pub(super) mark: Mark,
     /// The bytes, if they are few: the writer may overwrite its file before they are a blob.
-    pub(super) kept: Option<Vec<u8>>,
+    pub(super) kept: Option<Kept>,
     /// When it was published, by the monotonic clock.
     pub(super) since: Duration,
     /// Another descriptor was closed after the one that published.
@@ -70,6 +77,22 @@ pub(super) struct Version {
     pub(super) hold: Option<HoldToken>,
     /// Counts the content as present while it is in staging.
     pub(super) _lodged: Lodged,
+}
+
+/// A file that was written and has to look as if that was at `mtime`.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Touch {
+    source: Arc<Source>,
+    mtime: Time,
+}
+
+impl Touch {
+    /// Sets the time. That is work of the disk: the state must not be locked meanwhile. The caller has the turn, so nothing
+    /// of the file is published and no blob is made of it in between.
+    pub(super) fn carry_out(self) -> io::Result<()> {
+        set_mtime(self.source.backing.file(), self.mtime)
+    }
 }
 
 /// How far a live file has come.
@@ -235,19 +258,28 @@ impl Live {
 
     /// Reports whether bytes were written that no close has published.
     pub(super) fn wrote(&self) -> bool {
-        Mark::of(self.file()).map_or(true, |now| now != self.base())
+        self.has_written(Mark::of(self.file()).ok())
+    }
+
+    /// The same, if its file looks like this; `None` when that cannot be told.
+    pub(super) fn has_written(&self, now: Option<Mark>) -> bool {
+        now != Some(self.base())
     }
 
     /// Reports whether a close would publish it, if its file looks like this; `None` when that cannot be told.
     pub(super) fn is_pending(&self, now: Option<Mark>) -> bool {
         let fresh = self.fresh && self.version().is_none();
-        fresh || self.attrs_moved || now != Some(self.base())
+        fresh || self.attrs_moved || self.has_written(now)
     }
 
     /// Notes what its file takes on the disk; returns whether that is more than was known.
     pub(super) fn measure(&self) -> bool {
-        let (Some(staged), Ok(meta)) = (&self.staged, self.file().metadata()) else { return false };
-        staged.note_bytes(meta.blocks().saturating_mul(BLOCK_BYTES))
+        Mark::and_disk_bytes(self.file()).is_ok_and(|(_, bytes)| self.note_disk_bytes(bytes))
+    }
+
+    /// Notes the same where somebody has just looked.
+    pub(super) fn note_disk_bytes(&self, bytes: u64) -> bool {
+        self.staged.as_ref().is_some_and(|staged| staged.note_bytes(bytes))
     }
 
     /// Moves on to another stage and wakes those that wait for it.
@@ -259,7 +291,15 @@ impl Live {
     /// Lets others share its bytes again, and wakes those that wait for that.
     pub(super) fn settled(&mut self) {
         self.settling = false;
-        self.moved.send_modify(|()| {});
+        self.wake();
+    }
+
+    /// Wakes those that wait for it. They have subscribed under the lock that the caller holds, and mostly there are none: to
+    /// look for waiters several times for each file takes longer than to count them.
+    pub(super) fn wake(&self) {
+        if self.moved.receiver_count() > 0 {
+            self.moved.send_modify(|()| {});
+        }
     }
 
     /// Goes on as if it had begun from what it has published: that is kept elsewhere now.
@@ -332,24 +372,18 @@ impl Live {
         self.as_entry(self.size_and_mtime().unwrap_or((0, self.attrs.mtime)))
     }
 
-    /// Changes its attributes; returns whether anything is different now.
-    pub(super) fn edit_attrs(&mut self, edit: &impl Fn(&mut Attrs) -> Reply<()>) -> Reply<bool> {
+    /// Changes its attributes; returns whether anything is different now, and what has to be done to its file.
+    pub(super) fn edit_attrs(
+        &mut self,
+        edit: &impl Fn(&mut Attrs) -> Reply<()>,
+    ) -> Reply<(bool, Option<Touch>)> {
         let mut after = self.attrs.clone();
         edit(&mut after)?;
         let before = std::mem::replace(&mut self.attrs, after);
-        if self.attrs.mtime != before.mtime {
-            self.set_mtime(self.attrs.mtime)?;
-        }
-        Ok(self.attrs != before)
-    }
-
-    /// Makes the file look as if it was last written at `mtime`, where it was written at all.
-    pub(super) fn set_mtime(&mut self, mtime: Time) -> io::Result<()> {
-        self.attrs.mtime = mtime;
-        if self.wrote() {
-            set_mtime(self.file(), mtime)?;
-        }
-        Ok(())
+        let touches = self.attrs.mtime != before.mtime && self.wrote();
+        let touch =
+            touches.then(|| Touch { source: Arc::clone(&self.source), mtime: self.attrs.mtime });
+        Ok((self.attrs != before, touch))
     }
 }
 

@@ -19,6 +19,7 @@ mod flock;
 mod handles;
 mod inode;
 mod io;
+mod kept;
 mod listing;
 mod live;
 mod lock_files;

@@ -7,13 +7,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use hearthfs_mount::{Answer, Caller, Errno, Handle, Reply};
 
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Published, Source, Spot};
+use super::kept::{KEPT_BYTES_MAX, Kept, Spare};
 use super::live::{Live, Mark, Stage, Version};
 use super::lookup::Seen;
 use super::state::State;
@@ -28,9 +28,6 @@ use crate::sync::Demand;
 /// Files up to this size are digested by the thread that serves the `close`; larger ones move to a
 /// thread of their own, so that other requests go on.
 pub(super) const INLINE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// The bytes of a published file up to this size are kept in memory until they are a blob, in case the writer
-/// goes on through a duplicated descriptor.
-const KEPT_BYTES_MAX: u64 = 1024 * 1024;
 /// The permission bit that lets a caller write.
 const MAY_WRITE: u32 = 2;
 /// How often a file that changes while it is digested is digested again.
@@ -52,7 +49,9 @@ enum Flush {
 struct Digested {
     digest: Digest,
     mark: Mark,
-    kept: Option<Vec<u8>>,
+    /// How many bytes it takes on the disk.
+    disk_bytes: u64,
+    kept: Option<Kept>,
 }
 
 impl Filesystem {
@@ -280,9 +279,10 @@ impl Filesystem {
         synced: bool,
     ) -> Result<(), Error> {
         let file = source.backing.file();
-        let digested = digest_of(file, seen).map_err(|e| Error::io("digest a closed file", e))?;
+        let digested = digest_of(file, seen, &self.0.spare)
+            .map_err(|e| Error::io("digest a closed file", e))?;
         if let Some(live) = self.0.state.lock().lives.get(id) {
-            live.measure();
+            live.note_disk_bytes(digested.disk_bytes);
         }
         if synced {
             file.sync_all().map_err(|e| Error::io("sync a closed file", e))?;
@@ -473,7 +473,7 @@ fn bind_all(
 }
 
 /// Digests a whole file, again if it has moved since `seen` or moves meanwhile. Keeps the bytes of a small one.
-fn digest_of(file: &File, seen: Option<Mark>) -> io::Result<Digested> {
+fn digest_of(file: &File, seen: Option<Mark>, spare: &Spare) -> io::Result<Digested> {
     let mut before = match seen {
         Some(seen) => seen,
         None => Mark::of(file)?,
@@ -481,37 +481,22 @@ fn digest_of(file: &File, seen: Option<Mark>) -> io::Result<Digested> {
     let mut tries = 0;
     loop {
         let (digest, kept) = if before.size <= KEPT_BYTES_MAX {
-            let bytes = read_all(file, before.size as usize)?;
+            let bytes = spare.read(file, before.size as usize)?;
             (Digest::of(&bytes), Some(bytes))
         } else {
             (hash_file(file, before.size)?, None)
         };
-        let mark = Mark::of(file)?;
+        let (mark, disk_bytes) = Mark::and_disk_bytes(file)?;
         let whole = kept.as_ref().is_none_or(|kept| kept.len() as u64 == mark.size);
         tries += 1;
         if before == mark && whole {
-            return Ok(Digested { digest, mark, kept });
+            return Ok(Digested { digest, mark, disk_bytes, kept });
         }
         if tries >= DIGEST_TRIES_MAX {
             // It is being written all the time. What was read last is what was closed.
             let size = kept.as_ref().map_or(mark.size, |kept| kept.len() as u64);
-            return Ok(Digested { digest, mark: mark.with_size(size), kept });
+            return Ok(Digested { digest, mark: mark.with_size(size), disk_bytes, kept });
         }
         before = mark;
     }
-}
-
-fn read_all(file: &File, size: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; size];
-    let mut filled = 0;
-    while filled < size {
-        match file.read_at(&mut bytes[filled..], filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    bytes.truncate(filled);
-    Ok(bytes)
 }

@@ -11,6 +11,7 @@ use hearthfs_mount::{Answer, Handle, Reply};
 
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Source};
+use super::kept::Kept;
 use super::live::{Mark, copy_bytes};
 use super::publish::INLINE_BYTES_MAX;
 use super::state::{State, close_files};
@@ -34,7 +35,7 @@ pub(super) struct Last {
 struct Bytes {
     digest: Digest,
     size: u64,
-    kept: Option<Vec<u8>>,
+    kept: Option<Kept>,
     source: Arc<Source>,
     /// They have to survive a power loss.
     synced: bool,
@@ -259,11 +260,12 @@ impl Filesystem {
 fn last_of(id: LiveId, live: &mut super::live::Live, closed: bool) -> Last {
     let seen = Mark::of(live.file()).ok();
     let ends = live.is_dropped() || live.place().is_none();
-    let wrote = live.wrote() && seen.is_none_or(|seen| seen.size > 0 || live.version().is_some());
+    let written = live.has_written(seen);
+    let wrote = written && seen.is_none_or(|seen| seen.size > 0 || live.version().is_some());
     let late = !ends && closed && wrote;
     // Written, and torn down without any close that we could see: not a close.
     let unseen = !closed && !live.closed_once;
-    let torn = !ends && unseen && live.version().is_none() && (live.fresh || live.wrote());
+    let torn = !ends && unseen && live.version().is_none() && (live.fresh || written);
     // An open for writing that comes now begins from what is about to be made of it.
     live.settling = !ends;
     if let Some(version) = live.version_mut() {

@@ -13,7 +13,7 @@ use super::attrs::{apply, attrs_op};
 use super::begin::{Base, Copied, On};
 use super::filesystem::Filesystem;
 use super::inode::{Inode, LiveId, Node, Source};
-use super::live::{Live, Mark};
+use super::live::{Live, Mark, Touch};
 use super::lookup::seen_in;
 use super::open::Wish;
 use super::state::State;
@@ -281,21 +281,31 @@ impl Filesystem {
             return Err(Errno::EROFS);
         }
         let turn = self.0.rooms.ledger.begin();
-        let ops = {
+        let (ops, own, further) = {
             let mut guard = self.0.state.lock();
             let state = &mut *guard;
             let root = &self.0.rules.root;
             let paths = self.paths_of(state, ino);
-            Self::edit_private(state, ino, paths.is_empty(), &edit)?;
-            Self::edit_successors(state, ino, &edit);
-            self.0.rooms.ledger.read(|fold| {
+            let own = Self::edit_private(state, ino, paths.is_empty(), &edit)?;
+            let further = Self::edit_successors(state, ino, &edit);
+            let ops = self.0.rooms.ledger.read(|fold| {
                 let ops = paths.into_iter().filter_map(|path| {
                     let op = attrs_op(fold, &path, root, &edit)?;
                     Some(op.map(|op| (path, op)))
                 });
                 ops.collect::<Reply<Vec<_>>>()
-            })?
+            })?;
+            (ops, own, further)
         };
+        if let Some(touch) = own {
+            touch.carry_out()?;
+        }
+        for touch in further {
+            if let Err(error) = touch.carry_out() {
+                // What cannot be changed there is not what the caller has named.
+                tracing::debug!(%error, "the time of a file that is being written stays");
+            }
+        }
         let attrs = ops.iter().find_map(|(_, op)| match op {
             Op::Attrs { attrs, .. } => Some(attrs.clone()),
             _ => None,
@@ -325,23 +335,23 @@ impl Filesystem {
     }
 
     /// Changes the attributes that an inode keeps to itself: those of a file that is being written, or, where it is
-    /// `alone`, of what has lost its name.
+    /// `alone`, of what has lost its name. Returns what has to be done to the file.
     fn edit_private(
         state: &mut State,
         ino: Ino,
         alone: bool,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
-    ) -> Reply<()> {
+    ) -> Reply<Option<Touch>> {
         let inode = state.names.inode_mut(ino).ok_or(Errno::ESTALE)?;
         match &mut inode.node {
             Node::Entry(published) | Node::Reserved(published) if alone => {
-                edit(&mut published.entry.attrs)
+                edit(&mut published.entry.attrs).map(|()| None)
             }
-            Node::Gone(entry) => edit(&mut entry.attrs),
-            Node::Directory | Node::Entry(_) | Node::Reserved(_) => Ok(()),
+            Node::Gone(entry) => edit(&mut entry.attrs).map(|()| None),
+            Node::Directory | Node::Entry(_) | Node::Reserved(_) => Ok(None),
             Node::Live(id) => {
                 let live = state.lives.get_mut(*id).ok_or(Errno::ESTALE)?;
-                let changed = live.edit_attrs(edit)?;
+                let (changed, touch) = live.edit_attrs(edit)?;
                 let attrs = live.attrs.clone();
                 match live.version_mut() {
                     // It is published under its name as well.
@@ -349,35 +359,43 @@ impl Filesystem {
                     None if !alone => {}
                     _ => live.attrs_moved |= changed,
                 }
-                Ok(())
+                Ok(touch)
             }
         }
     }
 
     /// Changes the attributes of what others are writing from the version of an inode: it is the same file, and their
-    /// close must not undo the change.
-    fn edit_successors(state: &mut State, ino: Ino, edit: &impl Fn(&mut Attrs) -> Reply<()>) {
-        let Some(inode) = state.names.inode(ino) else { return };
+    /// close must not undo the change. Returns what has to be done to their files.
+    fn edit_successors(
+        state: &mut State,
+        ino: Ino,
+        edit: &impl Fn(&mut Attrs) -> Reply<()>,
+    ) -> Vec<Touch> {
+        let mut touches = Vec::new();
+        let Some(inode) = state.names.inode(ino) else { return touches };
         let (stamp, link) = match &inode.node {
             Node::Entry(published) => (published.stamp, published.entry.link),
             Node::Live(id) => match state.lives.get(*id) {
                 Some(live) => (live.began, live.link),
-                None => return,
+                None => return touches,
             },
-            _ => return,
+            _ => return touches,
         };
         // Another node may have taken the name away since the caller has looked it up.
         let spots = inode.places.iter().chain(&inode.last);
         let all = spots.flat_map(|spot| state.lives_of(spot, link));
         for id in all.collect::<Vec<_>>() {
             let is_next = |live: &&mut Live| live.continues(stamp, link) && live.ino != ino;
-            if let Some(live) = state.lives.get_mut(id).filter(is_next)
-                && let Err(errno) = live.edit_attrs(edit)
-            {
+            let Some(live) = state.lives.get_mut(id).filter(is_next) else { continue };
+            match live.edit_attrs(edit) {
+                Ok((_, touch)) => touches.extend(touch),
                 // What cannot be changed there is not what the caller has named.
-                tracing::debug!(?errno, "attributes of a file that is being written stay");
+                Err(errno) => {
+                    tracing::debug!(?errno, "attributes of a file that is being written stay");
+                }
             }
         }
+        touches
     }
 
     /// Returns the paths of the version that a live file began from, while that is what its name has.

@@ -1,8 +1,7 @@
 //! The state under the room's one lock: names, live files, handles, locks of names, retries.
 //!
 //! Owns the steps in which these move together. Must never be held while the disk is used, but for a look at
-//! the size and time of an open file, the setting of its time, and the removal of a staged file that will
-//! never be an entry.
+//! the size and time of an open file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use super::release::Last;
 use super::retry::{Retries, Retry};
 use super::units::Editions;
 use super::who::Who;
+use crate::local::StagedPath;
 use crate::namespace::Entry;
 use crate::stamp::Stamp;
 
@@ -37,8 +37,9 @@ pub(super) struct State {
     pub(super) changed_elsewhere: Option<Duration>,
     /// Large files that no handle writes any more and that have yet to become blobs; each is a live file.
     pub(super) ending: Vec<Last>,
-    /// Files that nobody needs any more: see [`close_files`].
-    let_go: Vec<Arc<Source>>,
+    /// Files that nobody needs any more, with the names in staging of those that will never be an entry: see
+    /// [`close_files`].
+    let_go: Vec<(Arc<Source>, Option<StagedPath>)>,
 }
 
 impl State {
@@ -266,7 +267,7 @@ impl State {
                     version.hold = None;
                 }
                 // Those that wait for it look again and find the name gone.
-                live.moved.send_modify(|()| {});
+                live.wake();
             }
         }
     }
@@ -291,30 +292,20 @@ impl State {
         let place = self.lives.get(id).and_then(|live| live.place().cloned());
         self.unplace_live(id);
         let Some(mut live) = self.lives.remove(id) else { return };
-        let gone = live.entry_now();
         let ino = live.ino;
-        let bound = self.names.is_bound(ino);
-        let same = live.same_as.take().filter(|_| !live.wrote());
-        let published = match std::mem::replace(&mut live.stage, Stage::Dropped) {
-            Stage::Published(version) if bound => Some(version.published),
-            Stage::Writing => same,
-            _ => None,
-        };
-        live.settled();
+        let node = end_of(&mut live, self.names.is_bound(ino));
+        live.set_stage(Stage::Dropped);
         if let Some(inode) = self.names.inode_mut(ino)
             && matches!(inode.node, Node::Live(of) if of == id)
         {
-            inode.node = match published {
-                Some(published) => Node::Entry(published),
-                None => Node::Gone(gone),
-            };
+            inode.node = node;
             let is_entry = matches!(inode.node, Node::Entry(_));
             // A caller that still knows its name by this inode means what the name has.
             if let Some(spot) = place.filter(|_| is_entry) {
                 self.names.place(ino, &spot);
             }
         }
-        self.let_go.push(live.source);
+        self.let_go.push((live.source, live.staged));
         self.names.sweep_inode(ino);
     }
 
@@ -325,7 +316,7 @@ impl State {
         {
             inode.mode = None;
             if let Some(source) = inode.source.take() {
-                self.let_go.push(source);
+                self.let_go.push((source, None));
             }
         }
         self.names.sweep_inode(ino);
@@ -392,8 +383,19 @@ impl State {
     }
 }
 
-/// Ends the use of the state and closes the files that were let go. Closing tells the kernel that a backing
-/// file is done with, which takes as long as all else that a release does: no request waits for the lock meanwhile.
+/// Returns what the inode of a live file that ends is from now on: the entry that it is bound to be, what it began from and
+/// nobody has written, or nothing.
+fn end_of(live: &mut Live, bound: bool) -> Node {
+    if let Some(version) = live.version().filter(|_| bound) {
+        return Node::Entry(version.published.clone());
+    }
+    let same = live.same_as.take().filter(|_| live.is_private() && !live.wrote());
+    same.map_or_else(|| Node::Gone(live.entry_now()), Node::Entry)
+}
+
+/// Ends the use of the state, closes the files that were let go, and removes those that have a name in staging. Closing tells
+/// the kernel that a backing file is done with, which takes as long as all else that a release does: no request waits for the
+/// lock meanwhile.
 pub(super) fn close_files(mut state: MutexGuard<'_, State>) {
     let gone = std::mem::take(&mut state.let_go);
     drop(state);

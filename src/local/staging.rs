@@ -64,6 +64,9 @@ impl Shelf {
 /// Empty files that are kept ready. Making one is most of what a `create` costs, and a program that
 /// creates a file is usually not done with the one before when the next can be made.
 const READY_FILES_MAX: usize = 16;
+/// With so few left, more are made. To wake the thread costs a caller as much as a round trip of a request, so it makes
+/// several at a time.
+const READY_FILES_LOW: usize = 4;
 
 /// The folder of staging files.
 #[derive(Clone, Debug)]
@@ -107,8 +110,13 @@ impl Ready {
     }
 
     fn take(&self) -> Option<(File, StagedPath)> {
-        let one = self.files.lock().pop();
-        self.refill();
+        let (one, left) = {
+            let mut files = self.files.lock();
+            (files.pop(), files.len())
+        };
+        if left <= READY_FILES_LOW {
+            self.refill();
+        }
         one
     }
 }
