@@ -313,6 +313,7 @@ fn p11_expiry_of_what_is_not_complete() {
         a.push().await;
         write_torn(&a, ENTRY, b"half", Check::Zstd);
         a.push().await;
+        assert_eq!(a.engine.ledger().incomplete(), 1);
         world.clock.advance(age * 2);
         assert!(a.pull().await);
         assert!(a.entry(ENTRY).is_none());
