@@ -320,3 +320,27 @@ fn profiles_gather_uses(io: Io) {
     }
 }
 in_both_modes!(profiles_gather_uses);
+
+/// The file that older versions of Triton lock beside a kernel is none of the kernel's files, and stays on its node.
+fn profiles_keep_tritons_lock(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let mut hand = Hand::new();
+    std::fs::create_dir_all(cluster.a.at("triton/KEY")).must("mkdir");
+    let lock = |node: &Node| node.at("triton/KEY/lock");
+    hand.put(&lock(&cluster.a), b"").must("put");
+    hand.put(&cluster.a.at("triton/KEY/k.json"), b"{}").must("put");
+    hand.put(&cluster.a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
+    cluster.a.drain();
+    has(&cluster.b, "triton/KEY/__grp__k.json", b"{}");
+    let mut names: Vec<_> = std::fs::read_dir(cluster.b.at("triton/KEY"))
+        .must("list")
+        .map(|entry| entry.must("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["__grp__k.json", "k.json"]);
+    assert_eq!(Hand::new().get(&lock(&cluster.b)), Err(rustix::io::Errno::NOENT));
+    cluster.a.kill_only();
+    cluster.a.up();
+    assert_eq!(Hand::new().get(&lock(&cluster.a)), Ok(Vec::new()), "its node keeps it");
+}
+in_both_modes!(profiles_keep_tritons_lock);
