@@ -173,8 +173,8 @@ fn commands_import_takes_one_version(io: Io) {
     write("version 1");
     let mut copy =
         Copy::start(cluster.site.hearthfs().args(["import", "--json"]).arg(&source).arg(&mount));
-    let cubin = mount.join("triton/KEY/k.ttir");
-    copy.stop_when(|copy| copy.has_open(|path| path == cubin));
+    let member = mount.join("triton/KEY/k.ttir");
+    copy.stop_when(|copy| copy.has_open(|path| path == member));
     write("version 2");
     let output = copy.finish();
     counts(&said(&output), &[("files", 4), ("units", 1), ("failed", 0)]);
