@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::failure::{Failure, Outcome};
 use super::output::{data, note};
 use crate::config::{self, Flags, Surroundings, nearest};
-use crate::namespace::{Pattern, Profile, Profiles, Rule, RuleKind, Today, Unless};
+use crate::namespace::{Pattern, Profile, Profiles, Rule, RuleKind, Unless};
 
 /// Options of `hearthfs profiles`.
 #[derive(Args, Clone, Debug)]
@@ -33,11 +33,10 @@ struct Said<'a> {
     kinds: Vec<KindSaid>,
 }
 
-/// A kind, and whether this version of the program acts on it.
+/// A kind, and what it means.
 #[derive(Serialize)]
 struct KindSaid {
     kind: RuleKind,
-    in_effect: &'static str,
     meaning: &'static str,
 }
 
@@ -71,14 +70,7 @@ fn no_such(all: &Profiles, name: &str) -> Failure {
 }
 
 fn json(profiles: Vec<&Profile>) -> Outcome<String> {
-    let kinds = RuleKind::ALL.map(|kind| {
-        let in_effect = match kind.today() {
-            Today::Whole => "yes",
-            Today::Partly(but) => but,
-            Today::Not => "no",
-        };
-        KindSaid { kind, in_effect, meaning: kind.meaning() }
-    });
+    let kinds = RuleKind::ALL.map(|kind| KindSaid { kind, meaning: kind.meaning() });
     let mut text = serde_json::to_string_pretty(&Said { profiles, kinds: kinds.into() })
         .map_err(|error| Failure::failed(format!("write the profiles as JSON: {error}")))?;
     text.push('\n');
@@ -98,15 +90,6 @@ fn table(profiles: &[&Profile]) -> String {
         let (dir, variable) = (dash(&profile.dir), dash(variable));
         let kinds = dash(&kinds.join(" "));
         writeln!(text, "{:<18} {dir:<18} {variable:<32} {kinds}", profile.name).ok();
-    }
-    let waiting = RuleKind::ALL.into_iter().filter_map(|kind| match kind.today() {
-        Today::Whole => None,
-        Today::Partly(but) => Some(format!("{} (acted on where it is {but})", kind.word())),
-        Today::Not => Some(kind.word().to_owned()),
-    });
-    let waiting: Vec<String> = waiting.collect();
-    if !waiting.is_empty() {
-        writeln!(text, "\nnot acted on yet: {}", waiting.join(", ")).ok();
     }
     text
 }
@@ -168,9 +151,6 @@ fn rule_line(rule: &Rule) -> String {
     if !rule.what.is_empty() {
         write!(text, ": {}", rule.what).ok();
     }
-    if !rule.is_in_effect() {
-        text.push_str(" [not acted on yet]");
-    }
     text
 }
 
@@ -186,7 +166,7 @@ mod tests {
         for profile in &all {
             assert!(table.contains(&format!("\n{} ", profile.name)), "{table}");
         }
-        assert!(table.contains("TRITON_CACHE_DIR") && table.contains("not acted on yet: "));
+        assert!(table.contains("TRITON_CACHE_DIR"));
         let said: serde_json::Value =
             serde_json::from_str(&json(all).expect("JSON")).expect("JSON");
         assert_eq!(said["profiles"].as_array().map(Vec::len), Some(shipped.all().len()));
@@ -206,7 +186,6 @@ mod tests {
         ] {
             assert!(text.contains(word), "`{word}` is not in:\n{text}");
         }
-        assert!(at_length(shipped.get("jax").expect("there")).contains("[not acted on yet]"));
         assert!(no_such(&shipped, "ccahce").text().contains("did you mean ccache"));
         assert!(no_such(&shipped, "zebra").text().contains("there are bazel, ccache"));
     }

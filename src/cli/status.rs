@@ -102,20 +102,7 @@ fn table(status: &Status) -> String {
         row("rules", format!("{state}{detail}"));
     }
     row("cache", cache(status));
-    let backlog = &status.backlog;
-    row(
-        "backlog",
-        match backlog.records {
-            0 => "all is remote".to_owned(),
-            _ if status.remote.is_none() => "kept locally".to_owned(),
-            records => format!(
-                "{}, {}, oldest {}",
-                count(records, "change", "changes"),
-                ByteSize(backlog.bytes).human(),
-                time(backlog.oldest_ms)
-            ),
-        },
-    );
+    row("backlog", backlog(status));
     if let Some(SlowedReport { writers, since_ms, why }) = &status.slowed {
         let waiting = count(*writers, "waits", "wait");
         row("writers", format!("SLOWED for {}, {waiting}: {why}", time(*since_ms)));
@@ -123,6 +110,15 @@ fn table(status: &Status) -> String {
     if let Some(SetAsideReport { contents, bytes, why }) = &status.set_aside {
         let what = count(*contents, "content", "contents");
         row("refused", format!("{what} ({}), only here: {why}", ByteSize(*bytes).human()));
+    }
+    if status.incomplete > 0 {
+        row(
+            "kept",
+            format!(
+                "{}, only here",
+                count(status.incomplete, "incomplete file", "incomplete files")
+            ),
+        );
     }
     let mut io = status.io.mode.clone();
     if let Some(reason) = &status.io.reason {
@@ -203,6 +199,20 @@ fn cache(status: &Status) -> String {
     text
 }
 
+fn backlog(status: &Status) -> String {
+    let backlog = &status.backlog;
+    match backlog.records {
+        0 => "all is remote".to_owned(),
+        _ if status.remote.is_none() => "kept locally".to_owned(),
+        records => format!(
+            "{}, {}, oldest {}",
+            count(records, "change", "changes"),
+            ByteSize(backlog.bytes).human(),
+            time(backlog.oldest_ms)
+        ),
+    }
+}
+
 fn numbers(all: &BTreeMap<String, u64>) -> String {
     if all.is_empty() {
         return "none".to_owned();
@@ -244,7 +254,9 @@ mod tests {
         ] {
             assert!(text.contains(part), "`{part}` is not in:\n{text}");
         }
-        assert!(!text.contains("damaged"));
+        assert!(!text.contains("damaged") && !text.contains("incomplete"));
+        status.incomplete = 2;
+        assert!(table(&status).contains("kept      2 incomplete files, only here"));
         status.counters.damaged = 2;
         assert!(table(&status).contains("damaged   2"));
         (status.counters.slowed, status.counters.without_room) = (3, 4);

@@ -118,6 +118,8 @@ pub struct Status {
     pub slowed: Option<SlowedReport>,
     /// What the store refuses, so that only this node has it; `None` where there is no such thing.
     pub set_aside: Option<SetAsideReport>,
+    /// Files that stay on this node because they are not complete; a client's profile asks for a check of them.
+    pub incomplete: u64,
     /// What was counted since the mount began.
     pub counters: Snapshot,
 }

@@ -291,6 +291,7 @@ fn status_words_are_stable() {
         "backlog",
         "slowed",
         "set_aside",
+        "incomplete",
         "counters",
     ];
     wanted.sort_unstable();

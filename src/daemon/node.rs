@@ -331,6 +331,7 @@ impl Node for MountedNode {
                 why: slowed.why,
             }),
             set_aside: set_aside(&ledger.aside()),
+            incomplete: ledger.incomplete(),
             counters,
         }
     }

@@ -15,7 +15,7 @@ use super::inode::{LiveId, Node, Spot};
 use super::kept::Spare;
 use super::live::Live;
 use super::lock_files::LockFiles;
-use super::lookup::seen_in;
+use super::lookup::{Seen, seen_in};
 use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
@@ -342,6 +342,11 @@ impl Filesystem {
     pub fn tend(&self) {
         self.tend_editions();
         self.tend_lock_files();
+    }
+
+    /// Reports whether what a path has stays where another version was begun before it came: not what is not complete.
+    pub(super) fn keeps_first(&self, path: &TreePath, there: &Seen) -> bool {
+        self.is_write_once(path) && !self.0.rooms.ledger.is_torn(path, &there.entry)
     }
 
     /// Does what is due now and then, for ever: a task of the daemon's.

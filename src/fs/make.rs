@@ -207,6 +207,10 @@ impl Filesystem {
 
     /// Makes a further name for a published file.
     fn link_at(&self, caller: &Caller, ino: Ino, spot: &Spot) -> Reply<Found> {
+        let old = published_place(&self.0.state.lock(), ino);
+        if let Ok(old) = old {
+            self.examine_for(&old, spot).map_err(|e| super::errno::promised(&e))?;
+        }
         let turn = self.0.rooms.ledger.begin();
         let (ops, entry, old, before) = {
             let state = self.0.state.lock();

@@ -5,24 +5,21 @@
 //! time (one publishes, under the file's own lock), a rename or unlink (each takes a turn of the ledger, and so
 //! does this), a descriptor that was duplicated and goes on writing (the mark tells).
 
-use std::fs::File;
-use std::io;
 use std::sync::Arc;
 
 use hearthfs_mount::{Answer, Caller, Errno, Handle, Reply};
 
+use super::digested::{Digested, digest_of};
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Published, Source, Spot};
-use super::kept::{KEPT_BYTES_MAX, Kept, Spare};
 use super::live::{Live, Mark, Stage, Version};
 use super::lookup::Seen;
 use super::state::State;
 use super::who::Who;
-use crate::digest::Digest;
 use crate::error::{Error, Kind};
-use crate::local::{Lodged, hash_file};
+use crate::local::Lodged;
 use crate::name::TreePath;
-use crate::namespace::{Entry, Kind as EntryKind, Op, Time};
+use crate::namespace::{Check, Entry, Kind as EntryKind, Op, Time};
 use crate::sync::Demand;
 
 /// Files up to this size are digested by the thread that serves the `close`; larger ones move to a
@@ -30,8 +27,8 @@ use crate::sync::Demand;
 pub(super) const INLINE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// The permission bit that lets a caller write.
 const MAY_WRITE: u32 = 2;
-/// How often a file that changes while it is digested is digested again.
-const DIGEST_TRIES_MAX: u32 = 4;
+/// How often a closed file whose name moves is looked at again.
+const RENAMES_MAX: u32 = 64;
 
 /// What a flush comes to.
 enum Flush {
@@ -45,13 +42,22 @@ enum Flush {
     Publish { id: LiveId, held: bool, seen: Option<Mark>, durable: bool },
 }
 
-/// Bytes that are digested and not yet announced.
-struct Digested {
-    digest: Digest,
-    mark: Mark,
-    /// How many bytes it takes on the disk.
-    disk_bytes: u64,
-    kept: Option<Kept>,
+/// A closed file that is ready to be announced.
+struct Closed {
+    digested: Digested,
+    lodged: Lodged,
+    /// It is empty and was never written.
+    held: bool,
+    /// The check that it was put to.
+    checked: Option<Check>,
+}
+
+/// What an announcement comes to.
+enum Announced {
+    /// It is over; says whether something was published.
+    Done(bool),
+    /// Its name asks for another check by now.
+    Renamed(Closed),
 }
 
 impl Filesystem {
@@ -288,45 +294,65 @@ impl Filesystem {
             file.sync_all().map_err(|e| Error::io("sync a closed file", e))?;
         }
         let lodged = self.0.rooms.blobs.lodge(digested.digest);
-        let announced = self.announce(id, caller, digested, held, lodged)?;
-        if announced && synced {
-            self.0.rooms.ledger.sync()?;
+        let mut closed = Closed { digested, lodged, held, checked: None };
+        for _ in 0..RENAMES_MAX {
+            closed.checked = self.check_of_live(id);
+            if let Some(check) = closed.checked {
+                let content = (closed.digested.digest, closed.digested.mark.size);
+                match &closed.digested.kept {
+                    Some(kept) => self.examine(&kept[..], content, check)?,
+                    None => self.examine(file, content, check)?,
+                }
+            }
+            match self.announce(id, caller, closed)? {
+                Announced::Renamed(again) => closed = again,
+                Announced::Done(announced) => {
+                    if announced && synced {
+                        self.0.rooms.ledger.sync()?;
+                    }
+                    return Ok(());
+                }
+            }
         }
-        Ok(())
+        Err(Error::new(Kind::Busy, "a closed file is renamed all the time"))
     }
 
-    /// Makes the digested bytes the entry: journal, namespace, and the inode that everybody finds. Returns
-    /// false when there is nothing to announce: no name any more, no right to replace what has come there, or the
+    /// Makes the digested bytes the entry: journal, namespace, and the inode that everybody finds. Does nothing
+    /// when there is nothing to announce: no name any more, no right to replace what has come there, or the
     /// same bytes and attributes as before.
     fn announce(
         &self,
         id: LiveId,
         caller: Option<&Caller>,
-        digested: Digested,
-        held: bool,
-        lodged: Lodged,
-    ) -> Result<bool, Error> {
+        closed: Closed,
+    ) -> Result<Announced, Error> {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
         let (spot, entry, names, reappears) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get(id).filter(|live| !live.is_dropped()) else {
-                return Ok(false);
+                return Ok(Announced::Done(false));
             };
             // Perhaps it was unlinked while it was digested: then nobody will ever ask for these bytes.
-            let Some((spot, path)) = place_of(&state, live) else { return Ok(false) };
-            let entry = entry_of(live, &digested);
+            let Some((spot, path)) = place_of(&state, live) else {
+                return Ok(Announced::Done(false));
+            };
+            if self.check_at(&state, &spot) != closed.checked {
+                return Ok(Announced::Renamed(closed));
+            }
+            let entry = entry_of(live, &closed.digested);
             let seen = self.seen(&path);
             if !self.may_replace(live, &path, seen.as_ref(), caller) {
                 // It goes on with a file of its own.
                 state.unplace_live(id);
-                return Ok(false);
+                return Ok(Announced::Done(false));
             }
             // The kernel may remember that there was nothing.
             let reappears = seen.is_none() && live.base.is_some();
             let names = self.names_with(&path, &entry);
             (spot, entry, names, reappears)
         };
+        let Closed { digested, lodged, held, .. } = closed;
         let put = |name: &TreePath| (name.clone(), Op::Put(entry.clone()));
         let mut written = turn.write(names.iter().map(put).collect())?;
         let hold = held.then(|| written.hold());
@@ -340,13 +366,15 @@ impl Filesystem {
                 live.clean = digested.mark;
                 live.attrs = entry.attrs;
             }
-            return Ok(false);
+            return Ok(Announced::Done(false));
         }
         let stamp = stamps.first().copied();
         let changed_ms = stamp.map_or(0, |stamp| stamp.ms);
         let published = Published { entry: entry.clone(), stamp, changed_ms };
         let live = state.lives.get_mut(id);
-        let Some(live) = live.filter(|live| !live.is_dropped()) else { return Ok(true) };
+        let Some(live) = live.filter(|live| !live.is_dropped()) else {
+            return Ok(Announced::Done(true));
+        };
         live.attrs = entry.attrs.clone();
         live.attrs_moved = false;
         (live.began, live.base, live.renamed) = (stamp, stamp, false);
@@ -378,7 +406,7 @@ impl Filesystem {
             // version was begun. It must look before the close returns.
             self.doubt(further.into_iter().chain([spot]));
         }
-        Ok(true)
+        Ok(Announced::Done(true))
     }
 
     /// Reports whether a writer may replace what its name has now: nothing, what it began from or was renamed over, or a
@@ -398,7 +426,7 @@ impl Filesystem {
         if seen.stamp == live.base {
             return true;
         }
-        if seen.entry.content().is_none() || self.is_write_once(path) {
+        if seen.entry.content().is_none() || self.keeps_first(path, seen) {
             return false;
         }
         let owner = Caller { uid: live.attrs.uid, gid: live.attrs.gid, tid: 0 };
@@ -470,33 +498,4 @@ fn bind_all(
     }
     state.names.set_group(entry.link, ino);
     further
-}
-
-/// Digests a whole file, again if it has moved since `seen` or moves meanwhile. Keeps the bytes of a small one.
-fn digest_of(file: &File, seen: Option<Mark>, spare: &Spare) -> io::Result<Digested> {
-    let mut before = match seen {
-        Some(seen) => seen,
-        None => Mark::of(file)?,
-    };
-    let mut tries = 0;
-    loop {
-        let (digest, kept) = if before.size <= KEPT_BYTES_MAX {
-            let bytes = spare.read(file, before.size as usize)?;
-            (Digest::of(&bytes), Some(bytes))
-        } else {
-            (hash_file(file, before.size)?, None)
-        };
-        let (mark, disk_bytes) = Mark::and_disk_bytes(file)?;
-        let whole = kept.as_ref().is_none_or(|kept| kept.len() as u64 == mark.size);
-        tries += 1;
-        if before == mark && whole {
-            return Ok(Digested { digest, mark, disk_bytes, kept });
-        }
-        if tries >= DIGEST_TRIES_MAX {
-            // It is being written all the time. What was read last is what was closed.
-            let size = kept.as_ref().map_or(mark.size, |kept| kept.len() as u64);
-            return Ok(Digested { digest, mark: mark.with_size(size), disk_bytes, kept });
-        }
-        before = mark;
-    }
 }

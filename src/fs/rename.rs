@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 
 use hearthfs_mount::{Caller, Errno, Ino, RenameMode, Reply};
 
+use super::check::Examined;
 use super::filesystem::Filesystem;
 use super::inode::{Published, Spot};
 use super::lookup::{Seen, seen_in};
@@ -20,6 +21,9 @@ use crate::sync::{RECORD_CHANGES_MAX, Turn};
 
 /// The most entries that one rename moves: each is a removal and a put of one record.
 const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
+
+/// How often a file that is replaced while it is looked at is looked at again.
+const EXAMINED_MAX: u32 = 64;
 
 /// What stands under one name of a rename.
 struct Side {
@@ -75,8 +79,8 @@ impl Filesystem {
         self.settle_directories(caller, &from, &to, mode)?;
         let (from, to) = self.routed_sides(caller, from, to, mode)?;
         let made = to.clone();
-        let turn = self.0.rooms.ledger.begin();
-        let Renaming { from, to, how, ops } = self.checked_rename(caller, from, to, mode)?;
+        let (turn, renaming) = self.examined_rename(caller, &from, &to, mode)?;
+        let Renaming { from, to, how, ops } = renaming;
         // Other processes go on finding the version that stays, and the kernel takes the one that moved for it.
         let stays = matches!(how, Move::GiveWay) || (from.seen.is_none() && to.seen.is_some());
         let divided = stays.then(|| to.spot.clone());
@@ -87,6 +91,34 @@ impl Filesystem {
             self.note_published(&made, Some(caller))?;
         }
         Ok(())
+    }
+
+    /// Takes the turn for a rename that is allowed, once it is known whether the files that move are complete.
+    fn examined_rename(
+        &self,
+        caller: &Caller,
+        from: &Spot,
+        to: &Spot,
+        mode: RenameMode,
+    ) -> Reply<(Turn<'_>, Renaming)> {
+        let back = mode == RenameMode::Exchange;
+        for _ in 0..EXAMINED_MAX {
+            let examine = |from, to| {
+                self.examine_for(from, to).map_err(|error| super::errno::promised(&error))
+            };
+            let there = examine(from, to)?;
+            let other = if back { examine(to, from)? } else { Examined::Unasked };
+            let turn = self.0.rooms.ledger.begin();
+            let renaming = self.checked_rename(caller, from.clone(), to.clone(), mode)?;
+            let is_known = |side: &Side, examined: Examined| {
+                let content = side.seen.as_ref().and_then(|seen| seen.entry.content());
+                examined == Examined::Unasked || examined == Examined::Content(content)
+            };
+            if is_known(&renaming.from, there) && is_known(&renaming.to, other) {
+                return Ok((turn, renaming));
+            }
+        }
+        Err(Errno::EBUSY)
     }
 
     /// Settles the drafts in directories that a rename moves or replaces, if it is allowed at all: all of a directory
@@ -243,7 +275,7 @@ impl Filesystem {
     fn comes_too_late(&self, to: &TreePath, moving: &Seen, there: &Seen) -> bool {
         let files = moving.entry.content().is_some() && there.entry.content().is_some();
         let (Some(put), Some(other)) = (there.stamp, moving.stamp) else { return false };
-        files && self.is_write_once(to) && self.0.beginnings.came_after_begin(put, other)
+        files && self.keeps_first(to, there) && self.0.beginnings.came_after_begin(put, other)
     }
 
     fn ops_to_exchange(&self, from: &Side, to: &Side) -> Reply<Vec<(TreePath, Op)>> {

@@ -27,8 +27,9 @@ use parking_lot::Mutex;
 use self::ack::AckFile;
 use self::segment::Segment;
 use super::dir::{CacheDir, sync_dir};
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::namespace::Change;
+use crate::namespace::{Change, Check};
 
 /// A segment that has grown to this many bytes gets no further record.
 const SEGMENT_BYTES: u64 = 8 << 20;
@@ -54,7 +55,12 @@ pub struct Record {
     pub seq: Seq,
     /// The changes, in order.
     pub changes: Vec<Change>,
+    /// Contents that they put and that are not complete.
+    pub torn: Vec<Torn>,
 }
+
+/// A content that is not complete, with the check that it has failed.
+pub type Torn = (Digest, Check);
 
 /// The journal of one cache directory.
 #[derive(Debug)]
@@ -124,7 +130,12 @@ impl Journal {
     /// Once this has returned, the record survives SIGKILL; after [`Journal::sync`] also a power
     /// loss. On a full disk (`NoSpace`) nothing was appended and the journal stays usable.
     pub fn append(&self, changes: &[Change]) -> Result<Seq> {
-        let mut bytes = record::encode(changes)
+        self.append_with(changes, &[])
+    }
+
+    /// As [`Journal::append`]; notes which of the contents are not complete.
+    pub fn append_with(&self, changes: &[Change], torn: &[Torn]) -> Result<Seq> {
+        let mut bytes = record::encode(changes, torn)
             .map_err(|e| Error::with(Kind::Internal, "encode a record of the journal", e))?;
         if bytes.len() > RECORD_MAX_BYTES {
             let op = format!("a record of {} bytes, at most {RECORD_MAX_BYTES}", bytes.len());
@@ -223,6 +234,11 @@ impl Journal {
         let state = self.state.lock();
         let parts = state.segments.iter().map(|segment| segment.after(state.acked));
         parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
+    }
+
+    /// Returns the number of the last record that is acknowledged.
+    pub fn acked(&self) -> Seq {
+        Seq(self.state.lock().acked)
     }
 
     /// Returns the number of the last record that was appended, by this or an earlier run.

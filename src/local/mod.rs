@@ -14,14 +14,16 @@ mod lru;
 mod pin;
 mod seal;
 mod staging;
+mod whole;
 
 pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, State, Usage};
 pub use descriptors::{for_programs as descriptors_for_programs, raise_limit, spare};
 pub use dir::CacheDir;
 pub use index::{Batch, Index, Loaded, Used};
-pub use journal::{Journal, Record, Seq};
+pub use journal::{Journal, Record, Seq, Torn};
 pub use leftovers::Leftover;
 pub use lock_owners::{LockOwner, LockOwners};
 pub use pin::Pin;
 pub use seal::{Seal, hash_file};
 pub use staging::{StagedPath, Staging};
+pub use whole::{Content, is_whole};

@@ -29,5 +29,5 @@ pub use living::Living;
 pub use location::{Location, Site};
 pub use profiles::{
     Check, Class, Draft as ProfilesDraft, FileKind, PROFILE_KEYS, Part, Pattern, Profile, Profiles,
-    Refused, Rule, RuleKind, Scope, Today, Touch, UnitKey, Unless, Writers,
+    Refused, Rule, RuleKind, Scope, Touch, UnitKey, Unless, Writers,
 };

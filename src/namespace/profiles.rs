@@ -17,7 +17,7 @@ use toml::de::{DeTable, DeValue};
 pub use class::{Check, Class, FileKind, Part, Scope, Touch, UnitKey, Writers};
 use pattern::Names;
 pub use pattern::Pattern;
-pub use spec::{PROFILE_KEYS, Profile, Refused, Rule, RuleKind, Today, Unless};
+pub use spec::{PROFILE_KEYS, Profile, Refused, Rule, RuleKind, Unless};
 
 use crate::name::TreePath;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns coalescing. Must never leave out what another node needs to come to our result.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::doubts::Amends;
 use crate::digest::Digest;
@@ -35,6 +35,8 @@ pub(super) struct Batch {
     pub(super) dropped: Vec<Digest>,
     /// How many changes of each path its records held, sent or not.
     pub(super) paths: HashMap<TreePath, u32>,
+    /// Paths whose changes are in no record of it: they ride with the others.
+    pub(super) rides: BTreeSet<TreePath>,
     /// What is to be said and stored beside the changes.
     pub(super) amends: Amends,
 }
@@ -54,7 +56,8 @@ impl Batch {
         let changes = coalesce(changes);
         let left: HashSet<_> = contents_of(&changes).into_iter().collect();
         let dropped = all.into_iter().filter(|one| !left.contains(one)).map(|one| one.0).collect();
-        Self { upto, records, bytes, changes, dropped, paths, amends }
+        let rides = BTreeSet::new();
+        Self { upto, records, bytes, changes, dropped, paths, rides, amends }
     }
 
     /// Returns the contents that its changes put or that are to be repaired, each once.

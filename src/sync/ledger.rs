@@ -8,6 +8,7 @@
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 
 mod adopt;
+mod apart;
 mod apply;
 mod aside;
 mod bad;
@@ -19,6 +20,7 @@ mod own;
 mod purge;
 mod queue;
 mod refill;
+mod ride;
 mod same;
 mod save;
 mod shown;
@@ -38,6 +40,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 pub(in crate::sync) use self::adopt::Overtaken;
+use self::apart::{Apart, TornContents};
 pub(in crate::sync) use self::apply::location_of;
 use self::aside::Aside;
 pub use self::aside::SetAside;
@@ -148,6 +151,7 @@ struct Inner {
     /// The last record that an earlier run has left.
     replayed: Seq,
     unsent: Unsent,
+    torn: TornContents,
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
     /// What this run has noted in the cache directory of the store that it uses.
@@ -188,6 +192,7 @@ struct Order {
     before: Option<Before>,
     missing: Missing,
     own: Own,
+    apart: Apart,
     touched: Touched,
     times: Times,
     /// Set while late changes go.
@@ -460,6 +465,7 @@ impl Ledger {
         let mut batch = Batch::of(taken, amends);
         let mut order = self.0.order.lock();
         let resets = order.queue.settle(&mut batch);
+        self.board(&order, &self.0.fold.read(), &mut batch);
         let mut fold = self.0.fold.write();
         for (path, removed, before) in resets {
             // A later change in the queue stands.

@@ -3,6 +3,7 @@
 mod absence;
 mod age;
 mod ages;
+mod apart;
 mod bundles;
 mod checkpoints;
 mod converge;
@@ -22,6 +23,7 @@ mod pace;
 mod publish;
 mod repair;
 mod requests;
+mod rides;
 mod same;
 mod sweep;
 mod touches;

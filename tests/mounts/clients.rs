@@ -118,6 +118,51 @@ fn clients_jax_cold_on_one_node_warm_on_the_other(io: Io) {
 }
 in_both_modes!(clients_jax_cold_on_one_node_warm_on_the_other);
 
+/// With a limit of its own JAX writes a file on each hit. That is no commit, and no entry is without that file on any node.
+#[test]
+fn clients_jax_with_a_size_limit() {
+    let Some(python) = python_with("clients_jax_with_a_size_limit", "jax, filelock") else {
+        return;
+    };
+    let cluster = Cluster::two(Io::best());
+    let jax = |node: &Node, variant: &str| {
+        let mut command = jax(&cluster, &python, node, "jax", &[variant, "0"]);
+        let said = json(run(command.env("JAX_COMPILATION_CACHE_MAX_SIZE", "100000000"), LIMIT_MS));
+        no_warnings(&said);
+        (said["hits"].as_u64().must("a count"), said["misses"].as_u64().must("a count"))
+    };
+    let (_, misses) = jax(&cluster.a, "1");
+    assert!(misses >= 3, "{misses} programs");
+    cluster.a.drain();
+    let commits =
+        |node: &Node| node.status()["counters"]["commits_written"].as_u64().must("a count");
+    let before = commits(&cluster.a);
+    let times = |node: &Node| {
+        let all = tree::files_below(&node.at("jax")).into_iter();
+        let is_time = |at: &PathBuf| at.to_string_lossy().ends_with("-atime");
+        all.filter(is_time).map(|at| std::fs::read(node.at("jax").join(at)).must("read")).max()
+    };
+    let time = times(&cluster.a);
+    assert_eq!(jax(&cluster.a, "1"), (misses, 0));
+    assert_ne!(times(&cluster.a), time, "a hit is noted at once");
+    eventually(10_000, "nothing waits", || {
+        match cluster.a.status()["backlog"]["records"].as_u64() {
+            Some(0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert_eq!(commits(&cluster.a), before, "a hit is no commit");
+    // The other node hits, and looks at the time of every entry when it writes one of its own.
+    assert_eq!(jax(&cluster.b, "1"), (misses, 0));
+    let (hits, fresh) = jax(&cluster.b, "2");
+    assert!(fresh > 0, "{hits} hits");
+    cluster.settle();
+    assert_eq!(jax(&cluster.a, "2"), (hits + fresh, 0));
+    for node in [&cluster.a, &cluster.b] {
+        assert_eq!(node.status()["incomplete"], 0, "JAX writes what it is said to write");
+    }
+}
+
 /// Eight processes at once over both nodes, all with the same programs, without a warning.
 #[test]
 fn clients_jax_eight_processes_at_once() {

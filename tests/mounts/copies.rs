@@ -41,10 +41,10 @@ pub(crate) fn link(target: &str, at: &Path) {
     utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW).must("set the times of a link");
 }
 
-/// Makes a Triton kernel's directory of three files.
+/// Makes a Triton kernel's directory of three files. The list of them is JSON, or it would stay on its node.
 pub(crate) fn kernel(dir: &Path, text: &str) {
-    for name in ["__grp__k.json", "k.cubin", "k.json"] {
-        put(&dir.join(name), &format!("{text} {name}"), 0o644);
+    for name in ["__grp__k.json", "k.ttir", "k.json"] {
+        put(&dir.join(name), &format!("\"{text} {name}\""), 0o644);
     }
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn usable(node: &Node, source: &Path) -> u32 {
     };
     for number in 0..KERNELS {
         let dir = PathBuf::from(format!("triton/KEY{number}"));
-        check(dir.join("__grp__k.json"), vec![dir.join("k.json"), dir.join("k.cubin")]);
+        check(dir.join("__grp__k.json"), vec![dir.join("k.json"), dir.join("k.ttir")]);
     }
     for number in 0..FUNCTIONS {
         let name = |end: &str| PathBuf::from(format!("numba/src_1/m.f{number}-1.py311.{end}"));

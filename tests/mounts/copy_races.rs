@@ -168,17 +168,17 @@ fn commands_import_takes_one_version(io: Io) {
             std::fs::rename(dir.join("new"), dir.join(name)).must("rename");
         }
         large(&dir.join("new"), text);
-        std::fs::rename(dir.join("new"), dir.join("k.cubin")).must("rename");
+        std::fs::rename(dir.join("new"), dir.join("k.ttir")).must("rename");
     };
     write("version 1");
     let mut copy =
         Copy::start(cluster.site.hearthfs().args(["import", "--json"]).arg(&source).arg(&mount));
-    let cubin = mount.join("triton/KEY/k.cubin");
-    copy.stop_when(|copy| copy.has_open(|path| path == cubin));
+    let member = mount.join("triton/KEY/k.ttir");
+    copy.stop_when(|copy| copy.has_open(|path| path == member));
     write("version 2");
     let output = copy.finish();
     counts(&said(&output), &[("files", 4), ("units", 1), ("failed", 0)]);
-    for name in ["k.json", "k.ptx", "__grp__k.json", "k.cubin"] {
+    for name in ["k.json", "k.ptx", "__grp__k.json", "k.ttir"] {
         assert_eq!(first_line(&mount.join("triton/KEY").join(name)), "version 2", "{name}");
     }
 }
@@ -195,7 +195,7 @@ fn commands_import_that_loses_says_so(io: Io) {
     let ptx = mount.join("triton/KEY/k.ptx");
     copy.stop_when(|copy| copy.has_open(|path| path == ptx));
     let mut hand = Hand::new();
-    for name in ["k.json", "k.cubin", "__grp__k.json"] {
+    for name in ["k.json", "k.ttir", "__grp__k.json"] {
         hand.put(&mount.join("triton/KEY").join(name), b"theirs").must(name);
     }
     let output = copy.finish();

@@ -32,7 +32,7 @@ fn commands_export_changes_nothing_that_it_should_not() {
     assert_eq!(said.code(), 1, "{said:?}");
     assert!(said.err.contains("no directory"), "{said:?}");
     assert!(tree::texts(&outside).is_empty(), "a link was followed");
-    for globs in [&["triton/KEY/*.cubin"][..], &[]] {
+    for globs in [&["triton/KEY/*.ttir"][..], &[]] {
         let globs = globs.iter().map(Path::new);
         let paths: Vec<&Path> =
             std::iter::once(&*cluster.a.mount).chain(globs).chain([&*dest]).collect();
@@ -102,7 +102,7 @@ fn commands_export_that_is_killed() {
             assert_eq!(wanted.get(path), Some(thing), "{}", path.display());
         }
         for path in found.keys().filter(|path| path.ends_with("__grp__k.json")) {
-            assert!(found.contains_key(&path.with_file_name("k.cubin")), "{}", path.display());
+            assert!(found.contains_key(&path.with_file_name("k.ttir")), "{}", path.display());
         }
         for path in found.keys().filter(|path| path.extension().is_some_and(|end| end == "nbi")) {
             for number in 1..=3 {
@@ -132,7 +132,7 @@ fn commands_export_writes_one_version(io: Io) {
     std::fs::create_dir_all(&dir).must("mkdir");
     let write = |version: u32| {
         let mut hand = Hand::new();
-        for name in ["k.json", "k.cubin", "__grp__k.json"] {
+        for name in ["k.json", "k.ttir", "__grp__k.json"] {
             let text = format!("version {version}").repeat(2000);
             hand.put(&dir.join(name), text.as_bytes()).must(name);
         }
@@ -154,7 +154,7 @@ fn commands_export_writes_one_version(io: Io) {
             counts(&report(&said), &[("files", 3), ("units", 1), ("failed", 0)]);
             let read = |name| std::fs::read(dest.join("triton/KEY").join(name)).must("read");
             let entry = read("__grp__k.json");
-            for name in ["k.json", "k.cubin"] {
+            for name in ["k.json", "k.ttir"] {
                 assert!(read(name) == entry, "{name} is of another version");
             }
         }

@@ -74,10 +74,10 @@ fn commands_import_and_export_whole_trees(io: Io) {
         paths.push(&dest);
         command(&cluster.b, &["export", "--json"], &paths, &[])
     };
-    let some = report(&export(&[Path::new("mine"), Path::new("**/*.cubin")]));
+    let some = report(&export(&[Path::new("mine"), Path::new("**/*.ttir")]));
     counts(&some, &[("files", 11), ("failed", 0)]);
     assert_eq!(tree::texts(&dest), ["mine", "triton"]);
-    assert_eq!(tree::texts(&dest.join("triton/KEY1")), ["k.cubin"]);
+    assert_eq!(tree::texts(&dest.join("triton/KEY1")), ["k.ttir"]);
     let all = report(&export(&[]));
     // A unit of which a part is there is written whole.
     counts(&all, &[("files", 42), ("same", 6), ("kept", 0), ("failed", 0)]);
@@ -97,7 +97,7 @@ fn commands_import_keeps_what_is_there(io: Io) {
     hand.mkdir(&mount.join("triton")).must("mkdir");
     hand.mkdir(&mount.join("triton/KEY0")).must("mkdir");
     hand.mkdir(&mount.join("numba")).must("mkdir");
-    for name in ["k.json", "k.cubin", "old.ptx", "__grp__k.json"] {
+    for name in ["k.json", "k.ttir", "old.ptx", "__grp__k.json"] {
         hand.put(&mount.join("triton/KEY0").join(name), b"theirs").must("put");
     }
     for name in ["m.f-1.py311.nbi", "m.f-1.py311.1.nbc", "m.f-1.py311.2.nbc"] {
@@ -246,7 +246,7 @@ fn commands_import_names_what_it_cannot_read() {
     let source = cluster.site.dir("source");
     kernel(&source.join("triton/KEY0"), "readable");
     kernel(&source.join("triton/KEY1"), "not readable");
-    put(&source.join("triton/KEY1/k.cubin"), "secret", 0o600);
+    put(&source.join("triton/KEY1/k.ttir"), "secret", 0o600);
     put(&source.join("mine/secret"), "secret", 0o600);
     put(&source.join("mine/open"), "open", 0o644);
     put(&source.join("mine/closed/file"), "open", 0o644);
@@ -268,7 +268,7 @@ fn commands_import_names_what_it_cannot_read() {
     assert_eq!(said.code(), 1, "{said:?}");
     let report = report(&said);
     counts(&report, &[("files", 4), ("units", 1), ("failed", 3)]);
-    for name in ["mine/secret", "triton/KEY1/k.cubin", "mine/closed"] {
+    for name in ["mine/secret", "triton/KEY1/k.ttir", "mine/closed"] {
         let line = format!("failed: {}", source.join(name).display());
         assert!(said.err.contains(&line) && said.err.contains("Permission denied"), "{}", said.err);
     }

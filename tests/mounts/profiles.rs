@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 use crate::harness::hand::IN_PLACE;
 use crate::harness::{Cluster, Hand, Io, Must as _, Node, eventually, in_both_modes};
 
@@ -97,3 +99,248 @@ fn profiles_write_once_by_rename(io: Io) {
     has(&cluster.b, "jax/jit_f-0-cache", b"repaired");
 }
 in_both_modes!(profiles_write_once_by_rename);
+
+/// Something whole of each format that a profile asks for, under a name that asks for it, and how many bytes of it are
+/// torn.
+fn formats() -> Vec<(&'static str, Vec<u8>, usize)> {
+    let program = std::fs::read("/bin/true").must("read a program");
+    let end = program.len();
+    let text = br#"{"signature": "add", "cache": {"a": "BLOCK: 128"}}"#.to_vec();
+    let compiled: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let compiled = zstd::encode_all(&compiled[..], 1).must("compress");
+    // A writer that is gone after its second megabyte, as was seen of JAX.
+    let cut = compiled.len() - 100_000;
+    assert!(cut > 1 << 20, "larger than what is kept in memory");
+    vec![
+        ("jax/jit_f-0-cache", compiled, cut),
+        ("inductor/ab/kernel.so", program.clone(), end - 1),
+        ("torch_extensions/py311_cpu/mine/mine.so", program, 5000),
+        ("triton-dejavu/k/default/cache.json", text, 30),
+    ]
+}
+
+/// A file that is not complete is there on its node, and on no other.
+fn profiles_keep_torn_files(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let mut hand = Hand::new();
+    for (name, whole, cut) in formats() {
+        let path = cluster.a.at(name);
+        let dir = path.parent().must("a directory");
+        std::fs::create_dir_all(dir).must("mkdir");
+        hand.put(&path, &whole[..cut]).must("put");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .must("chmod");
+        // One that is renamed to such a name.
+        let renamed = dir.join("temporary");
+        hand.put(&renamed, &whole[..cut]).must("put");
+        hand.rename(&renamed, &path.with_file_name(format!("renamed-{}", file_name(&path))))
+            .must("rename");
+        assert!(hand.get(&path).must("read on its node") == whole[..cut]);
+    }
+    let kept = |node: &Node| node.status()["incomplete"].as_u64().must("a count");
+    // The name that dejavu's file must have has no second one.
+    assert_eq!(kept(&cluster.a), 7);
+    cluster.a.drain();
+    hand.put(&cluster.a.at("after"), b"what came after them").must("put");
+    cluster.a.drain();
+    has(&cluster.b, "after", b"what came after them");
+    for (name, ..) in formats() {
+        assert_eq!(Hand::new().get(&cluster.b.at(name)), Err(rustix::io::Errno::NOENT), "{name}");
+    }
+    // They stay over a restart.
+    cluster.a.stop();
+    cluster.a.up();
+    let mut hand = Hand::new();
+    assert_eq!((kept(&cluster.a), kept(&cluster.b)), (7, 0));
+    for (name, whole, cut) in formats() {
+        assert!(hand.get(&cluster.a.at(name)).must("read again") == whole[..cut]);
+        hand.put(&cluster.a.at(name), &whole).must("the next writer");
+    }
+    cluster.a.drain();
+    for (name, whole, _) in formats() {
+        has(&cluster.b, name, &whole);
+    }
+    let log = cluster.a.log();
+    for (name, ..) in formats() {
+        let said = log.lines().filter(|line| line.contains("is not complete"));
+        assert_eq!(said.filter(|line| line.contains(&format!("={name} "))).count(), 1, "{log}");
+    }
+}
+in_both_modes!(profiles_keep_torn_files);
+
+fn file_name(path: &Path) -> String {
+    path.file_name().must("a name").to_string_lossy().into_owned()
+}
+
+/// What was closed in the middle, through a duplicate, and is complete at the end: as a linker's output may be.
+fn profiles_let_files_through_that_are_completed(io: Io) {
+    let cluster = Cluster::two(io);
+    let whole = std::fs::read("/bin/true").must("read a program");
+    let path = cluster.a.at("inductor/ab/kernel.so");
+    std::fs::create_dir_all(path.parent().must("a directory")).must("mkdir");
+    let mut hand = Hand::new();
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+    let fd = hand.open(&path, flags, 0o644).must("begin");
+    hand.pwrite(fd, 64, &whole[64..4096]).must("write the middle");
+    let duplicate = hand.dup(fd).must("dup");
+    hand.close(duplicate).must("close");
+    assert!(Hand::new().get(&path).must("read") == [&[0; 64][..], &whole[64..4096]].concat());
+    hand.put(&cluster.a.at("after"), b"1").must("put");
+    cluster.a.drain();
+    has(&cluster.b, "after", b"1");
+    assert_eq!(
+        Hand::new().get(&cluster.b.at("inductor/ab/kernel.so")),
+        Err(rustix::io::Errno::NOENT)
+    );
+    hand.pwrite(fd, 4096, &whole[4096..]).must("write the end");
+    hand.pwrite(fd, 0, &whole[..64]).must("write the header");
+    hand.close(fd).must("close");
+    assert!(Hand::new().get(&path).must("read") == whole);
+    cluster.a.drain();
+    has(&cluster.b, "inductor/ab/kernel.so", &whole);
+    assert_eq!(cluster.a.status()["incomplete"], 0);
+}
+in_both_modes!(profiles_let_files_through_that_are_completed);
+
+/// An entry that is not complete is no first version, and no obstacle to that of another node.
+fn profiles_torn_files_give_way(io: Io) {
+    let cluster = Cluster::two(io);
+    directories(&cluster);
+    let name = "jax/jit_f-0-cache";
+    let (a, b) = (cluster.a.at(name), cluster.b.at(name));
+    let whole = |text: &str| zstd::encode_all(text.as_bytes(), 1).must("compress");
+    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let fd = one.open(&a, IN_PLACE, 0o644).must("begin");
+    one.write(fd, &whole("begun before")).must("write");
+    other.put(&a, &whole("torn")[..9]).must("put");
+    // It was begun first, and what came since is no version that could stay.
+    one.close(fd).must("close");
+    assert_eq!(Hand::new().get(&a).must("read"), whole("begun before"));
+    cluster.a.drain();
+    has(&cluster.b, name, &whole("begun before"));
+    other.put(&a, &whole("torn")[..9]).must("put");
+    other.put(&b, &whole("of b")).must("put");
+    cluster.b.drain();
+    has(&cluster.a, name, &whole("of b"));
+    cluster.a.drain();
+    assert_eq!(cluster.a.status()["incomplete"], 0);
+}
+in_both_modes!(profiles_torn_files_give_way);
+
+/// A kernel of which one file is not complete is whole on its node, and on no other.
+fn profiles_keep_units_with_torn_files(io: Io) {
+    let cluster = Cluster::two(io);
+    let program = std::fs::read("/bin/true").must("read a program");
+    let compile = |node: &Node, cubin: &[u8]| {
+        let mut hand = Hand::new();
+        std::fs::create_dir_all(node.at("triton/KEY/tmp.pid_1_a")).must("mkdir");
+        for (name, bytes) in [("k.cubin", cubin), ("k.json", b"{}"), ("__grp__k.json", b"{}")] {
+            let temporary = node.at("triton/KEY/tmp.pid_1_a").join(name);
+            hand.put(&temporary, bytes).must("put");
+            hand.rename(&temporary, &node.at("triton/KEY").join(name)).must("rename");
+        }
+        hand.rmdir(&node.at("triton/KEY/tmp.pid_1_a")).must("rmdir");
+    };
+    compile(&cluster.a, &program[..3000]);
+    let names = ["k.cubin", "k.json", "__grp__k.json"];
+    let there = |node: &Node| {
+        let mut hand = Hand::new();
+        let at = |name: &&str| hand.get(&node.at("triton/KEY").join(name)).ok();
+        names.iter().filter_map(at).map(|bytes| bytes.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(there(&cluster.a), [3000, 2, 2], "for every process of its node");
+    Hand::new().put(&cluster.a.at("after"), b"1").must("put");
+    cluster.a.drain();
+    has(&cluster.b, "after", b"1");
+    assert_eq!(there(&cluster.b), Vec::<usize>::new());
+    compile(&cluster.b, &program);
+    cluster.b.drain();
+    eventually(10_000, "the whole unit takes its place", || {
+        let (a, b) = (there(&cluster.a), there(&cluster.b));
+        if a == b { Ok(()) } else { Err(format!("{a:?}, {b:?}")) }
+    });
+    assert_eq!(there(&cluster.a), [program.len(), 2, 2]);
+    assert_eq!(cluster.a.status()["incomplete"], 0);
+}
+in_both_modes!(profiles_keep_units_with_torn_files);
+
+/// A file that a client writes anew on each hit makes no commit, and goes along with the next one.
+fn profiles_gather_uses(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let (cache, atime) = ("jax/jit_f-0-cache", "jax/jit_f-0-atime");
+    let commits =
+        |node: &Node| node.status()["counters"]["commits_written"].as_u64().must("a count");
+    // Waits until a file of ours is remote, without a drain, which would send the rest.
+    let marked = |node: &Node, name: &str| {
+        let before = commits(node);
+        Hand::new().put(&node.at(name), name.as_bytes()).must("put");
+        eventually(10_000, "it is remote", || {
+            let nothing_waits = node.status()["backlog"]["records"] == 0;
+            let sent = nothing_waits && commits(node) > before;
+            if sent { Ok(()) } else { Err("not yet".to_owned()) }
+        });
+        commits(node)
+    };
+    let mut hand = Hand::new();
+    hand.mkdir(&cluster.a.at("jax")).must("mkdir");
+    hand.put(&cluster.a.at(cache), &zstd::encode_all(&b"code"[..], 1).must("compress")).must("put");
+    hand.put(&cluster.a.at(atime), b"00000000").must("put");
+    let before = marked(&cluster.a, "one");
+    has(&cluster.b, atime, b"00000000");
+    for number in 1..=100 {
+        let text = format!("{number:08}");
+        hand.put(&cluster.a.at(atime), text.as_bytes()).must("a hit");
+        assert_eq!(Hand::new().get(&cluster.a.at(atime)).must("at once"), text.as_bytes());
+    }
+    eventually(10_000, "nothing waits", || {
+        match cluster.a.status()["backlog"]["records"].as_u64() {
+            Some(0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert_eq!(commits(&cluster.a), before, "a hit is no commit");
+    assert_eq!(Hand::new().get(&cluster.b.at(atime)).must("read"), b"00000000");
+    // What was closed survives the daemon, and goes along with the next commit.
+    cluster.a.kill_only();
+    cluster.a.up();
+    assert_eq!(Hand::new().get(&cluster.a.at(atime)).must("read"), b"00000100");
+    marked(&cluster.a, "two");
+    has(&cluster.b, atime, b"00000100");
+    // A drain sends the rest.
+    Hand::new().put(&cluster.a.at(atime), b"00000101").must("a hit");
+    let before = commits(&cluster.a);
+    cluster.a.drain();
+    has(&cluster.b, atime, b"00000101");
+    assert_eq!(commits(&cluster.a), before + 1);
+    // Under another name it is a file as any other.
+    for number in 0..2 {
+        Hand::new().put(&cluster.a.at("plain-atime"), &[number; 8]).must("put");
+        cluster.a.drain();
+        has(&cluster.b, "plain-atime", &[number; 8]);
+    }
+}
+in_both_modes!(profiles_gather_uses);
+
+/// The file that older versions of Triton lock beside a kernel is none of the kernel's files, and stays on its node.
+fn profiles_keep_tritons_lock(io: Io) {
+    let mut cluster = Cluster::two(io);
+    let mut hand = Hand::new();
+    std::fs::create_dir_all(cluster.a.at("triton/KEY")).must("mkdir");
+    let lock = |node: &Node| node.at("triton/KEY/lock");
+    hand.put(&lock(&cluster.a), b"").must("put");
+    hand.put(&cluster.a.at("triton/KEY/k.json"), b"{}").must("put");
+    hand.put(&cluster.a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
+    cluster.a.drain();
+    has(&cluster.b, "triton/KEY/__grp__k.json", b"{}");
+    let mut names: Vec<_> = std::fs::read_dir(cluster.b.at("triton/KEY"))
+        .must("list")
+        .map(|entry| entry.must("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["__grp__k.json", "k.json"]);
+    assert_eq!(Hand::new().get(&lock(&cluster.b)), Err(rustix::io::Errno::NOENT));
+    cluster.a.kill_only();
+    cluster.a.up();
+    assert_eq!(Hand::new().get(&lock(&cluster.a)), Ok(Vec::new()), "its node keeps it");
+}
+in_both_modes!(profiles_keep_tritons_lock);

@@ -107,7 +107,7 @@ fn p6_units_of_triton(io: Io) {
 in_both_modes!(p6_units_of_triton);
 
 /// The files of a unit in the order in which they are written; the last completes it.
-const STEPS: [&str; 3] = ["k.json", "k.cubin", "__grp__k.json"];
+const STEPS: [&str; 3] = ["k.json", "k.ttir", "__grp__k.json"];
 
 /// Writes one member as Triton does, or in place.
 fn write_member(hand: &mut Hand, dir: &Path, name: &str, text: &str, renamed: bool) {
@@ -148,7 +148,8 @@ fn p6_units_through_kills(io: Io) {
     for renamed in [false, true] {
         for victim in ["daemon", "writer"] {
             for steps in 0..=STEPS.len() {
-                let text = format!("{renamed} {victim} {steps}");
+                // The list of a kernel is JSON, or it would stay on its node.
+                let text = format!("\"{renamed} {victim} {steps}\"");
                 let dir = cluster.a.at("triton/K");
                 let mut writer = Hand::new();
                 for name in &STEPS[..steps] {

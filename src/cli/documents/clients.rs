@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::paragraph;
 use crate::namespace::{
-    Check, Pattern, Profile, Profiles, Rule, RuleKind, Scope, Today, Touch, Unless, Writers,
+    Check, Pattern, Profile, Profiles, Rule, RuleKind, Scope, Touch, Unless, Writers,
 };
 
 const HEAD: &str = "\
@@ -32,8 +32,8 @@ const KINDS: &str = "\
 A name that no rule fits is an ordinary file: it is shared, whole, when it is closed. The names of a rule are known in the
 directory of their client only.
 
-| kind | meaning | in this version |
-|---|---|---|
+| kind | meaning |
+|---|---|
 ";
 
 const ADDING: &str = "
@@ -65,16 +65,8 @@ The words, and the form of patterns, are at the head of
 pub(super) fn document() -> String {
     let mut text = HEAD.to_owned() + "\n" + KINDS;
     for kind in RuleKind::ALL {
-        let today = match kind.today() {
-            Today::Whole => "acted on".to_owned(),
-            Today::Partly(but) => format!("acted on where it is {but}"),
-            Today::Not => "**not acted on yet**".to_owned(),
-        };
-        writeln!(text, "| {} | {} | {today} |", kind.word(), kind.meaning()).ok();
+        writeln!(text, "| {} | {} |", kind.word(), kind.meaning()).ok();
     }
-    text.push_str(
-        "\nWhat is not acted on yet is marked *(not yet)* below: such files are ordinary files in this version.\n",
-    );
     for profile in Profiles::default().all() {
         client(&mut text, profile);
     }
@@ -97,9 +89,8 @@ fn client(text: &mut String, profile: &Profile) {
             if let Some(dir) = &rule.inside {
                 names.push(format!("in `{dir}`"));
             }
-            let mark = if rule.is_in_effect() { "" } else { " *(not yet)*" };
             let (names, what, goes) = (names.join(" "), &rule.what, goes(rule));
-            writeln!(text, "| {names} | {what} | {goes}{mark} |").ok();
+            writeln!(text, "| {names} | {what} | {goes} |").ok();
         }
     }
     let import = match &*profile.import {

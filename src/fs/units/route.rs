@@ -367,6 +367,14 @@ impl Filesystem {
         path.moved(&edition.draft.as_ref()?.path, &edition.unit.dir())
     }
 
+    /// Returns the path by which programs know a name, be it one of a draft.
+    pub(in crate::fs) fn known_path(state: &State, spot: &Spot) -> Option<TreePath> {
+        match state.editions.of_dir(spot.0) {
+            Some(id) => Self::public_path(state, id, spot),
+            None => state.names.path_of(spot),
+        }
+    }
+
     /// Returns where a name leads a process, by the drafts that there are.
     pub(in crate::fs) fn routed_now(
         &self,

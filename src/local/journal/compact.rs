@@ -87,7 +87,7 @@ fn write_snapshot(
     let mut live = live.peekable();
     while live.peek().is_some() {
         let group: Vec<Change> = live.by_ref().take(SNAPSHOT_GROUP).collect();
-        let mut bytes = record::encode(&group)
+        let mut bytes = record::encode(&group, &[])
             .map_err(|e| io::Error::other(Error::with(Kind::Internal, "encode a snapshot", e)))?;
         record::finish(&mut bytes, seq);
         file.write_all_at(&bytes, end)?;

@@ -9,21 +9,31 @@
 //! 36  .. payload: one version byte, then the changes in postcard
 //! ```
 //!
+//! Version 2 has the list of contents that are not complete before the changes; version 1 is a record without any.
+//!
 //! The head has a sum of its own, so that a damaged payload is stepped over by its length and never
 //! searched for records: a file's name may hold any bytes, also those of a record.
 
+use super::Torn;
 use crate::namespace::Change;
 
 /// The bytes before the payload.
 pub(super) const HEAD_BYTES: usize = 36;
-/// The encoding of changes that this build writes, and the newest it reads.
-pub(super) const VERSION: u8 = 1;
+/// The encoding of changes alone.
+const PLAIN: u8 = 1;
+/// That of changes with contents that are not complete; the newest that this build reads.
+pub(super) const VERSION: u8 = 2;
 const MARKER: [u8; 4] = [0xf1, 0x9e, 0xa7, 0x4a];
 
 /// Encodes a record, all but its number.
-pub(super) fn encode(changes: &[Change]) -> Result<Vec<u8>, postcard::Error> {
+pub(super) fn encode(changes: &[Change], torn: &[Torn]) -> Result<Vec<u8>, postcard::Error> {
     let mut bytes = vec![0; HEAD_BYTES];
-    bytes.push(VERSION);
+    if torn.is_empty() {
+        bytes.push(PLAIN);
+    } else {
+        bytes.push(VERSION);
+        bytes = postcard::to_extend(torn, bytes)?;
+    }
     postcard::to_extend(changes, bytes)
 }
 
@@ -93,10 +103,16 @@ pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
     bytes.get(1..)?.windows(4).position(|window| window == MARKER).map(|at| at + 1)
 }
 
+/// What a payload holds.
+pub(super) type Payload = (Vec<Change>, Vec<Torn>);
+
 /// Decodes a payload. The outer error is the version of a newer format.
-pub(super) fn decode(payload: &[u8]) -> Result<Result<Vec<Change>, postcard::Error>, u8> {
+pub(super) fn decode(payload: &[u8]) -> Result<Result<Payload, postcard::Error>, u8> {
     match payload {
-        [VERSION, changes @ ..] => Ok(postcard::from_bytes(changes)),
+        [PLAIN, changes @ ..] => Ok(postcard::from_bytes(changes).map(|all| (all, Vec::new()))),
+        [VERSION, rest @ ..] => Ok(postcard::take_from_bytes(rest).and_then(|(torn, changes)| {
+            postcard::from_bytes(changes).map(|changes| (changes, torn))
+        })),
         [version, ..] if *version > VERSION => Err(*version),
         _ => Ok(Err(postcard::Error::DeserializeBadEncoding)),
     }

@@ -9,12 +9,11 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::record::{self, Found};
+use super::record::{self, Found, Payload};
 use super::segment::{self, Form, HEADER_BYTES, Segment};
 use super::{Record, Seq, failed};
 use crate::error::{Error, Kind, Result};
 use crate::local::dir::sync_dir;
-use crate::namespace::Change;
 
 /// Damaged segments kept aside at most; the oldest goes when another comes.
 const DAMAGED_KEPT: usize = 8;
@@ -33,8 +32,8 @@ pub(super) struct Replayed {
 struct Scan {
     path: PathBuf,
     first: u64,
-    /// Good records: number, place in the file, changes.
-    records: Vec<(u64, std::ops::Range<usize>, Vec<Change>)>,
+    /// Good records: number, place in the file, what they hold.
+    records: Vec<(u64, std::ops::Range<usize>, Payload)>,
     /// Places where something else than a record was found before the last good one, or a record
     /// that was whole but wrong.
     damaged: u64,
@@ -107,7 +106,7 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
         match record::look(rest) {
             Found::Good { seq, payload, length } if seq > last => {
                 match record::decode(payload) {
-                    Ok(Ok(changes)) => scan.records.push((seq, at..at + length, changes)),
+                    Ok(Ok(held)) => scan.records.push((seq, at..at + length, held)),
                     Ok(Err(_)) => scan.damaged += 1,
                     Err(version) => return Err(newer(&scan.path, u32::from(version))),
                 }
@@ -168,10 +167,10 @@ fn take(dir: &Path, scan: Scan, acked: u64, into: &mut Replayed) {
         return;
     }
     let mut segment = Segment::new(scan.path, scan.first);
-    for (seq, place, changes) in scan.records {
+    for (seq, place, (changes, torn)) in scan.records {
         segment.add(seq, place.len() as u64, changes.len() as u64);
         if seq > acked {
-            into.records.push(Record { seq: Seq(seq), changes });
+            into.records.push(Record { seq: Seq(seq), changes, torn });
         }
     }
     into.segments.push_back(segment);

@@ -143,7 +143,7 @@ fn p9_self_healing_one_damaged_record_costs_one_record() {
 #[test]
 fn p1_whole_or_nothing_a_forged_record_in_a_name_is_not_replayed() {
     let fixture = Fixture::new();
-    let mut forged = record::encode(&[change(666)]).unwrap();
+    let mut forged = record::encode(&[change(666)], &[]).unwrap();
     record::finish(&mut forged, 2);
     let target = Box::from(forged.as_slice());
     let mut entry = Entry::directory(0, 0, 0, Time::default());
@@ -170,12 +170,12 @@ fn a_newer_journal_is_refused_and_left_alone() {
     let path = fixture.files()[0].clone();
     let good = fs::read(&path).unwrap();
     let mut newer = good.clone();
-    newer[8] = 2;
+    newer[8] = segment::VERSION as u8 + 1;
     let sum = blake3::hash(&newer[..12]);
     newer[12..16].copy_from_slice(&sum.as_bytes()[..4]);
     let mut newer_record = good[..segment::HEADER_BYTES as usize].to_vec();
-    let mut record = record::encode(&[change(1)]).unwrap();
-    record[record::HEAD_BYTES] = 2;
+    let mut record = record::encode(&[change(1)], &[]).unwrap();
+    record[record::HEAD_BYTES] = record::VERSION + 1;
     record::finish(&mut record, 1);
     newer_record.extend(record);
     for bytes in [newer, newer_record] {
@@ -428,4 +428,17 @@ fn note(line: &str, appended: &mut std::collections::BTreeSet<u64>, acked: &mut 
         *acked = number.max(*acked);
     }
     false
+}
+
+#[test]
+fn what_is_not_complete_is_noted_with_its_record() {
+    let fixture = Fixture::new();
+    let (dir, journal, _) = fixture.open();
+    let torn = [(Digest::of(b"half"), Check::Elf), (Digest::empty(), Check::Json)];
+    journal.append_with(&[change(1), change(2)], &torn).unwrap();
+    journal.append(&[change(3)]).unwrap();
+    drop((dir, journal));
+    let (_dir, _journal, records) = fixture.open();
+    assert_eq!((&records[0].torn[..], &records[1].torn[..]), (&torn[..], &[][..]));
+    assert_eq!(records[0].changes, [change(1), change(2)]);
 }

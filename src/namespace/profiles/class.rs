@@ -88,7 +88,7 @@ pub enum Writers {
 }
 
 /// A cheap test whether content is complete.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
     /// What begins as a zstd frame is a whole one; what begins otherwise passes.

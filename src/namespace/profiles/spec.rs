@@ -169,31 +169,6 @@ impl RuleKind {
             }
         }
     }
-
-    /// Says whether this version of the program acts on it; what it does not act on is treated as ordinary.
-    pub fn today(self) -> Today {
-        match self {
-            Self::Ordinary
-            | Self::Temporary
-            | Self::NodeLocal
-            | Self::WriteOnce
-            | Self::Lock
-            | Self::Unit => Today::Whole,
-            Self::Touched => Today::Partly("of times; not yet of content"),
-            Self::Check => Today::Not,
-        }
-    }
-}
-
-/// How far this version of the program acts on a kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Today {
-    /// As it says.
-    Whole,
-    /// With this restriction.
-    Partly(&'static str),
-    /// Not yet.
-    Not,
 }
 
 /// Why a value of a profile is refused.
@@ -317,15 +292,6 @@ impl Profile {
 }
 
 impl Rule {
-    /// Reports whether this version of the program acts on it; if not, the names are those of ordinary files.
-    pub fn is_in_effect(&self) -> bool {
-        match self.kind.today() {
-            Today::Whole => true,
-            Today::Partly(_) => self.changes == Some(Touch::Times),
-            Today::Not => false,
-        }
-    }
-
     fn check(&self) -> Result<(), Refused> {
         let kind = self.kind.word();
         let names: Vec<&str> = self.names.iter().map(Pattern::text).collect();

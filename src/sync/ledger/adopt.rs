@@ -151,7 +151,7 @@ impl Ledger {
 
     /// Puts what is not remote, and what never will be, over a namespace that takes the place of this one.
     fn keep_own(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
-        for path in order.own.paths() {
+        for path in order.own.paths().filter(|path| !order.apart.has(path)) {
             if let Some(register) = old.register(path) {
                 new.reset(path, Some(register));
             }
@@ -159,7 +159,7 @@ impl Ledger {
         for path in order.queue.paths() {
             let (shown, remote) = (old.register(&path), order.queue.committed(&path));
             order.queue.rebase(&path, new.register(&path));
-            let Some(shown) = shown else { continue };
+            let Some(shown) = shown.filter(|_| !order.apart.has(&path)) else { continue };
             let (content, attrs) = remote.map_or((None, None), |r| (Some(r.stamp), r.attr_stamp));
             if content != Some(shown.stamp) {
                 new.restore(&path, &shown);
@@ -176,6 +176,7 @@ impl Ledger {
                 new.apply(&Change { path, stamp, op }, Time::default());
             }
         }
+        self.keep_apart(order, old, new);
     }
 }
 

@@ -60,6 +60,11 @@ impl Ledger {
                     continue;
                 }
                 order.keep(&change.path, &fold);
+                if order.apart.has(&change.path) {
+                    order.queue.hear(change);
+                    moved.extend(self.hear_apart(&mut order, &mut fold, change, now));
+                    continue;
+                }
                 order.touched.hear(change);
                 let waits = order.queue.hear(change);
                 if waits && commit.node == self.node() && order.late.is_some() {
@@ -172,11 +177,13 @@ impl Ledger {
                 }
             }
             order.queue.done(batch);
+            self.landed(&mut order, batch);
             order.bad.end_renewals(&batch.amends.renewals);
             let put =
                 contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
             self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
+            order.say_apart(batch.upto);
             self.note_totals(&order);
             // What nobody points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that whoever publishes it again keeps it again.

@@ -72,7 +72,14 @@ impl Ledger {
             let register = fold.register(&change.path);
             let here = batch.paths.get(&change.path).copied().unwrap_or(0);
             let more = order.queue.changes(&change.path) > here;
-            if self.stamp_one(&mut fold, &mut late, register, &mut change, more) {
+            let goes = match order.apart.known_mut(&change.path) {
+                // What is shown stays here, whatever others are told.
+                Some((known, register)) => {
+                    self.stamp_one(known, &mut late, register, &mut change, more)
+                }
+                None => self.stamp_one(&mut fold, &mut late, register, &mut change, more),
+            };
+            if goes {
                 batch.changes.push(change);
             }
         }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
+use super::apart::{APART, Apart, TornContents};
 use super::aside::{ASIDE, Aside};
 use super::bad::{Bad, Doubted};
-use super::own::{OWN, Own};
+use super::own::{OWN, Own, Split};
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
 use super::shown::Unsent;
@@ -82,6 +83,7 @@ impl Ledger {
             before: None,
             missing: Missing::default(),
             own: Own::default(),
+            apart: Apart::default(),
             touched: Touched::default(),
             times: Times::default(),
             late: None,
@@ -91,6 +93,7 @@ impl Ledger {
         };
         take_times(&mut order, &parts);
         let own = parts.loaded.meta.get(OWN).cloned();
+        let apart = parts.loaded.meta.get(APART).cloned();
         let fold = if lacks(&order, &parts) {
             tracing::info!(
                 "this node was away for longer than entries live: what it knew is forgotten"
@@ -138,6 +141,7 @@ impl Ledger {
             fresh: AtomicU64::new(0),
             replayed,
             unsent: Unsent::default(),
+            torn: TornContents::default(),
             listed: Mutex::new(None),
             doubted: Doubted::default(),
             quiet_aside: Quiet::default(),
@@ -148,6 +152,7 @@ impl Ledger {
         }));
         ledger.observe_all();
         ledger.restore_own(own.as_ref());
+        ledger.restore_apart(apart.as_ref());
         ledger.restore_aside();
         ledger.replay(records);
         ledger.adopt_leftovers();
@@ -230,6 +235,7 @@ impl Ledger {
         let (count, now_ms) = (records.len(), self.now_ms());
         let queued: HashSet<Stamp> =
             records.iter().flat_map(|record| &record.changes).map(|change| change.stamp).collect();
+        let mut gone = HashSet::new();
         let mut order = self.0.order.lock();
         if self.0.remote.is_some() {
             self.find_late(&mut order, &records);
@@ -237,12 +243,21 @@ impl Ledger {
         for record in records {
             let greatest = record.changes.iter().map(|change| change.stamp).max();
             order.greatest = order.greatest.max(greatest.unwrap_or_default());
-            let (changes, own) = self.split(record.changes);
+            record.torn.iter().for_each(|(digest, check)| self.note_torn(*digest, *check));
+            let Split { mut changes, own, mut apart } =
+                self.split(&self.judge(&order, &record.changes), record.changes);
+            apart.retain(|change| {
+                let is_gone = order.apart.is_gone(change);
+                gone.extend(is_gone.then_some(change.stamp));
+                !is_gone
+            });
+            changes
+                .retain(|change| !matches!(&change.op, Op::Attrs { of, .. } if gone.contains(of)));
             let mut fold = self.0.fold.write();
             for change in &changes {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
-                    order.queue.track(change, &fold);
+                    order.track(change, &fold);
                     order.queue.disown(&change.path, &queued);
                     // The run before may have sent it without noting that.
                     order.queue.touch(&change.path);
@@ -267,10 +282,16 @@ impl Ledger {
                 if self.0.remote.is_none() {
                     self.forget_alone(&mut fold, change);
                 }
+                self.replace_apart(&mut order, &fold, change);
             }
             for change in &own {
                 self.observe(change.stamp, now_ms);
                 self.apply_own(&mut order, &mut fold, change, Time::from_ms(change.stamp.ms));
+            }
+            for change in &apart {
+                self.observe(change.stamp, now_ms);
+                let at = Time::from_ms(change.stamp.ms);
+                self.apply_apart(&mut order, &mut fold, (record.seq, change), at);
             }
             drop(fold);
             if self.0.remote.is_some() {

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::apart::Stays;
 use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -24,7 +25,18 @@ pub(super) const OWN: &str = "own";
 const OWN_PART: u64 = 2;
 
 /// A content with its size.
-type Content = Option<(Digest, u64)>;
+pub(super) type Content = Option<(Digest, u64)>;
+
+/// The changes of a record, by what becomes of them.
+#[derive(Debug, Default)]
+pub(super) struct Split {
+    /// They are sent.
+    pub(super) changes: Vec<Change>,
+    /// They stay here because of their names.
+    pub(super) own: Vec<Change>,
+    /// They stay here because of what they put.
+    pub(super) apart: Vec<Change>,
+}
 
 /// The paths of this node alone.
 #[derive(Debug, Default)]
@@ -116,15 +128,28 @@ impl Ledger {
     }
 
     /// Splits the changes of a record into those that are sent and those that stay here.
-    pub(super) fn split(&self, changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
-        changes.into_iter().partition(|change| !self.stays_here(&change.path))
+    pub(super) fn split(&self, stays: &Stays, changes: Vec<Change>) -> Split {
+        let mut split = Split::default();
+        for (number, change) in changes.into_iter().enumerate() {
+            if stays.has(number) {
+                split.apart.push(change);
+            } else if self.stays_here(&change.path) {
+                split.own.push(change);
+            } else {
+                split.changes.push(change);
+            }
+        }
+        split
     }
 
     /// Refuses what would make the data of this node alone grow beyond its bounds.
-    pub(super) fn check_own(&self, order: &Order, changes: &[Change]) -> Result<()> {
+    pub(super) fn check_own(&self, order: &Order, changes: &[Change], stays: &Stays) -> Result<()> {
         // What they add, and what they take away: a rename is both.
         let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
-        for change in changes.iter().filter(|change| self.stays_here(&change.path)) {
+        for (number, change) in changes.iter().enumerate() {
+            if !stays.has(number) && !self.stays_here(&change.path) {
+                continue;
+            }
             let before = order.own.paths.get(&change.path);
             let held = before.copied().flatten().map_or(0, |(_, size)| size);
             match &change.op {
@@ -172,6 +197,17 @@ impl Ledger {
         if let Some((digest, _)) = has.flatten() {
             self.0.blobs.mark_unsaved(&digest);
         }
+        self.set_own(order, fold, path, has);
+    }
+
+    /// Notes that a path has a content of this node alone, or none; lets go of what it had.
+    pub(super) fn set_own(
+        &self,
+        order: &mut Order,
+        fold: &Fold,
+        path: &TreePath,
+        has: Option<Content>,
+    ) {
         let Some(left) = order.own.set(path, has) else { return };
         if !self.0.unsent.has(&left) && (!fold.uses(&left) || fold.stored_ms(&left).is_some()) {
             self.0.blobs.mark_saved(&left);

@@ -6,7 +6,7 @@
 use super::Ledger;
 use crate::digest::Digest;
 use crate::name::TreePath;
-use crate::namespace::{Fold, Living, Register};
+use crate::namespace::{Fold, Living, Register, Time};
 
 /// Registers or locations that are looked at in one step.
 const STEP: usize = 250;
@@ -64,7 +64,10 @@ impl Ledger {
                     self.back_then(&fold, |living| self.is_purgeable(living, path, &register))
                 });
                 let goes = again && !order.queue.has(path);
-                if goes {
+                if goes && order.apart.has(path) {
+                    let now = Time::from_wall(self.0.clock.wall());
+                    self.give_up(order, &mut fold, path, now);
+                } else if goes {
                     fold.forget(path);
                     order.dirty.paths.insert(path.clone());
                     self.note_own(order, &fold, path);

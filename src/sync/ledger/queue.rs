@@ -159,17 +159,13 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Notes that a change is about to be applied to `fold` and queued.
-    pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
+    /// Notes that a change is about to be applied and queued. `register` is what others know of its path, and
+    /// `known` whether they know of an entry there.
+    pub(super) fn track(&mut self, change: &Change, register: Option<Register>, known: bool) {
         let trail = self.paths.entry(change.path.clone()).or_insert_with(|| {
-            let register = fold.register(&change.path);
             if let Some(register) = &register {
                 self.committed.restore(&change.path, register);
             }
-            let known = match &register {
-                Some(register) => register.entry.is_some(),
-                None => fold.knows(&change.path),
-            };
             Trail { changes: 0, known, before: register.filter(|_| !known) }
         });
         trail.changes += 1;
@@ -313,7 +309,7 @@ impl Queue {
     /// Notes that the oldest batch that was taken is remote.
     pub(super) fn done(&mut self, batch: &Batch) {
         self.flying.pop_front();
-        for change in &batch.changes {
+        for change in batch.changes.iter().filter(|change| self.paths.contains_key(&change.path)) {
             self.committed.apply(change, Time::default());
         }
         for (path, count) in &batch.paths {

@@ -63,6 +63,8 @@ impl Ledger {
         let mut batch = Batch::new();
         let mut order = self.0.order.lock();
         let order = &mut *order;
+        // By name, as all that is filled.
+        order.apart.save_again(self.0.journal.acked(), &mut batch);
         batch.meta(ASIDE, &order.aside.encode());
         order.saved_aside.clone_from(&order.aside);
         batch.meta(CHAINS, &order.chains.encode());
@@ -93,8 +95,10 @@ impl Ledger {
             let first: Option<(TreePath, Register)> = first.map(|found| (root.clone(), found));
             let rest = fold.registers_after(after.unwrap_or(&root));
             for (path, register) in first.into_iter().chain(rest).take(GATHER_FACTS) {
-                if !order.queue.is_private(&path) {
+                let apart = order.apart.has(&path);
+                if apart || !order.queue.is_private(&path) {
                     unsure |= order.queue.has(&path)
+                        || apart
                         || self.stays_here(&path)
                         || order.touched.has(&path);
                     batch.register(&path, &register);

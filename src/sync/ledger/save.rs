@@ -103,15 +103,17 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();
-        let mut unsure = false;
+        let mut unsure = order.save_apart(&fold, self.0.journal.acked(), &mut batch);
         while batch.len() < GATHER_FACTS
             && let Some(path) = order.dirty.paths.pop_first()
         {
-            if self.0.remote.is_none() || order.queue.is_private(&path) {
+            let apart = order.apart.has(&path);
+            if self.0.remote.is_none() || (order.queue.is_private(&path) && !apart) {
                 continue;
             }
             // What is not sent stands on the journal as long as the index does not have it.
-            unsure |= order.queue.has(&path) || self.stays_here(&path) || order.touched.has(&path);
+            let stays = apart || self.stays_here(&path);
+            unsure |= order.queue.has(&path) || stays || order.touched.has(&path);
             match fold.register(&path) {
                 Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),

@@ -61,6 +61,8 @@ impl Order {
     ) -> Option<Register> {
         if self.queue.has(path) {
             self.queue.committed(path)
+        } else if self.apart.has(path) {
+            self.apart.known(path)
         } else if self.touched.has(path) {
             self.touched.known(path)
         } else {

@@ -17,7 +17,7 @@ use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
 /// How often touches are sent.
 pub(in crate::sync) const TOUCH_EVERY: Duration = Duration::from_mins(1);
 /// The most paths that wait. Beyond that a touch is a change as any other.
-const TOUCHED_MAX: usize = 10_000;
+pub(super) const TOUCHED_MAX: usize = 10_000;
 /// The most paths in one record, so that the order lock is not held for long.
 const TOGETHER_MAX: usize = 1000;
 
@@ -59,7 +59,7 @@ impl Touched {
     }
 
     /// Forgets a path, because its times are sent. Returns what others know of it.
-    fn sent(&mut self, path: &TreePath) -> Option<Register> {
+    pub(super) fn sent(&mut self, path: &TreePath) -> Option<Register> {
         if !self.paths.remove(path) {
             return None;
         }
@@ -76,7 +76,19 @@ impl Touched {
 impl Order {
     /// Notes that a change is about to be applied to `fold` and queued.
     pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
-        self.queue.track(change, fold);
+        if self.apart.has(&change.path) {
+            // What is shown is not what others know.
+            let known = self.apart.known(&change.path);
+            let is_known = known.as_ref().is_some_and(|known| known.entry.is_some());
+            self.queue.track(change, known, is_known);
+        } else {
+            let shown = fold.register(&change.path);
+            let is_known = match &shown {
+                Some(shown) => shown.entry.is_some(),
+                None => fold.knows(&change.path),
+            };
+            self.queue.track(change, shown, is_known);
+        }
         if let Some(known) = self.touched.sent(&change.path) {
             self.queue.rebase(&change.path, Some(known));
         }
@@ -121,7 +133,7 @@ impl Ledger {
         loop {
             after = self.send_some_touches(after.as_ref())?;
             if after.is_none() {
-                return Ok(());
+                return self.send_rides();
             }
         }
     }

@@ -6,7 +6,9 @@
 
 use parking_lot::MutexGuard;
 
+use super::apart::Stays;
 use super::hold::HoldToken;
+use super::own::Split;
 use super::queue::{Hold, Weight};
 use super::{Ledger, Order, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
 use crate::error::{Error, Kind, Result};
@@ -26,7 +28,7 @@ pub struct Turn<'a> {
 #[must_use]
 pub struct Written<'a> {
     turn: Turn<'a>,
-    record: Option<(Seq, Vec<Change>)>,
+    record: Option<(Seq, Vec<Change>, Stays)>,
     stamps: Vec<Stamp>,
     hold: Option<Hold>,
 }
@@ -53,10 +55,11 @@ impl<'a> Turn<'a> {
             return Err(Error::new(Kind::Invalid, op));
         }
         self.ledger.check_bounds(&self.order, &changes)?;
-        self.ledger.check_own(&self.order, &changes)?;
-        let seq = self.ledger.0.journal.append(&changes)?;
+        let stays = self.ledger.judge(&self.order, &changes);
+        self.ledger.check_own(&self.order, &changes, &stays)?;
+        let seq = self.ledger.0.journal.append_with(&changes, &stays.torn)?;
         let stamps = changes.iter().map(|change| change.stamp).collect();
-        Ok(Written { turn: self, record: Some((seq, changes)), stamps, hold: None })
+        Ok(Written { turn: self, record: Some((seq, changes, stays)), stamps, hold: None })
     }
 
     /// Gives each change its stamp. The namespace is let go before anything else looks at it: another read of this thread
@@ -119,23 +122,27 @@ impl Written<'_> {
     /// what stands.
     pub fn apply(mut self) -> Vec<Stamp> {
         let stamps = std::mem::take(&mut self.stamps);
-        let Some((seq, changes)) = self.record.take() else { return stamps };
+        let Some((seq, changes, stays)) = self.record.take() else { return stamps };
         let (ledger, order) = (self.turn.ledger, &mut *self.turn.order);
         let now = Time::from_wall(ledger.0.clock.wall());
         let shared = ledger.0.remote.is_some();
-        let (mut changes, own) = ledger.split(changes);
+        let Split { mut changes, own, apart } = ledger.split(&stays, changes);
         {
             let mut fold = ledger.0.fold.write();
             changes.retain(|change| {
                 if shared {
-                    if ledger.take_touch(order, &mut fold, change, now) {
+                    if ledger.take_touch(order, &mut fold, change, now)
+                        || ledger.take_ride(order, &mut fold, (seq, change), now)
+                    {
                         return false;
                     }
                     order.track(change, &fold);
                     ledger.note_put(seq, order, &fold, &change.op);
                 }
                 fold.apply(change, now);
-                if !shared {
+                if shared {
+                    ledger.replace_apart(order, &fold, change);
+                } else {
                     ledger.forget_alone(&mut fold, change);
                 }
                 true
@@ -143,6 +150,9 @@ impl Written<'_> {
             // After what is sent, which may put a content that a path of this node alone lets go of.
             for change in &own {
                 ledger.apply_own(order, &mut fold, change, now);
+            }
+            for change in &apart {
+                ledger.apply_apart(order, &mut fold, (seq, change), now);
             }
         }
         if shared {

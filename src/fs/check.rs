@@ -1,0 +1,82 @@
+//! Completeness of what is published under a name whose profile asks for a check.
+//!
+//! Owns the question where the bytes of a version are and which check its name asks for. It is asked before the turn to
+//! publish, with no lock held, because it reads. The ledger keeps on this node what fails. Must never keep back anything
+//! by itself.
+
+use std::sync::Arc;
+
+use super::filesystem::Filesystem;
+use super::inode::{LiveId, Source, Spot};
+use super::state::State;
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+use crate::local::{Content, is_whole};
+use crate::namespace::{Check, Entry};
+
+/// What was looked at before something is put under a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Examined {
+    /// The name asks for no check.
+    Unasked,
+    /// This content; nothing where there was no file.
+    Content(Option<(Digest, u64)>),
+}
+
+impl Filesystem {
+    /// Returns the check that a name asks for. Without other nodes there is none: nothing leaves this one.
+    pub(super) fn check_at(&self, state: &State, spot: &Spot) -> Option<Check> {
+        self.0.rooms.ledger.remote()?;
+        let path = Self::known_path(state, spot)?;
+        self.0.rules.profiles.classify(&path).check
+    }
+
+    /// Returns the check that a live file's name asks for.
+    pub(super) fn check_of_live(&self, id: LiveId) -> Option<Check> {
+        let state = self.0.state.lock();
+        self.check_at(&state, state.lives.get(id)?.place()?)
+    }
+
+    /// Tells the ledger if content is not complete.
+    pub(super) fn examine(
+        &self,
+        content: &(impl Content + ?Sized),
+        (digest, size): (Digest, u64),
+        check: Check,
+    ) -> Result<()> {
+        let whole = is_whole(content, size, check)
+            .map_err(|e| Error::io("look whether a file is complete", e))?;
+        if !whole {
+            self.0.rooms.ledger.note_torn(digest, check);
+        }
+        Ok(())
+    }
+
+    /// Tells the ledger if what a name leads to is not complete by the check that another name asks for.
+    pub(super) fn examine_for(&self, from: &Spot, to: &Spot) -> Result<Examined> {
+        let (check, content, source) = {
+            let state = self.0.state.lock();
+            let Some(check) = self.check_at(&state, to) else { return Ok(Examined::Unasked) };
+            let path = state.names.path_of(from);
+            let entry = path.and_then(|path| self.seen(&path)).map(|seen| seen.entry);
+            let Some(content) = entry.as_ref().and_then(Entry::content) else {
+                return Ok(Examined::Content(None));
+            };
+            (check, content, unreleased(&state, from, content.0))
+        };
+        if let Some(source) = source {
+            self.examine(source.backing.file(), content, check)?;
+        } else if let Some(blob) = self.0.rooms.blobs.open_briefly(&content.0, content.1)? {
+            self.examine(&blob.file, content, check)?;
+        }
+        // What is only in the store was published by a node that has looked.
+        Ok(Examined::Content(Some(content)))
+    }
+}
+
+/// Returns the file of a published version that is not a blob yet.
+fn unreleased(state: &State, spot: &Spot, digest: Digest) -> Option<Arc<Source>> {
+    let lives = state.names.lives(spot).iter().filter_map(|id| state.lives.get(*id));
+    let mut published = lives.filter(|live| live.version().is_some_and(|v| v.digest == digest));
+    published.next().map(|live| Arc::clone(&live.source))
+}

@@ -1,0 +1,452 @@
+//! Versions that this node keeps to itself, of names that all nodes share: files that are not complete, with the units
+//! they belong to, for good; and those of `ride`, for a while.
+//!
+//! Such a version is journalled and shown here as any other, and what is not complete is never sent. Owns the table of these paths, and of
+//! what others know of them. Must never let such a version hold back, or outlast, what another node puts under its
+//! name, nor let it go into a commit or a checkpoint. Their contents are held as those of `own`, for no other node has
+//! them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::num::NonZeroUsize;
+use std::ops::Bound;
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::{Ledger, Order};
+use crate::digest::Digest;
+use crate::local::{Batch, Seq, Torn};
+use crate::name::TreePath;
+use crate::namespace::{Applied, Change, Check, Entry, Fold, Op, Register, Time};
+use crate::stamp::Stamp;
+
+/// The name in the index under which the table lies.
+pub(super) const APART: &str = "apart";
+/// Contents of which it is remembered that they are not complete.
+const TORN_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("it is not 0");
+/// Names that a warning names in one run; of further ones only the number is told, by `status`.
+const NAMED_MAX: usize = 1000;
+
+/// A version that stays here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// The change that has put or removed it.
+    pub(super) stamp: Stamp,
+    pub(super) why: Why,
+    /// The number of the record.
+    pub(super) seq: u64,
+}
+
+/// Why others do not know a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Why {
+    /// It is not complete: its content has failed this check. `None` where it stays with another member of its unit.
+    Incomplete(Option<Check>),
+    /// It only says that an entry was used, and waits for company (see `ride`).
+    Used,
+}
+
+impl Kept {
+    fn failed(&self) -> Option<Check> {
+        if let Why::Incomplete(failed) = self.why { failed } else { None }
+    }
+}
+
+/// The paths with such versions.
+#[derive(Debug, Default)]
+pub(super) struct Apart {
+    paths: BTreeMap<TreePath, Kept>,
+    /// How many of them wait for company.
+    rides: usize,
+    /// What others know of them.
+    known: Fold,
+    /// Versions that gave way to those of others while the journal still has them, the last of each path: a start must
+    /// not bring them back.
+    gone: BTreeMap<TreePath, Kept>,
+    /// What has moved since the table was saved.
+    moved: BTreeSet<TreePath>,
+    /// Names of which nothing was said yet, with their records.
+    unsaid: Vec<(Seq, TreePath)>,
+    /// Names that a warning has named.
+    said: HashSet<TreePath>,
+}
+
+/// A path as the index has it: its bytes, what is kept, what others know, and whether it has given way to that.
+type Saved = (Vec<u8>, Kept, Option<Register>, bool);
+
+impl Apart {
+    /// Reports whether a path shows what others do not know.
+    pub(super) fn has(&self, path: &TreePath) -> bool {
+        self.paths.contains_key(path)
+    }
+
+    /// Returns why others do not know what a path shows.
+    pub(super) fn why(&self, path: &TreePath) -> Option<Why> {
+        self.paths.get(path).map(|kept| kept.why)
+    }
+
+    /// Counts the paths that wait for company.
+    pub(super) fn rides(&self) -> usize {
+        self.rides
+    }
+
+    /// Yields the paths that wait for company, from behind one on.
+    pub(super) fn waiting(&self, after: Option<&TreePath>) -> impl Iterator<Item = &TreePath> {
+        let some = self.rides > 0;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let all = some.then(|| self.paths.range::<TreePath, _>((from, Bound::Unbounded)));
+        let used = all.into_iter().flatten().filter(|(_, kept)| kept.why == Why::Used);
+        used.map(|(path, _)| path)
+    }
+
+    /// Returns what others know of a path that shows something else.
+    pub(super) fn known(&self, path: &TreePath) -> Option<Register> {
+        self.known.register(path)
+    }
+
+    /// Returns where it is kept what others know of a path that shows something else, with that.
+    pub(super) fn known_mut(&mut self, path: &TreePath) -> Option<(&mut Fold, Option<Register>)> {
+        let known = self.paths.contains_key(path).then(|| self.known.register(path))?;
+        self.moved.insert(path.clone());
+        Some((&mut self.known, known))
+    }
+
+    /// Notes a change that others know, or will.
+    pub(super) fn hear(&mut self, change: &Change) {
+        if self.has(&change.path) {
+            self.known.apply(change, Time::default());
+            self.moved.insert(change.path.clone());
+        }
+    }
+
+    /// Notes that a path shows what others do not know. `known` is what they do, where it has shown that before.
+    pub(super) fn begin(&mut self, path: &TreePath, kept: Kept, known: Option<Register>) {
+        let before = self.paths.insert(path.clone(), kept);
+        self.rides += usize::from(kept.why == Why::Used);
+        if let Some(before) = before {
+            self.rides -= usize::from(before.why == Why::Used);
+        } else {
+            self.known.reset(path, known);
+        }
+        self.moved.insert(path.clone());
+    }
+
+    /// Notes that others know what a path shows, or will.
+    pub(super) fn leave(&mut self, path: &TreePath) {
+        let before = self.paths.remove(path);
+        self.rides -= usize::from(before.is_some_and(|kept| kept.why == Why::Used));
+        self.known.reset(path, None);
+        self.moved.insert(path.clone());
+        if self.paths.is_empty() {
+            // With what it has noted of directories.
+            self.known = Fold::new();
+        }
+    }
+
+    /// Forgets a path because others have put something there.
+    fn leave_to_others(&mut self, path: &TreePath) {
+        if let Some(kept) = self.paths.get(path) {
+            self.gone.insert(path.clone(), *kept);
+        }
+        self.leave(path);
+    }
+
+    /// Reports whether a change that stays here has given way to others, before the journal let go of it.
+    pub(super) fn is_gone(&self, change: &Change) -> bool {
+        self.gone.get(&change.path).is_some_and(|gone| change.stamp <= gone.stamp)
+    }
+
+    /// `acked` is the last record that the journal has let go of.
+    fn encode(&mut self, acked: Seq) -> Vec<u8> {
+        self.gone.retain(|_, gone| gone.seq > acked.0);
+        let bytes = |path: &TreePath| path.as_bytes().to_vec();
+        let kept =
+            self.paths.iter().map(|(path, kept)| (bytes(path), *kept, self.known(path), false));
+        let gone = self.gone.iter().map(|(path, gone)| (bytes(path), *gone, None, true));
+        let all: Vec<Saved> = kept.chain(gone).collect();
+        postcard::to_stdvec(&all).expect("paths and registers always encode")
+    }
+
+    /// Writes all of the table for the index that is filled anew. Registers come with those of all paths.
+    pub(super) fn save_again(&mut self, acked: Seq, batch: &mut Batch) {
+        self.moved.clear();
+        batch.meta(APART, &self.encode(acked));
+    }
+}
+
+/// Contents that are known not to be complete.
+#[derive(Debug)]
+pub(super) struct TornContents(Mutex<LruCache<Torn, ()>>);
+
+impl Default for TornContents {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(TORN_MAX)))
+    }
+}
+
+/// Which changes of a record stay here.
+#[derive(Debug, Default)]
+pub(super) struct Stays {
+    /// One for each change; empty where none does.
+    each: Vec<bool>,
+    /// The contents because of which.
+    pub(super) torn: Vec<Torn>,
+}
+
+impl Stays {
+    /// Reports whether the change with a number stays here.
+    pub(super) fn has(&self, number: usize) -> bool {
+        self.each.get(number).copied().unwrap_or(false)
+    }
+}
+
+impl Order {
+    /// Adds what moved of the table to what is saved, with the registers that belong to it. Reports whether it did.
+    pub(super) fn save_apart(&mut self, fold: &Fold, acked: Seq, batch: &mut Batch) -> bool {
+        if self.apart.moved.is_empty() {
+            return false;
+        }
+        for path in std::mem::take(&mut self.apart.moved) {
+            let private = self.queue.is_private(&path) && !self.apart.has(&path);
+            match fold.register(&path).filter(|_| !private) {
+                Some(register) => batch.register(&path, &register),
+                None => batch.forget_register(&path),
+            }
+        }
+        batch.meta(APART, &self.apart.encode(acked));
+        true
+    }
+
+    /// Says which files stay here, of the records up to one: once for each name, and not of what is whole by now.
+    pub(super) fn say_apart(&mut self, upto: Seq) {
+        let apart = &mut self.apart;
+        let ripe: Vec<TreePath> = {
+            let unsaid = std::mem::take(&mut apart.unsaid);
+            let (ripe, rest): (Vec<_>, _) = unsaid.into_iter().partition(|(seq, _)| *seq <= upto);
+            apart.unsaid = rest;
+            ripe.into_iter().map(|(_, path)| path).collect()
+        };
+        for path in ripe {
+            let failed = apart.paths.get(&path).and_then(Kept::failed);
+            let Some(check) = failed else { continue };
+            if apart.said.len() >= NAMED_MAX || !apart.said.insert(path.clone()) {
+                continue;
+            }
+            tracing::warn!(
+                %path,
+                format = ?check,
+                "a file is not complete: it stays on this node until a whole version takes its place"
+            );
+        }
+    }
+}
+
+impl Ledger {
+    /// Notes that a content is not complete, before it is published under a name that asks for that check: there it
+    /// stays on this node.
+    pub fn note_torn(&self, digest: Digest, check: Check) {
+        self.0.torn.0.lock().put((digest, check), ());
+    }
+
+    /// Reports whether an entry stays on this node because it is not complete.
+    pub fn is_torn(&self, path: &TreePath, entry: &Entry) -> bool {
+        self.0.remote.is_some() && self.torn_by(path, entry).is_some()
+    }
+
+    /// Counts the files that stay on this node because they are not complete.
+    pub fn incomplete(&self) -> u64 {
+        let order = self.0.order.lock();
+        order.apart.paths.values().filter(|kept| kept.failed().is_some()).count() as u64
+    }
+
+    /// Decides which changes of a record stay here: what is not complete, with the unit it belongs to, and attributes of
+    /// what stays.
+    pub(super) fn judge(&self, order: &Order, changes: &[Change]) -> Stays {
+        let is_empty = |change: &Change| matches!(&change.op, Op::Put(entry) if !has_bytes(entry));
+        let whole = self.0.torn.0.lock().is_empty() && !changes.iter().any(is_empty);
+        if self.0.remote.is_none() || (whole && order.apart.paths.is_empty()) {
+            return Stays::default();
+        }
+        let mut stays = Stays::default();
+        let mut stamps = HashSet::new();
+        for change in changes {
+            let stay = match &change.op {
+                Op::Put(entry) if !self.stays_here(&change.path) => {
+                    let torn = self.torn_by(&change.path, entry);
+                    stays.torn.extend(torn);
+                    torn.is_some()
+                }
+                Op::Attrs { of, .. } => {
+                    let kept = order.apart.paths.get(&change.path);
+                    kept.is_some_and(|kept| kept.why != Why::Used && kept.stamp == *of)
+                }
+                _ => false,
+            };
+            if stay && self.is_member(&change.path) {
+                stamps.insert(change.stamp);
+            }
+            stays.each.push(stay);
+        }
+        for (stay, change) in stays.each.iter_mut().zip(changes) {
+            // Nothing else in a record shares a stamp.
+            *stay |= stamps.contains(&change.stamp);
+        }
+        stays
+    }
+
+    fn torn_by(&self, path: &TreePath, entry: &Entry) -> Option<Torn> {
+        let (digest, size) = entry.content()?;
+        let torn = (digest, self.0.profiles.classify(path).check?);
+        // Nothing at all is complete in no format.
+        (size == 0 || self.0.torn.0.lock().contains(&torn)).then_some(torn)
+    }
+
+    /// Brings a change that stays here into the namespace.
+    pub(super) fn apply_apart(
+        &self,
+        order: &mut Order,
+        fold: &mut Fold,
+        (seq, change): (Seq, &Change),
+        now: Time,
+    ) {
+        let path = &change.path;
+        let known = if order.apart.has(path) {
+            None
+        } else {
+            order.touched.sent(path).or_else(|| fold.register(path))
+        };
+        fold.apply(change, now);
+        let stamp = fold.register(path).map_or(change.stamp, |register| register.stamp);
+        let failed = match &change.op {
+            Op::Put(entry) => self.torn_by(path, entry).map(|(_, check)| check),
+            Op::Remove => None,
+            Op::Attrs { .. } => order.apart.paths.get(path).and_then(Kept::failed),
+        };
+        if matches!(&change.op, Op::Put(entry) if failed.is_some() && has_bytes(entry)) {
+            order.apart.unsaid.push((seq, path.clone()));
+        }
+        order.apart.begin(path, Kept { stamp, why: Why::Incomplete(failed), seq: seq.0 }, known);
+        order.dirty.paths.insert(path.clone());
+        self.note_own(order, fold, path);
+    }
+
+    /// Notes that a change of a path was applied that is sent: what was kept there may be gone.
+    pub(super) fn replace_apart(&self, order: &mut Order, fold: &Fold, change: &Change) {
+        let Some(kept) = order.apart.paths.get(&change.path) else { return };
+        let shown = fold.register(&change.path);
+        if shown.is_some_and(|shown| shown.stamp == kept.stamp && change.stamp != kept.stamp) {
+            order.apart.hear(change);
+            return;
+        }
+        order.apart.leave(&change.path);
+        self.set_own(order, fold, &change.path, None);
+    }
+
+    /// Takes a change of another node at a path that shows what others do not know. Returns the paths that moved: a
+    /// version of others takes the place of one that stays here, with all of its unit.
+    pub(super) fn hear_apart(
+        &self,
+        order: &mut Order,
+        fold: &mut Fold,
+        change: &Change,
+        now: Time,
+    ) -> Vec<TreePath> {
+        if order.apart.why(&change.path) == Some(Why::Used) {
+            order.apart.hear(change);
+            let applied = fold.apply(change, now);
+            self.compare_ride(order, fold, &change.path);
+            return if applied == Applied::Nothing {
+                Vec::new()
+            } else {
+                vec![change.path.clone()]
+            };
+        }
+        let stamp_of = |known: Option<Register>| known.map(|known| known.stamp);
+        let before = stamp_of(order.apart.known(&change.path));
+        order.apart.hear(change);
+        if stamp_of(order.apart.known(&change.path)) == before {
+            return Vec::new();
+        }
+        let moved = self.with_unit(order, &change.path);
+        for path in &moved {
+            self.give_up(order, fold, path, now);
+        }
+        moved
+    }
+
+    /// Returns a path with those that stay here because of the same version of its unit.
+    fn with_unit(&self, order: &Order, path: &TreePath) -> Vec<TreePath> {
+        let Some(kept) = order.apart.paths.get(path).filter(|_| self.is_member(path)) else {
+            return vec![path.clone()];
+        };
+        let all = order.apart.paths.iter().filter(|(_, other)| other.stamp == kept.stamp);
+        all.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// Shows at a path what others know of it.
+    pub(super) fn give_up(&self, order: &mut Order, fold: &mut Fold, path: &TreePath, now: Time) {
+        let known = order.apart.known(path);
+        fold.reset(path, known.clone());
+        if let Some(dir) = path.parent() {
+            let stamp = known.map_or(Stamp::default(), |known| known.stamp);
+            fold.touch_directory(&dir, stamp, now);
+        }
+        order.dirty.paths.insert(path.clone());
+        order.apart.leave_to_others(path);
+        self.set_own(order, fold, path, None);
+    }
+
+    /// Puts what stays here over a namespace that takes the place of this one, unless others have put something since.
+    pub(super) fn keep_apart(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
+        let paths: Vec<TreePath> = order.apart.paths.keys().cloned().collect();
+        let stamp_of = |register: &Option<Register>| register.as_ref().map(|one| one.stamp);
+        let is_newer =
+            |path: &TreePath| stamp_of(&new.register(path)) > stamp_of(&order.apart.known(path));
+        let replaced: BTreeSet<TreePath> = paths
+            .iter()
+            .filter(|path| order.apart.has(path) && is_newer(path))
+            .flat_map(|path| self.with_unit(order, path))
+            .collect();
+        for path in paths {
+            if replaced.contains(&path) {
+                order.apart.leave_to_others(&path);
+                self.set_own(order, new, &path, None);
+                continue;
+            }
+            if !order.queue.has(&path) {
+                order.apart.known.reset(&path, new.register(&path));
+            }
+            new.reset(&path, old.register(&path));
+        }
+    }
+
+    /// Brings back what the index has kept of the table.
+    pub(super) fn restore_apart(&self, saved: Option<&Vec<u8>>) {
+        let saved = saved.and_then(|bytes| postcard::from_bytes::<Vec<Saved>>(bytes).ok());
+        let mut order = self.0.order.lock();
+        let fold = self.0.fold.read();
+        for (path, kept, known, is_gone) in saved.unwrap_or_default() {
+            let Ok(path) = TreePath::from_bytes(&path) else { continue };
+            if is_gone {
+                order.apart.gone.insert(path, kept);
+                continue;
+            }
+            let Some(shown) = fold.register(&path).filter(|shown| shown.stamp == kept.stamp) else {
+                continue;
+            };
+            if let Some(check) = kept.failed()
+                && let Some((digest, _)) = shown.entry.as_ref().and_then(Entry::content)
+            {
+                self.note_torn(digest, check);
+            }
+            order.apart.begin(&path, kept, known);
+            self.note_own(&mut order, &fold, &path);
+        }
+        order.apart.moved.clear();
+    }
+}
+
+fn has_bytes(entry: &Entry) -> bool {
+    entry.content().is_some_and(|(_, size)| size > 0)
+}

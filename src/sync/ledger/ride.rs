@@ -1,0 +1,179 @@
+//! Rides: files that a client writes anew on each hit, only to note that it has used an entry.
+//!
+//! Such a version is journalled and shown here at once. Others get the last one together with what came within a minute, or
+//! with the next commit that is made for another reason. Until then it is one of the versions of `apart`, and survives a
+//! restart as these do. Must never hold back the first version of such a file, nor make a commit of its own in between.
+
+use super::apart::{Kept, Why};
+use super::touch::TOUCHED_MAX;
+use super::{Ledger, Order};
+use crate::error::Result;
+use crate::local::Seq;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time, Touch};
+use crate::sync::batch::Batch;
+
+/// A larger file is more than a note of a use, and travels as any other.
+const RIDE_BYTES_MAX: u64 = 4096;
+/// The most that ride with one commit.
+const RIDES_MAX: usize = 1000;
+
+impl Ledger {
+    /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
+    pub(super) fn take_ride(
+        &self,
+        order: &mut Order,
+        fold: &mut Fold,
+        (seq, change): (Seq, &Change),
+        now: Time,
+    ) -> bool {
+        let path = &change.path;
+        if !self.is_ride(order, fold, change) {
+            return false;
+        }
+        let known = if order.apart.has(path) {
+            None
+        } else {
+            order.touched.sent(path).or_else(|| fold.register(path))
+        };
+        fold.apply(change, now);
+        let stamp = fold.register(path).map_or(change.stamp, |register| register.stamp);
+        order.apart.begin(path, Kept { stamp, why: Why::Used, seq: seq.0 }, known);
+        order.dirty.paths.insert(path.clone());
+        self.note_own(order, fold, path);
+        true
+    }
+
+    /// Reports whether a change only says that a file was used which others have.
+    fn is_ride(&self, order: &Order, fold: &Fold, change: &Change) -> bool {
+        let path = &change.path;
+        if self.0.profiles.classify(path).touch != Some(Touch::Content) {
+            return false;
+        }
+        let waits = match order.apart.why(path) {
+            Some(Why::Used) => true,
+            Some(Why::Incomplete(_)) => return false,
+            None => false,
+        };
+        let shown =
+            fold.register(path).and_then(|register| Some((register.stamp, register.entry?)));
+        let Some((shown_stamp, shown)) = shown else { return false };
+        let same_but_times = |attrs: &Attrs| {
+            let times = Attrs { mtime: attrs.mtime, atime: attrs.atime, ..shown.attrs.clone() };
+            times == *attrs
+        };
+        match &change.op {
+            Op::Put(entry) => {
+                let is_note = |entry: &Entry| {
+                    let size = entry.content().map(|(_, size)| size);
+                    size.is_some_and(|size| (1..=RIDE_BYTES_MAX).contains(&size))
+                };
+                is_note(entry)
+                    && is_note(&shown)
+                    && entry.link.is_none()
+                    && same_but_times(&entry.attrs)
+                    && (waits || order.apart.rides() < TOUCHED_MAX)
+            }
+            Op::Attrs { of, attrs } => waits && *of == shown_stamp && same_but_times(attrs),
+            Op::Remove => false,
+        }
+    }
+
+    /// Puts what waits on its way to the remote. Blocks on the local disk. What an error leaves is sent the next time.
+    pub(super) fn send_rides(&self) -> Result<()> {
+        let mut after = None;
+        loop {
+            after = self.send_some_rides(after.as_ref())?;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends those that come after a path, as many as one record may hold. Returns the last path.
+    fn send_some_rides(&self, after: Option<&TreePath>) -> Result<Option<TreePath>> {
+        let mut order = self.0.order.lock();
+        let order = &mut *order;
+        let fold = self.0.fold.read();
+        let paths: Vec<TreePath> = order.apart.waiting(after).take(RIDES_MAX).cloned().collect();
+        let changes: Vec<Change> = paths.iter().flat_map(|path| changes_of(&fold, path)).collect();
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        drop(fold);
+        self.check_bounds(order, &changes)?;
+        let seq = self.0.journal.append(&changes)?;
+        let fold = self.0.fold.read();
+        for change in &changes {
+            order.track(change, &fold);
+            self.note_put(seq, order, &fold, &change.op);
+        }
+        for change in &changes {
+            self.replace_apart(order, &fold, change);
+        }
+        drop(fold);
+        order.queue.push(seq, changes, self.0.clock.mono(), None);
+        self.note_totals(order);
+        self.0.queued.notify_waiters();
+        Ok(paths.into_iter().last())
+    }
+
+    /// Adds to a batch that is sent anyway what may ride with it.
+    pub(super) fn board(&self, order: &Order, fold: &Fold, batch: &mut Batch) {
+        if batch.changes.is_empty() {
+            return;
+        }
+        let waiting = order.apart.waiting(None).filter(|path| !order.queue.has(path));
+        for path in waiting.take(RIDES_MAX) {
+            let changes = changes_of(fold, path);
+            for change in &changes {
+                // A later version may let go of the bytes meanwhile.
+                self.note_put(batch.upto, order, fold, &change.op);
+            }
+            batch.changes.extend(changes);
+            batch.rides.insert(path.clone());
+        }
+    }
+
+    /// Notes that others know what rode with a batch.
+    pub(super) fn landed(&self, order: &mut Order, batch: &Batch) {
+        if batch.rides.is_empty() {
+            return;
+        }
+        let mut fold = self.0.fold.write();
+        for change in batch.changes.iter().filter(|change| batch.rides.contains(&change.path)) {
+            order.apart.hear(change);
+        }
+        for path in &batch.rides {
+            if order.apart.why(path) == Some(Why::Used) {
+                self.compare_ride(order, &mut fold, path);
+            }
+        }
+    }
+
+    /// Ends the wait of a path of which others know what is shown, or something later.
+    pub(super) fn compare_ride(&self, order: &mut Order, fold: &mut Fold, path: &TreePath) {
+        let (known, shown) = (order.apart.known(path), fold.register(path));
+        let stamp = |register: &Option<Register>| register.as_ref().map(|register| register.stamp);
+        if known != shown && stamp(&known) <= stamp(&shown) {
+            return;
+        }
+        if known != shown {
+            fold.reset(path, known);
+        }
+        order.dirty.paths.insert(path.clone());
+        order.apart.leave(path);
+        self.set_own(order, fold, path, None);
+    }
+}
+
+/// Returns the changes that make of a path what it shows here.
+pub(super) fn changes_of(fold: &Fold, path: &TreePath) -> Vec<Change> {
+    let Some(Register { stamp, attr_stamp, entry: Some(entry) }) = fold.register(path) else {
+        return Vec::new();
+    };
+    let change = |stamp, op| Change { path: path.clone(), stamp, op };
+    let attrs = entry.attrs.clone();
+    let attrs = attr_stamp.map(|at| change(at, Op::Attrs { of: stamp, attrs }));
+    std::iter::once(change(stamp, Op::Put(entry))).chain(attrs).collect()
+}
