@@ -34,8 +34,8 @@ pub struct Tasks {
     sizes: [Mutex<Option<Sizes>>; SIZES_MAX],
 }
 
-/// The open `statm` of a task. It stays that of this very task: once that is gone it cannot be read, whoever has the
-/// number then.
+/// The open `statm` of a task. It stays that of this very task: once that is gone it cannot be read, even if another
+/// task has the number then.
 #[derive(Debug)]
 struct Sizes {
     thread: u32,
@@ -126,7 +126,7 @@ impl Tasks {
     /// Tells whether a task has given up its memory, by the file of an earlier call where that is still its own.
     fn has_no_memory(&self, thread: u32) -> bool {
         let slot = &self.sizes[thread as usize % SIZES_MAX];
-        // Who has to wait for another thread is faster with a file of its own.
+        // A thread that would have to wait is faster with a file of its own.
         let Ok(mut known) = slot.try_lock() else { return has_no_memory(thread) };
         let same = known.as_ref().filter(|sizes| sizes.thread == thread);
         if let Some(without) = same.and_then(|sizes| is_without_memory(&sizes.file).ok()) {

@@ -4,6 +4,8 @@
 //! publish, with no lock held, because it reads. The ledger keeps on this node what fails. Must never keep back anything
 //! by itself.
 
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 use super::filesystem::Filesystem;
@@ -11,7 +13,7 @@ use super::inode::{LiveId, Source, Spot};
 use super::state::State;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::local::{Content, is_whole};
+use crate::local::{hash_file, is_whole};
 use crate::namespace::{Check, Entry};
 
 /// What was looked at before something is put under a name.
@@ -21,6 +23,13 @@ pub(super) enum Examined {
     Unasked,
     /// This content; nothing where there was no file.
     Content(Option<(Digest, u64)>),
+}
+
+impl Examined {
+    /// Reports whether nothing else than this content has to be looked at.
+    pub(super) fn is_of(self, content: Option<(Digest, u64)>) -> bool {
+        matches!(self, Self::Unasked) || self == Self::Content(content)
+    }
 }
 
 impl Filesystem {
@@ -37,16 +46,25 @@ impl Filesystem {
         self.check_at(&state, state.lives.get(id)?.place()?)
     }
 
-    /// Tells the ledger if content is not complete.
-    pub(super) fn examine(
+    /// Tells the ledger if these bytes are not complete.
+    pub(super) fn examine_bytes(&self, bytes: &[u8], digest: Digest, check: Check) -> Result<()> {
+        let whole = is_whole(bytes, bytes.len() as u64, check);
+        if !whole.map_err(cannot_look)? {
+            self.0.rooms.ledger.note_torn(digest, check);
+        }
+        Ok(())
+    }
+
+    /// Tells the ledger if the content of a file is not complete. The file may hold something else by now: its writer may go
+    /// on, and a blob may be spoilt. The verdict is on the content, wherever it is, so what fails is digested first.
+    pub(super) fn examine_file(
         &self,
-        content: &(impl Content + ?Sized),
+        file: &File,
         (digest, size): (Digest, u64),
         check: Check,
     ) -> Result<()> {
-        let whole = is_whole(content, size, check)
-            .map_err(|e| Error::io("look whether a file is complete", e))?;
-        if !whole {
+        let whole = is_whole(file, size, check).map_err(cannot_look)?;
+        if !whole && (size == 0 || hash_file(file, size).map_err(cannot_look)? == digest) {
             self.0.rooms.ledger.note_torn(digest, check);
         }
         Ok(())
@@ -65,13 +83,17 @@ impl Filesystem {
             (check, content, unreleased(&state, from, content.0))
         };
         if let Some(source) = source {
-            self.examine(source.backing.file(), content, check)?;
+            self.examine_file(source.backing.file(), content, check)?;
         } else if let Some(blob) = self.0.rooms.blobs.open_briefly(&content.0, content.1)? {
-            self.examine(&blob.file, content, check)?;
+            self.examine_file(&blob.file, content, check)?;
         }
-        // What is only in the store was published by a node that has looked.
+        // What is only in the store is elsewhere already.
         Ok(Examined::Content(Some(content)))
     }
+}
+
+fn cannot_look(error: io::Error) -> Error {
+    Error::io("look whether a file is complete", error)
 }
 
 /// Returns the file of a published version that is not a blob yet.

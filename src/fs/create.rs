@@ -126,7 +126,13 @@ impl Filesystem {
     }
 
     /// Goes on where the name that was to be made is there.
-    fn create_over(&self, spot: &Spot, wish: &Wish, attrs: Attrs, errno: Errno) -> Answer<Created> {
+    pub(super) fn create_over(
+        &self,
+        spot: &Spot,
+        wish: &Wish,
+        attrs: Attrs,
+        errno: Errno,
+    ) -> Answer<Created> {
         if errno != Errno::ESTALE {
             return Err(errno).into();
         }

@@ -89,7 +89,7 @@ pub(super) struct Touch {
 
 impl Touch {
     /// Sets the time. That is work of the disk: the state must not be locked meanwhile. The caller has the turn, so nothing
-    /// of the file is published and no blob is made of it in between.
+    /// of the file is published in between.
     pub(super) fn carry_out(self) -> io::Result<()> {
         set_mtime(self.source.backing.file(), self.mtime)
     }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hearthfs_mount::{Answer, Caller, Created, Errno, Reply, Watched};
+use hearthfs_mount::{Answer, Caller, Created, Errno, OpenFlags, Reply, Watched};
 
 use super::filesystem::Filesystem;
 use super::inode::Spot;
@@ -95,26 +95,51 @@ impl Filesystem {
     /// close it only when it gives the lock back.
     pub(super) fn create_lock(&self, spot: &Spot, wish: &Wish, attrs: Attrs) -> Answer<Created> {
         let kind = Kind::File { digest: Digest::empty(), size: 0 };
-        if let Err(errno) = self.put_new(spot, Entry { kind, attrs, link: None }) {
-            return Err(errno).into();
+        match self.put_new(spot, Entry { kind, attrs: attrs.clone(), link: None }) {
+            Ok(_) => {}
+            Err(Errno::EEXIST) if !wish.flags.exclusive => {
+                return self.create_over(spot, wish, attrs, Errno::ESTALE);
+            }
+            Err(errno) => return Err(errno).into(),
         }
         self.own_lock(spot, &wish.caller);
         let (this, spot, wish) = (self.clone(), spot.clone(), *wish);
         Answer::later(async move {
-            let lead = {
-                let mut state = this.0.state.lock();
-                let path = Self::path_to_find(&state, &spot)?;
-                this.lead_writer(&mut state, &spot, &path, wish.who, wish.flags, None)
-            };
-            let lead = Lead::lasting(lead.ok_or(Errno::ENOENT)?);
-            let flags = hearthfs_mount::OpenFlags { exclusive: false, ..wish.flags };
-            let wish = Wish { flags, tried: Try::Last, ..wish };
-            let opened = match this.open_file_as(lead.ino, &wish) {
-                Answer::Now(reply) => reply?,
-                Answer::Later(work) => work.await?,
-            };
-            this.tell_opened(lead, &spot, opened)
+            let opened = this.open_lock(&spot, &wish).await;
+            if opened.is_err() {
+                // Its maker is told that it has none.
+                crate::task::blocking(move || this.take_back_lock(&spot)).await;
+            }
+            opened
         })
+    }
+
+    /// Opens for writing what has just been made at a name.
+    async fn open_lock(&self, spot: &Spot, wish: &Wish) -> Reply<Created> {
+        let lead = {
+            let mut state = self.0.state.lock();
+            let path = Self::path_to_find(&state, spot)?;
+            self.lead_writer(&mut state, spot, &path, wish.who, wish.flags, None)
+        };
+        let lead = Lead::lasting(lead.ok_or(Errno::ENOENT)?);
+        let flags = OpenFlags { exclusive: false, ..wish.flags };
+        let wish = Wish { flags, tried: Try::Last, ..*wish };
+        let opened = match self.open_file_as(lead.ino, &wish) {
+            Answer::Now(reply) => reply?,
+            Answer::Later(work) => work.await?,
+        };
+        self.tell_opened(lead, spot, opened)
+    }
+
+    /// Removes a lock whose maker could not open it.
+    fn take_back_lock(&self, spot: &Spot) {
+        let path = self.0.state.lock().names.path_of(spot);
+        let held = path.and_then(|path| self.0.lock_files.lock().held.get(&path).cloned());
+        if let Some(Held { owner, stamp, .. }) = held
+            && self.remove_lock(&owner.path, stamp).is_ok()
+        {
+            self.0.lock_files.lock().remove(&owner.path, Some(stamp));
+        }
     }
 
     /// Notes that a process has published something at a name, if that is a lock file.
@@ -130,7 +155,7 @@ impl Filesystem {
         let Some(started) = self.0.rooms.tasks.started(process) else { return };
         let Some((stamp, user)) = self.lock_at(&path) else { return };
         if !self.may_take_away(caller, spot, user) {
-            // It has written a lock that another has made, and that stays the lock of that one.
+            // It has written a lock that another process made. The lock still belongs to that process.
             if let Some(held) = self.0.lock_files.lock().held.get_mut(&path) {
                 held.stamp = stamp;
             }
@@ -139,7 +164,7 @@ impl Filesystem {
         let owner = LockOwner { path, process, started };
         let held = Held { owner: owner.clone(), stamp, user: caller.uid, watched };
         if !self.0.lock_files.lock().add(held.clone()) {
-            // What programs have given back since is counted until somebody looks.
+            // Locks that programs have given back since are counted until they are looked through.
             self.forget_given_back();
             if !self.0.lock_files.lock().add(held) {
                 let path = &owner.path;
@@ -172,7 +197,7 @@ impl Filesystem {
         if let Err(error) = noted {
             tracing::debug!(
                 error = error.chain(),
-                "who has a lock will not be known after a restart"
+                "the owner of a lock will not be known after a restart"
             );
         }
     }

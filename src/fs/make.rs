@@ -7,6 +7,7 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Caller, Errno, Found, Ino, Reply};
 
 use super::attrs::special_type;
+use super::check::Examined;
 use super::filesystem::Filesystem;
 use super::handles::{FORMAT_FILE, FORMAT_MASK};
 use super::inode::{Node, Published, Spot};
@@ -208,9 +209,8 @@ impl Filesystem {
     /// Makes a further name for a published file.
     fn link_at(&self, caller: &Caller, ino: Ino, spot: &Spot) -> Reply<Found> {
         let old = published_place(&self.0.state.lock(), ino);
-        if let Ok(old) = old {
-            self.examine_for(&old, spot).map_err(|e| super::errno::promised(&e))?;
-        }
+        let examined = old.map_or(Ok(Examined::Unasked), |old| self.examine_for(&old, spot));
+        let examined = examined.map_err(|e| super::errno::promised(&e))?;
         let turn = self.0.rooms.ledger.begin();
         let (ops, entry, old, before) = {
             let state = self.0.state.lock();
@@ -222,7 +222,7 @@ impl Filesystem {
             let old = published_place(&state, ino)?;
             let old_path = state.names.path_of(&old).ok_or(Errno::ENOENT)?;
             let seen = self.seen(&old_path).ok_or(Errno::ENOENT)?;
-            if !state.is_version(ino, &seen) {
+            if !state.is_version(ino, &seen) || !examined.is_of(seen.entry.content()) {
                 // The kernel has checked another version than the one that is there.
                 return Err(Errno::ENOENT);
             }

@@ -27,7 +27,7 @@ use crate::sync::Demand;
 pub(super) const INLINE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// The permission bit that lets a caller write.
 const MAY_WRITE: u32 = 2;
-/// How often a closed file whose name moves is looked at again.
+/// Tries to look at a closed file whose name moves meanwhile.
 const RENAMES_MAX: u32 = 64;
 
 /// What a flush comes to.
@@ -300,8 +300,8 @@ impl Filesystem {
             if let Some(check) = closed.checked {
                 let content = (closed.digested.digest, closed.digested.mark.size);
                 match &closed.digested.kept {
-                    Some(kept) => self.examine(&kept[..], content, check)?,
-                    None => self.examine(file, content, check)?,
+                    Some(kept) => self.examine_bytes(kept, content.0, check)?,
+                    None => self.examine_file(file, content, check)?,
                 }
             }
             match self.announce(id, caller, closed)? {

@@ -22,7 +22,7 @@ use crate::sync::{RECORD_CHANGES_MAX, Turn};
 /// The most entries that one rename moves: each is a removal and a put of one record.
 const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
 
-/// How often a file that is replaced while it is looked at is looked at again.
+/// Tries to look at a file that is replaced meanwhile.
 const EXAMINED_MAX: u32 = 64;
 
 /// What stands under one name of a rename.
@@ -111,8 +111,7 @@ impl Filesystem {
             let turn = self.0.rooms.ledger.begin();
             let renaming = self.checked_rename(caller, from.clone(), to.clone(), mode)?;
             let is_known = |side: &Side, examined: Examined| {
-                let content = side.seen.as_ref().and_then(|seen| seen.entry.content());
-                examined == Examined::Unasked || examined == Examined::Content(content)
+                examined.is_of(side.seen.as_ref().and_then(|seen| seen.entry.content()))
             };
             if is_known(&renaming.from, there) && is_known(&renaming.to, other) {
                 return Ok((turn, renaming));

@@ -26,4 +26,4 @@ pub use lock_owners::{LockOwner, LockOwners};
 pub use pin::Pin;
 pub use seal::{Seal, hash_file};
 pub use staging::{StagedPath, Staging};
-pub use whole::{Content, is_whole};
+pub use whole::is_whole;

@@ -266,8 +266,8 @@ impl Ledger {
         self.read(|fold| fold.register(&change.path).is_some_and(|r| r.stamp > change.stamp))
     }
 
-    /// Forgets a tombstone that nobody else can need: without a remote there is no other node. That of a unit's member says
-    /// that what is left is no unit.
+    /// Forgets a tombstone that no other node can need: without a remote there is none. The tombstone of a unit's member is
+    /// kept: it says that the remaining files are no unit.
     fn forget_alone(&self, fold: &mut Fold, change: &Change) {
         let last = fold.register(&change.path);
         if change.op == Op::Remove

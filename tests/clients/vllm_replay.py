@@ -1,8 +1,8 @@
 """Does to a directory what vLLM does with the compiled graphs of one model part: files in place, artifacts of several graphs,
 one of them a directory that is replaced, and at last the list of them, rewritten in place.
 
-Arguments: directory, model part, name of this process, number of graphs. Reads what is there first: prints HIT where there is a list.
-Else it writes all and looks again: prints WROTE where its own files are there, OTHER where those of another process are. Prints
+Arguments: directory, model part, name of this process, number of graphs, and "replace" to write whatever is there. Reads what is
+there first: prints HIT where there is a list. Else it writes all and looks again: prints WROTE where its own files are there, OTHER where those of another process are. Prints
 MIXED, and what it found, where the list and the files that it names are not of one writer.
 """
 
@@ -17,25 +17,13 @@ LIST = os.path.join(place, "vllm_compile_cache.py")
 
 
 def write(path, text):
-    while True:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        try:
-            file = open(path, "w")
-        except FileNotFoundError:
-            # Another process has just removed the directory, as it may on any file system.
-            continue
-        with file:
-            file.write(f"{text}\n" * 200)
-        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(f"{text}\n" * 200)
 
 
 def read(path):
-    try:
-        file = open(path)
-    except FileNotFoundError:
-        # A directory that is removed just while the kernel is on its way through it has nothing, on any file system.
-        file = open(path)
-    with file:
+    with open(path) as file:
         lines = set(file.read().splitlines())
     assert len(lines) == 1, f"{path} is torn"
     return lines.pop()
@@ -62,8 +50,9 @@ def look():
 
 found = look()
 said = "HIT"
-if found is None:
-    shutil.rmtree(os.path.join(place, "unpacked"), ignore_errors=True)
+if found is None or "replace" in sys.argv:
+    if found is not None:
+        shutil.rmtree(os.path.join(place, "unpacked"))
     for path in artifacts():
         write(path, name)
     write(LIST, name)

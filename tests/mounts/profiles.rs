@@ -203,6 +203,27 @@ fn profiles_let_files_through_that_are_completed(io: Io) {
 in_both_modes!(profiles_let_files_through_that_are_completed);
 
 /// An entry that is not complete is no first version, and no obstacle to that of another node.
+/// What is found of a file that its writer has changed since says nothing of content that others publish (P14).
+fn p14_isolation_of_checked_content(io: Io) {
+    let cluster = Cluster::two(io);
+    let program = std::fs::read("/bin/true").must("read a program");
+    std::fs::create_dir_all(cluster.a.at("inductor/ab")).must("mkdir -p");
+    let (mut other, mut victim) = (Hand::new(), Hand::new());
+    let temporary = cluster.a.at("plain");
+    let fd = other.open(&temporary, IN_PLACE, 0o644).must("open");
+    other.write(fd, &program).must("write");
+    let duplicate = other.dup(fd).must("dup");
+    other.close(duplicate).must("close, which publishes");
+    other.ftruncate(fd, 0).must("ftruncate");
+    other.rename(&temporary, &cluster.a.at("inductor/ab/torn.so")).must("rename");
+    victim.put(&cluster.a.at("inductor/ab/whole.so"), &program).must("put");
+    cluster.a.drain();
+    has(&cluster.b, "inductor/ab/whole.so", &program);
+    assert_eq!(cluster.a.status()["incomplete"], 0);
+    other.close(fd).must("close");
+}
+in_both_modes!(p14_isolation_of_checked_content);
+
 fn profiles_torn_files_give_way(io: Io) {
     let cluster = Cluster::two(io);
     directories(&cluster);

@@ -152,6 +152,12 @@ fn clients_vllm_replay(io: Io) {
         }
         cluster.settle();
         tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
+        // One of them compiles anew, with a directory of artifacts that is removed and made again.
+        let args = [text(&on_a), &part, "again", "6", "replace"];
+        let mut again = replay(&cluster, "vllm_replay.py", &args).must("python");
+        assert_eq!(run(&mut again, LIMIT_MS).good().trim(), "WROTE");
+        cluster.settle();
+        tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
         for dir in [&on_a, &on_b] {
             assert_eq!(start(dir, &part, "late").must("python").join().must("late"), "HIT");
         }

@@ -1,5 +1,5 @@
 //! Versions that this node keeps to itself, of names that all nodes share: files that are not complete, with the units
-//! they belong to, for good; and those of `ride`, for a while.
+//! they belong to, until a complete version takes their place; and those of `ride`, for a while.
 //!
 //! Such a version is journalled and shown here as any other, and what is not complete is never sent. Owns the table of these paths, and of
 //! what others know of them. Must never let such a version hold back, or outlast, what another node puts under its
@@ -401,8 +401,14 @@ impl Ledger {
     pub(super) fn keep_apart(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
         let paths: Vec<TreePath> = order.apart.paths.keys().cloned().collect();
         let stamp_of = |register: &Option<Register>| register.as_ref().map(|one| one.stamp);
-        let is_newer =
-            |path: &TreePath| stamp_of(&new.register(path)) > stamp_of(&order.apart.known(path));
+        let is_newer = |path: &TreePath| {
+            // Of two versions that say when an entry was used, the later one stays.
+            let than = match order.apart.paths.get(path) {
+                Some(kept) if kept.why == Why::Used => Some(kept.stamp),
+                _ => stamp_of(&order.apart.known(path)),
+            };
+            stamp_of(&new.register(path)) > than
+        };
         let replaced: BTreeSet<TreePath> = paths
             .iter()
             .filter(|path| order.apart.has(path) && is_newer(path))
