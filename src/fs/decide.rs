@@ -153,8 +153,9 @@ fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
         StageIs::Dropped if live.member => Plan::ReadLive,
         StageIs::Dropped => again_or(current(name)),
         _ if live.member => Plan::ReadLive,
-        // Only a process that has it open comes back to a file without a name.
-        StageIs::Writing if !live.named && asked.walked => current(name),
+        // Only a process that has it open comes back to a file without a name. One that cannot be seen may have walked to the
+        // name before it was removed.
+        StageIs::Writing if !live.named && (asked.walked || asked.unseen) => current(name),
         StageIs::Writing if !live.named => again_or(Plan::ReadLive),
         // There is a published version for everybody else.
         StageIs::Writing if name.entry => again_or(Plan::Wait),

@@ -194,3 +194,20 @@ fn every_day() {
         assert_eq!(decide_open(asked, is, name), plan, "{asked:?} {is:?} {name:?}");
     }
 }
+
+/// It may have found the name before that was removed, and has no descriptor of the file.
+#[test]
+fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_name() {
+    let asked = Asked { write: false, truncate: false, last: true, walked: false, unseen: true };
+    let live = LiveIs {
+        stage: StageIs::Writing,
+        member: false,
+        named: false,
+        open: true,
+        writers: true,
+        settling: false,
+    };
+    let plan = |asked| decide_open(asked, Is::Live(live), NameHas::default());
+    assert_eq!(plan(asked), Plan::Fail(Errno::ENOENT));
+    assert_eq!(plan(Asked { unseen: false, ..asked }), Plan::ReadLive, "it has it open");
+}
