@@ -48,10 +48,13 @@ fn spoil(path: &Path, how: Spoil) {
     }
 }
 
+/// Waits for the file: bytes become a blob at RELEASE, and the kernel sends that after `close` has returned.
 fn blob_of(node: &Node, bytes: &[u8]) -> PathBuf {
     let digest = blake3::hash(bytes).to_hex().to_string();
-    let found = tree::files_below(&node.cache.join("v1/blobs"));
-    found.into_iter().find(|path| path.ends_with(&digest)).must("the blob's file")
+    eventually(10_000, "the blob's file", || {
+        let found = tree::files_below(&node.cache.join("v1/blobs"));
+        found.into_iter().find(|path| path.ends_with(&digest)).ok_or(digest.clone())
+    })
 }
 
 fn warnings(node: &Node, about: &str) -> usize {

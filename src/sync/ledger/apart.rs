@@ -311,24 +311,47 @@ impl Ledger {
         now: Time,
     ) {
         let path = &change.path;
+        let failed = match &change.op {
+            Op::Put(entry) => self.torn_by(path, entry).map(|(_, check)| check),
+            Op::Remove => None,
+            Op::Attrs { .. } => order.apart.paths.get(path).and_then(Kept::failed),
+        };
+        if !self.show_apart(order, fold, (seq, change), Why::Incomplete(failed), now) {
+            return;
+        }
+        if matches!(&change.op, Op::Put(entry) if failed.is_some() && has_bytes(entry)) {
+            order.apart.unsaid.push((seq, path.clone()));
+        }
+    }
+
+    /// Applies a change that others do not get, or not yet. Reports whether the path shows it now: a record that is read
+    /// again at a start may be older than what took its place.
+    pub(super) fn show_apart(
+        &self,
+        order: &mut Order,
+        fold: &mut Fold,
+        (seq, change): (Seq, &Change),
+        why: Why,
+        now: Time,
+    ) -> bool {
+        let path = &change.path;
         let known = if order.apart.has(path) {
             None
         } else {
             order.touched.sent(path).or_else(|| fold.register(path))
         };
         fold.apply(change, now);
-        let stamp = fold.register(path).map_or(change.stamp, |register| register.stamp);
-        let failed = match &change.op {
-            Op::Put(entry) => self.torn_by(path, entry).map(|(_, check)| check),
-            Op::Remove => None,
-            Op::Attrs { .. } => order.apart.paths.get(path).and_then(Kept::failed),
+        let stamp = match &change.op {
+            Op::Put(_) | Op::Remove => change.stamp,
+            Op::Attrs { of, .. } => *of,
         };
-        if matches!(&change.op, Op::Put(entry) if failed.is_some() && has_bytes(entry)) {
-            order.apart.unsaid.push((seq, path.clone()));
+        if fold.register(path).is_none_or(|shown| shown.stamp != stamp) {
+            return false;
         }
-        order.apart.begin(path, Kept { stamp, why: Why::Incomplete(failed), seq: seq.0 }, known);
+        order.apart.begin(path, Kept { stamp, why, seq: seq.0 }, known);
         order.dirty.paths.insert(path.clone());
         self.note_own(order, fold, path);
+        true
     }
 
     /// Notes that a change of a path was applied that is sent: what was kept there may be gone.

@@ -4,7 +4,7 @@
 //! with the next commit that is made for another reason. Until then it is one of the versions of `apart`, and survives a
 //! restart as these do. Must never hold back the first version of such a file, nor make a commit of its own in between.
 
-use super::apart::{Kept, Why};
+use super::apart::Why;
 use super::touch::TOUCHED_MAX;
 use super::{Ledger, Order};
 use crate::error::Result;
@@ -27,21 +27,11 @@ impl Ledger {
         (seq, change): (Seq, &Change),
         now: Time,
     ) -> bool {
-        let path = &change.path;
-        if !self.is_ride(order, fold, change) {
-            return false;
+        let waits = self.is_ride(order, fold, change);
+        if waits {
+            self.show_apart(order, fold, (seq, change), Why::Used, now);
         }
-        let known = if order.apart.has(path) {
-            None
-        } else {
-            order.touched.sent(path).or_else(|| fold.register(path))
-        };
-        fold.apply(change, now);
-        let stamp = fold.register(path).map_or(change.stamp, |register| register.stamp);
-        order.apart.begin(path, Kept { stamp, why: Why::Used, seq: seq.0 }, known);
-        order.dirty.paths.insert(path.clone());
-        self.note_own(order, fold, path);
-        true
+        waits
     }
 
     /// Reports whether a change only says that a file was used which others have.
