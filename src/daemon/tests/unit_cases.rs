@@ -191,6 +191,40 @@ fn p6_units_of_several_writers_are_one_also_for_one_that_has_read() {
     });
 }
 
+/// A draft that several processes wrote is the version that each of them reads, whatever the others do then.
+#[test]
+fn p6_units_of_several_writers_stay_with_those_that_read_them() {
+    in_both_modes(|kernel| {
+        let [opens, takes, reads, other] = std::array::from_fn(|_| Program::start());
+        let module = "neuron/neuronxcc-1/MODULE_1+2";
+        make_dirs(kernel, &opens, module);
+        let at = |name: &str| format!("{module}/{name}");
+        put(kernel, &opens, &at("model.hlo"), b"hlo 1");
+        put(kernel, &takes, &at("model.log"), b"log 1");
+        put(kernel, &reads, &at("model.neff"), b"neff 1");
+        put(kernel, &opens, &at("model.done"), b"done 1");
+        for program in [&opens, &takes, &reads] {
+            assert_eq!(get(kernel, program, &at("model.done")), b"done 1");
+        }
+        put(kernel, &other, &at("model.neff"), b"neff 2");
+        put(kernel, &other, &at("model.done"), b"done 2");
+        assert_eq!(
+            get(kernel, &opens, &at("model.done")),
+            b"done 2",
+            "an entry point opened again"
+        );
+        assert_eq!(get(kernel, &opens, &at("model.neff")), b"neff 2");
+        assert_eq!(get(kernel, &reads, &at("model.neff")), b"neff 1", "of the version it reads");
+        kernel.unlink(&takes.caller(), &at("model.log")).unwrap();
+        assert!(missing(kernel, &Program::start(), &at("model.log")), "what is published goes");
+        assert_eq!(get(kernel, &reads, &at("model.log")), b"log 1", "of the version it reads");
+        // The last one that leaves it ends it.
+        kernel.unlink(&reads.caller(), &at("model.hlo")).unwrap();
+        assert!(missing(kernel, &Program::start(), &at("model.hlo")));
+        assert!(missing(kernel, &reads, &at("model.log")));
+    });
+}
+
 #[test]
 fn p6_units_leave_what_came_in_the_place_of_a_member() {
     in_both_modes(|kernel| {

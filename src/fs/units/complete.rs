@@ -212,7 +212,14 @@ impl Filesystem {
         dir.is_none_or(|dir| may_take(caller, dir.mode, dir.uid, there.entry.attrs.uid))
     }
 
-    /// Ends an edition: the names lead its process to what is published. What it has open stays open, and is never
+    /// Leads a process away from an edition that is not written, to what is published. Others that have it keep the
+    /// version that they read; it ends with the last. Returns false where that failed.
+    pub(super) fn leave_edition(&self, id: EditionId, who: Who) -> bool {
+        let last = self.0.state.lock().editions.leave(who, id);
+        !last || self.end_edition(id, None)
+    }
+
+    /// Ends an edition: the names lead its processes to what is published. What it has open stays open, and is never
     /// published. `uses` is as for [`Filesystem::complete`]. Returns false where that failed.
     pub(super) fn end_edition(&self, id: EditionId, uses: Option<u64>) -> bool {
         let ledger = &self.0.rooms.ledger;

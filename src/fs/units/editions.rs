@@ -271,6 +271,15 @@ impl Editions {
         }
     }
 
+    /// Leads a process away from an edition, unless no other has it. Reports whether none has.
+    pub(super) fn leave(&mut self, who: Who, id: EditionId) -> bool {
+        let others = self.of.iter().any(|((other, _), of)| *of == id && *other != who);
+        if others && let Some(edition) = self.all.get(&id) {
+            self.of.remove(&(who, edition.unit.clone()));
+        }
+        !others
+    }
+
     /// Makes a directory one of an edition's draft.
     pub(super) fn add_dir(&mut self, id: EditionId, path: TreePath, dir: Ino) {
         if let Some(draft) = self.all.get_mut(&id).and_then(|edition| edition.draft.as_mut()) {

@@ -92,7 +92,7 @@ impl Filesystem {
         if now.is_ok_and(|now| now.is(&base)) {
             return Ok(());
         }
-        let Some(real) = public.filter(|_| self.end_edition(id, None)) else { return Ok(()) };
+        let Some(real) = public.filter(|_| self.leave_edition(id, wish.who)) else { return Ok(()) };
         Err(self.led_to(real, ino, wish))
     }
 

@@ -143,7 +143,7 @@ impl Filesystem {
             return self.spot_in(id, path, spot);
         }
         // It takes away what is published.
-        self.end_edition(id, None);
+        self.leave_edition(id, who);
         spot
     }
 
