@@ -114,13 +114,14 @@ impl Tasks {
             return false;
         }
         let Ok(stat) = Stat::read(thread) else { return false };
-        if stat.flags & PF_SIGNALED == 0 {
-            return false;
+        // What the process dies of counts, not how this thread ends: when one thread exits for all, the kernel kills the
+        // others; and the last one of a killed process, which closes its files, may just have been ending by itself.
+        if stat.exit_code != 0 || may_inspect(thread) {
+            return stat.exit_code & EXIT_SIGNAL_MASK != 0;
         }
-        // When one thread exits for all, the kernel kills the others, which marks them too; what the
-        // process dies of tells the two apart. Who may not see that is shown 0, and then the mark alone
-        // must do: taking a clean exit for a kill loses an unclosed file, the reverse publishes one.
-        stat.exit_code & EXIT_SIGNAL_MASK != 0 || !may_inspect(thread)
+        // It is not shown to this daemon, so the mark on the thread must do: taking a clean exit for a kill loses an
+        // unclosed file, the reverse publishes one.
+        stat.flags & PF_SIGNALED != 0
     }
 
     /// Tells whether a task has given up its memory, by the file of an earlier call where that is still its own.

@@ -316,3 +316,22 @@ fn p2_killed_writer_through_a_mapping(io: Io) {
     }
 }
 in_both_modes!(p2_killed_writer_through_a_mapping);
+
+/// The thread that closes the files of a killed process can be one that was ending by itself.
+fn p2_killed_writer_with_threads_that_end(io: Io) {
+    const KILLS: u32 = 300;
+    let cluster = Cluster::two(io);
+    let mut published = Vec::new();
+    for number in 0..KILLS {
+        let path = cluster.a.at(format!("new-{number}"));
+        let mut hand = Hand::new();
+        let fd = hand.open(&path, IN_PLACE, 0o644).must("open for writing");
+        hand.write(fd, b"the beginning of something").must("write");
+        hand.churn(3);
+        sleep_ms(2);
+        hand.kill(Signal::KILL);
+        published.extend(std::fs::read(&path).map(|_| number));
+    }
+    assert_eq!(published, Vec::<u32>::new(), "of {KILLS} killed writers");
+}
+in_both_modes!(p2_killed_writer_with_threads_that_end);

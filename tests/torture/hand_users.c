@@ -195,6 +195,26 @@ static void op_cutters(void) {
   done(count);
 }
 
+static void *end_at_once(void *none) { return none; }
+
+static void *come_and_go(void *none) {
+  for (;;) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, end_at_once, NULL) == 0) pthread_join(thread, NULL);
+  }
+  return none;
+}
+
+/* churn COUNT: so many threads that make others, each of which ends by itself, until this process ends. */
+static void op_churn(void) {
+  for (long long i = 0; i < num(1); i++) {
+    pthread_t thread;
+    int failed = pthread_create(&thread, NULL, come_and_go, NULL);
+    if (failed) { errno = failed; done(-1); return; }
+  }
+  done(num(1));
+}
+
 static void op_touch(void) {
   struct timespec t[2] = { { 0, UTIME_NOW }, { 0, UTIME_NOW } };
   done(utimensat(AT_FDCWD, name(1), t, 0));
@@ -215,6 +235,7 @@ static int users(void) {
   else if (is("recvfd")) op_recvfd();
   else if (is("crowd")) op_crowd();
   else if (is("cutters")) op_cutters();
+  else if (is("churn")) op_churn();
   else if (is("touch")) op_touch();
   else if (is("mknod")) done(mknod(name(1), (mode_t)num(2), makedev(1, 3)));
   else if (is("linkfd")) {

@@ -76,6 +76,11 @@ impl Hand {
         self.call(&format!("openat {dir} {} {} {mode}", hex(Path::new(name)), flags.bits()))
     }
 
+    /// Has so many threads make others, each of which ends by itself.
+    pub(crate) fn churn(&mut self, threads: u32) {
+        self.call(&format!("churn {threads}")).must("start threads");
+    }
+
     /// `chown`; `None` leaves the user or the group.
     pub(crate) fn chown(
         &mut self,
