@@ -66,4 +66,6 @@ pub(super) struct Plan {
     pub(super) dry_run: bool,
     /// The most bytes of the units of some seconds: the daemon keeps these on the node.
     pub(super) unit_bytes: u64,
+    /// The most bytes of one file that the target can hold.
+    pub(super) bytes_max: u64,
 }

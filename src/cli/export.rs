@@ -69,6 +69,7 @@ pub(super) fn run(command: &Export) -> Outcome<()> {
         dry_run: command.dry_run,
         // Units that are only read take no room.
         unit_bytes: u64::MAX,
+        bytes_max: u64::MAX,
     };
     copy_and_tell(plan, trees, None, command.json)
 }

@@ -65,11 +65,12 @@ pub(super) fn run(command: &Import) -> Outcome<()> {
         from,
         to,
         place: on.place,
-        profiles: told.profiles,
         globs: Vec::new(),
         overwrite: command.overwrite,
         dry_run: command.dry_run,
-        unit_bytes: told.unit_bytes,
+        unit_bytes: told.unit_bytes(),
+        bytes_max: told.cache_bytes.unwrap_or(u64::MAX),
+        profiles: told.profiles,
     };
     exact_modes();
     let copied = copy_and_tell(plan, trees, turn.as_ref(), command.json);
@@ -98,7 +99,7 @@ fn both(one: Outcome<()>, other: Outcome<()>) -> Outcome<()> {
     }
 }
 
-/// Clears the umask, so that files get the modes that this process asks for. No other thread has started yet.
+/// Clears the umask, so that files get the modes that this process asks for. It is for all threads: those that copy start later.
 pub(super) fn exact_modes() {
     rustix::process::umask(rustix::fs::Mode::empty());
 }

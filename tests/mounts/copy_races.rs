@@ -1,7 +1,7 @@
 //! `hearthfs import` and `hearthfs export` while others change what they read and write.
 
-use std::fs::File;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -352,4 +352,61 @@ fn commands_import_and_export_do_not_hang() {
         assert!(said.err.contains("does not answer within"), "{}", said.err);
     }
     assert!(!dest.exists());
+}
+
+/// While root imports a directory of another user, that user puts a third one's directory in its place: that stays as it is.
+#[test]
+fn commands_import_gives_no_other_directory_away() {
+    let cluster = Cluster::two(Io::best());
+    let source = cluster.site.dir("source");
+    large(&source.join("dir/large"), "theirs");
+    let give = |path: &Path, user: u32, mode: u32| {
+        std::os::unix::fs::chown(path, Some(user), Some(user)).must("chown");
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).must("chmod");
+    };
+    give(&source.join("dir"), 1001, 0o755);
+    let [dir, away, victim] = ["dir", "away", "victim"].map(|name| cluster.a.at(name));
+    put(&victim.join("secret"), "secret", 0o644);
+    give(&victim, 1002, 0o700);
+    let mut import = cluster.site.hearthfs();
+    import.args(["import", "--json"]).args([&source, &cluster.a.mount]);
+    let mut import = Copy::start(&mut import);
+    import.stop_when(|copy| copy.has_open(|path| path == dir.join("large")));
+    let owner = |path: &Path| {
+        let about = path.metadata().must("stat");
+        (about.uid(), about.mode() & 0o7777)
+    };
+    assert_eq!(owner(&dir), (1001, 0o755), "others can use it from the start");
+    std::fs::rename(&dir, &away).must("move the new directory away");
+    std::fs::rename(&victim, &dir).must("put another one in its place");
+    let output = import.finish();
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    let failures = &said(&output)["failures"];
+    assert!(failures.to_string().contains("another directory there"), "{failures}");
+    assert_eq!(owner(&dir), (1002, 0o700));
+    assert_eq!(first_line(&away.join("large")), "theirs");
+}
+
+/// A file that the cache cannot hold fails, and the others are imported.
+#[test]
+fn commands_import_goes_on_after_a_file_that_is_too_large() {
+    let cluster = Cluster::two(Io::best());
+    let source = cluster.site.dir("source");
+    put(&source.join("a"), "", 0o644);
+    File::options()
+        .write(true)
+        .open(source.join("a"))
+        .must("open")
+        .set_len(1 << 42)
+        .must("enlarge");
+    for name in ["b", "c"] {
+        put(&source.join(name), name, 0o644);
+    }
+    for more in [&["--json"][..], &["--json", "--overwrite"]] {
+        let said = command(&cluster.a, &["import"], &[&source, &cluster.a.mount], more);
+        assert_eq!(said.code(), 1, "{said:?}");
+        counts(&report(&said), &[("failed", 1)]);
+        assert!(said.err.contains("local.cache_size"), "{}", said.err);
+        assert_eq!(tree::texts(&cluster.a.mount), ["b", "c"]);
+    }
 }

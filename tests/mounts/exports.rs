@@ -1,8 +1,9 @@
 //! `hearthfs export`.
 
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -30,7 +31,7 @@ fn commands_export_changes_nothing_that_it_should_not() {
     let before = tree::texts(&dest.join("triton"));
     let said = command(&cluster.a, &["export"], &[&cluster.a.mount, &dest], &[]);
     assert_eq!(said.code(), 1, "{said:?}");
-    assert!(said.err.contains("no directory"), "{said:?}");
+    assert!(said.err.contains("is not a directory"), "{said:?}");
     assert!(tree::texts(&outside).is_empty(), "a link was followed");
     for globs in [&["triton/KEY/*.ttir"][..], &[]] {
         let globs = globs.iter().map(Path::new);
@@ -81,6 +82,8 @@ fn commands_export_that_is_killed() {
     let cluster = Cluster::two(Io::best());
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
     let dest = cluster.site.dir("dest");
+    // The directories below get its set-group-id bit.
+    std::fs::set_permissions(&dest, Permissions::from_mode(0o2775)).must("chmod");
     many(&source);
     let said = command(&cluster.a, &["import"], &[&source, &mount], &[]);
     assert!(said.status.success(), "{said:?}");
@@ -123,6 +126,16 @@ fn commands_export_that_is_killed() {
         let (there, wanted) = (mode(&dest.join(path)), mode(&source.join(path)));
         assert_eq!(there, wanted, "{}", path.display());
     }
+    // What the killed ones have left behind does not travel.
+    put(&dest.join(".hearthfs-export.0123456789abcdef"), "a part", 0o644);
+    put(&dest.join("triton/K0/.hearthfs-export.fedcba9876543210"), "a part", 0o644);
+    put(&dest.join(".hearthfs-export.notes"), "no part", 0o644);
+    let again = cluster.b.mount.clone();
+    let said = command(&cluster.b, &["import", "--json"], &[&dest, &again], &["--overwrite"]);
+    assert!(report(&said)["left_out"]["temporary"].as_u64().is_some_and(|n| n >= 2), "{said:?}");
+    let parts = |path: &PathBuf| path.to_string_lossy().contains("/.hearthfs-export.");
+    let found: Vec<PathBuf> = tree::files_below(&again).into_iter().filter(parts).collect();
+    assert_eq!(found, [again.join(".hearthfs-export.notes")]);
 }
 
 /// A unit that is replaced all the time is exported in one version.

@@ -152,6 +152,10 @@ fn commands_import_that_is_killed(io: Io) {
         let status = wait(&mut child, LIMIT_MS).must("it is dead");
         killed += u32::from(status.signal().is_some());
         usable(&cluster.a, &source);
+        let wanted = with_times(&source);
+        for (path, there) in with_times(&mount) {
+            assert_eq!(Some(&there), wanted.get(&path), "{} is whole", path.display());
+        }
         cluster.a.drain();
         usable(&cluster.b, &source);
     }

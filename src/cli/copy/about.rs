@@ -4,6 +4,9 @@
 
 use rustix::fs::{FileType, Stat, Timespec};
 
+/// The permission bits that a new directory has as they were asked for.
+const MODE_ASKED: u32 = 0o1777;
+
 /// Which file or directory something is, whatever its name is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Id {
@@ -63,6 +66,12 @@ impl About {
     /// Returns the bytes that are copied of it.
     pub(super) fn bytes(&self) -> u64 {
         if self.is_file() { self.size } else { 0 }
+    }
+
+    /// Reports whether it can be a directory that this process has just made with these permission bits. Others than those
+    /// of [`MODE_ASKED`] depend on the directory above it.
+    pub(super) fn is_made_with(&self, mode: u32) -> bool {
+        self.uid == rustix::process::geteuid().as_raw() && (self.mode ^ mode) & MODE_ASKED == 0
     }
 
     /// Reports whether size and time are the same. Two files of which that is true count as the same version: a copy has

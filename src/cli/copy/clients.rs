@@ -132,6 +132,7 @@ mod tests {
             overwrite: false,
             dry_run: false,
             unit_bytes: 1,
+            bytes_max: u64::MAX,
         }
     }
 

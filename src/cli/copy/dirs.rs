@@ -1,10 +1,12 @@
 //! The directories that a copy makes.
 //!
 //! Owns their modes and times: a directory is made when something goes into it, and gets its times when nothing more does, which
-//! is when the last job that needs it is done. Until then nobody but its user can go into one that an export has made. Must
-//! never change a directory that was there before.
+//! is when the last job that needs it is done. Until then only the user of the export can enter a directory that the export has
+//! made. Must never change a directory that was there before: another user may rename directories meanwhile, so each change is
+//! made by a descriptor, after a look at what it leads to.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -12,9 +14,9 @@ use rustix::fs::{Gid, Mode, Timestamps, Uid, fchmod, fchown, fstat, futimens};
 use rustix::io::Errno;
 
 use super::Way;
-use super::about::{About, Id};
+use super::about::About;
 use super::report::Tally;
-use super::tree::Trees;
+use super::tree::{Names, Trees, open_again};
 use super::trouble::{Doing as _, Done, Side, Trouble};
 use crate::name::TreePath;
 
@@ -65,7 +67,7 @@ pub(super) struct Dir {
     about: About,
     above: Option<Arc<Dir>>,
     /// The directory of the target if it is for this copy to finish, or why it is not there.
-    made: OnceLock<Result<Option<Id>, NotMade>>,
+    made: OnceLock<Result<Option<About>, NotMade>>,
 }
 
 impl Dir {
@@ -96,21 +98,22 @@ impl Dir {
 
     /// Makes the directory, and those above it, if they are missing.
     pub(super) fn ensure(&self) -> Done<()> {
-        self.is_there().map(|_| ()).map_err(Trouble::from)
+        self.is_there().map_err(Trouble::from)
     }
 
-    /// Returns the directory of the target if it is for this copy to finish.
-    fn is_there(&self) -> Result<Option<Id>, &NotMade> {
+    /// Sees to it that the directory of the target is there.
+    fn is_there(&self) -> Result<(), &NotMade> {
         let made = self.made.get_or_init(|| {
             if let Some(above) = &self.above {
                 above.is_there().map_err(Clone::clone)?;
             }
             self.make()
         });
-        made.as_ref().copied()
+        made.as_ref().map(|_| ())
     }
 
-    fn make(&self) -> Result<Option<Id>, NotMade> {
+    /// Makes the directory if it is missing. Returns what it is if it is for this copy to finish.
+    fn make(&self) -> Result<Option<About>, NotMade> {
         let mode = match self.ground.way {
             Way::Import => self.about.mode & DIR_BITS | OWNER_BITS,
             Way::Export => UNFINISHED_MODE,
@@ -129,45 +132,74 @@ impl Dir {
             let doing = format!("{} is the directory that is copied", at.display());
             return Err(NotMade { doing, errno: None });
         }
-        let is_unfinished = self.ground.way == Way::Export
-            && made.about.mode == UNFINISHED_MODE
-            && made.about.uid == rustix::process::geteuid().as_raw();
-        Ok((made.is_new || is_unfinished).then_some(made.about.id))
+        if self.ground.way == Way::Export {
+            let is_unfinished = made.about.is_made_with(UNFINISHED_MODE);
+            return Ok((made.is_new || is_unfinished).then_some(made.about));
+        }
+        if !made.is_new {
+            return Ok(None);
+        }
+        let given = self.give(&made.dir).map_err(io::Error::from);
+        match given.target("set the attributes of the directory") {
+            Ok(about) => Ok(Some(about)),
+            Err(trouble) => {
+                self.ground.tally.failed(self.ground.way, &at, &trouble);
+                Ok(None)
+            }
+        }
     }
 
-    /// Gives a directory that this copy has filled its attributes.
-    fn finish(&self, made: Id) -> Done<()> {
+    /// Gives a new directory of a mount its owner and its mode. Other programs use it from the start, and later its name can
+    /// lead to another directory.
+    fn give(&self, made: &OwnedFd) -> rustix::io::Result<About> {
+        let dir = open_again(made)?;
+        // What has content is not new.
+        if Names::of(dir.try_clone().map_err(|_| Errno::MFILE)?).is_ok_and(Names::are_none) {
+            self.dress(&dir, OWNER_BITS)?;
+        }
+        Ok(About::of(&fstat(&dir)?))
+    }
+
+    /// Gives a directory that this copy has filled its times, and the attributes that it lacks.
+    fn finish(&self, made: &About) -> Done<()> {
         let dir = self.ground.trees.directory(Side::Target, &self.below);
         let dir = dir.target("open the directory")?;
         let now = About::of(&fstat(&dir).map_err(io::Error::from).target("look at the directory")?);
-        // On a mount the number of a directory may change while nobody has it open.
-        if self.ground.way == Way::Export && now.id != made {
-            let text = "another program has put another directory there meanwhile";
+        let is_it = match self.ground.way {
+            Way::Export => now.id == made.id,
+            // On a mount the number of a directory may change while no process has it open.
+            Way::Import => (now.uid, now.gid, now.mode) == (made.uid, made.gid, made.mode),
+        };
+        if !is_it {
+            let text = "another program has put another directory there meanwhile, or changed it";
             return Err(Trouble::Said(text.to_owned()));
         }
-        self.dress(&dir, &now)
+        let (last_access, last_modification) = (self.about.accessed, self.about.modified);
+        self.dress(&dir, 0)
+            .and_then(|()| futimens(&dir, &Timestamps { last_access, last_modification }))
             .map_err(io::Error::from)
             .target("set the attributes of the directory")
     }
 
-    fn dress(&self, dir: &impl std::os::fd::AsFd, now: &About) -> rustix::io::Result<()> {
+    /// Sets owner and mode as the source has them, with some bits more.
+    fn dress(&self, dir: &OwnedFd, more: u32) -> rustix::io::Result<()> {
+        let now = About::of(&fstat(dir)?);
         let (uid, gid) = (self.about.uid, self.about.gid);
         if rustix::process::geteuid().is_root() && (now.uid, now.gid) != (uid, gid) {
             fchown(dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
-        let mode = self.about.mode & DIR_BITS;
+        let mode = self.about.mode & DIR_BITS | more;
         if now.mode & DIR_BITS != mode {
             fchmod(dir, Mode::from_raw_mode(mode))?;
         }
-        let (last_access, last_modification) = (self.about.accessed, self.about.modified);
-        futimens(dir, &Timestamps { last_access, last_modification })
+        Ok(())
     }
 }
 
 impl Drop for Dir {
     fn drop(&mut self) {
         if let Some(Ok(Some(made))) = self.made.get()
-            && let Err(trouble) = self.finish(*made)
+            && let Err(trouble) = self.finish(made)
         {
             self.ground.tally.failed(self.ground.way, &self.to(), &trouble);
         }
@@ -182,5 +214,5 @@ pub(super) fn is_not_a_directory(error: &io::Error) -> bool {
 
 /// Says that something else than a directory is there.
 pub(super) fn not_a_directory(at: &Path) -> String {
-    format!("there is no directory but something else at {}", at.display())
+    format!("{} is not a directory: remove it, or name another target", at.display())
 }

@@ -19,12 +19,27 @@ use super::about::About;
 use super::at::At;
 use super::dirs::Dir;
 use super::trouble::{Doing as _, Done, Trouble};
+use crate::config::ByteSize;
 use crate::name::TreePath;
 
 /// The most bytes of one read.
 const PIECE_BYTES: usize = 1 << 20;
 /// The permission bits of a file that are copied: set-id bits are not.
 const FILE_BITS: u32 = 0o777;
+/// What a temporary name begins with; the way of the copy and a point follow.
+const TEMPORARY_PREFIX: &str = ".hearthfs-";
+/// The digits at the end of a temporary name.
+const TEMPORARY_DIGITS: usize = 16;
+
+/// Reports whether a copy that was killed has left a name.
+pub(super) fn is_temporary(name: &OsStr) -> bool {
+    let rest = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY_PREFIX));
+    let Some((word, digits)) = rest.and_then(|rest| rest.split_once('.')) else { return false };
+    let is_digit = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+    matches!(word, "import" | "export")
+        && digits.len() == TEMPORARY_DIGITS
+        && digits.bytes().all(is_digit)
+}
 
 /// A name in the source.
 #[derive(Clone, Debug)]
@@ -110,6 +125,8 @@ pub(super) struct Writer {
     way: Way,
     piece: Vec<u8>,
     is_root: bool,
+    /// The most bytes that the target can hold of one file.
+    bytes_max: u64,
 }
 
 /// A file that is being written.
@@ -120,9 +137,21 @@ struct Target {
 }
 
 impl Writer {
-    pub(super) fn new(way: Way) -> Self {
+    /// `bytes_max` is the most that the target can hold of one file.
+    pub(super) fn new(way: Way, bytes_max: u64) -> Self {
         let is_root = rustix::process::geteuid().is_root();
-        Self { way, piece: vec![0; PIECE_BYTES], is_root }
+        Self { way, piece: vec![0; PIECE_BYTES], is_root, bytes_max }
+    }
+
+    /// Refuses a file that the target cannot hold. Others can still be copied.
+    fn check_size(&self, about: &About) -> Done<()> {
+        if about.size <= self.bytes_max {
+            return Ok(());
+        }
+        let [size, most] = [about.size, self.bytes_max].map(|bytes| ByteSize(bytes).human());
+        let text =
+            format!("its {size} are more than the whole cache of {most}: raise `local.cache_size`");
+        Err(Trouble::Said(text))
     }
 
     /// Copies a file that is open, and returns its bytes. `check` is asked when the target is open, before anything is
@@ -134,6 +163,7 @@ impl Writer {
         put: Put,
         check: impl FnOnce() -> Done<()>,
     ) -> Done<u64> {
+        self.check_size(&source.about)?;
         // A file that cannot be read must not change the target.
         let first = read_piece(&mut source.file, &mut self.piece)?;
         let temporary = self.temporary(put);
@@ -197,17 +227,20 @@ impl Writer {
         let target = from.link_target().source("read the link")?;
         let temporary = self.temporary(put);
         let at = temporary.as_deref().map_or(to, |name| to.with(name));
+        let mut check = Some(check);
         match at.make_link(&target) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => match put {
                 Put::New | Put::Replace => return Err(Trouble::Came),
                 Put::Member => {
+                    check.take().map_or(Ok(()), |check| check())?;
                     at.remove().target("remove what is there")?;
                     at.make_link(&target).target("make the link")?;
                 }
             },
             made => made.target("make the link")?,
         }
-        let named = check()
+        let named = check
+            .map_or(Ok(()), |check| check())
             .and_then(|()| self.dress_link(at, about))
             .and_then(|()| if temporary.is_some() { rename(at, to, put) } else { Ok(()) });
         named.inspect_err(|_| {
@@ -240,7 +273,8 @@ impl Writer {
             (Way::Export, _) => "export",
         };
         // A random number: a killed run leaves names behind, and processes of different containers can have the same id.
-        Some(format!(".hearthfs-{word}.{:016x}", crate::task::random_u64()).into())
+        let number = crate::task::random_u64();
+        Some(format!("{TEMPORARY_PREFIX}{word}.{number:0TEMPORARY_DIGITS$x}").into())
     }
 
     /// Writes all bytes of a source, of which the first piece is in the buffer.
@@ -259,6 +293,7 @@ impl Writer {
 
     /// Reads a source to its end to check that it is readable, and rewinds it.
     pub(super) fn try_out(&mut self, source: &mut Source) -> Done<()> {
+        self.check_size(&source.about)?;
         let mut bytes = 0;
         loop {
             match read_piece(&mut source.file, &mut self.piece)? {
@@ -289,8 +324,12 @@ fn open_target(at: At<'_>, put: Put, mode: u32) -> Done<Target> {
     if put != Put::New {
         match at.about() {
             Ok(there) if !there.is_file() => at.remove().target("remove what is there")?,
-            Ok(_) => match at.open(OFlags::WRONLY, 0) {
-                Ok(file) => return Ok(Target { file, is_new: false }),
+            // A FIFO that was put there meanwhile must not make the copy wait, nor get the bytes.
+            Ok(_) => match at.open(OFlags::WRONLY | OFlags::NONBLOCK, 0) {
+                Ok(file) if look(&file).target("look at what is there")?.is_file() => {
+                    return Ok(Target { file, is_new: false });
+                }
+                Ok(_) => return Err(Trouble::Came),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error).target("open what is there"),
             },

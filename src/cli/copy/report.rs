@@ -116,12 +116,13 @@ impl Tally {
         if report.ended.is_some() {
             return;
         }
+        let place = path.display();
         report.failed += 1;
         if report.failures.len() < NAMED_MAX {
-            let (path, reason) = (path.display().to_string(), trouble.to_string());
+            let (path, reason) = (place.to_string(), trouble.to_string());
             report.failures.push(Named { path, reason });
         }
-        report.ended = trouble.ends_all(way);
+        report.ended = trouble.ends_all(way).map(|why| format!("{place}: {why}"));
     }
 
     /// Aborts the copy.

@@ -21,32 +21,37 @@ const UNIT_BYTES: u64 = 1 << 30;
 pub(in crate::cli) struct Told {
     /// The profiles by which the mount goes.
     pub(in crate::cli) profiles: Profiles,
-    /// How many bytes units of some seconds may take.
-    pub(in crate::cli) unit_bytes: u64,
+    /// How large the cache of the node may be, where the daemon says so.
+    pub(in crate::cli) cache_bytes: Option<u64>,
 }
 
 impl Told {
-    /// Asks the daemon of a mount. Where that does not answer, the configuration that `flags` name says what the profiles are.
+    /// Returns how many bytes units of some seconds may take.
+    pub(in crate::cli) fn unit_bytes(&self) -> u64 {
+        self.cache_bytes.map_or(UNIT_BYTES, |bytes| bytes / UNIT_PART)
+    }
+
+    /// Asks the daemon of a mount. If it does not answer, the profiles are those of the configuration that `flags` name.
     pub(in crate::cli) fn ask(around: &Surroundings, on: &OnMount, flags: &Flags) -> Outcome<Self> {
         let asked = wait(async {
             let (mut client, status) = status::find(around, &on.point).await?;
             Ok((profiles(&mut client).await, status))
         });
-        let limit = |status: &Status| status.local.limit_bytes / UNIT_PART;
-        let (why, unit_bytes) = match asked {
+        let limit = |status: &Status| Some(status.local.limit_bytes);
+        let (why, cache_bytes) = match asked {
             Ok((Ok(profiles), status)) => {
-                return Ok(Self { profiles, unit_bytes: limit(&status) });
+                return Ok(Self { profiles, cache_bytes: limit(&status) });
             }
             Ok((Err(failure), status)) => (failure, limit(&status)),
-            Err(failure) => (failure, UNIT_BYTES),
+            Err(failure) => (failure, None),
         };
         let loaded = config::load(flags, around, Some(&on.point))?;
         let why = why.messages.join("; ");
         note(&format!(
-            "warning: the daemon of {} does not say its profiles ({why}): those of your configuration are used, and must be the same",
+            "warning: the daemon of {} does not tell its profiles ({why}); those of your configuration are used: name its configuration file with --config",
             on.point.display()
         ));
-        Ok(Self { profiles: loaded.settings.profiles, unit_bytes })
+        Ok(Self { profiles: loaded.settings.profiles, cache_bytes })
     }
 }
 

@@ -27,8 +27,6 @@ use crate::cli::failure::{Failure, Outcome};
 const DIRS_HELD_MAX: usize = 16;
 /// The mode of directories above the target, where they are missing.
 const ABOVE_MODE: u32 = 0o755;
-/// The permission bits that a new directory has as they were asked for. The others depend on the directory above it.
-const MODE_ASKED: u32 = 0o1777;
 /// A directory from which others are reached. It need not be readable.
 const AS_PLACE: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -75,17 +73,18 @@ impl Root {
     /// Makes the directory if it is missing, and those above it. Only its own mode is `mode`.
     fn make(&self, mode: u32) -> io::Result<Made> {
         if let Some((dir, _)) = self.dir.get() {
-            return Ok(Made { about: About::of(&fstat(dir)?), is_new: false });
+            let dir = dir.try_clone()?;
+            return Ok(Made { about: About::of(&fstat(&dir)?), dir, is_new: false });
         }
-        let mut dir = self.nearest.try_clone()?;
-        let mut made = None;
+        let mut made: Option<Made> = None;
         for (at, name) in self.missing.iter().enumerate() {
             let is_last = at + 1 == self.missing.len();
-            let (below, one) = make_in(&dir, name, if is_last { mode } else { ABOVE_MODE })?;
-            (dir, made) = (below, Some(one));
+            let above = made.as_ref().map_or(&self.nearest, |made| &made.dir);
+            made = Some(make_in(above, name, if is_last { mode } else { ABOVE_MODE })?);
         }
         let made = made.ok_or(Errno::NOENT)?;
-        self.dir.get_or_init(|| (dir, made.about.id));
+        let found = (made.dir.try_clone()?, made.about.id);
+        self.dir.get_or_init(|| found);
         Ok(made)
     }
 }
@@ -97,9 +96,10 @@ pub(in crate::cli) struct Trees {
     target: Root,
 }
 
-/// A directory of the target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A directory of the target, open as a place to go on from.
+#[derive(Debug)]
 pub(super) struct Made {
+    pub(super) dir: OwnedFd,
     pub(super) about: About,
     /// It was not there.
     pub(super) is_new: bool,
@@ -157,15 +157,13 @@ impl Trees {
 
     /// Opens a directory to list it or to set its attributes.
     pub(super) fn directory(&self, side: Side, below: &Path) -> io::Result<OwnedFd> {
-        Ok(openat(self.place(side, below)?, ".", AS_DIRECTORY, Mode::empty())?)
+        Ok(open_again(&self.place(side, below)?)?)
     }
 
     /// Makes a directory of the target if it is missing; the one above it is there.
     pub(super) fn make(&self, below: &Path, mode: u32) -> io::Result<Made> {
         match (below.parent(), below.file_name()) {
-            (Some(above), Some(name)) => {
-                Ok(make_in(&self.place(Side::Target, above)?, name, mode)?.1)
-            }
+            (Some(above), Some(name)) => make_in(&self.place(Side::Target, above)?, name, mode),
             _ => self.target.make(mode),
         }
     }
@@ -181,8 +179,13 @@ impl Trees {
     }
 }
 
+/// Opens a directory that is open as a place, to list it or to set its attributes.
+pub(super) fn open_again(place: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    openat(place, ".", AS_DIRECTORY, Mode::empty())
+}
+
 /// Makes a directory in an open one if it is missing, and opens it.
-fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<(OwnedFd, Made)> {
+fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<Made> {
     let is_new = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
         Ok(()) => true,
         Err(Errno::EXIST) => false,
@@ -191,10 +194,9 @@ fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<(OwnedFd, Made)
     // A link that another user has put there must not lead what is written elsewhere.
     let made = openat(dir, name, AS_PLACE, Mode::empty())?;
     let about = About::of(&fstat(&made)?);
-    // Another user who may rename in `dir` can have put a directory of others in the place of the new one. That must not get
-    // the owner and the mode of the source.
-    let is_new = is_new && (about.mode ^ mode) & MODE_ASKED == 0;
-    Ok((made, Made { about, is_new }))
+    // Another user who may rename in `dir` can have put another directory in the place of the new one.
+    let is_new = is_new && about.is_made_with(mode);
+    Ok(Made { dir: made, about, is_new })
 }
 
 /// The names in a directory, but for `.` and `..`.
@@ -216,6 +218,11 @@ impl Names {
     fn kind(&self, name: &OsStr) -> io::Result<FileType> {
         let stat = rustix::fs::statat(self.0.fd()?, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    /// Reports whether there are none.
+    pub(super) fn are_none(mut self) -> bool {
+        self.next().is_none()
     }
 
     /// Begins again.

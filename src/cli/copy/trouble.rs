@@ -61,7 +61,7 @@ impl fmt::Display for Trouble {
         match self {
             Self::Io(_, doing, error) => write!(f, "{doing}: {error}"),
             Self::Said(text) => f.write_str(text),
-            Self::Came => f.write_str("another program has put a file there meanwhile"),
+            Self::Came => f.write_str("another program has put a file in the place of the copy meanwhile; run the command again"),
             Self::Changed => f.write_str("it was changed while it was read"),
         }
     }

@@ -62,7 +62,8 @@ impl Turn {
                 Err(error) => return Err(failed(error.into())),
             }
             if clock.mono() >= until {
-                let text = format!("another import at this mount goes on after {TURN_LIMIT:?}");
+                let hours = TURN_LIMIT.as_secs() / 3600;
+                let text = format!("another import at this mount has not ended within {hours} h");
                 return Err(Failure::failed(text).hint("run the same command again later"));
             }
             if !is_told {
@@ -87,7 +88,7 @@ impl Turn {
 
     /// Notes what an import leaves behind if it ends now.
     pub(super) fn note(&self, weight: Weight) {
-        // If that fails, the next import takes it for the most there can be.
+        // If that fails, the next import counts what was noted before.
         let text = format!("{:<width$}", weight.to_string(), width = TEXT_BYTES_MAX as usize - 1);
         self.file.write_all_at(text.as_bytes(), 0).ok();
     }

@@ -121,7 +121,8 @@ impl Worker<'_> {
         for one in seen.iter().filter(|one| one.member.is_entry && one.about.is_file()) {
             let dir = self.target_dir(&one.member.item.dir)?;
             // The open leads this process to what is published.
-            let Ok(file) = dir.at(&one.member.item.name).open(OFlags::RDONLY, 0) else { continue };
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let Ok(file) = dir.at(&one.member.item.name).open(flags, 0) else { continue };
             let there = rustix::fs::fstat(&file).map_err(std::io::Error::from);
             let there = About::of(&there.target("look at what is there")?);
             is_ours &= there.is_version(&one.about);

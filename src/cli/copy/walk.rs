@@ -19,7 +19,7 @@ use super::Plan;
 use super::about::About;
 use super::clients::Clients;
 use super::dirs::{Dir, Ground};
-use super::file::Item;
+use super::file::{Item, is_temporary};
 use super::report::Left;
 use super::share::{Share, UnitId};
 use super::tree::Names;
@@ -97,7 +97,11 @@ impl Walk {
         }
     }
 
+    /// Counts what failed, once: not when a directory is listed again.
     fn failed(&self, path: &Path, trouble: &Trouble) {
+        if self.again.is_some() {
+            return;
+        }
         self.ground.tally.failed(self.ground.way, path, trouble);
     }
 
@@ -139,6 +143,7 @@ impl Walk {
         let kind = plan.profiles.classify(place).kind;
         let Some(level) = self.levels.last_mut() else { return };
         let item = Item { dir: Arc::clone(&level.dir), name: name.into() };
+        let kind = if is_temporary(&item.name) { FileKind::Temporary } else { kind };
         if let FileKind::Unit(part) = kind {
             self.warn(&plan, place);
             return self.member(&part, item);
@@ -355,6 +360,7 @@ mod tests {
             overwrite: false,
             dry_run: true,
             unit_bytes: 1,
+            bytes_max: u64::MAX,
         };
         let tally = Arc::new(Tally::default());
         let (jobs, queue) = sync_channel(1000);

@@ -76,7 +76,8 @@ pub(super) fn copy(
         let (tally, pace) = (Arc::clone(&tally), Arc::clone(&pace));
         let (queue, alive) = (Arc::clone(&queue), alive.clone());
         threads.push(task::thread("copy", move || {
-            let (writer, held) = (Writer::new(plan.way), Held::new(Arc::clone(&trees)));
+            let (writer, held) =
+                (Writer::new(plan.way, plan.bytes_max), Held::new(Arc::clone(&trees)));
             let (plan, trees, tally, pace) = (&*plan, &*trees, &*tally, &*pace);
             Worker { plan, trees, tally, pace, writer, held }.work(&queue);
             drop(alive);
