@@ -37,7 +37,8 @@ pub struct Client {
 impl Client {
     /// Connects to the daemon at `place`. `NotFound` when none runs there; a socket that a dead one
     /// left is removed. `Denied` when it belongs to somebody else.
-    pub async fn connect(place: &Place, uid: u32) -> Result<Self> {
+    /// `users` are those whose sockets are believed, besides root's.
+    pub async fn connect(place: &Place, users: &[u32]) -> Result<Self> {
         let socket = place.socket();
         let op = || format!("connect to {}", socket.display());
         let connected = within(REPLY_DEADLINE, UnixStream::connect(&socket)).await;
@@ -50,7 +51,7 @@ impl Client {
             Some(Err(error)) => return Err(Error::io(op(), error)),
             Some(Ok(stream)) => stream,
         };
-        if !place::is_trusted(&socket, uid) {
+        if !place::is_trusted(&socket, users) {
             return Err(Error::new(
                 Kind::Denied,
                 format!("{}: not ours to trust", socket.display()),
@@ -193,7 +194,8 @@ pub async fn find(
     let shown = mount_point.to_string_lossy();
     let mut trouble = None;
     for dir in place::search_dirs(around, owner) {
-        let connected = Client::connect(&Place::new(&dir, mount_point), around.uid).await;
+        let users = place::believed(around, &dir, owner);
+        let connected = Client::connect(&Place::new(&dir, mount_point), &users).await;
         let asked = match connected {
             Ok(mut client) => client.status().await.map(|status| (client, status)),
             Err(error) => Err(error),
@@ -218,9 +220,10 @@ pub async fn find(
 pub async fn list(around: &Surroundings) -> (Vec<Status>, Vec<Error>) {
     let (mut found, mut troubles) = (Vec::new(), Vec::new());
     for dir in place::search_dirs(around, None) {
+        let users = place::believed(around, &dir, None);
         for socket in sockets(&dir) {
             let Some(place) = Place::of_socket(&socket) else { continue };
-            let asked = match Client::connect(&place, around.uid).await {
+            let asked = match Client::connect(&place, &users).await {
                 Ok(mut client) => client.status().await,
                 Err(error) => Err(error),
             };

@@ -97,6 +97,17 @@ pub fn search_dirs(around: &Surroundings, owner: Option<u32>) -> Vec<PathBuf> {
     dirs
 }
 
+/// Returns the users, besides root, whose sockets in a runtime directory are believed: this user, and for root the user of
+/// the mount, or of the directory that root itself has named.
+pub(super) fn believed(around: &Surroundings, dir: &Path, owner: Option<u32>) -> Vec<u32> {
+    if around.uid != 0 {
+        return vec![around.uid];
+    }
+    let is_named = around.variable("HEARTHFS_RUNTIME_DIR").is_some();
+    let of_dir = std::fs::metadata(dir).ok().filter(|_| is_named).map(|about| about.uid());
+    owner.into_iter().chain(of_dir).collect()
+}
+
 /// Makes the runtime directory if it is missing, and checks that it is ours alone to write.
 pub fn prepare(dir: &Path, uid: u32) -> Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
@@ -120,13 +131,13 @@ pub fn prepare(dir: &Path, uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Reports whether what lies at `socket` could have been put there by `uid` or root alone; a client
-/// asks this before it believes an answer.
-pub(super) fn is_trusted(socket: &Path, uid: u32) -> bool {
+/// Reports whether what lies at `socket` could have been put there by root or one of these users alone; a client asks this
+/// before it believes an answer. Root, too, believes no other user: `/tmp/hearthfs-UID` can be made by any.
+pub(super) fn is_trusted(socket: &Path, users: &[u32]) -> bool {
     let Some(dir) = socket.parent() else { return false };
     let ours = |path: &Path| {
         std::fs::symlink_metadata(path)
-            .is_ok_and(|about| about.uid() == uid || about.uid() == 0 || uid == 0)
+            .is_ok_and(|about| about.uid() == 0 || users.contains(&about.uid()))
     };
     let closed = std::fs::symlink_metadata(dir)
         .is_ok_and(|about| about.is_dir() && about.mode() & 0o022 == 0);
