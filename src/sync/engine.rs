@@ -111,9 +111,7 @@ impl Engine {
             tasks.push(checkpointer.start(&self.runtime));
         }
         let ledger = self.ledger.clone();
-        if self.ledger.remote().is_some() {
-            tasks.push(task::spawn(&self.runtime, "purge", purge_for_ever(self.ledger.clone())));
-        }
+        tasks.push(task::spawn(&self.runtime, "purge", purge_for_ever(self.ledger.clone())));
         if self.publisher.is_some() {
             tasks.push(task::spawn(&self.runtime, "aside", retry_aside(self.ledger.clone())));
             tasks.push(task::spawn(&self.runtime, "touches", send_touches(self.ledger.clone())));
@@ -231,7 +229,7 @@ async fn send_touches_of(ledger: &Ledger) {
     }
 }
 
-/// Forgets what is long past its age, now and then.
+/// Forgets what is long past its age, and what says nothing any more, now and then.
 async fn purge_for_ever(ledger: Ledger) {
     loop {
         let part = ledger.age().limit().map_or(PURGE_EVERY, |limit| limit / 100);

@@ -267,7 +267,7 @@ impl Ledger {
     }
 
     /// Forgets a tombstone that no other node can need: without a remote there is none. The tombstone of a unit's member is
-    /// kept: it says that the remaining files are no unit.
+    /// kept until a purge: it may say that the remaining files are no unit.
     fn forget_alone(&self, fold: &mut Fold, change: &Change) {
         let last = fold.register(&change.path);
         if change.op == Op::Remove

@@ -1,4 +1,5 @@
-//! Purging: forgetting what is so long past its age that no node can show it any more.
+//! Purging: forgetting what is so long past its age that no node can show it any more; without a remote, tombstones of units
+//! that say nothing any more.
 //!
 //! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
 //! by itself. Must never forget what waits in the journal.
@@ -6,7 +7,8 @@
 use super::Ledger;
 use crate::digest::Digest;
 use crate::name::TreePath;
-use crate::namespace::{Fold, Living, Register, Time};
+use crate::namespace::{FileKind, Fold, Living, Register, Time, UnitKey};
+use crate::stamp::Stamp;
 
 /// Registers or locations that are looked at in one step.
 const STEP: usize = 250;
@@ -31,6 +33,12 @@ impl Ledger {
     /// Looks at some of the namespace, from a mark on, and forgets what is due. Returns where to go on;
     /// `None` at the end.
     pub(in crate::sync) fn purge(&self, from: &PurgeMark) -> Option<PurgeMark> {
+        if self.0.remote.is_none() {
+            return match from {
+                PurgeMark::Registers(path) => self.purge_alone(path),
+                PurgeMark::Locations(_) => None,
+            };
+        }
         let listed_ms = self.0.order.lock().times.listed_ms;
         if self.now_ms() > listed_ms.saturating_add(self.kept_age().trust_ms()) {
             // Others may have stored again what looks old here.
@@ -83,6 +91,53 @@ impl Ledger {
         let is_over = |stamp_ms| self.kept_age().is_tombstone_over(stamp_ms, now_ms);
         self.0.fold.write().forget_early(is_over);
         PurgeMark::Locations(0)
+    }
+
+    /// Forgets the tombstones of members by which no unit is a miss: it has no entry point, or one that came later.
+    fn purge_alone(&self, from: &TreePath) -> Option<PurgeMark> {
+        let (mut last, mut due) = (None, Vec::new());
+        self.read(|fold| {
+            // Those of one unit come one after another.
+            let mut mark = (Vec::new(), None);
+            for (path, register) in fold.registers_after(from).take(STEP) {
+                if register.entry.is_none()
+                    && let FileKind::Unit(part) = self.0.profiles.classify(&path).kind
+                {
+                    if mark.0 != part.key.prefix {
+                        mark = (part.key.prefix.to_vec(), self.entry_stamp(fold, &part.key));
+                    }
+                    if mark.1.is_none_or(|mark| register.stamp <= mark) {
+                        due.push((path.clone(), register.stamp));
+                    }
+                }
+                last = Some(path);
+            }
+        });
+        if !due.is_empty() {
+            let mut order = self.0.order.lock();
+            let mut fold = self.0.fold.write();
+            for (path, stamp) in &due {
+                let same = |known: &Register| known.entry.is_none() && known.stamp == *stamp;
+                if fold.register(path).is_some_and(|known| same(&known)) {
+                    fold.forget(path);
+                    order.dirty.paths.insert(path.clone());
+                }
+            }
+        }
+        last.map(PurgeMark::Registers)
+    }
+
+    /// Returns the stamp of the latest entry point of a unit.
+    fn entry_stamp(&self, fold: &Fold, key: &UnitKey<'_>) -> Option<Stamp> {
+        let prefix = TreePath::from_bytes(key.prefix).ok()?;
+        let here = |(path, _): &(TreePath, Register)| path.as_bytes().starts_with(key.prefix);
+        let entry = |(path, register): (TreePath, Register)| {
+            let kind = register.entry.as_ref().map(|_| self.0.profiles.classify(&path).kind)?;
+            let is_entry =
+                matches!(kind, FileKind::Unit(part) if part.key == *key && part.is_entry);
+            is_entry.then_some(register.stamp)
+        };
+        fold.registers_after(&prefix).take_while(here).filter_map(entry).max()
     }
 
     /// Looks at the namespace as it was when everything that was expired then was shown last by the node

@@ -130,6 +130,48 @@ fn a_node_alone_keeps_everything_and_a_short_journal() {
     });
 }
 
+/// Without a remote, tombstones of members are kept for as long as a unit is a miss by them.
+#[test]
+fn p13_bounded_tombstones_of_units_of_a_node_alone() {
+    run(async {
+        let world = World::new();
+        let root = tempfile::tempdir().unwrap();
+        let engine = world.engine(root.path(), None);
+        let node = Node::alone(root, engine);
+        let put = |node: &Node, at: &str, n: u64| {
+            node.publish(vec![(path(at), Op::Put(file_of(n)))]);
+        };
+        for unit in ["gone", "cut", "whole"] {
+            put(&node, &format!("triton/{unit}/m"), 1);
+            put(&node, &format!("triton/{unit}/__grp__k.json"), 2);
+            put(&node, &format!("numba/d/{unit}-1.py311.1.nbc"), 3);
+            put(&node, &format!("numba/d/{unit}-1.py311.nbi"), 4);
+            node.remove(&format!("triton/{unit}/m"));
+            node.remove(&format!("numba/d/{unit}-1.py311.1.nbc"));
+        }
+        for entry in ["triton/gone/__grp__k.json", "numba/d/gone-1.py311.nbi"] {
+            node.remove(entry);
+        }
+        for entry in ["triton/whole/__grp__k.json", "numba/d/whole-1.py311.nbi"] {
+            put(&node, entry, 5);
+        }
+        let tombstones = |node: &Node| -> Vec<String> {
+            let all = node.registers().into_iter().filter(|(_, register)| register.entry.is_none());
+            all.map(|(path, _)| path.to_string()).collect()
+        };
+        assert_eq!(tombstones(&node).len(), 8);
+        node.purge();
+        assert_eq!(tombstones(&node), ["numba/d/cut-1.py311.1.nbc", "triton/cut/m"]);
+        node.engine.ledger().save().unwrap();
+        let root = node.crash();
+        let engine = world.engine(root.path(), None);
+        let node = Node::alone(root, engine);
+        // What the journal still has comes again, and goes again.
+        node.purge();
+        assert_eq!(tombstones(&node), ["numba/d/cut-1.py311.1.nbc", "triton/cut/m"]);
+    });
+}
+
 #[test]
 fn the_stamps_of_a_run_come_after_those_of_the_run_before() {
     run(async {

@@ -236,6 +236,11 @@ impl Node {
     pub(super) async fn keep_house(&mut self) {
         self.engine.renewer().renew().await;
         self.push().await;
+        self.purge();
+    }
+
+    /// Forgets what is long past its age.
+    pub(super) fn purge(&self) {
         let mut mark = Some(PurgeMark::start());
         while let Some(from) = mark {
             mark = self.engine.ledger().purge(&from);
