@@ -20,6 +20,7 @@ mod stats;
 #[path = "../../tests/stores/mod.rs"]
 mod stores;
 mod target;
+mod unit;
 mod work;
 
 use std::fmt;

@@ -15,8 +15,9 @@ use rustix::io::Errno;
 use crate::bodies::{Bodies, KIND_BIT, SIZE_MAX};
 use crate::clock::timed;
 use crate::options::Counts;
+use crate::unit::{self, Together};
 
-const KIB: usize = 1024;
+pub(crate) const KIB: usize = 1024;
 /// What a program passes to `open` to make a file in place.
 const MAKE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 
@@ -36,7 +37,7 @@ pub(crate) struct Site<'a> {
 }
 
 impl Site<'_> {
-    fn at(&self, name: &str) -> Result<CString> {
+    pub(crate) fn at(&self, name: &str) -> Result<CString> {
         path(self.dir.join(name))
     }
 
@@ -45,7 +46,7 @@ impl Site<'_> {
     }
 
     /// Returns a number that no other body of this run has.
-    fn seq(&self, size: usize, n: usize) -> u64 {
+    pub(crate) fn seq(&self, size: usize, n: usize) -> u64 {
         let place = ((self.target * 1000 + self.round) * 10_000 + n) as u64;
         (place << KIND_BIT) | u64::from(size.trailing_zeros())
     }
@@ -169,6 +170,30 @@ pub(crate) const WORKS: &[Work] = &[
         per_sample: |counts| counts.listed,
         ..PLAIN
     },
+    Work {
+        name: "eight files, read",
+        before: |site| unit::before_read(site, Together::No),
+        turn: |site| unit::read_all(site, Together::No),
+        ..PLAIN
+    },
+    Work {
+        name: "unit of eight files, read",
+        before: |site| unit::before_read(site, Together::Unit),
+        turn: |site| unit::read_all(site, Together::Unit),
+        ..PLAIN
+    },
+    Work {
+        name: "eight files, written",
+        before: |site| unit::before_write(site, Together::No),
+        turn: |site| unit::write_all(site, Together::No),
+        ..PLAIN
+    },
+    Work {
+        name: "unit of eight files, written",
+        before: |site| unit::before_write(site, Together::Unit),
+        turn: |site| unit::write_all(site, Together::Unit),
+        ..PLAIN
+    },
 ];
 
 const fn read_work(
@@ -223,11 +248,11 @@ pub(crate) fn populate(site: &Site<'_>) -> Result<()> {
             make(format!("list/{list}/jit_step-{n:08}-cache"), list * counts.listed + n, 32)?;
         }
     }
-    Ok(())
+    unit::populate(site)
 }
 
 /// Makes the kernel know a directory, and the directory of this round in it, if there is one.
-fn touch_dir(site: &Site<'_>, name: &str) -> Result<()> {
+pub(crate) fn touch_dir(site: &Site<'_>, name: &str) -> Result<()> {
     rustix::fs::stat(site.at(name)?)?;
     match rustix::fs::stat(site.at(&format!("{name}/{}", site.round))?) {
         Ok(_) | Err(Errno::NOENT) => Ok(()),
@@ -251,7 +276,7 @@ fn stat_all(site: &Site<'_>, dir: &str, present: bool) -> Result<Vec<Duration>> 
     Ok(samples)
 }
 
-fn read_one(path: &CString, buffer: &mut [u8], size: usize) -> Result<Duration> {
+pub(crate) fn read_one(path: &CString, buffer: &mut [u8], size: usize) -> Result<Duration> {
     let (took, got) = timed(|| {
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut got = 0;
@@ -300,7 +325,7 @@ fn read_fresh(site: &Site<'_>) -> Result<Vec<Duration>> {
     paths.iter().map(|path| read_one(path, &mut buffer, size)).collect()
 }
 
-fn write_one(path: &CString, body: &[u8]) -> Result<(), Errno> {
+pub(crate) fn write_one(path: &CString, body: &[u8]) -> Result<(), Errno> {
     let file = rustix::fs::open(path, MAKE | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))?;
     let mut written = 0;
     while written < body.len() {
