@@ -203,16 +203,17 @@ impl Filesystem {
     }
 
     fn keep_owners(&self) -> Result<()> {
-        let all = self.0.lock_files.lock().all();
-        self.0.rooms.lock_owners.keep_only(all.iter().map(|held| &held.owner))
+        let owners = || self.0.lock_files.lock().all().into_iter().map(|held| held.owner).collect();
+        self.0.rooms.lock_owners.keep_only(owners)
     }
 
-    /// Returns the change that put what is at a path, and its owner.
+    /// Returns the change by which this node has put a lock at a path, and the owner of the file. `None` for what another
+    /// node has put there, and for a directory: it excludes no process.
     fn lock_at(&self, path: &TreePath) -> Option<(Stamp, u32)> {
-        self.0.rooms.ledger.read(|fold| {
-            let register = fold.register(path)?;
-            Some((register.stamp, register.entry?.attrs.uid))
-        })
+        let ledger = &self.0.rooms.ledger;
+        let register = ledger.read(|fold| fold.register(path))?;
+        let entry = register.entry.filter(|entry| !entry.is_directory())?;
+        (register.stamp.node == ledger.node()).then_some((register.stamp, entry.attrs.uid))
     }
 
     /// Forgets the locks that are there no more, or that another process or node has put anew.
@@ -267,7 +268,6 @@ impl Filesystem {
 
     /// Goes on with the locks of processes that outlived the daemon before, and takes the others away. Blocks.
     pub(super) fn restore_lock_files(&self) {
-        let node = self.0.rooms.ledger.node();
         let Some(owners) = self.0.rooms.lock_owners.take_earlier() else {
             self.clear_lock_files();
             return;
@@ -275,8 +275,8 @@ impl Filesystem {
         for owner in owners {
             let is_lock =
                 matches!(self.0.rules.profiles.classify(&owner.path).kind, FileKind::Lock(_));
-            let there = self.lock_at(&owner.path).filter(|(stamp, _)| stamp.node == node);
-            let Some((stamp, user)) = there.filter(|_| is_lock) else { continue };
+            let there = self.lock_at(&owner.path).filter(|_| is_lock);
+            let Some((stamp, user)) = there else { continue };
             match self.0.rooms.tasks.watch_again(owner.process, owner.started) {
                 Some(watched) => {
                     let watched = Arc::new(watched);

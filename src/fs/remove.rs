@@ -145,9 +145,10 @@ impl Filesystem {
         let mut state = self.0.state.lock();
         drop(written.apply());
         state.retire(&spot);
+        let inside = with_editions.map(|path| Self::editions_inside(&state, &path));
         drop(state);
-        if let Some(path) = &with_editions {
-            self.end_editions_in(path);
+        if let Some(inside) = inside {
+            self.end_editions(inside);
         }
         Ok(())
     }

@@ -71,14 +71,12 @@ impl LockOwners {
     /// Opens the file. One that cannot be opened, as on a full disk, is no reason not to serve: a warning is logged.
     pub fn open(dir: &CacheDir) -> Self {
         let path = dir.path().join("lock-owners");
-        let opened = read(&path, dir.boot()).and_then(|earlier| {
-            let open = rewrite(&path, dir.boot(), earlier.iter().flatten())?;
-            Ok((open, earlier))
-        });
-        let (open, earlier) = opened.unwrap_or_else(|error| {
+        let warn = |error: &io::Error| {
             tracing::warn!(path = %path.display(), %error, "the owners of locks cannot be kept");
-            (Open { file: None, bytes: 0 }, Some(Vec::new()))
-        });
+        };
+        let earlier = read(&path, dir.boot()).inspect_err(warn).unwrap_or(Some(Vec::new()));
+        let open = rewrite(&path, dir.boot(), earlier.iter().flatten()).inspect_err(warn);
+        let open = open.unwrap_or(Open { file: None, bytes: 0 });
         let (open, earlier) = (Mutex::new(open), Mutex::new(earlier));
         Self { path, boot: dir.boot().to_owned(), open, earlier }
     }
@@ -100,11 +98,12 @@ impl LockOwners {
         Ok(open.bytes >= REWRITE_BYTES)
     }
 
-    /// Forgets all owners but these.
-    pub fn keep_only<'o>(&self, owners: impl Iterator<Item = &'o LockOwner>) -> Result<()> {
+    /// Forgets all owners but those that `owners` returns. It is called while nothing can be noted, so that an owner is either
+    /// among them or noted afterwards.
+    pub fn keep_only(&self, owners: impl FnOnce() -> Vec<LockOwner>) -> Result<()> {
         let mut open = self.open.lock();
-        *open =
-            rewrite(&self.path, &self.boot, owners).map_err(|error| self.cannot_write(error))?;
+        let rewritten = rewrite(&self.path, &self.boot, owners().iter());
+        *open = rewritten.map_err(|error| self.cannot_write(error))?;
         Ok(())
     }
 
@@ -174,7 +173,7 @@ mod tests {
         let owners = LockOwners::open(&dir);
         let wanted = [owner("a\nb/lock", 1), owner("b/lock", 2)];
         assert_eq!(owners.take_earlier().as_deref(), Some(wanted.as_slice()));
-        owners.keep_only(wanted[..1].iter()).unwrap();
+        owners.keep_only(|| wanted[..1].to_vec()).unwrap();
         let owners = LockOwners::open(&dir);
         assert_eq!(owners.take_earlier().as_deref(), Some(&wanted[..1]));
         let mut large = false;

@@ -106,6 +106,24 @@ fn lock_files_that_others_have_made_since_stay() {
     await_there(&path, false);
 }
 
+/// A directory excludes no process, whatever its name is.
+#[test]
+fn lock_files_are_no_directories() {
+    let cluster = cluster(Io::best());
+    let dir = cluster.a.at("torch_extensions/py311/other/lock");
+    std::fs::create_dir_all(cluster.a.at("torch_extensions/py311/other/before")).must("mkdir");
+    let (mut maker, mut other) = (Hand::new(), Hand::new());
+    maker.rename(&cluster.a.at("torch_extensions/py311/other/before"), &dir).must("rename");
+    other.put(&cluster.a.at(CLUSTER[1]), b"").must("a lock");
+    maker.kill(Signal::KILL);
+    // The daemon looks after locks in order of their names, and after this one last.
+    other.kill(Signal::KILL);
+    await_there(&cluster.a.at(CLUSTER[1]), false);
+    assert!(dir.is_dir());
+    cluster.a.drain();
+    await_there(&cluster.b.at("torch_extensions/py311/other/lock"), true);
+}
+
 /// A restart of the daemon knows the processes again.
 #[test]
 fn lock_files_outlive_a_daemon_with_their_process_only() {

@@ -213,10 +213,17 @@ impl Filesystem {
     }
 
     /// Leads a process away from an edition that is not written, to what is published. Others that have it keep the
-    /// version that they read; it ends with the last. Returns false where that failed.
-    pub(super) fn leave_edition(&self, id: EditionId, who: Who) -> bool {
-        let last = self.0.state.lock().editions.leave(who, id);
-        !last || self.end_edition(id, None)
+    /// version that they read; it ends with the last. `uses` is what was seen of it: if it has moved on, as when another
+    /// thread begins to write it, it stays. Returns false where that failed.
+    pub(super) fn leave_edition(&self, id: EditionId, who: Who, uses: u64) -> bool {
+        let last = {
+            let mut state = self.0.state.lock();
+            if state.editions.get(id).is_some_and(|edition| edition.uses() != uses) {
+                return true;
+            }
+            state.editions.leave(who, id)
+        };
+        !last || self.end_edition(id, Some(uses))
     }
 
     /// Ends an edition: the names lead its processes to what is published. What it has open stays open, and is never

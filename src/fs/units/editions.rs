@@ -275,7 +275,11 @@ impl Editions {
     pub(super) fn leave(&mut self, who: Who, id: EditionId) -> bool {
         let others = self.of.iter().any(|((other, _), of)| *of == id && *other != who);
         if others && let Some(edition) = self.all.get(&id) {
-            self.of.remove(&(who, edition.unit.clone()));
+            let of = (who, edition.unit.clone());
+            // It may have another one by now.
+            if self.of.get(&of) == Some(&id) {
+                self.of.remove(&of);
+            }
         }
         !others
     }

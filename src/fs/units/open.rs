@@ -9,11 +9,11 @@ use hearthfs_mount::{Errno, Ino, Reply};
 
 use super::editions::{Edition, EditionId};
 use super::route::Purpose;
-use super::version::{UnitName, current, part_of};
+use super::version::{UnitName, Version, current, part_of};
 use crate::digest::Digest;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
-use crate::fs::open::Wish;
+use crate::fs::open::{DECIDE_TRIES_MAX, Wish};
 use crate::fs::retry::Retry;
 use crate::fs::who::Who;
 use crate::namespace::Writers;
@@ -78,7 +78,7 @@ impl Filesystem {
         wish: &Wish,
         last: bool,
     ) -> Reply<()> {
-        let (unit, base) = {
+        let (unit, base, uses) = {
             let mut state = self.0.state.lock();
             let now = self.0.rooms.clock.mono();
             let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
@@ -86,13 +86,15 @@ impl Filesystem {
             if edition.is_written() || wish.writes() || last {
                 return Ok(());
             }
-            (edition.unit.clone(), Arc::clone(edition.base()))
+            (edition.unit.clone(), Arc::clone(edition.base()), edition.uses())
         };
         let now = current(&self.0.rooms.ledger, &self.0.rules.profiles, &unit);
         if now.is_ok_and(|now| now.is(&base)) {
             return Ok(());
         }
-        let Some(real) = public.filter(|_| self.leave_edition(id, wish.who)) else { return Ok(()) };
+        let Some(real) = public.filter(|_| self.leave_edition(id, wish.who, uses)) else {
+            return Ok(());
+        };
         Err(self.led_to(real, ino, wish))
     }
 
@@ -120,19 +122,34 @@ impl Filesystem {
         shared: Writers,
         wish: &Wish,
     ) -> Reply<Vec<(Digest, u64)>> {
+        let now = || current(&self.0.rooms.ledger, &self.0.rules.profiles, unit);
         // One that is too large is read as any other files.
-        let Ok(version) = current(&self.0.rooms.ledger, &self.0.rules.profiles, unit) else {
-            return Ok(Vec::new());
-        };
-        if version.is_broken() {
-            return Err(Errno::ENOENT);
+        let Ok(mut version) = now() else { return Ok(Vec::new()) };
+        for _ in 0..DECIDE_TRIES_MAX {
+            if version.is_broken() {
+                return Err(Errno::ENOENT);
+            }
+            let contents = version.members.iter().filter_map(|member| member.entry.content());
+            let lacks = |(digest, size): &(Digest, u64)| *size > 0 && !self.uses(digest, *size);
+            let lacking = contents.filter(lacks).collect();
+            if wish.who == Who::Unseen {
+                return Ok(lacking);
+            }
+            let begun = Version::clone(&version);
+            self.begin_edition(unit, shared, wish, version);
+            // What moved since then did not find an edition here: the kernel may keep a name of a member that it has
+            // looked up meanwhile, or that there is none.
+            version = match now() {
+                Ok(version) if version.is_broken() || !version.is(&begun) => version,
+                _ => return Ok(lacking),
+            };
         }
-        let contents = version.members.iter().filter_map(|member| member.entry.content());
-        let lacks = |(digest, size): &(Digest, u64)| *size > 0 && !self.uses(digest, *size);
-        let lacking = contents.filter(lacks).collect();
-        if wish.who == Who::Unseen {
-            return Ok(lacking);
-        }
+        // A unit that moves so often is not read now.
+        Err(Errno::ENOENT)
+    }
+
+    /// Gives a process the edition of a version. One that it writes stays as it is.
+    fn begin_edition(&self, unit: &UnitName, shared: Writers, wish: &Wish, version: Version) {
         let mut state = self.0.state.lock();
         let now = self.0.rooms.clock.mono();
         match state.editions.of(wish.who, unit) {
@@ -150,7 +167,6 @@ impl Filesystem {
                 self.add_edition(&mut state, &wish.caller, wish.who, unit, version, shared);
             }
         }
-        Ok(lacking)
     }
 
     /// Notes a use of a member's content, so that all members of a unit are renewed and kept as long as its entry point,

@@ -134,16 +134,19 @@ impl Filesystem {
     }
 
     fn taken_from_edition(&self, who: Who, unit: &UnitName, path: &TreePath, spot: Spot) -> Spot {
-        let (id, written) = {
-            let state = self.0.state.lock();
-            let Some(id) = state.editions.of(who, unit) else { return spot };
-            (id, state.editions.get(id).is_some_and(Edition::is_written))
-        };
-        if written {
-            return self.spot_in(id, path, spot);
+        for _ in 0..DECIDE_TRIES_MAX {
+            let (id, written, uses) = {
+                let state = self.0.state.lock();
+                let Some(id) = state.editions.of(who, unit) else { return spot };
+                let Some(edition) = state.editions.get(id) else { return spot };
+                (id, edition.is_written(), edition.uses())
+            };
+            if written {
+                return self.spot_in(id, path, spot);
+            }
+            // It takes away what is published. Another thread may begin to write meanwhile.
+            self.leave_edition(id, who, uses);
         }
-        // It takes away what is published.
-        self.leave_edition(id, who);
         spot
     }
 

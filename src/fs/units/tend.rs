@@ -27,6 +27,10 @@ enum Due {
     End,
 }
 
+/// The editions of units in a directory, each with a number that moves with its use.
+#[derive(Debug)]
+pub(in crate::fs) struct Inside(Vec<(EditionId, u64)>);
+
 /// How the writers of a draft are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writing {
@@ -73,7 +77,7 @@ impl Writers {
         Self { writing, ended, one_killed }
     }
 
-    /// Returns those that need not be known any more: where none is left, what they wrote is still to be published.
+    /// Returns the ended writers that can be forgotten. If all have ended, none can: their draft is not published yet.
     fn to_forget(&self) -> &[Who] {
         match self.writing {
             Writing::Goes | Writing::Unseen => &self.ended,
@@ -187,15 +191,16 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Ends the editions in a directory that is gone.
-    pub(in crate::fs) fn end_editions_in(&self, dir: &TreePath) {
-        for id in self.editions_in(dir) {
-            let state = self.0.state.lock();
-            let inside = state.editions.get(id).is_some_and(|edition| is_inside(edition, dir));
-            drop(state);
-            if inside {
-                self.end_edition(id, None);
-            }
+    /// Returns the editions of units in a directory that is gone by what `state` says.
+    pub(in crate::fs) fn editions_inside(state: &State, dir: &TreePath) -> Inside {
+        let all = state.editions.iter().filter(|(_, edition)| is_inside(edition, dir));
+        Inside(all.map(|(id, edition)| (id, edition.uses())).collect())
+    }
+
+    /// Ends the editions of a directory that is gone. One that was used since is of another directory of that name.
+    pub(in crate::fs) fn end_editions(&self, inside: Inside) {
+        for (id, uses) in inside.0 {
+            self.end_edition(id, Some(uses));
         }
     }
 
@@ -336,7 +341,7 @@ mod tests {
             let case = format!("{open_ended} {writing:?} {open} {now:?}");
             assert_eq!(due(&edition, writing, open, now), wanted, "{case}");
         }
-        // A publish that has failed is tried again later, and what it is of is known until then.
+        // A publish that failed is tried again later; its writers are kept until then.
         edition.not_before = late;
         assert_eq!(due(&edition, Writing::Exited, false, soon), Due::Nothing);
         assert_eq!(due(&edition, Writing::Exited, false, late), Due::Publish);
