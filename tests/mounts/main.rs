@@ -63,6 +63,7 @@ mod service_systemd;
 mod service_units;
 mod spoilt;
 mod unchanged;
+mod unit_kills;
 mod units;
 mod users;
 mod visibility;
