@@ -365,3 +365,40 @@ fn profiles_keep_tritons_lock(io: Io) {
     assert_eq!(Hand::new().get(&lock(&cluster.a)), Ok(Vec::new()), "its node keeps it");
 }
 in_both_modes!(profiles_keep_tritons_lock);
+
+/// Names that only look like a client's are ordinary files outside of its directory: on all nodes, also when the process that
+/// made them is gone.
+fn profiles_leave_names_elsewhere_alone(io: Io) {
+    const NAMES: [&str; 12] = [
+        "Cargo.lock",
+        "stats",
+        "LOCK",
+        "lock",
+        "x.nbi",
+        "x.1.nbc",
+        "model.done",
+        "__grp__k.json",
+        "jit_f-cache",
+        "jit_f-atime",
+        "a.so",
+        "CACHEDIR.TAG",
+    ];
+    const DIRS: [&str; 4] = ["src", "src/tmp", "src/tmp.pid_1_x", "src/triton"];
+    let cluster = Cluster::two(io);
+    let mut maker = Hand::new();
+    for dir in DIRS {
+        maker.mkdir(&cluster.a.at(dir)).must("mkdir");
+    }
+    let all = || DIRS.into_iter().flat_map(|dir| NAMES.map(|name| format!("{dir}/{name}")));
+    for name in all().chain(NAMES.map(str::to_owned)) {
+        maker.put(&cluster.a.at(&name), name.as_bytes()).must("put");
+    }
+    maker.kill(rustix::process::Signal::KILL);
+    cluster.a.drain();
+    for name in all().chain(NAMES.map(str::to_owned)) {
+        has(&cluster.b, &name, name.as_bytes());
+        assert_eq!(Hand::new().get(&cluster.a.at(&name)), Ok(name.into_bytes()));
+    }
+    assert_eq!(cluster.a.status()["incomplete"], 0);
+}
+in_both_modes!(profiles_leave_names_elsewhere_alone);

@@ -192,3 +192,57 @@ fn p6_units_through_kills(io: Io) {
     assert_eq!(found(&cluster.a.at("triton/K")), wanted);
 }
 in_both_modes!(p6_units_through_kills);
+
+/// Common tools on a unit while a process writes its next version: a copy is of one version, and a removal spoils none.
+fn bad_input_units_under_common_tools(io: Io) {
+    let cluster = Cluster::two(io);
+    let dir = cluster.a.at("triton/K");
+    std::fs::create_dir_all(&dir).must("mkdir");
+    let tool = |words: &[&str]| Command::new(words[0]).args(&words[1..]).output().must(words[0]);
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    for (round, victim) in ["copied", "moved", "removed"].into_iter().enumerate() {
+        let (old, new) = (format!("\"old {round}\""), format!("\"new {round}\""));
+        let mut writer = Hand::new();
+        for name in STEPS {
+            write_member(&mut writer, &dir, name, &old, true);
+        }
+        assert_eq!(found(&dir), whole(&old), "{victim}");
+        for name in &STEPS[..2] {
+            write_member(&mut writer, &dir, name, &new, true);
+        }
+        let [plain, other] = ["plain", "triton/L"].map(|at| cluster.a.at(format!("{at}{round}")));
+        match victim {
+            "copied" => {
+                for to in [&plain, &other] {
+                    assert!(tool(&["cp", "-r", &text(&dir), &text(to)]).status.success());
+                    // A tool that writes the marker first completes the unit by its exit.
+                    eventually(SEEN_MS, to.display(), || {
+                        let seen = found(to);
+                        if seen == whole(&old) { Ok(()) } else { Err(format!("{seen:?}")) }
+                    });
+                }
+            }
+            "moved" => {
+                // The draft goes along, as it is.
+                assert!(tool(&["mv", &text(&dir), &text(&plain)]).status.success());
+                std::fs::create_dir(&dir).must("mkdir");
+                for name in &STEPS[..2] {
+                    write_member(&mut writer, &dir, name, &new, false);
+                }
+            }
+            _ => {
+                // The directory stays, because the writer has files in it.
+                assert!(!tool(&["rm", "-r", &text(&dir)]).status.success());
+                assert_eq!(found(&dir), vec![None; STEPS.len()], "removed");
+            }
+        }
+        write_member(&mut writer, &dir, STEPS[2], &new, true);
+        assert_eq!(found(&dir), whole(&new), "{victim}: the next version");
+        cluster.settle();
+        eventually(SEEN_MS, "the other node has it", || {
+            let seen = found(&cluster.b.at("triton/K"));
+            if seen == whole(&new) { Ok(()) } else { Err(format!("{seen:?}")) }
+        });
+    }
+}
+in_both_modes!(bad_input_units_under_common_tools);
