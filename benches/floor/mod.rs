@@ -245,6 +245,12 @@ impl Filesystem for Mirror {
         answer!(reply, done, () => reply.ok());
     }
 
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
+        self.count();
+        let done = self.child(parent, name).and_then(fs::remove_dir);
+        answer!(reply, done, () => reply.ok());
+    }
+
     fn rename(
         &self,
         _: &Request,

@@ -10,6 +10,7 @@ mod stores;
 
 mod bad_input;
 mod bad_objects;
+mod beside_ext4;
 mod checkpoints;
 mod clients;
 mod clouds;

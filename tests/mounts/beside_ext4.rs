@@ -1,0 +1,300 @@
+//! Random programs of system calls on two mounts and on the disk's own file system: on one node each call has the same result.
+//!
+//! Two processes take turns. What one has open for writing it closes before the other has its turn, because until then
+//! others do not see it (P1), and what one has open for reading stays as it was (P3): there the results differ on purpose.
+//! `HEARTHFS_TEST_SEEDS=N` runs N programs. One that fails is made as short as it goes, and printed call by call.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::harness::body::Dice;
+use crate::harness::hand::{CREATE_NEW, IN_PLACE, Stat};
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, tree};
+
+const SEEDS: u64 = 30;
+const ACTS: u64 = 150;
+/// How often a failing program is run to make it shorter.
+const SHRINKS_MAX: usize = 400;
+/// Until what is remote is seen on another node, also on a busy machine.
+const SEEN_MS: u64 = 30_000;
+/// Directories and files have names of one kind, so that a call often meets what it does not expect.
+const PATHS: [&str; 10] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a"];
+const NAMES: [&str; 2] = ["user.one", "user.two"];
+/// Times that a program sets come before this, those that a file system gives after.
+const EARLY_S: i64 = 1_000_000_000;
+
+/// One step of a process: all its calls come one after another.
+#[derive(Clone, Debug)]
+enum Act {
+    Put(usize, u64),
+    PutNew(usize, u64),
+    Append(usize, u64),
+    /// Opens for reading and writing, writes, reads, cuts, looks, and closes.
+    Update(usize, u64, u64, u64),
+    Get(usize),
+    /// Opens, removes the name, and reads and looks by the descriptor.
+    GetRemoved(usize),
+    /// Makes a file, renames it while it is open, writes more, and closes.
+    RenameOpen(usize, usize, u64),
+    Unlink(usize),
+    Rename(usize, usize, u32),
+    Link(usize, usize),
+    Symlink(usize, usize),
+    Readlink(usize),
+    Mkdir(usize),
+    Rmdir(usize),
+    Chmod(usize, u32),
+    Truncate(usize, u64),
+    Utimes(usize, i64),
+    SetXattr(usize, usize, u32),
+    GetXattr(usize, usize),
+    RemoveXattr(usize, usize),
+    Lstat(usize),
+    Stat(usize),
+    List(usize),
+}
+
+/// A step, and which of the two processes takes it.
+type Step = (usize, Act);
+
+fn step(dice: &mut Dice) -> Step {
+    let who = dice.below(2) as usize;
+    let mut path = || dice.below(PATHS.len() as u64) as usize;
+    let (one, other) = (path(), path());
+    let (len, at, flag) = (dice.below(9000), dice.below(12_000), dice.below(3) as u32);
+    let name = dice.below(2) as usize;
+    let act = match dice.below(32) {
+        0..=3 => Act::Put(one, len),
+        4 => Act::PutNew(one, len),
+        5 => Act::Append(one, len),
+        6..=7 => Act::Update(one, at, len, dice.below(20_000)),
+        8..=9 => Act::Get(one),
+        10 => Act::GetRemoved(one),
+        11 => Act::RenameOpen(one, other, len),
+        12..=13 => Act::Unlink(one),
+        14..=16 => Act::Rename(one, other, flag),
+        17 => Act::Link(one, other),
+        18 => Act::Symlink(one, other),
+        19 => Act::Readlink(one),
+        20..=22 => Act::Mkdir(one),
+        23 => Act::Rmdir(one),
+        24 => Act::Chmod(one, [0o600, 0o644, 0o755, 0o444][dice.below(4) as usize]),
+        25 => Act::Truncate(one, at),
+        26 => Act::Utimes(one, dice.below(EARLY_S as u64) as i64),
+        27 => Act::SetXattr(one, name, flag),
+        28 => match flag {
+            0 => Act::RemoveXattr(one, name),
+            _ => Act::GetXattr(one, name),
+        },
+        29 => Act::Lstat(one),
+        30 => Act::Stat(one),
+        _ => Act::List(one),
+    };
+    (who, act)
+}
+
+fn bytes(seed: u64, len: u64) -> Vec<u8> {
+    (0..len).map(|at| (seed.wrapping_mul(31).wrapping_add(at * 7) >> 3) as u8).collect()
+}
+
+/// What calls come to, in words.
+struct Told(String);
+
+impl Told {
+    fn add<T: std::fmt::Debug>(&mut self, result: Result<T, Errno>) -> Option<T> {
+        let text = match &result {
+            Ok(value) => format!("{value:?}"),
+            Err(errno) => format!("{errno:?}"),
+        };
+        // Long contents are told apart by their digest.
+        let text = match text.len() {
+            0..200 => text,
+            len => format!("{len} characters {}", &blake3::hash(text.as_bytes()).to_hex()[..12]),
+        };
+        self.0.push_str(&text);
+        self.0.push(' ');
+        result.ok()
+    }
+
+    /// Adds what `stat` says and both file systems must say alike. The size of a directory is each one's own, and so is the
+    /// time of what was just written.
+    fn stat(&mut self, result: Result<Stat, Errno>) {
+        self.add(result.map(|stat| {
+            let is_dir = stat.mode & 0o170_000 == 0o040_000;
+            let time = (stat.mtime_s < EARLY_S).then_some((stat.mtime_s, stat.mtime_ns));
+            let size = (!is_dir).then_some(stat.size);
+            (stat.mode, stat.nlink, (stat.uid, stat.gid), size, time.filter(|_| !is_dir))
+        }));
+    }
+}
+
+/// Takes a step that opens a file. Each call is made only if the one before it had a result.
+fn take_open(hand: &mut Hand, told: &mut Told, number: u64, at: &[PathBuf], act: &Act) {
+    let read = |hand: &mut Hand, told: &mut Told, fd| {
+        told.add(hand.read(fd, 0, 40_000));
+        told.stat(hand.fstat(fd));
+    };
+    let opened = |hand: &mut Hand, told: &mut Told, path: usize, flags| {
+        let fd = hand.open(&at[path], flags, 0o640);
+        // The number of a descriptor says nothing.
+        told.add(fd.map(drop));
+        fd.ok()
+    };
+    match act {
+        Act::PutNew(path, len) | Act::Append(path, len) => {
+            let append = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
+            let flags = if matches!(act, Act::Append(..)) { append } else { CREATE_NEW };
+            let Some(fd) = opened(hand, told, *path, flags) else { return };
+            told.add(hand.write(fd, &bytes(number, *len)));
+            told.add(hand.close(fd));
+        }
+        Act::Update(path, offset, len, cut) => {
+            let Some(fd) = opened(hand, told, *path, OFlags::RDWR) else { return };
+            told.add(hand.pwrite(fd, *offset, &bytes(number, *len)));
+            read(hand, told, fd);
+            told.add(hand.ftruncate(fd, *cut));
+            read(hand, told, fd);
+            told.add(hand.close(fd));
+        }
+        Act::GetRemoved(path) => {
+            let Some(fd) = opened(hand, told, *path, OFlags::RDONLY) else { return };
+            told.add(hand.unlink(&at[*path]));
+            read(hand, told, fd);
+            told.add(hand.close(fd));
+        }
+        Act::RenameOpen(from, to, len) => {
+            let Some(fd) = opened(hand, told, *from, IN_PLACE) else { return };
+            told.add(hand.write(fd, &bytes(number, *len)));
+            told.add(hand.rename(&at[*from], &at[*to]));
+            told.add(hand.write(fd, &bytes(number + 1, *len)));
+            told.add(hand.close(fd));
+            told.add(hand.get(&at[*to]));
+        }
+        _ => {}
+    }
+}
+
+/// Takes one step in a directory, and returns what its calls came to.
+fn take(hand: &mut Hand, base: &Path, number: u64, act: &Act) -> String {
+    let at: Vec<PathBuf> = PATHS.iter().map(|path| base.join(path)).collect();
+    let mut told = Told(String::new());
+    match act {
+        Act::PutNew(..)
+        | Act::Append(..)
+        | Act::Update(..)
+        | Act::GetRemoved(_)
+        | Act::RenameOpen(..) => take_open(hand, &mut told, number, &at, act),
+        Act::Put(path, len) => drop(told.add(hand.put(&at[*path], &bytes(number, *len)))),
+        Act::Get(path) => drop(told.add(hand.get(&at[*path]))),
+        Act::Unlink(path) => drop(told.add(hand.unlink(&at[*path]))),
+        Act::Rename(from, to, flags) => {
+            told.add(hand.rename_with(&at[*from], &at[*to], *flags));
+        }
+        Act::Link(from, to) => drop(told.add(hand.link(&at[*from], &at[*to]))),
+        Act::Symlink(target, path) => {
+            let target = at[*target].file_name().must("a name").to_owned();
+            told.add(hand.symlink(Path::new(&target), &at[*path]));
+        }
+        Act::Readlink(path) => drop(told.add(hand.readlink(&at[*path]))),
+        Act::Mkdir(path) => drop(told.add(hand.mkdir(&at[*path]))),
+        Act::Rmdir(path) => drop(told.add(hand.rmdir(&at[*path]))),
+        Act::Chmod(path, mode) => drop(told.add(hand.chmod(&at[*path], *mode))),
+        Act::Truncate(path, len) => drop(told.add(hand.truncate(&at[*path], *len))),
+        Act::Utimes(path, s) => drop(told.add(hand.utimes(&at[*path], *s, 5))),
+        Act::SetXattr(path, name, flags) => {
+            told.add(hand.setxattr(&at[*path], NAMES[*name], &bytes(number, 20), *flags));
+        }
+        Act::GetXattr(path, name) => drop(told.add(hand.getxattr(&at[*path], NAMES[*name]))),
+        Act::RemoveXattr(path, name) => {
+            told.add(hand.removexattr(&at[*path], NAMES[*name]));
+        }
+        Act::Lstat(path) => told.stat(hand.lstat(&at[*path])),
+        Act::Stat(path) => told.stat(hand.stat(&at[*path])),
+        Act::List(path) => {
+            let mut names = hand.list(&at[*path]);
+            if let Ok(names) = &mut names {
+                names.sort();
+            }
+            told.add(names);
+        }
+    }
+    told.0
+}
+
+/// The file systems side by side: a directory of the disk, and one of a mount.
+struct Sides<'a> {
+    disk: PathBuf,
+    cluster: &'a Cluster,
+    hands: [Hand; 2],
+    programs: u64,
+}
+
+impl Sides<'_> {
+    /// Runs a program in new directories. Returns the first step whose calls come to something else on the mount, or in what
+    /// the trees differ.
+    fn differ(&mut self, steps: &[Step]) -> Option<String> {
+        self.programs += 1;
+        let name = format!("p{}", self.programs);
+        let (disk, mount) = (self.disk.join(&name), self.cluster.a.at(&name));
+        for base in [&disk, &mount] {
+            std::fs::create_dir(base).must("mkdir");
+        }
+        for (number, (who, act)) in steps.iter().enumerate() {
+            let hand = &mut self.hands[*who];
+            let [wanted, told] = [&disk, &mount].map(|base| take(hand, base, number as u64, act));
+            if wanted != told {
+                return Some(format!("step {number}: {wanted}on the disk, {told}on the mount"));
+            }
+        }
+        let read = |base: &Path| tree::read(base).must("read a tree");
+        let difference = tree::difference(&read(&disk), &read(&mount));
+        (!difference.is_empty()).then_some(difference)
+    }
+
+    /// Leaves out what a failing program fails without, and says what is left.
+    fn shrink(&mut self, mut steps: Vec<Step>, mut why: String) -> String {
+        let mut runs = 0;
+        let mut at = steps.len();
+        while at > 0 && runs < SHRINKS_MAX {
+            at -= 1;
+            let mut fewer = steps.clone();
+            fewer.remove(at);
+            runs += 1;
+            if let Some(now) = self.differ(&fewer) {
+                (steps, why) = (fewer, now);
+                at = at.min(steps.len());
+            }
+        }
+        let lines = steps.iter().map(|(who, act)| format!("  process {who}: {act:?}\n"));
+        format!("{}{why}", lines.collect::<String>())
+    }
+}
+
+fn beside_ext4_each_call_has_the_same_result(io: Io) {
+    let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok();
+    let seeds: u64 = wanted.map_or(SEEDS, |wanted| wanted.parse().must("HEARTHFS_TEST_SEEDS"));
+    let cluster = Cluster::two(io);
+    let disk = cluster.site.dir("disk");
+    let hands = std::array::from_fn(|_| Hand::new());
+    let mut sides = Sides { disk, cluster: &cluster, hands, programs: 0 };
+    for seed in 0..seeds {
+        let mut dice = Dice::new(seed * 2 + u64::from(io == Io::Ordinary));
+        let steps: Vec<Step> = (0..ACTS).map(|_| step(&mut dice)).collect();
+        if let Some(why) = sides.differ(&steps) {
+            panic!("seed {seed}:\n{}", sides.shrink(steps, why));
+        }
+    }
+    // The other node comes to the same.
+    let disk = sides.disk.clone();
+    drop(sides);
+    cluster.settle();
+    let wanted = tree::read(&disk).must("read a tree");
+    eventually(SEEN_MS, "the other node has the same", || {
+        let there = tree::read(&cluster.b.mount).map_err(|error| error.to_string())?;
+        let difference = tree::difference(&wanted, &there);
+        if difference.is_empty() { Ok(()) } else { Err(difference) }
+    });
+}
+in_both_modes!(beside_ext4_each_call_has_the_same_result);
