@@ -331,6 +331,15 @@ fn grown(before: &Status, drained: &Drained) -> Snapshot {
     drained.status.counters.since(&start)
 }
 
+/// Returns what kept the store from being used while the command ran, if anything did: some of its misses are due to that.
+fn outage(before: &Status, after: &Status) -> Option<String> {
+    let same_daemon = before.started_ms == after.started_ms;
+    let began_ms = if same_daemon { before.uptime_ms } else { 0 };
+    let health = after.health.as_ref()?;
+    let is_new = health.last_error_age_ms? <= after.uptime_ms.saturating_sub(began_ms);
+    health.last_error.clone().filter(|_| is_new)
+}
+
 /// The one line at the end. The counters are the mount's: what other commands did there in the
 /// meantime is in them too.
 fn summary(before: &Status, drained: &Drained) -> String {
@@ -346,6 +355,9 @@ fn summary(before: &Status, drained: &Drained) -> String {
         line.push_str("kept on this node");
     } else if drained.complete {
         line.extend(["drained in ", &time(drained.elapsed_ms)]);
+        if let Some(why) = outage(before, &drained.status) {
+            line.extend(["; the store was away meanwhile: ", &why]);
+        }
     } else {
         let why = drained.trouble.as_deref();
         let late = || format!("that takes longer than {}", time(drained.elapsed_ms));
@@ -358,6 +370,7 @@ fn summary(before: &Status, drained: &Drained) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::Health;
 
     fn status(started_ms: u64, hits: u64) -> Status {
         let counters =
@@ -388,6 +401,21 @@ mod tests {
         let line = summary(&status(1, 10), &late);
         assert!(line.contains("not yet remote; status 403; it is kept here"), "{line}");
         assert!(!line.contains("drained"), "{line}");
+        let mut after = drained(status(1, 10));
+        (after.status.uptime_ms, after.status.health) = (9_000, Some(Health::default()));
+        for (age_ms, said) in [(4_000, true), (5_001, false)] {
+            let error = Some("status 503".to_owned());
+            let last_error_age_ms = Some(age_ms);
+            after.status.health = Some(Health {
+                up: true,
+                last_error: error,
+                last_error_age_ms,
+                ..Health::default()
+            });
+            let line = summary(&Status { uptime_ms: 4_000, ..status(1, 10) }, &after);
+            let told = line.ends_with("drained in 0.4 s; the store was away meanwhile: status 503");
+            assert_eq!(told, said, "{line}");
+        }
         let mut local = drained(status(1, 10));
         local.status.remote = None;
         assert!(summary(&status(1, 10), &local).ends_with("kept on this node"));

@@ -94,6 +94,9 @@ fn table(status: &Status) -> String {
     let uptime = time(status.uptime_ms);
     row("daemon", format!("{phase} for {uptime}, version {}, pid {}", status.version, status.pid));
     row("remote", remote(status));
+    if let Some(Health { up: true, since_ms, last_error: Some(why), .. }) = &status.health {
+        row("outage", format!("ended {} ago: {why}", time(*since_ms)));
+    }
     if let Some(store) = &status.store {
         row("store", store.clone());
     }
@@ -177,7 +180,7 @@ fn remote(status: &Status) -> String {
     match &status.health {
         None => url.clone(),
         Some(Health { up: true, since_ms, .. }) => format!("{url}, up for {}", time(*since_ms)),
-        Some(Health { up: false, since_ms, last_error }) => {
+        Some(Health { up: false, since_ms, last_error, .. }) => {
             let why = last_error.as_deref().unwrap_or("no answer");
             format!("{url}, DOWN for {}: {why}", time(*since_ms))
         }
@@ -232,7 +235,11 @@ mod tests {
             mount_point: "/mnt/cache".into(),
             remote: Some("s3://bucket".into()),
             store: Some("9c41d2a07be83f15".into()),
-            health: Some(Health { up: false, since_ms: 61_000, last_error: Some("503".into()) }),
+            health: Some(Health {
+                since_ms: 61_000,
+                last_error: Some("503".into()),
+                ..Health::default()
+            }),
             backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
             io: IoReport {
                 mode: "ordinary".into(),
@@ -255,6 +262,11 @@ mod tests {
             assert!(text.contains(part), "`{part}` is not in:\n{text}");
         }
         assert!(!text.contains("damaged") && !text.contains("incomplete"));
+        assert!(!text.contains("outage"), "it goes on:\n{text}");
+        if let Some(health) = &mut status.health {
+            health.up = true;
+        }
+        assert!(table(&status).contains("outage    ended 1m1s ago: 503\n"));
         status.incomplete = 2;
         assert!(table(&status).contains("kept      2 incomplete files, only here"));
         status.counters.damaged = 2;

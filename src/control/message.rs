@@ -165,12 +165,17 @@ pub struct IoReport {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Health {
-    /// Whether the last request reached it.
+    /// Whether it can be used: it answers, and is the store that the node knows.
     pub up: bool,
-    /// For how long that has been so, in milliseconds.
+    /// For how long that has been so, in milliseconds: since the outage began or the last one ended, and else since the
+    /// mount began.
     pub since_ms: u64,
-    /// The last trouble with it, kept after it came back.
+    /// The last trouble that made an outage, kept after it came back; without credentials and queries of addresses.
     pub last_error: Option<String>,
+    /// What kind of trouble that was, as a word.
+    pub last_error_kind: Option<String>,
+    /// How long ago it was met last, in milliseconds.
+    pub last_error_age_ms: Option<u64>,
 }
 
 /// Whether the bucket's lifecycle rules fit the expiry, as they were at the mount.

@@ -310,18 +310,24 @@ fn stat_below(mount_point: &Path) -> std::result::Result<Stat, Errno> {
     statat(&tree, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// Returns how the remote does.
-pub(super) fn health_of(remote: &Remote, clock: &Clock) -> Health {
-    if let Some(problem) = remote.unfit() {
-        return Health { up: false, since_ms: 0, last_error: Some(problem) };
-    }
-    match remote.health() {
-        remote::Health::Up => Health { up: true, since_ms: 0, last_error: None },
-        remote::Health::Down { since_ms } => Health {
-            up: false,
-            since_ms: clock.wall_ms().saturating_sub(since_ms),
-            last_error: remote.trouble(),
-        },
+/// Returns how the remote does, in a mount that began at a time of the monotonic clock.
+pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> Health {
+    let ago = |at| clock.mono().saturating_sub(at).as_millis() as u64;
+    let last = remote.last_outage();
+    let (up, since_ms) = match (remote.unfit(), remote.health()) {
+        (Some(_), _) => (false, 0),
+        (None, remote::Health::Up) => (true, ago(remote.outage_ended().unwrap_or(started))),
+        (None, remote::Health::Down { since_ms }) => {
+            (false, clock.wall_ms().saturating_sub(since_ms))
+        }
+    };
+    let now = if up { None } else { remote.trouble() };
+    Health {
+        up,
+        since_ms,
+        last_error_kind: last.as_ref().map(|last| format!("{:?}", last.kind)),
+        last_error_age_ms: last.as_ref().map(|last| ago(last.at)),
+        last_error: now.or(last.map(|last| last.why)),
     }
 }
 

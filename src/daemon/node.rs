@@ -247,7 +247,8 @@ impl MountedNode {
     }
 
     fn health(&self) -> Option<Health> {
-        self.rooms.remote.as_ref().map(|remote| health_of(remote, &self.rooms.clock))
+        let Rooms { remote, clock, .. } = &self.rooms;
+        remote.as_ref().map(|remote| health_of(remote, clock, self.started))
     }
 
     /// Puts everything away: index, and the mark of a clean stop.

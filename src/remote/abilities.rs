@@ -114,6 +114,7 @@ impl Remote {
                     self.inner.url
                 );
                 *self.inner.tried.unfit.lock() = Some(text.clone());
+                self.inner.caller.gate.note_unusable(Kind::Invalid, &text);
                 self.inner.checked.store(false, Ordering::Release);
                 return Err(Error::new(Kind::Invalid, text));
             }

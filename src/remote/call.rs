@@ -105,7 +105,7 @@ impl Caller {
             Ok(store) => store,
             Err(error) => {
                 self.meter.error();
-                ticket.unanswered(&error.to_string());
+                ticket.unanswered(error.kind(), &error.to_string());
                 return Err(error);
             }
         };
@@ -151,13 +151,13 @@ impl Caller {
         if may_not_write || said_elsewhere || trouble.cause() == Cause::Crowded {
             ticket.undecided();
         } else if trouble.cause() == Cause::Credentials {
-            ticket.unanswered(&format!("{}: {trouble}; {}", call.op, self.remedy));
+            let why = format!("{}: {trouble}; {}", call.op, self.remedy);
+            ticket.unanswered(trouble.kind, &why);
         } else {
+            let why = || format!("{}: {trouble}", call.op);
             match trouble.reach() {
-                Reach::Store => ticket.unanswered(&format!("{}: {trouble}", call.op)),
-                Reach::Request => {
-                    ticket.refused(&format!("{}: {trouble}", call.op), trouble.is_answered());
-                }
+                Reach::Store => ticket.unanswered(trouble.kind, &why()),
+                Reach::Request => ticket.refused(trouble.kind, &why(), trouble.is_answered()),
                 Reach::Nothing => ticket.answered(),
             }
         }

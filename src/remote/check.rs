@@ -12,7 +12,7 @@ use object_store::path::Path;
 use super::call::Call;
 use super::connect;
 use super::format::{self, Said};
-use super::health::{Health, Lane};
+use super::health::{Health, Lane, Outage};
 use super::identity::{self, Found, Known, StoreId};
 use super::keys;
 use super::make::Remains;
@@ -58,6 +58,16 @@ impl Remote {
     pub fn trouble(&self) -> Option<String> {
         let missed = self.inner.identity.missed().map(|(why, _)| why);
         self.unfit().or(missed).or_else(|| self.inner.caller.gate.why())
+    }
+
+    /// Returns what kept the store from being used last, at this moment or in an outage that is over.
+    pub fn last_outage(&self) -> Option<Outage> {
+        self.inner.caller.gate.last()
+    }
+
+    /// Returns when the last outage ended, by the monotonic clock; `None` before the first.
+    pub fn outage_ended(&self) -> Option<Duration> {
+        self.inner.caller.gate.ended_at()
     }
 
     /// Checks that the store is there, lets us in, has our format and is the one that the node knows, making it if
@@ -286,7 +296,7 @@ impl Remote {
     pub(super) fn accept(&self, said: &Said, bytes: &[u8]) {
         let (inner, url) = (&self.inner, &self.inner.url);
         if inner.identity.accept(said, bytes, url, self.now_ms()) {
-            inner.caller.gate.recovered().notify_waiters();
+            inner.caller.gate.came_back();
             tracing::info!(remote = %url, store = %said.store, "the store is there again");
         }
         if let Some(dir) = inner.caller.backend.dir() {
@@ -311,6 +321,7 @@ impl Remote {
         if self.inner.identity.miss(&text, self.inner.clock.wall_ms()) {
             tracing::warn!("{text}");
         }
+        self.inner.caller.gate.note_unusable(Kind::Unavailable, &text);
         Error::new(Kind::Unavailable, text)
     }
 

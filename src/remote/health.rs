@@ -34,6 +34,17 @@ pub enum Health {
     },
 }
 
+/// What kept the store from being used last; kept after it came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outage {
+    /// What kind of trouble it was.
+    pub kind: Kind,
+    /// In words, without credentials.
+    pub why: String,
+    /// When it was met last, by the monotonic clock.
+    pub at: Duration,
+}
+
 /// Who waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
@@ -58,6 +69,10 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct State {
     down: Option<Down>,
+    /// The last trouble that made an outage, of the one that goes on or of an earlier one.
+    last: Option<Outage>,
+    /// When the last outage ended, by the monotonic clock; `None` before the first.
+    ended_at: Option<Duration>,
     /// Counts the requests that succeeded.
     good: u64,
     /// When the first request failed since the last one that succeeded.
@@ -137,6 +152,28 @@ impl Gate {
         self.state.lock().down.as_ref().map(|down| down.why.clone())
     }
 
+    /// Returns the last trouble that made an outage, which may be over.
+    pub(super) fn last(&self) -> Option<Outage> {
+        self.state.lock().last.clone()
+    }
+
+    /// Returns when the last outage ended, by the monotonic clock; `None` before the first.
+    pub(super) fn ended_at(&self) -> Option<Duration> {
+        self.state.lock().ended_at
+    }
+
+    /// Notes a trouble that is an outage to every caller, though the store answers.
+    pub(super) fn note_unusable(&self, kind: Kind, why: &str) {
+        let at = self.clock.mono();
+        self.state.lock().last = Some(Outage { kind, why: why.to_owned(), at });
+    }
+
+    /// Notes that the store can be used again, after an outage that was not one of requests.
+    pub(super) fn came_back(&self) {
+        self.state.lock().ended_at = Some(self.clock.mono());
+        self.recovered.notify_waiters();
+    }
+
     /// Lets a request through, or says at once that the store is down.
     pub(super) fn enter(self: &Arc<Self>, lane: Lane) -> Result<Ticket> {
         let now = self.clock.mono();
@@ -163,7 +200,11 @@ impl Gate {
             // What was begun before an outage may end well after it, and says nothing of what is there now.
             state.ended = state.bad_for(self.clock.mono()).max(state.ended);
             state.bad_since = None;
-            state.down.take()
+            let down = state.down.take();
+            if down.is_some() {
+                state.ended_at = Some(self.clock.mono());
+            }
+            down
         };
         let Some(down) = down else { return };
         self.recovered.notify_waiters();
@@ -173,16 +214,16 @@ impl Gate {
 
     /// Notes that a request failed in a way that says something of the whole store. It says so only as long as no
     /// other succeeded since the request began.
-    fn failed(&self, started: Option<(Duration, u64)>, why: &str) {
+    fn failed(&self, started: Option<(Duration, u64)>, kind: Kind, why: &str) {
         let state = self.state.lock();
         if started.is_none_or(|(_, good)| good == state.good) {
-            self.note_down(state, true, why);
+            self.note_down(state, true, kind, why);
         }
     }
 
     /// Notes that a request failed in a way that says something of what it asked for. Where nothing at all is had
     /// for a whole deadline, or never was, it is the store; programs are kept away from one that does not even answer.
-    fn refused(&self, started: Option<(Duration, u64)>, why: &str, answered: bool) {
+    fn refused(&self, started: Option<(Duration, u64)>, kind: Kind, why: &str, answered: bool) {
         let mut state = self.state.lock();
         let now = self.clock.mono();
         if started.is_some_and(|(_, good)| good != state.good) {
@@ -192,12 +233,13 @@ impl Gate {
         let since = *state.bad_since.get_or_insert(began);
         let never = state.good == 0;
         if never || now.saturating_sub(since) >= self.patience {
-            self.note_down(state, never || !answered, why);
+            self.note_down(state, never || !answered, kind, why);
         }
     }
 
-    fn note_down(&self, mut state: MutexGuard<'_, State>, closed: bool, why: &str) {
+    fn note_down(&self, mut state: MutexGuard<'_, State>, closed: bool, kind: Kind, why: &str) {
         let now = self.clock.mono();
+        state.last = Some(Outage { kind, why: why.to_owned(), at: now });
         if let Some(down) = &mut state.down {
             down.closed |= closed;
             why.clone_into(&mut down.why);
@@ -243,17 +285,17 @@ impl Ticket {
     }
 
     /// Ends the request without an answer: the store itself is in trouble.
-    pub(super) fn unanswered(mut self, why: &str) {
+    pub(super) fn unanswered(mut self, kind: Kind, why: &str) {
         self.open = false;
-        self.gate.failed(self.started, why);
+        self.gate.failed(self.started, kind, why);
         self.end_probe();
     }
 
     /// Ends the request with an answer that is of no use to it.
     /// `answered`: the store said so itself.
-    pub(super) fn refused(mut self, why: &str, answered: bool) {
+    pub(super) fn refused(mut self, kind: Kind, why: &str, answered: bool) {
         self.open = false;
-        self.gate.refused(self.started, why, answered);
+        self.gate.refused(self.started, kind, why, answered);
         self.end_probe();
     }
 
@@ -281,7 +323,7 @@ impl Drop for Ticket {
         // would cost every lookup the caller's whole deadline.
         let now = self.gate.clock.mono();
         if self.started.is_some_and(|(at, _)| now.saturating_sub(at) >= GIVEN_UP_AFTER) {
-            self.gate.failed(self.started, "no answer within the caller's time");
+            self.gate.failed(self.started, Kind::TimedOut, "no answer within the caller's time");
         }
         self.end_probe();
     }
@@ -309,14 +351,14 @@ mod tests {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..100 {
-            begun(&gate).refused("503", true);
+            begun(&gate).refused(Kind::Unavailable, "503", true);
             clock.advance(Duration::from_secs(1));
             begun(&gate).answered();
         }
         assert_eq!(gate.health(), Health::Up);
         let slow = begun(&gate);
         begun(&gate).answered();
-        slow.unanswered("no answer");
+        slow.unanswered(Kind::Unavailable, "no answer");
         assert_eq!(gate.health(), Health::Up, "others were answered meanwhile");
     }
 
@@ -327,7 +369,7 @@ mod tests {
         begun(&gate).answered();
         let early = begun(&gate);
         for _ in 0..10 {
-            begun(&gate).refused("503", true);
+            begun(&gate).refused(Kind::Unavailable, "503", true);
             clock.advance(Duration::from_secs(1));
         }
         early.answered();
@@ -344,22 +386,42 @@ mod tests {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..5 {
-            begun(&gate).refused("503", true);
+            begun(&gate).refused(Kind::Unavailable, "503", true);
             assert_eq!(gate.health(), Health::Up);
             clock.advance(Duration::from_secs(1));
         }
-        begun(&gate).refused("503", true);
+        begun(&gate).refused(Kind::Unavailable, "503", true);
         assert_ne!(gate.health(), Health::Up);
         let (one, other) = (begun(&gate), begun(&gate));
-        one.refused("503", true);
+        one.refused(Kind::Unavailable, "503", true);
         other.answered();
         assert_eq!(gate.health(), Health::Up);
     }
 
     #[test]
+    fn the_reason_of_an_outage_is_kept_after_its_end() {
+        let (clock, gate) = gate();
+        begun(&gate).answered();
+        begun(&gate).refused(Kind::Denied, "403", true);
+        assert_eq!((gate.last(), gate.ended_at()), (None, None), "one refusal is no outage");
+        begun(&gate).unanswered(Kind::TimedOut, "no answer");
+        let first = clock.mono();
+        clock.advance(BACKOFF_MAX);
+        begun(&gate).unanswered(Kind::Unavailable, "refused");
+        clock.advance(BACKOFF_MAX);
+        begun(&gate).answered();
+        let last = gate.last().expect("it is kept");
+        assert_eq!((last.kind, last.why.as_str()), (Kind::Unavailable, "refused"));
+        assert_eq!((last.at, gate.ended_at()), (first + BACKOFF_MAX, Some(clock.mono())));
+        gate.note_unusable(Kind::Unavailable, "another store");
+        gate.came_back();
+        assert_eq!(gate.last().map(|last| last.why).as_deref(), Some("another store"));
+    }
+
+    #[test]
     fn a_dead_store_is_asked_by_one_at_a_time_and_ever_more_rarely() {
         let (clock, gate) = gate();
-        gate.enter(Lane::Foreground).expect("up").unanswered("timeout");
+        gate.enter(Lane::Foreground).expect("up").unanswered(Kind::Unavailable, "timeout");
         assert_eq!(gate.health(), Health::Down { since_ms: 1_000_000 });
         let mut waits = Vec::new();
         for _ in 0..6 {
@@ -374,7 +436,7 @@ mod tests {
             };
             assert!(gate.enter(Lane::Foreground).is_err(), "a second probe beside the first");
             assert!(gate.enter(Lane::Background).is_ok());
-            probe.unanswered("timeout");
+            probe.unanswered(Kind::Unavailable, "timeout");
             waits.push(waited);
         }
         assert_eq!(waits, [500, 1000, 2000, 4000, 5000, 5000]);
@@ -388,7 +450,7 @@ mod tests {
     #[test]
     fn background_work_finds_out_that_the_store_is_back() {
         let (_clock, gate) = gate();
-        gate.enter(Lane::Background).expect("up").unanswered("refused");
+        gate.enter(Lane::Background).expect("up").unanswered(Kind::Unavailable, "refused");
         gate.enter(Lane::Background).expect("goes through").answered();
         assert_eq!(gate.health(), Health::Up);
     }
@@ -396,7 +458,7 @@ mod tests {
     #[test]
     fn a_probe_that_is_dropped_frees_its_place() {
         let (clock, gate) = gate();
-        gate.enter(Lane::Foreground).expect("up").unanswered("refused");
+        gate.enter(Lane::Foreground).expect("up").unanswered(Kind::Unavailable, "refused");
         clock.advance(BACKOFF_MIN);
         drop(gate.enter(Lane::Foreground).expect("a probe"));
         gate.enter(Lane::Foreground).expect("the next probe").answered();
@@ -446,12 +508,16 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..5 {
                 for _ in 0..10 {
-                    gate.enter(Lane::Background).expect("goes through").unanswered("refused");
+                    gate.enter(Lane::Background)
+                        .expect("goes through")
+                        .unanswered(Kind::Unavailable, "refused");
                 }
                 gate.enter(Lane::Background).expect("goes through").answered();
             }
             clock.advance(WARN_EVERY);
-            gate.enter(Lane::Background).expect("goes through").unanswered("refused");
+            gate.enter(Lane::Background)
+                .expect("goes through")
+                .unanswered(Kind::Unavailable, "refused");
         });
         let text = String::from_utf8(lines.0.lock().clone()).expect("text");
         assert_eq!(text.matches("WARN").count(), 2, "{text}");

@@ -49,7 +49,7 @@ pub use connect::{Environment, RemoteOptions};
 pub use expiry::{Declaration, Declared, is_shorter};
 pub use format::FORMAT_VERSION;
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
-pub use health::Health;
+pub use health::{Health, Outage};
 pub use identity::{Known, StoreId};
 pub use keys::BundleName;
 pub use lifecycle::{Lifecycle, Plan, Report};

@@ -1,7 +1,7 @@
 //! What a store's error means to us.
 //!
-//! Owns the one mapping from the client library's errors to ours. Must never let a credential or a
-//! page of XML into a message.
+//! Owns the one mapping from the client library's errors to ours. Must never let a credential, the query of an
+//! address or a page of XML into a message.
 
 use std::error::Error as StdError;
 
@@ -326,8 +326,35 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     rest.split_once(end).map(|(inner, _)| inner)
 }
 
+/// Takes the user and the query out of every address in a text: signatures and keys stand there.
+fn redacted(text: &str) -> String {
+    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | ')' | '(' | ',');
+    let mut shown = String::with_capacity(text.len());
+    for token in text.split_inclusive(ends) {
+        let end = token.chars().next_back().filter(|last| ends(*last));
+        let body = &token[..token.len() - end.map_or(0, char::len_utf8)];
+        let (path, query) = body.split_once('?').map_or((body, ""), |(path, query)| (path, query));
+        match path.split_once("://") {
+            Some((scheme, rest)) => {
+                let host = rest.find('/').unwrap_or(rest.len());
+                let from = rest[..host].rfind('@').map_or(0, |at| at + 1);
+                shown.extend([scheme, "://", &rest[from..]]);
+            }
+            None => shown.push_str(path),
+        }
+        if query.contains('=') {
+            shown.push_str("?...");
+        } else if body.len() > path.len() {
+            shown.push_str(&body[path.len()..]);
+        }
+        shown.extend(end);
+    }
+    shown
+}
+
 fn clipped(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String =
+        redacted(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.len() <= TEXT_BYTES_MAX {
         return line;
     }
@@ -431,6 +458,13 @@ mod tests {
             let error = StoreError::Generic { store: "file", source };
             assert_eq!(Trouble::of(&error).kind, kind);
         }
+    }
+
+    #[test]
+    fn addresses_lose_what_is_secret_in_them() {
+        let said = "error for url (https://me:key@host/bkt/k?X-Amz-Signature=abc&sig=de) \"/k?sv=1\", why? 1=1";
+        let shown = Trouble::of(&generic(said)).to_string();
+        assert_eq!(shown, "error for url (https://host/bkt/k?...) \"/k?...\", why? 1=1");
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod credentials;
 mod directory_times;
 mod exports;
 mod fallbacks;
+mod fleet;
 mod gc;
 mod imports;
 mod index_loss;

@@ -1,0 +1,53 @@
+//! What `status` says of the store, of the log and of the other nodes.
+//!
+//! Owns the fields that a fleet is watched by, each in the situation that it is for. Must never look at what is not
+//! printed by a command.
+
+use serde_json::Value;
+
+use crate::harness::body::{self, Id};
+use crate::harness::store::Trouble;
+use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, Store, eventually};
+
+fn put(node: &Node, name: &str, len: usize) {
+    let body = body::make(Id { writer: 1, seq: len as u64 }, len);
+    Hand::new().put(&node.at(name), &body).must("put a file");
+}
+
+/// Waits until a status says what it should, and returns it.
+fn until(node: &Node, what: &str, says: impl Fn(&Value) -> bool) -> Value {
+    eventually(30_000, what, || {
+        let status = node.status();
+        if says(&status) { Ok(status) } else { Err(format!("{status:#}")) }
+    })
+}
+
+fn shown(node: &Node) -> String {
+    let mount = node.mount.to_string_lossy();
+    node.command(&["status", &mount]).good()
+}
+
+/// The reason of an outage is told while it goes on, and after its end.
+#[test]
+fn fleet_sees_the_reason_of_an_outage() {
+    for (trouble, kind, word) in
+        [(Trouble::Forbidden, "Denied", "403"), (Trouble::Hang, "TimedOut", "no answer")]
+    {
+        let options = Options::new(Io::best()).alone().deadline("1s");
+        let cluster = Cluster::with(Store::s3, &options);
+        let health = cluster.a.status()["health"].clone();
+        assert!(health["up"] == true && health["last_error"].is_null(), "{health}");
+        cluster.store.trouble(trouble);
+        put(&cluster.a, "first", 1_000);
+        let down = until(&cluster.a, "the outage", |status| status["health"]["up"] == false);
+        let health = &down["health"];
+        assert_eq!(health["last_error_kind"], kind, "{health}");
+        assert!(health["last_error"].as_str().is_some_and(|why| why.contains(word)), "{health}");
+        assert!(health["last_error_age_ms"].as_u64() < Some(30_000), "{health}");
+        cluster.store.heal();
+        cluster.a.drain();
+        let up = until(&cluster.a, "its end", |status| status["health"]["up"] == true);
+        assert_eq!(up["health"]["last_error_kind"], kind, "it is kept: {}", up["health"]);
+        assert!(shown(&cluster.a).contains("outage    ended "), "{}", shown(&cluster.a));
+    }
+}
