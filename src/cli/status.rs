@@ -12,8 +12,12 @@ use super::point::{self, State};
 use super::{unmount, wait};
 use crate::config::{ByteSize, Surroundings};
 use crate::control::{
-    self, Client, Health, Mounted, Mounts, Phase, RulesReport, SetAsideReport, SlowedReport, Status,
+    self, Client, FollowerReport, Health, Mounted, Mounts, Phase, RulesReport, SetAsideReport,
+    SlowedReport, Status,
 };
+
+/// From this lag on the table tells it.
+const LAG_TOLD_MS: u64 = 10_000;
 
 /// Options of `hearthfs status`.
 #[derive(Args, Clone, Debug)]
@@ -96,6 +100,9 @@ fn table(status: &Status) -> String {
     row("remote", remote(status));
     if let Some(Health { up: true, since_ms, last_error: Some(why), .. }) = &status.health {
         row("outage", format!("ended {} ago: {why}", time(*since_ms)));
+    }
+    if let Some(behind) = status.follower.as_ref().and_then(behind) {
+        row("behind", behind);
     }
     if let Some(store) = &status.store {
         row("store", store.clone());
@@ -187,6 +194,26 @@ fn remote(status: &Status) -> String {
     }
 }
 
+/// Says how far this node is behind the others, if it is.
+fn behind(follower: &FollowerReport) -> Option<String> {
+    let mut parts = Vec::new();
+    if follower.list_failed {
+        let last =
+            follower.list_age_ms.map_or("never".to_owned(), |ms| format!("{} ago", time(ms)));
+        parts.push(format!("the log was read {last}, and cannot be read now"));
+    }
+    if follower.unapplied_commits > 0 {
+        parts.push(format!(
+            "{} of other nodes not applied",
+            count(follower.unapplied_commits, "commit", "commits")
+        ));
+    }
+    if let Some(ms) = follower.lag_worst_ms.filter(|ms| *ms >= LAG_TOLD_MS) {
+        parts.push(format!("changes came up to {} late", time(ms)));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
 fn cache(status: &Status) -> String {
     let local = &status.local;
     let mut text = format!(
@@ -261,6 +288,17 @@ mod tests {
         ] {
             assert!(text.contains(part), "`{part}` is not in:\n{text}");
         }
+        assert!(!text.contains("behind"));
+        status.follower = Some(FollowerReport {
+            list_age_ms: Some(61_000),
+            list_failed: true,
+            lag_worst_ms: Some(12_000),
+            unapplied_commits: 1,
+            ..FollowerReport::default()
+        });
+        let says = "behind    the log was read 1m1s ago, and cannot be read now; 1 commit of other nodes not applied; \
+                    changes came up to 12 s late\n";
+        assert!(table(&status).contains(says), "{}", table(&status));
         assert!(!text.contains("damaged") && !text.contains("incomplete"));
         assert!(!text.contains("outage"), "it goes on:\n{text}");
         if let Some(health) = &mut status.health {

@@ -104,6 +104,8 @@ pub struct Status {
     pub entries: u64,
     /// How the remote does; `None` without one.
     pub health: Option<Health>,
+    /// How this node follows what others publish; `None` without a remote.
+    pub follower: Option<FollowerReport>,
     /// Whether the bucket's lifecycle rules fit the expiry; `None` until they were looked at, and where
     /// there is no bucket.
     pub rules: Option<RulesReport>,
@@ -176,6 +178,25 @@ pub struct Health {
     pub last_error_kind: Option<String>,
     /// How long ago it was met last, in milliseconds.
     pub last_error_age_ms: Option<u64>,
+}
+
+/// How a node follows what others publish.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FollowerReport {
+    /// Age of the last list of the log of which all was applied, in milliseconds; `None` before the first.
+    pub list_age_ms: Option<u64>,
+    /// How long ago the last list began, however it went, in milliseconds.
+    pub attempt_age_ms: Option<u64>,
+    /// Whether the last list that has ended failed, or showed what could not be had.
+    pub list_failed: bool,
+    /// The lag of the last commit that was applied, in milliseconds: from its stamp, or from when this node began to
+    /// follow if that is later, until it was applied here, by the store's clock.
+    pub lag_last_ms: Option<u64>,
+    /// The worst of the last five minutes, the one that goes on included; `None` if nothing was applied in them.
+    pub lag_worst_ms: Option<u64>,
+    /// Commits that this node knows of and has not applied.
+    pub unapplied_commits: u64,
 }
 
 /// Whether the bucket's lifecycle rules fit the expiry, as they were at the mount.

@@ -285,6 +285,7 @@ fn status_words_are_stable() {
         "pid_namespace",
         "entries",
         "health",
+        "follower",
         "local",
         "abilities",
         "rules",

@@ -16,14 +16,13 @@ use tokio::runtime::Handle;
 
 use crate::clock::{self, Clock};
 use crate::config::Settings;
-use crate::control::Health;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
 use crate::local::{Blobs, CacheDir, Index, Limits, Loaded, LockOwners, Options, Staging};
 use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
-use crate::remote::{self, Known, Remote, RemoteOptions};
+use crate::remote::{Known, Remote, RemoteOptions};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine, Traffic};
 use crate::task;
@@ -308,27 +307,6 @@ fn stat_below(mount_point: &Path) -> std::result::Result<Stat, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = open_tree(CWD, parent, flags)?;
     statat(&tree, name, AtFlags::SYMLINK_NOFOLLOW)
-}
-
-/// Returns how the remote does, in a mount that began at a time of the monotonic clock.
-pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> Health {
-    let ago = |at| clock.mono().saturating_sub(at).as_millis() as u64;
-    let last = remote.last_outage();
-    let (up, since_ms) = match (remote.unfit(), remote.health()) {
-        (Some(_), _) => (false, 0),
-        (None, remote::Health::Up) => (true, ago(remote.outage_ended().unwrap_or(started))),
-        (None, remote::Health::Down { since_ms }) => {
-            (false, clock.wall_ms().saturating_sub(since_ms))
-        }
-    };
-    let now = if up { None } else { remote.trouble() };
-    Health {
-        up,
-        since_ms,
-        last_error_kind: last.as_ref().map(|last| format!("{:?}", last.kind)),
-        last_error_age_ms: last.as_ref().map(|last| ago(last.at)),
-        last_error: now.or(last.map(|last| last.why)),
-    }
 }
 
 /// Returns what the remote was seen to do, by name.

@@ -7,6 +7,7 @@
 //! mark of a clean stop.
 
 mod build;
+mod fleet;
 mod gc;
 mod look;
 mod node;

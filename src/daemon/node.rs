@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
 
-use super::build::{Rooms, abilities_of, add_counts, health_of};
+use super::build::{Rooms, abilities_of, add_counts};
+use super::fleet::{follower_of, health_of};
 use super::notify::Manager;
 use super::rules::{self, Found};
 use crate::clock::{sleep, within};
@@ -316,6 +317,7 @@ impl Node for MountedNode {
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
+            follower: self.rooms.engine.follower().following().map(follower_of),
             rules: self.rules.get().and_then(|found| found.get().cloned()),
             abilities: self.rooms.remote.as_ref().map(abilities_of).unwrap_or_default(),
             local: LocalUsage {

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
 use super::freshness::Freshness;
+use super::lag::{Following, Lag};
 use super::ledger::Ledger;
 use super::patience::wait_out;
 use super::quiet::Quiet;
@@ -79,6 +80,7 @@ struct Inner {
     /// Those whose trouble may pass.
     late: Troubled<Stamp>,
     quiet_withheld: Quiet,
+    lag: Lag,
     /// Held by whoever polls: two that take over a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
 }
@@ -184,6 +186,7 @@ impl Follower {
             withheld,
             late,
             quiet_withheld: Quiet::default(),
+            lag: Lag::default(),
             polling,
         }))
     }
@@ -196,6 +199,24 @@ impl Follower {
     /// Returns the gate that says whether an answer is fresh.
     pub fn freshness(&self) -> &Freshness {
         &self.0.freshness
+    }
+
+    /// Tells how this node follows what others publish; `None` without a remote.
+    pub fn following(&self) -> Option<Following> {
+        let Inner { ledger, freshness, lag, withheld, state, .. } = &*self.0;
+        self.0.remote.as_ref()?;
+        let now = ledger.clock().mono();
+        let (lag_last_ms, lag_worst_ms, pending) = lag.read(now);
+        let (list, attempt, list_failed) = freshness.lists();
+        let unusable = state.lock().unusable.len();
+        Some(Following {
+            list_age: list.map(|start| now.saturating_sub(start)),
+            attempt_age: attempt.map(|start| now.saturating_sub(start)),
+            list_failed,
+            lag_last_ms,
+            lag_worst_ms,
+            unapplied: pending + (withheld.len() + unusable) as u64,
+        })
     }
 
     /// Starts polling: at once, and then as long as programs ask. Aborting it loses nothing. A task of its own
@@ -215,17 +236,19 @@ impl Follower {
         let limit = freshness.limit();
         let interval =
             if limit.is_zero() { POLL_ALWAYS_ASKED } else { (limit / 2).clamp(POLL_MIN, POLL_MAX) };
+        self.0.lag.wake(self.0.ledger.now_ms());
         loop {
-            if self.poll().await {
+            let may_sleep = if self.poll().await {
                 backoff.reset();
                 freshness.asked(interval).await;
-                freshness.woken().await;
+                true
             } else {
                 freshness.asked(backoff.wait()).await;
                 // The first list is wanted even if nobody asks: it says what this node can serve.
-                if self.0.state.lock().wide.is_some() {
-                    freshness.woken().await;
-                }
+                self.0.state.lock().wide.is_some()
+            };
+            if may_sleep && freshness.woken().await {
+                self.0.lag.wake(self.0.ledger.now_ms());
             }
         }
     }
@@ -292,11 +315,15 @@ impl Follower {
                     }
                     ledger.note_gap(&commit);
                     let name = keys::commit_name(&stamp);
+                    let inner = Arc::clone(&self.0);
                     task::blocking(move || {
                         if keep_inline {
                             ledger.keep_inline(&commit);
                         }
                         ledger.apply_remote(&name, &commit);
+                        if stamp.node != ledger.node() {
+                            inner.lag.applied(stamp.ms, ledger.now_ms(), ledger.clock().mono());
+                        }
                     })
                     .await;
                 }
@@ -304,7 +331,10 @@ impl Follower {
                     self.0.withheld.clear(&stamp);
                     self.0.late.clear(&stamp);
                 }
-                Got::Later => waiting.note(stamp.node),
+                Got::Later => {
+                    waiting.note(stamp.node);
+                    continue;
+                }
                 Got::Withheld(error) => {
                     self.0.ledger.note_unusable(stamp);
                     self.withhold(stamp, &error);
@@ -314,6 +344,7 @@ impl Follower {
                     self.give_up(stamp, why, &error);
                 }
             }
+            self.0.lag.settled();
         }
         if waiting.is_empty() { Folded::All } else { Folded::Partly }
     }

@@ -289,15 +289,26 @@ impl Freshness {
         clock::within(limit, asked).await;
     }
 
-    /// Returns when a program asks something again.
-    pub(super) async fn woken(&self) {
+    /// Returns when the last good list began, when the last one of all did, both by the monotonic clock, and whether
+    /// the last one that has ended was not good.
+    pub(super) fn lists(&self) -> (Option<Duration>, Option<Duration>, bool) {
+        let State { good, bad, running, .. } = *self.0.state.lock();
+        let last = [good, bad, running].into_iter().flatten().map(|list| list.start).max();
+        let failed = bad.is_some_and(|bad| good.is_none_or(|good| good.number < bad.number));
+        (good.map(|list| list.start), last, failed)
+    }
+
+    /// Returns when a program asks something again, and whether it took a sleep until then.
+    pub(super) async fn woken(&self) -> bool {
+        let mut slept = false;
         loop {
             self.0.asleep.store(true, Ordering::SeqCst);
             if self.is_active() || self.0.state.lock().asked {
                 self.0.asleep.store(false, Ordering::SeqCst);
-                return;
+                return slept;
             }
             self.0.wake.notified().await;
+            slept = true;
         }
     }
 }

@@ -18,6 +18,7 @@ mod follower;
 mod freshness;
 pub mod gc;
 mod lacking;
+mod lag;
 mod ledger;
 mod missing;
 mod pace;
@@ -35,6 +36,7 @@ pub use engine::{Engine, Parts, Settings};
 pub use fetcher::Fetcher;
 pub use follower::Follower;
 pub use freshness::{FRESH_FOR_EVER, Freshness};
+pub use lag::Following;
 pub use ledger::{
     HOLD_MAX, HoldToken, Ledger, LedgerParts, Moved, PENDING_BYTES_MAX, PENDING_RECORDS_MAX,
     Pending, RECORD_CHANGES_MAX, SetAside, Traffic, Turn, Written, known_of_index,

@@ -9,6 +9,7 @@ mod checkpoints;
 mod converge;
 mod damage;
 mod durable;
+mod following;
 mod fresh;
 mod gc;
 mod harness;

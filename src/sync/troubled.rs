@@ -71,6 +71,11 @@ impl<K: Eq + Hash> Troubled<K> {
         self.all.lock().contains_key(key)
     }
 
+    /// Counts the objects in trouble.
+    pub(super) fn len(&self) -> usize {
+        self.all.lock().len()
+    }
+
     /// Returns for how long an object has been in trouble.
     pub(super) fn age(&self, key: &K) -> Duration {
         let all = self.all.lock();

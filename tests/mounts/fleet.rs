@@ -51,3 +51,40 @@ fn fleet_sees_the_reason_of_an_outage() {
         assert!(shown(&cluster.a).contains("outage    ended "), "{}", shown(&cluster.a));
     }
 }
+
+/// How old what is known of the others is, and how late their changes come.
+#[test]
+fn fleet_sees_how_far_a_node_is_behind() {
+    let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
+    let mut hand = Hand::new();
+    put(&cluster.a, "first", 1_000);
+    cluster.a.drain();
+    eventually(10_000, "node B has the file", || {
+        hand.stat(&cluster.b.at("first")).map_err(|errno| errno.to_string())
+    });
+    let follower = cluster.b.status()["follower"].clone();
+    assert!(follower["list_age_ms"].as_u64() < Some(10_000), "{follower}");
+    assert!(follower["attempt_age_ms"].as_u64() < Some(10_000), "{follower}");
+    assert!(follower["lag_last_ms"].as_u64().is_some_and(|ms| ms < 10_000), "{follower}");
+    assert!(follower["lag_worst_ms"].as_u64() >= follower["lag_last_ms"].as_u64(), "{follower}");
+    assert!(follower["list_failed"] == false && follower["unapplied_commits"] == 0, "{follower}");
+    assert!(!shown(&cluster.b).contains("behind"), "{}", shown(&cluster.b));
+    cluster.store.trouble(Trouble::Forbidden);
+    let seen = until(&cluster.b, "the log cannot be read", |status| {
+        // A miss asks the store.
+        hand_stat(&cluster.b, "none");
+        let follower = &status["follower"];
+        follower["list_failed"] == true
+            && follower["list_age_ms"].as_u64() > follower["attempt_age_ms"].as_u64()
+    });
+    assert!(shown(&cluster.b).contains("behind    the log was read "), "{seen:#}");
+    cluster.store.heal();
+    until(&cluster.b, "it can be read again", |status| {
+        hand_stat(&cluster.b, "none");
+        status["follower"]["list_failed"] == false
+    });
+}
+
+fn hand_stat(node: &Node, name: &str) {
+    assert!(Hand::new().stat(&node.at(name)).is_err(), "{name} is there");
+}

@@ -83,6 +83,7 @@ impl Follower {
             let page = self.list_page(remote, after.as_deref(), first).await?;
             let latest = page.names.last().copied();
             let unfolded = self.unfolded(&page.names, reach, first);
+            self.0.lag.listed(unfolded.len(), first);
             let again = reach == Reach::Gap;
             if self.fold(remote, unfolded, again, waiting).await == Folded::Gap {
                 return Ok(Folded::Gap);
@@ -131,7 +132,10 @@ impl Follower {
         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
         let last_ms = head.names.last().filter(|_| head.full).map_or(u64::MAX, |last| last.ms);
         let there: HashSet<Stamp> = head.names.iter().copied().collect();
-        self.0.ledger.forget_unlisted(&there, settled_ms.min(last_ms));
+        let before_ms = settled_ms.min(last_ms);
+        self.0.ledger.forget_unlisted(&there, before_ms);
+        let mut state = self.0.state.lock();
+        state.unusable.retain(|stamp, _| stamp.ms >= before_ms || there.contains(stamp));
     }
 
     /// Returns the remote as a list asks it: a program waits for most lists; when the store is down, this is

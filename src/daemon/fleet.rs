@@ -1,0 +1,44 @@
+//! What a status says of the store, of the log and of the other nodes.
+//!
+//! Owns the way from what the rooms know to the words of the control socket. Must never ask the store.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::control::{FollowerReport, Health};
+use crate::remote::{self, Remote};
+use crate::sync::Following;
+
+/// Returns how the remote does, in a mount that began at a time of the monotonic clock.
+pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> Health {
+    let ago = |at| clock.mono().saturating_sub(at).as_millis() as u64;
+    let last = remote.last_outage();
+    let (up, since_ms) = match (remote.unfit(), remote.health()) {
+        (Some(_), _) => (false, 0),
+        (None, remote::Health::Up) => (true, ago(remote.outage_ended().unwrap_or(started))),
+        (None, remote::Health::Down { since_ms }) => {
+            (false, clock.wall_ms().saturating_sub(since_ms))
+        }
+    };
+    let now = if up { None } else { remote.trouble() };
+    Health {
+        up,
+        since_ms,
+        last_error_kind: last.as_ref().map(|last| format!("{:?}", last.kind)),
+        last_error_age_ms: last.as_ref().map(|last| ago(last.at)),
+        last_error: now.or(last.map(|last| last.why)),
+    }
+}
+
+/// Returns how this node follows the log.
+pub(super) fn follower_of(following: Following) -> FollowerReport {
+    let ms = |age: Duration| age.as_millis() as u64;
+    FollowerReport {
+        list_age_ms: following.list_age.map(ms),
+        attempt_age_ms: following.attempt_age.map(ms),
+        list_failed: following.list_failed,
+        lag_last_ms: following.lag_last_ms,
+        lag_worst_ms: following.lag_worst_ms,
+        unapplied_commits: following.unapplied,
+    }
+}

@@ -1,0 +1,133 @@
+//! Lag: how late the changes of other nodes come here, and what is known of but not applied.
+//!
+//! Owns the figures, which are for people. Must never take part in a decision.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// The minutes, counting the one that goes on, of which the worst lag is told.
+pub(super) const WORST_OF_MINUTES: usize = 5;
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// How this node follows what others publish.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Following {
+    /// How old the last list is of which all was applied; `None` before the first.
+    pub list_age: Option<Duration>,
+    /// How long ago the last list began, however it went.
+    pub attempt_age: Option<Duration>,
+    /// The last list that has ended failed, or showed what could not be had.
+    pub list_failed: bool,
+    /// The lag of the last commit that was applied, in milliseconds.
+    pub lag_last_ms: Option<u64>,
+    /// The worst of the last five minutes, the one that goes on included; `None` if nothing was applied in them.
+    pub lag_worst_ms: Option<u64>,
+    /// Commits of the log that this node knows of and has not applied.
+    pub unapplied: u64,
+}
+
+/// Measures it.
+#[derive(Debug, Default)]
+pub(super) struct Lag(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Since when this node follows, by the store's time. What came before nobody has waited for.
+    awake_ms: u64,
+    last_ms: Option<u64>,
+    /// The number of a minute by the monotonic clock, with the worst lag in it.
+    worst: [Option<(u64, u64)>; WORST_OF_MINUTES],
+    /// What the last list has shown and is not read yet.
+    pending: u64,
+}
+
+impl Lag {
+    /// Notes that this node begins to follow, at a time of the store's clock: at its start, and when a program asks
+    /// after a time in which none did.
+    pub(super) fn wake(&self, now_ms: u64) {
+        self.0.lock().awake_ms = now_ms;
+    }
+
+    /// Notes what a page of a list shows that was not applied; the first page of a list tells anew.
+    pub(super) fn listed(&self, count: usize, first: bool) {
+        let mut state = self.0.lock();
+        let before = if first { 0 } else { state.pending };
+        state.pending = before + count as u64;
+    }
+
+    /// Notes that one of these does not wait to be read any more.
+    pub(super) fn settled(&self) {
+        let mut state = self.0.lock();
+        state.pending = state.pending.saturating_sub(1);
+    }
+
+    /// Notes that a commit was applied that was stamped at `stamp_ms`: it is `now_ms` by the store's clock, and `now` by
+    /// the monotonic one.
+    pub(super) fn applied(&self, stamp_ms: u64, now_ms: u64, now: Duration) {
+        let mut state = self.0.lock();
+        let lag_ms = now_ms.saturating_sub(stamp_ms.max(state.awake_ms));
+        state.last_ms = Some(lag_ms);
+        let minute = minute_of(now);
+        let slot = &mut state.worst[(minute % WORST_OF_MINUTES as u64) as usize];
+        let before = slot.filter(|(of, _)| *of == minute).map_or(0, |(_, worst)| worst);
+        *slot = Some((minute, before.max(lag_ms)));
+    }
+
+    /// Returns the lag of the last commit, the worst of late, and how many commits wait to be read.
+    pub(super) fn read(&self, now: Duration) -> (Option<u64>, Option<u64>, u64) {
+        let state = self.0.lock();
+        let minute = minute_of(now);
+        let recent = |(of, _): &(u64, u64)| of + (WORST_OF_MINUTES as u64) > minute;
+        let worst = state.worst.iter().flatten().filter(|one| recent(one));
+        (state.last_ms, worst.map(|(_, worst)| *worst).max(), state.pending)
+    }
+}
+
+fn minute_of(now: Duration) -> u64 {
+    now.as_secs() / MINUTE.as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_is_forgotten_after_minutes() {
+        let (lag, mut now) = (Lag::default(), Duration::from_hours(1));
+        assert_eq!(lag.read(now), (None, None, 0));
+        lag.applied(1_000, 31_000, now);
+        lag.applied(31_000, 31_200, now);
+        assert_eq!(lag.read(now), (Some(200), Some(30_000), 0));
+        now += 4 * MINUTE;
+        lag.applied(50_000, 50_700, now);
+        assert_eq!(lag.read(now), (Some(700), Some(30_000), 0));
+        now += MINUTE;
+        assert_eq!(lag.read(now), (Some(700), Some(700), 0));
+        now += 10 * MINUTE;
+        assert_eq!(lag.read(now), (Some(700), None, 0));
+        lag.applied(9_000, 8_000, now);
+        assert_eq!(lag.read(now), (Some(0), Some(0), 0), "the other clock is ahead");
+    }
+
+    #[test]
+    fn what_came_before_anybody_asked_is_no_lag() {
+        let lag = Lag::default();
+        lag.wake(100_000);
+        lag.applied(1_000, 100_300, MINUTE);
+        assert_eq!(lag.read(MINUTE).0, Some(300));
+    }
+
+    #[test]
+    fn what_waits_is_counted_down() {
+        let lag = Lag::default();
+        lag.listed(3, true);
+        lag.listed(2, false);
+        lag.settled();
+        assert_eq!(lag.read(MINUTE).2, 4);
+        lag.listed(1, true);
+        lag.settled();
+        lag.settled();
+        assert_eq!(lag.read(MINUTE).2, 0);
+    }
+}

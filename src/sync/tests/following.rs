@@ -1,0 +1,111 @@
+//! What is told of how a node follows the log.
+
+use std::time::Duration;
+
+use super::harness::*;
+use crate::clock::sleep;
+use crate::remote::fault::Plan;
+use crate::sync::Following;
+
+fn told(node: &Node) -> Following {
+    node.engine.follower().following().expect("there is a remote")
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn lists_have_an_age_and_may_fail() {
+    run(async {
+        let world = World::new();
+        let b = world.node();
+        assert_eq!(told(&b), Following::default());
+        assert!(b.pull().await);
+        world.clock.advance(7 * SECOND);
+        assert_eq!((told(&b).list_age, told(&b).attempt_age), (Some(7 * SECOND), Some(7 * SECOND)));
+        b.fail("status=403 only=LIST");
+        assert!(!b.pull().await);
+        world.clock.advance(2 * SECOND);
+        let now = told(&b);
+        assert_eq!((now.list_age, now.attempt_age), (Some(9 * SECOND), Some(2 * SECOND)));
+        assert!(now.list_failed);
+        b.faults.set(Plan::default());
+        assert!(b.pull().await);
+        assert!(!told(&b).list_failed && told(&b).list_age == Some(Duration::ZERO));
+    });
+}
+
+#[test]
+fn the_lag_of_commits_is_told() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        assert!(b.pull().await);
+        for (wait, last_ms, worst_ms) in
+            [(3, 3_000, 3_000), (1, 1_000, 3_000), (400, 400_000, 400_000)]
+        {
+            a.write("f", &content(wait, 100));
+            a.push().await;
+            world.clock.advance(wait as u32 * SECOND);
+            assert!(b.pull().await);
+            let now = told(&b);
+            let near = |told: Option<u64>, wanted: u64| {
+                told.is_some_and(|told| told.abs_diff(wanted) < 100)
+            };
+            assert!(near(now.lag_last_ms, last_ms) && near(now.lag_worst_ms, worst_ms), "{now:?}");
+        }
+        world.clock.advance(400 * SECOND);
+        assert_eq!(told(&b).lag_worst_ms, None, "none came for minutes");
+        // What this node has written itself has no lag.
+        let mut c = world.node();
+        c.write("mine", b"x");
+        c.push().await;
+        let c = world.node_at(c.crash());
+        assert!(c.pull().await);
+        let of_a = told(&c).lag_last_ms;
+        assert!(of_a.is_none_or(|ms| ms >= 400_000), "{of_a:?}");
+    });
+}
+
+/// What came while no program asked is no lag.
+#[test]
+fn lag_counts_from_when_a_program_asks() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        b.engine.start();
+        assert!(b.engine.follower().wait_fresh(DEADLINE).await);
+        world.clock.advance(600 * SECOND);
+        sleep(600 * SECOND).await;
+        a.write("f", &content(1, 100));
+        a.push().await;
+        world.clock.advance(3600 * SECOND);
+        assert!(b.engine.follower().wait_fresh(DEADLINE).await && b.entry("f").is_some());
+        let now = told(&b);
+        assert!(now.lag_last_ms.is_some_and(|ms| ms < 1_000), "{now:?}");
+        b.engine.stop().await;
+    });
+}
+
+#[test]
+fn commits_that_cannot_be_had_are_counted() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..3_u64 {
+            a.write(&format!("f{n}"), &content(n, 100));
+            a.push().await;
+        }
+        let keys: Vec<String> =
+            world.store.keys().await.into_iter().filter(|key| key.starts_with("log/")).collect();
+        for (trouble, after) in [("status=503", 3), ("status=403", 1)] {
+            let b = world.node();
+            b.fail(&format!("{trouble} only={}", keys[0]));
+            b.pull().await;
+            assert_eq!(told(&b).unapplied, after, "{trouble}: {:?}", told(&b));
+            b.faults.set(Plan::default());
+            world.clock.advance(3600 * SECOND);
+            assert!(b.pull().await);
+            assert_eq!(told(&b).unapplied, 0, "{trouble}");
+        }
+    });
+}
