@@ -3,6 +3,7 @@
 //! Owns the kinds, which say what a caller can do. Must never know an errno: `fs::errno` maps them.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// What a caller can do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,12 +34,12 @@ pub enum Kind {
     Internal,
 }
 
-/// An error with its kind, what was being done, and its cause.
-#[derive(Debug)]
+/// An error with its kind, what was being done, and its cause; a clone shares the cause.
+#[derive(Debug, Clone)]
 pub struct Error {
     kind: Kind,
     op: String,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 /// The result of most operations between rooms.
@@ -56,7 +57,7 @@ impl Error {
         op: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { kind, op: op.into(), source: Some(source.into()) }
+        Self { kind, op: op.into(), source: Some(Arc::from(source.into())) }
     }
 
     /// Makes an error from a failed system call, with the kind that its errno means.

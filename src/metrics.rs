@@ -110,6 +110,9 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Round trips of the kernel by operation; those that never came are left out.
             pub operations: BTreeMap<String, u64>,
+            /// Answers of the remote that say "too much at once", by status; those that never came are left out. The
+            /// remote counts them itself, too.
+            pub throttled: BTreeMap<String, u64>,
             /// Requests to the remote by kind; those that were never made are left out. The remote counts them
             /// itself, and whoever tells of both fills them in.
             pub requests: BTreeMap<String, u64>,
@@ -129,6 +132,7 @@ macro_rules! counters {
                 Snapshot {
                     $($name: self.$name.get(),)*
                     operations: named(Operation::ALL.iter().map(|k| k.name()), &self.operations),
+                    throttled: BTreeMap::new(),
                     requests: BTreeMap::new(),
                 }
             }
@@ -142,6 +146,7 @@ macro_rules! counters {
                 Self {
                     $($name: grown(self.$name, earlier.$name),)*
                     operations: grown_map(&self.operations, &earlier.operations),
+                    throttled: grown_map(&self.throttled, &earlier.throttled),
                     requests: grown_map(&self.requests, &earlier.requests),
                 }
             }
@@ -178,6 +183,8 @@ counters! {
     commits_applied,
     /// Requests to the remote that failed and were tried again.
     remote_retries,
+    /// Milliseconds that programs and uploads waited because the remote throttled a request, all of them together.
+    throttled_wait_ms,
     /// Writers that had to wait for room.
     slowed,
     /// Writers that were refused for lack of room.
@@ -267,10 +274,12 @@ mod tests {
         metrics.operation(Operation::Lookup);
         let mut now = metrics.snapshot();
         now.requests.insert("delete".to_owned(), 1);
+        now.throttled.insert("503".to_owned(), 2);
         let grown = now.since(&before);
         assert_eq!((grown.hits, grown.misses, grown.published_bytes), (4, 0, 100));
         assert_eq!(grown.operations, BTreeMap::from([("lookup".to_owned(), 1)]));
         assert_eq!(grown.requests, BTreeMap::from([("delete".to_owned(), 1)]));
+        assert_eq!(grown.throttled, BTreeMap::from([("503".to_owned(), 2)]));
         // A restarted daemon counts from zero again.
         assert_eq!(Metrics::new().snapshot().since(&before).hits, 0);
         let mut restarted = Snapshot { hits: 1, ..Snapshot::default() };

@@ -12,8 +12,8 @@ use super::point::{self, State};
 use super::{unmount, wait};
 use crate::config::{ByteSize, Surroundings};
 use crate::control::{
-    self, Client, FollowerReport, Health, Mounted, Mounts, Phase, RulesReport, SetAsideReport,
-    SlowedReport, Status,
+    self, BacklogReasons, Client, FollowerReport, Health, Mounted, Mounts, Phase, RulesReport,
+    SetAsideReport, SlowedReport, Status,
 };
 
 /// From this lag on the table tells it.
@@ -144,6 +144,12 @@ fn table(status: &Status) -> String {
     if let Some(note) = &status.pid_namespace {
         row("note", note.clone());
     }
+    counted(status, &mut row);
+    text
+}
+
+/// Says what was counted since the mount began.
+fn counted(status: &Status, row: &mut impl FnMut(&str, String)) {
     let c = &status.counters;
     let human = |bytes| ByteSize(bytes).human();
     row("entries", status.entries.to_string());
@@ -178,8 +184,16 @@ fn table(status: &Status) -> String {
         row("damaged", format!("{}; see the log", c.damaged));
     }
     row("requests", numbers(&c.requests));
+    if !c.throttled.is_empty() {
+        let (waited, answers) = (time(c.throttled_wait_ms), numbers(&c.throttled));
+        let now = if status.health.as_ref().is_some_and(|health| health.throttled) {
+            "; NOW"
+        } else {
+            ""
+        };
+        row("throttled", format!("{answers}; waited {waited}{now}"));
+    }
     row("calls", numbers(&c.operations));
-    text
 }
 
 fn remote(status: &Status) -> String {
@@ -235,12 +249,34 @@ fn backlog(status: &Status) -> String {
         0 => "all is remote".to_owned(),
         _ if status.remote.is_none() => "kept locally".to_owned(),
         records => format!(
-            "{}, {}, oldest {}",
+            "{}, {}, oldest {}{}",
             count(records, "change", "changes"),
             ByteSize(backlog.bytes).human(),
-            time(backlog.oldest_ms)
+            time(backlog.oldest_ms),
+            reasons(&status.backlog_reasons)
         ),
     }
+}
+
+/// Says why changes are not remote yet.
+fn reasons(reasons: &BacklogReasons) -> String {
+    let BacklogReasons { queued, held, uploading, throttled, store_down, refused, read_only } =
+        *reasons;
+    let all = [
+        (queued, "queued"),
+        (held, "held"),
+        (uploading, "being uploaded"),
+        (throttled, "throttled"),
+        (store_down, "waiting for the store"),
+        (refused, "refused"),
+        (read_only, "left because the mount is read-only"),
+    ];
+    let parts: Vec<_> = all
+        .iter()
+        .filter(|(records, _)| *records > 0)
+        .map(|(records, why)| format!("{records} {why}"))
+        .collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
 }
 
 fn numbers(all: &BTreeMap<String, u64>) -> String {
@@ -268,6 +304,7 @@ mod tests {
                 ..Health::default()
             }),
             backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
+            backlog_reasons: BacklogReasons { store_down: 1, ..BacklogReasons::default() },
             io: IoReport {
                 mode: "ordinary".into(),
                 reason: Some("not root".into()),
@@ -281,7 +318,7 @@ mod tests {
             "/mnt/cache\n",
             "s3://bucket, DOWN for 1m1s: 503",
             "store     9c41d2a07be83f15\n",
-            "1 change, 2.0 KiB, oldest 0.4 s",
+            "1 change, 2.0 KiB, oldest 0.4 s: 1 waiting for the store\n",
             "ordinary (not root), flock by inode (no such kernel)",
             "rules     missing: no rule\n",
             "0 hits, 0 misses",
@@ -305,6 +342,14 @@ mod tests {
             health.up = true;
         }
         assert!(table(&status).contains("outage    ended 1m1s ago: 503\n"));
+        assert!(!table(&status).contains("throttled"));
+        status.counters.throttled = [("429".to_owned(), 1), ("503".to_owned(), 12)].into();
+        status.counters.throttled_wait_ms = 4_200;
+        assert!(table(&status).contains("throttled 429 1, 503 12; waited 4.2 s\n"));
+        if let Some(health) = &mut status.health {
+            health.throttled = true;
+        }
+        assert!(table(&status).contains("waited 4.2 s; NOW\n"));
         status.incomplete = 2;
         assert!(table(&status).contains("kept      2 incomplete files, only here"));
         status.counters.damaged = 2;

@@ -116,6 +116,8 @@ pub struct Status {
     pub local: LocalUsage,
     /// What is published here and not yet remote.
     pub backlog: Backlog,
+    /// Why that is not remote yet.
+    pub backlog_reasons: BacklogReasons,
     /// Whether writers are slowed, and why; `None` while all goes on at its own speed.
     pub slowed: Option<SlowedReport>,
     /// What the store refuses, so that only this node has it; `None` where there is no such thing.
@@ -178,6 +180,9 @@ pub struct Health {
     pub last_error_kind: Option<String>,
     /// How long ago it was met last, in milliseconds.
     pub last_error_age_ms: Option<u64>,
+    /// Whether it throttles: a request was answered with 429 or 503 within the last ten seconds, or such an answer is being
+    /// waited out.
+    pub throttled: bool,
 }
 
 /// How a node follows what others publish.
@@ -247,6 +252,27 @@ pub struct Backlog {
     pub bytes: u64,
     /// Age of the oldest record, in milliseconds.
     pub oldest_ms: u64,
+}
+
+/// Why journal records are not remote yet. Each counts once: together they are the records of the backlog. All are 0 without a
+/// remote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BacklogReasons {
+    /// They wait for a batch: that more comes for one, or that the one before is on its way.
+    pub queued: u64,
+    /// Programs may still add to them, or to what comes before them.
+    pub held: u64,
+    /// They are in a batch that is on its way.
+    pub uploading: u64,
+    /// They are in a batch of which an upload waits because the store throttles.
+    pub throttled: u64,
+    /// The store cannot be used; those that are held count as held.
+    pub store_down: u64,
+    /// Contents that the store refuses: what is in `set_aside`.
+    pub refused: u64,
+    /// The mount is read-only, and an earlier one has left them.
+    pub read_only: u64,
 }
 
 impl Backlog {

@@ -11,8 +11,8 @@ mod server;
 
 pub use client::{Client, find, list};
 pub use message::{
-    Backlog, DrainProgress, DrainReport, Failure, FollowerReport, Health, IoReport, LocalUsage,
-    Phase, Request, Response, RulesReport, SetAsideReport, SlowedReport, Status,
+    Backlog, BacklogReasons, DrainProgress, DrainReport, Failure, FollowerReport, Health, IoReport,
+    LocalUsage, Phase, Request, Response, RulesReport, SetAsideReport, SlowedReport, Status,
 };
 pub use mounts::{FS_NAME, Mounted, Mounts};
 pub use place::{Place, prepare, runtime_dir, search_dirs};

@@ -290,6 +290,7 @@ fn status_words_are_stable() {
         "abilities",
         "rules",
         "backlog",
+        "backlog_reasons",
         "slowed",
         "set_aside",
         "incomplete",

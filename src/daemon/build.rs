@@ -22,7 +22,7 @@ use crate::fs::{self, Filesystem, Rules};
 use crate::local::{Blobs, CacheDir, Index, Limits, Loaded, LockOwners, Options, Staging};
 use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
-use crate::remote::{Known, Remote, RemoteOptions};
+use crate::remote::{Known, Remote, RemoteOptions, THROTTLED};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine, Traffic};
 use crate::task;
@@ -349,6 +349,14 @@ pub(super) fn add_counts(
         .filter(|(_, count)| *count > 0)
         .map(|(kind, count)| (kind.to_owned(), count))
         .collect();
+    let throttling = remote.throttling();
+    counters.throttled = THROTTLED
+        .iter()
+        .zip(throttling.answers)
+        .filter(|(_, count)| *count > 0)
+        .map(|(status, count)| (status.to_string(), count))
+        .collect();
+    counters.throttled_wait_ms = throttling.waited.as_millis() as u64;
     counters.uploaded_bytes = requests.bytes_up;
     counters.fetched_bytes = requests.bytes_down;
     counters.remote_retries = requests.errors;

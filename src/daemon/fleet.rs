@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::control::{FollowerReport, Health};
+use crate::control::{BacklogReasons, FollowerReport, Health};
 use crate::remote::{self, Remote};
-use crate::sync::Following;
+use crate::sync::{Following, Unsent};
 
 /// Returns how the remote does, in a mount that began at a time of the monotonic clock.
 pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> Health {
@@ -27,6 +27,7 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> He
         last_error_kind: last.as_ref().map(|last| format!("{:?}", last.kind)),
         last_error_age_ms: last.as_ref().map(|last| ago(last.at)),
         last_error: now.or(last.map(|last| last.why)),
+        throttled: remote.throttling().now,
     }
 }
 
@@ -41,4 +42,10 @@ pub(super) fn follower_of(following: Following) -> FollowerReport {
         lag_worst_ms: following.lag_worst_ms,
         unapplied_commits: following.unapplied,
     }
+}
+
+/// Returns why what was published is not remote yet.
+pub(super) fn reasons_of(unsent: Unsent) -> BacklogReasons {
+    let Unsent { queued, held, uploading, throttled, store_down, refused, read_only } = unsent;
+    BacklogReasons { queued, held, uploading, throttled, store_down, refused, read_only }
 }

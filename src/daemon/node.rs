@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::build::{Rooms, abilities_of, add_counts};
-use super::fleet::{follower_of, health_of};
+use super::fleet::{follower_of, health_of, reasons_of};
 use super::notify::Manager;
 use super::rules::{self, Found};
 use crate::clock::{sleep, within};
@@ -328,6 +328,7 @@ impl Node for MountedNode {
                 disk_free_bytes: self.rooms.blobs.disk_free(),
             },
             backlog: self.backlog(),
+            backlog_reasons: reasons_of(self.rooms.engine.unsent()),
             slowed: ledger.room().slowed().map(|slowed| SlowedReport {
                 writers: slowed.writers,
                 since_ms: slowed.since.as_millis() as u64,

@@ -13,6 +13,7 @@ use super::health::{Gate, Lane};
 use super::meter::{Meter, Verb};
 use super::progress::Progress;
 use super::store::Backend;
+use super::throttle::Throttle;
 use super::time::StoreTime;
 use super::trouble::{Cause, Reach, Trouble};
 use crate::clock;
@@ -64,6 +65,7 @@ pub(super) struct Caller {
     pub(super) backend: Backend,
     pub(super) gate: Arc<Gate>,
     pub(super) meter: Arc<Meter>,
+    pub(super) throttle: Throttle,
     pub(super) deadline: Duration,
     time: Arc<StoreTime>,
     /// What a person can do about credentials that are refused.
@@ -77,13 +79,14 @@ impl Caller {
         backend: Backend,
         gate: Arc<Gate>,
         meter: Arc<Meter>,
+        throttle: Throttle,
         deadline: Duration,
         time: Arc<StoreTime>,
         remedy: &'static str,
     ) -> Self {
         let permits = Semaphore::new(REQUESTS_IN_FLIGHT_MAX);
         let reserve = Semaphore::new(RESERVE_MAX);
-        Self { backend, gate, meter, deadline, time, remedy, permits, reserve }
+        Self { backend, gate, meter, throttle, deadline, time, remedy, permits, reserve }
     }
 
     /// Returns the time for a request that sends this many bytes.
@@ -136,6 +139,7 @@ impl Caller {
             Some(Err(Failure(trouble))) => trouble,
             None => Trouble::timed_out(format!("no answer within {:?}", call.limit)),
         };
+        self.throttle.note(&trouble, self.backend.counts_itself());
         if trouble.kind == Kind::Exists && call.guarded {
             // Nothing but the format object is made under a condition. A conflict elsewhere is two
             // writers of the same bytes at the same moment.

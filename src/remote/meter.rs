@@ -14,6 +14,8 @@ use object_store::client::{
 };
 use serde::Serialize;
 
+use super::throttle::Answers;
+
 /// How often each request was made since start, and how many bytes of objects were moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Requests {
@@ -63,6 +65,7 @@ pub(super) struct Meter {
     bytes_up: AtomicU64,
     bytes_down: AtomicU64,
     errors: AtomicU64,
+    pub(super) answers: Arc<Answers>,
     /// What the clock of the last server that answered has shown, in milliseconds since the Unix epoch; 0 for nothing new.
     date_ms: AtomicU64,
 }
@@ -157,6 +160,7 @@ impl HttpService for Metered {
         let verb = verb_of(request.method().as_str(), query);
         self.meter.request(verb);
         let answer = self.inner.execute(request).await?;
+        self.meter.answers.note(answer.status().as_u16());
         // An error may come from a proxy.
         let date = answer.headers().get("date").filter(|_| answer.status().is_success());
         if let Some(date) = date.and_then(|date| date.to_str().ok()) {

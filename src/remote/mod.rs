@@ -26,6 +26,7 @@ mod pack;
 mod progress;
 mod store;
 mod survey;
+mod throttle;
 mod time;
 mod trouble;
 mod validate;
@@ -59,4 +60,5 @@ pub use pack::{Member, PACK_BYTES_MAX, PACK_MEMBERS_MAX, PackBuilder, PackReader
 pub use progress::Progress;
 pub use store::{LOG_ITEMS_MAX, LogItem, Remote};
 pub use survey::{Deleted, Object, What};
+pub use throttle::{THROTTLED, Throttling, Wait, is_throttled};
 pub use trouble::Class;

@@ -30,6 +30,7 @@ use super::keys::{self, Keys};
 use super::meter::{Meter, Requests, Verb};
 use super::pack::PACK_BYTES_MAX;
 use super::progress::Progress;
+use super::throttle::Throttle;
 use super::time::StoreTime;
 use super::trouble::Trouble;
 use crate::clock::{self, Clock};
@@ -197,10 +198,13 @@ impl Remote {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string(), options.deadline));
         let remedy = connect::credentials_remedy(url);
         let time = Arc::new(StoreTime::new(clock.clone()));
+        let throttle = Throttle::new(clock.clone(), meter.answers.clone());
+        let deadline = options.deadline;
+        let caller = Caller::new(backend, gate, meter, throttle, deadline, time.clone(), remedy);
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller: Caller::new(backend, gate, meter, options.deadline, time.clone(), remedy),
+            caller,
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),

@@ -8,6 +8,7 @@ use std::error::Error as StdError;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
+use super::throttle::THROTTLED;
 use crate::error::{Error, Kind};
 
 /// The longest text that is taken over from a store.
@@ -112,8 +113,8 @@ pub(super) struct Trouble {
     cause: Cause,
     /// Nothing came back: there is no server, or none that answers.
     silent: bool,
-    /// The store said so itself.
-    answered: bool,
+    /// With what status the store said so itself.
+    status: Option<u16>,
     text: String,
 }
 
@@ -133,7 +134,24 @@ impl Trouble {
 
     /// Reports whether the store said so itself, rather than a line that broke.
     pub(super) fn is_answered(&self) -> bool {
-        self.answered
+        self.status.is_some()
+    }
+
+    /// Returns with what status the store said so, if it did.
+    pub(super) fn status(&self) -> Option<u16> {
+        self.status
+    }
+
+    /// Reports whether an error of a request says that too much was asked at once.
+    pub(super) fn is_throttled(error: &Error) -> bool {
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if let Some(trouble) = error.downcast_ref::<Self>() {
+                return trouble.status.is_some_and(|status| THROTTLED.contains(&status));
+            }
+            cause = error.source();
+        }
+        false
     }
 
     /// Returns what an error of a request is due to.
@@ -148,7 +166,7 @@ impl Trouble {
     }
 
     fn plain(kind: Kind, text: String) -> Self {
-        Self { kind, cause: Cause::Other, silent: false, answered: false, text }
+        Self { kind, cause: Cause::Other, silent: false, status: None, text }
     }
 
     pub(super) fn timed_out(text: String) -> Self {
@@ -195,7 +213,7 @@ impl Trouble {
             (None, _) => said.clone(),
         };
         let silent = status.is_none() && is_silent(error);
-        Self { kind, cause, silent, answered: status.is_some(), text: clipped(text.trim()) }
+        Self { kind, cause, silent, status, text: clipped(text.trim()) }
     }
 
     pub(super) fn into_error(self, op: impl Into<String>) -> Error {

@@ -17,6 +17,7 @@ use super::publisher::{DrainReport, Publisher};
 use super::renewer::Renewer;
 use crate::clock;
 use crate::error::Result;
+use crate::remote::Health;
 use crate::task;
 
 /// How often what moved is saved to the index.
@@ -47,6 +48,25 @@ impl Default for Settings {
             renew_on_use: true,
         }
     }
+}
+
+/// Why records are not remote yet; each counts once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unsent {
+    /// They wait for a batch: that more comes for one, or that the one before is on its way.
+    pub queued: u64,
+    /// Programs may still add to them.
+    pub held: u64,
+    /// They are in a batch that is on its way.
+    pub uploading: u64,
+    /// They are in a batch, and the store throttles its uploads.
+    pub throttled: u64,
+    /// The store cannot be used; those that are held count as held.
+    pub store_down: u64,
+    /// Contents that the store refuses.
+    pub refused: u64,
+    /// The mount is read-only, and an earlier one has left them.
+    pub read_only: u64,
 }
 
 /// The shortest and the longest wait before what the store refuses is tried again: it may have been a proxy, or a
@@ -165,6 +185,23 @@ impl Engine {
     /// published, followed or saved any more, and the daemon should be restarted.
     pub fn has_failed(&self) -> bool {
         self.tasks.lock().iter().any(JoinHandle::is_finished)
+    }
+
+    /// Tells why records are not remote yet; nothing without a remote.
+    pub fn unsent(&self) -> Unsent {
+        let Some(remote) = self.ledger.remote() else { return Unsent::default() };
+        let (queued, held, taken, refused) = self.ledger.stages();
+        let Some(publisher) = &self.publisher else {
+            return Unsent { read_only: queued + held + taken, refused, ..Unsent::default() };
+        };
+        let unsent = Unsent { held, refused, ..Unsent::default() };
+        if remote.unfit().is_some() || remote.health() != Health::Up {
+            Unsent { store_down: queued + taken, ..unsent }
+        } else if publisher.is_throttled() {
+            Unsent { queued, throttled: taken, ..unsent }
+        } else {
+            Unsent { queued, uploading: taken, ..unsent }
+        }
     }
 
     /// Returns the namespace and the journal.

@@ -26,7 +26,9 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
 use crate::namespace::{Commit, Location, Place, Site};
-use crate::remote::{Class, PackReader, Progress, Remote, decode_commit, decode_frame};
+use crate::remote::{
+    Class, PackReader, Progress, Remote, decode_commit, decode_frame, is_throttled,
+};
 use crate::task;
 
 /// Fetches under way at once; the store has a limit of its own below.
@@ -432,6 +434,8 @@ impl Inner {
         let mut waited = 0;
         loop {
             if let Some((left, round)) = self.troubled.wait(name, waited) {
+                let throttled = self.remote.as_ref().filter(|_| self.troubled.is_throttled(name));
+                let _wait = throttled.map(Remote::begin_wait);
                 clock::sleep(left).await;
                 waited = round;
             }
@@ -447,6 +451,7 @@ impl Inner {
         match &got {
             Err(error) if Class::of(error.kind()) == Class::Passing => {
                 self.troubled.note(Arc::clone(name));
+                self.troubled.note_throttled(name, is_throttled(error));
             }
             _ => self.troubled.clear(name),
         }

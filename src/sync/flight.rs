@@ -15,7 +15,7 @@ use crate::remote::Progress;
 use crate::task;
 
 /// What a flight came to, for each who waits.
-type Outcome = Option<std::result::Result<(), (Kind, String)>>;
+type Outcome = Option<Result<()>>;
 
 /// One of them: how it ends, and that it gets on.
 type Flight = (watch::Receiver<Outcome>, Progress);
@@ -61,7 +61,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
                         let done = work.await;
                         // First out of the way, so that a caller that comes now starts anew.
                         drop(landing);
-                        sender.send_replace(Some(done.map_err(|e| (e.kind(), e.chain()))));
+                        sender.send_replace(Some(done));
                     }));
                     (receiver, moved)
                 }
@@ -72,8 +72,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
             landed.ok().and_then(|outcome| outcome.clone())
         };
         match progress.follow(&moved, landing).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err((kind, text))) => Err(Error::new(kind, text)),
+            Some(done) => done,
             None => Err(Error::new(Kind::Closed, "a fetch was stopped")),
         }
     }

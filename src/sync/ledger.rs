@@ -369,6 +369,13 @@ impl Ledger {
         Pending { records, bytes, oldest_ms: waited.as_millis() as u64 }
     }
 
+    /// Counts records that wait for a batch, that are held, and that are in a batch; and contents that are set aside.
+    pub(in crate::sync) fn stages(&self) -> (u64, u64, u64, u64) {
+        let order = self.0.order.lock();
+        let (queued, held, taken) = order.queue.stages(self.0.clock.mono(), HOLD_MAX);
+        (queued, held, taken, order.aside.len())
+    }
+
     /// Returns the room for new data.
     pub fn room(&self) -> &Room {
         &self.0.room

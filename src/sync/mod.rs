@@ -32,7 +32,7 @@ mod upload;
 
 pub use checkpointer::{Checkpointer, LOG_GRACE};
 pub use draft::Draft;
-pub use engine::{Engine, Parts, Settings};
+pub use engine::{Engine, Parts, Settings, Unsent};
 pub use fetcher::Fetcher;
 pub use follower::Follower;
 pub use freshness::{FRESH_FOR_EVER, Freshness};

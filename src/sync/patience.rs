@@ -48,8 +48,10 @@ where
             if broken >= BROKEN_MAX {
                 return Err(error);
             }
+            let throttled = remote.wait_after(&error);
             *last.lock() = Some(error);
             clock::sleep(backoff.wait()).await;
+            drop(throttled);
         }
     };
     progress.within(limit, again).await.unwrap_or_else(|| {

@@ -171,6 +171,11 @@ impl Publisher {
         DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
     }
 
+    /// Reports whether an upload waits because the store throttles.
+    pub(super) fn is_throttled(&self) -> bool {
+        self.0.uploader.is_throttled()
+    }
+
     /// Waits until there is a batch worth taking.
     async fn ripe(&self) {
         let inner = &self.0;

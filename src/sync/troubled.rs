@@ -30,6 +30,8 @@ struct One {
     until: Duration,
     /// Counts the waits, from 1.
     round: u64,
+    /// The last time it was asked for, the store throttled.
+    throttled: bool,
 }
 
 impl<K: Eq + Hash> Troubled<K> {
@@ -71,6 +73,18 @@ impl<K: Eq + Hash> Troubled<K> {
         self.all.lock().contains_key(key)
     }
 
+    /// Notes that what keeps an object in trouble is that the store throttles, or is not.
+    pub(super) fn note_throttled(&self, key: &K, throttled: bool) {
+        if let Some(one) = self.all.lock().get_mut(key) {
+            one.throttled = throttled;
+        }
+    }
+
+    /// Reports whether an object is waited for because the store throttles.
+    pub(super) fn is_throttled(&self, key: &K) -> bool {
+        self.all.lock().get(key).is_some_and(|one| one.throttled)
+    }
+
     /// Counts the objects in trouble.
     pub(super) fn len(&self) -> usize {
         self.all.lock().len()
@@ -106,7 +120,8 @@ impl<K: Eq + Hash> Troubled<K> {
         let mut first = false;
         let one = all.entry(key).or_insert_with(|| {
             first = true;
-            One { since: now, backoff: Backoff::new(self.min, self.max), until: now, round: 0 }
+            let backoff = Backoff::new(self.min, self.max);
+            One { since: now, backoff, until: now, round: 0, throttled: false }
         });
         (one.until, one.round) = (now + one.backoff.wait(), one.round + 1);
         first

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -77,6 +78,8 @@ pub(super) struct Uploader {
     flying: Mutex<HashMap<Digest, (Location, Duration)>>,
     quiet: Quiet,
     quiet_lost: Quiet,
+    /// Uploads that wait because the store throttles.
+    throttled: AtomicUsize,
 }
 
 /// What is to be uploaded, and how.
@@ -113,8 +116,13 @@ impl Uploader {
     pub(super) fn new(ledger: Ledger, remote: Remote, pack_bytes: u64) -> Self {
         let pack_bytes = pack_bytes.min(PACK_BYTES_SET_MAX);
         let (quiet, quiet_lost) = (Quiet::default(), Quiet::default());
-        let flying = Mutex::default();
-        Self { ledger, remote, pack_bytes, flying, quiet, quiet_lost }
+        let (flying, throttled) = (Mutex::default(), AtomicUsize::new(0));
+        Self { ledger, remote, pack_bytes, flying, quiet, quiet_lost, throttled }
+    }
+
+    /// Reports whether an upload waits because the store throttles.
+    pub(super) fn is_throttled(&self) -> bool {
+        self.throttled.load(Ordering::Relaxed) > 0
     }
 
     /// Uploads what the batch needs. Returns only when all of it is in the store, or lost here.
@@ -450,11 +458,29 @@ impl Uploader {
             tracing::debug!(error = %error.chain(), wait_ms, "upload failed");
         }
         let wait = if down { wait.min(DOWN_WAIT_MAX) } else { wait };
+        let _throttled =
+            self.remote.wait_after(error).map(|wait| (wait, Counted::new(&self.throttled)));
         if clock::within(wait, self.remote.recovered()).await.is_some() {
             backoff.reset();
             let part = f64::from(task::random_u64() as u32) / f64::from(u32::MAX);
             clock::sleep(RECOVERY_SPREAD.mul_f64(part)).await;
         }
+    }
+}
+
+/// Counts one as long as it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

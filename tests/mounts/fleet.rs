@@ -31,7 +31,7 @@ fn shown(node: &Node) -> String {
 #[test]
 fn fleet_sees_the_reason_of_an_outage() {
     for (trouble, kind, word) in
-        [(Trouble::Forbidden, "Denied", "403"), (Trouble::Hang, "TimedOut", "no answer")]
+        [(Trouble::Forbidden, "Denied", "403"), (Trouble::Hang, "TimedOut", ": no ")]
     {
         let options = Options::new(Io::best()).alone().deadline("1s");
         let cluster = Cluster::with(Store::s3, &options);
@@ -44,6 +44,9 @@ fn fleet_sees_the_reason_of_an_outage() {
         assert_eq!(health["last_error_kind"], kind, "{health}");
         assert!(health["last_error"].as_str().is_some_and(|why| why.contains(word)), "{health}");
         assert!(health["last_error_age_ms"].as_u64() < Some(30_000), "{health}");
+        assert_eq!(down["backlog_reasons"]["store_down"], 1, "{down:#}");
+        let text = shown(&cluster.a);
+        assert!(text.contains(": 1 waiting for the store"), "{text}");
         cluster.store.heal();
         cluster.a.drain();
         let up = until(&cluster.a, "its end", |status| status["health"]["up"] == true);
@@ -87,4 +90,31 @@ fn fleet_sees_how_far_a_node_is_behind() {
 
 fn hand_stat(node: &Node, name: &str) {
     assert!(Hand::new().stat(&node.at(name)).is_err(), "{name} is there");
+}
+
+/// Throttled requests are counted, and the time that they cost.
+#[test]
+fn fleet_sees_throttling() {
+    let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
+    assert!(!shown(&cluster.a).contains("throttled"), "{}", shown(&cluster.a));
+    cluster.store.throttle("packs/");
+    put(&cluster.a, "packed", 100_000);
+    let seen = until(&cluster.a, "it is throttled", |status| {
+        status["health"]["throttled"] == true
+            && status["counters"]["throttled"]["503"].as_u64() >= Some(2)
+            && status["counters"]["throttled_wait_ms"].as_u64() > Some(0)
+    });
+    assert!(
+        seen["counters"]["throttled"]["429"].is_null() && seen["health"]["up"] == true,
+        "{seen:#}"
+    );
+    // None is counted that the server has not sent.
+    let told = seen["counters"]["throttled"]["503"].as_u64();
+    assert!(told <= Some(cluster.store.throttlings()), "{seen:#}");
+    let text = shown(&cluster.a);
+    assert!(text.contains("throttled 503 ") && text.contains("; NOW"), "{text}");
+    until(&cluster.a, "the backlog says so", |status| status["backlog_reasons"]["throttled"] == 1);
+    cluster.store.heal();
+    cluster.a.drain();
+    until(&cluster.a, "it is over", |status| status["health"]["throttled"] == false);
 }

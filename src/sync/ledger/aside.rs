@@ -49,6 +49,11 @@ impl Aside {
         }
     }
 
+    /// Counts the contents.
+    pub(super) fn len(&self) -> u64 {
+        self.contents.len() as u64
+    }
+
     /// Encodes what is set aside, for the index.
     pub(super) fn encode(&self) -> Vec<u8> {
         let all: Vec<([u8; 32], u64)> =

@@ -334,6 +334,15 @@ impl Queue {
         (flying.0 + self.waiting.len() as u64, flying.1 + self.weight.bytes, oldest)
     }
 
+    /// Counts the records that wait to be taken, those of them that are held, and those that were taken. What comes after
+    /// a held one waits for it, and counts as held.
+    pub(super) fn stages(&self, now: Duration, hold_max: Duration) -> (u64, u64, u64) {
+        let waiting = self.waiting.len() as u64;
+        let held = self.waiting.front().is_some_and(|first| first.held(now, hold_max).is_some());
+        let taken = self.flying.iter().map(|one| one.0).sum();
+        if held { (0, waiting, taken) } else { (waiting, 0, taken) }
+    }
+
     /// Counts the bytes of the changes that wait, roughly.
     pub(super) fn meta(&self) -> u64 {
         self.weight.meta

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::harness::*;
-use crate::clock::sleep;
+use crate::clock::{self, sleep};
+use crate::namespace::Op;
 use crate::remote::fault::Plan;
-use crate::sync::Following;
+use crate::sync::{Following, Unsent};
 
 fn told(node: &Node) -> Following {
     node.engine.follower().following().expect("there is a remote")
@@ -106,6 +107,54 @@ fn commits_that_cannot_be_had_are_counted() {
             world.clock.advance(3600 * SECOND);
             assert!(b.pull().await);
             assert_eq!(told(&b).unapplied, 0, "{trouble}");
+        }
+    });
+}
+
+/// Each record that is not remote counts once, by what it waits for.
+#[test]
+fn the_backlog_has_reasons() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let unsent = |node: &Node| node.engine.unsent();
+        assert_eq!(unsent(&a), Unsent::default());
+        a.write("one", &content(1, 10_000));
+        assert_eq!(unsent(&a), Unsent { queued: 1, ..Unsent::default() });
+        a.upload().await;
+        a.write("two", &content(2, 100));
+        let three = (path("three"), Op::Put(a.store(b"3")));
+        let token = a.engine.ledger().publish_held(vec![three]).unwrap().1;
+        assert_eq!(unsent(&a), Unsent { uploading: 1, queued: 2, ..Unsent::default() });
+        a.commit().await;
+        a.upload().await;
+        a.write("four", &content(4, 100));
+        assert_eq!(unsent(&a), Unsent { uploading: 1, held: 2, ..Unsent::default() });
+        token.release();
+        a.push().await;
+        assert_eq!(unsent(&a), Unsent::default());
+        for (trouble, wanted) in [
+            ("status=503 only=packs", Unsent { throttled: 1, ..Unsent::default() }),
+            ("forbidden=1 only=packs", Unsent { uploading: 1, ..Unsent::default() }),
+            ("hang=1", Unsent { store_down: 1, ..Unsent::default() }),
+            ("largest=2000", Unsent { refused: 1, ..Unsent::default() }),
+        ] {
+            a.write(trouble, &content(trouble.len() as u64, 10_000));
+            a.fail(trouble);
+            let seen = clock::within(600 * SECOND, async {
+                let uploading = async {
+                    let uploaded = a.engine.publisher().unwrap().upload_next().await;
+                    Box::pin(a.engine.publisher().unwrap().commit(uploaded.unwrap())).await;
+                };
+                let watch = async {
+                    while unsent(&a) != wanted {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                    a.faults.set(Plan::default());
+                };
+                futures::join!(uploading, watch);
+            });
+            assert!(seen.await.is_some(), "{trouble}: {:?}", unsent(&a));
         }
     });
 }

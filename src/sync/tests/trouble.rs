@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::harness::*;
 use crate::clock::{Clock, sleep, within};
 use crate::namespace::Op;
-use crate::remote::Health;
 use crate::remote::fault::Plan;
+use crate::remote::{Health, Throttling};
 
 /// Writes four packs of six files each, and returns their keys.
 async fn four_packs(world: &World) -> Vec<String> {
@@ -56,6 +56,46 @@ fn p8_never_in_the_way_a_throttled_pack_is_waited_for() {
             let wanted = name(0, 0);
             let (read, ()) = futures::join!(b.read(&wanted), heal);
             assert!(read == Some(content(0, 6000)), "{trouble}");
+        }
+    });
+}
+
+/// Throttling is counted by its status, with the time that it takes.
+#[test]
+fn throttling_is_counted_and_its_waits_are_measured() {
+    run(async {
+        let world = World::new();
+        let packs = four_packs(&world).await;
+        for (trouble, places) in
+            [("429", [true, false]), ("503", [false, true]), ("500", [false; 2])]
+        {
+            let b = world.node();
+            assert!(b.pull().await);
+            assert_eq!(b.remote().throttling(), Throttling::default());
+            b.fail(&format!("status={trouble} only={}", packs[0]));
+            let heal = async {
+                for _ in 0..30 {
+                    world.clock.advance(Duration::from_millis(100));
+                    sleep(Duration::from_millis(100)).await;
+                }
+                let now = b.remote().throttling().now;
+                b.faults.set(Plan::default());
+                for _ in 0..20 {
+                    world.clock.advance(Duration::from_millis(100));
+                    sleep(Duration::from_millis(100)).await;
+                }
+                now
+            };
+            let wanted = name(0, 0);
+            let (read, now) = futures::join!(b.read(&wanted), heal);
+            assert!(read.is_some(), "{trouble}");
+            let told = b.remote().throttling();
+            let throttled = places.contains(&true);
+            assert_eq!(told.answers.map(|count| count > 0), places, "{told:?}");
+            let waited = Duration::from_secs(2)..Duration::from_secs(5);
+            assert_eq!((now, waited.contains(&told.waited)), (throttled, throttled), "{told:?}");
+            world.clock.advance(Duration::from_secs(10));
+            assert!(!b.remote().throttling().now);
         }
     });
 }

@@ -1,0 +1,123 @@
+//! Throttling: answers that say "too much at once", and the time that is waited because of them.
+//!
+//! Owns the figures, which are for people. Must never take part in a decision.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::store::Remote;
+use super::trouble::Trouble;
+use crate::clock::Clock;
+use crate::error::Error;
+
+/// The statuses that say so: "too many requests", and "unavailable" with which S3 says "slow down".
+pub const THROTTLED: [u16; 2] = [429, 503];
+/// For so long after such an answer the store counts as one that throttles.
+const THROTTLED_FOR: Duration = Duration::from_secs(10);
+
+/// How much the store throttles.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttling {
+    /// Answers so far, by [`THROTTLED`].
+    pub answers: [u64; THROTTLED.len()],
+    /// What was waited because of them, of all who waited together.
+    pub waited: Duration,
+    /// The last such answer came within the last ten seconds, or its end is waited for.
+    pub now: bool,
+}
+
+/// Counts answers, and measures waits.
+#[derive(Debug)]
+pub(super) struct Throttle {
+    clock: Clock,
+    /// Counted where requests are, for buckets in the HTTP client with those that it repeats itself.
+    answers: Arc<Answers>,
+    last: Mutex<Option<Duration>>,
+    waited_ms: AtomicU64,
+    waiting: AtomicU64,
+}
+
+/// Answers by their status.
+#[derive(Debug, Default)]
+pub(super) struct Answers([AtomicU64; THROTTLED.len()]);
+
+impl Answers {
+    /// Counts an answer if it is one of [`THROTTLED`].
+    pub(super) fn note(&self, status: u16) {
+        if let Some(place) = THROTTLED.iter().position(|one| *one == status) {
+            self.0[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) -> [u64; THROTTLED.len()] {
+        std::array::from_fn(|place| self.0[place].load(Ordering::Relaxed))
+    }
+}
+
+impl Throttle {
+    pub(super) fn new(clock: Clock, answers: Arc<Answers>) -> Self {
+        let (waited_ms, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { clock, answers, last: Mutex::new(None), waited_ms, waiting }
+    }
+
+    /// Counts what came of a request; `counted` when the HTTP client has done so.
+    pub(super) fn note(&self, trouble: &Trouble, counted: bool) {
+        let Some(status) = trouble.status().filter(|status| THROTTLED.contains(status)) else {
+            return;
+        };
+        if !counted {
+            self.answers.note(status);
+        }
+        *self.last.lock() = Some(self.clock.mono());
+    }
+
+    fn read(&self) -> Throttling {
+        let recent = |at: &Duration| self.clock.mono().saturating_sub(*at) < THROTTLED_FOR;
+        let now = self.waiting.load(Ordering::Relaxed) > 0 || self.last.lock().iter().any(recent);
+        let waited = Duration::from_millis(self.waited_ms.load(Ordering::Relaxed));
+        Throttling { answers: self.answers.read(), waited, now }
+    }
+}
+
+/// A wait because of throttling; it is measured until this is dropped.
+#[derive(Debug)]
+pub struct Wait {
+    remote: Remote,
+    began: Duration,
+}
+
+/// Reports whether the store throttled the request that ended with this error.
+pub fn is_throttled(error: &Error) -> bool {
+    Trouble::is_throttled(error)
+}
+
+impl Remote {
+    /// Returns how much the store throttles.
+    pub fn throttling(&self) -> Throttling {
+        self.inner.caller.throttle.read()
+    }
+
+    /// Begins the wait after an error, if the store throttled that request.
+    pub fn wait_after(&self, error: &Error) -> Option<Wait> {
+        is_throttled(error).then(|| self.begin_wait())
+    }
+
+    /// Begins a wait because the store throttled a request.
+    pub fn begin_wait(&self) -> Wait {
+        let throttle = &self.inner.caller.throttle;
+        throttle.waiting.fetch_add(1, Ordering::Relaxed);
+        Wait { remote: self.clone(), began: throttle.clock.mono() }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let throttle = &self.remote.inner.caller.throttle;
+        let took = throttle.clock.mono().saturating_sub(self.began);
+        throttle.waited_ms.fetch_add(took.as_millis() as u64, Ordering::Relaxed);
+        throttle.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
