@@ -18,6 +18,7 @@ use super::options::MountOptions;
 use super::output::{Progress, count, left, note, time};
 use super::point::{self, State};
 use super::share::Share;
+use super::status::FULL;
 use super::unmount::shut_down;
 use crate::clock::Clock;
 use crate::config::{self, ByteSize, FlagValue, Flags, Loaded, Origin, Surroundings};
@@ -232,6 +233,9 @@ async fn finish(
     match drained {
         Ok(drained) => {
             note(&summary(&before, &drained));
+            for line in troubles(&before, &drained) {
+                note(&line);
+            }
             let is_set = |name: &str| {
                 plan.variables.iter().any(|(set, _)| set == name)
                     || around.variables.contains_key(OsStr::new(name))
@@ -340,6 +344,23 @@ fn outage(before: &Status, after: &Status) -> Option<String> {
     health.last_error.clone().filter(|_| is_new)
 }
 
+/// Says what is wrong beside the store, and where to read on if anything is.
+fn troubles(before: &Status, drained: &Drained) -> Vec<String> {
+    let Status { local, log, cache_dir, .. } = &drained.status;
+    let mut lines = Vec::new();
+    if local.disk_full {
+        let free = ByteSize(local.disk_free_bytes).human();
+        lines.push(format!("warning: the disk of {cache_dir} is full ({free} free): {FULL}"));
+    }
+    let away = outage(before, &drained.status).is_some();
+    if let Some(log) = log
+        && (away || !drained.complete || local.disk_full)
+    {
+        lines.push(format!("hint: the log of the daemon is {log}"));
+    }
+    lines
+}
+
 /// The one line at the end. The counters are the mount's: what other commands did there in the
 /// meantime is in them too.
 fn summary(before: &Status, drained: &Drained) -> String {
@@ -416,6 +437,14 @@ mod tests {
             let told = line.ends_with("drained in 0.4 s; the store was away meanwhile: status 503");
             assert_eq!(told, said, "{line}");
         }
+        let mut full = drained(status(1, 10));
+        full.status.log = Some("/l".to_owned());
+        assert!(troubles(&status(1, 10), &full).is_empty());
+        full.complete = false;
+        assert_eq!(troubles(&status(1, 10), &full), ["hint: the log of the daemon is /l"]);
+        (full.complete, full.status.local.disk_full) = (true, true);
+        let lines = troubles(&status(1, 10), &full);
+        assert!(lines.len() == 2 && lines[0].contains("is full (0 B free)"), "{lines:?}");
         let mut local = drained(status(1, 10));
         local.status.remote = None;
         assert!(summary(&status(1, 10), &local).ends_with("kept on this node"));

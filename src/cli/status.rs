@@ -19,6 +19,10 @@ use crate::control::{
 /// From this lag on the table tells it.
 const LAG_TOLD_MS: u64 = 10_000;
 
+/// What a full disk means.
+pub(super) const FULL: &str =
+    "entries of other nodes are misses, and writers get ENOSPC when nothing is left";
+
 /// Options of `hearthfs status`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Show {
@@ -112,6 +116,10 @@ fn table(status: &Status) -> String {
         row("rules", format!("{state}{detail}"));
     }
     row("cache", cache(status));
+    if status.local.disk_full {
+        let free = ByteSize(status.local.disk_free_bytes).human();
+        row("disk", format!("FULL: {free} free; {FULL}"));
+    }
     row("backlog", backlog(status));
     if let Some(SlowedReport { writers, since_ms, why }) = &status.slowed {
         let waiting = count(*writers, "waits", "wait");
@@ -150,6 +158,9 @@ fn table(status: &Status) -> String {
 
 /// Says what was counted since the mount began.
 fn counted(status: &Status, row: &mut impl FnMut(&str, String)) {
+    if let Some(log) = &status.log {
+        row("log", log.clone());
+    }
     let c = &status.counters;
     let human = |bytes| ByteSize(bytes).human();
     row("entries", status.entries.to_string());
@@ -350,6 +361,10 @@ mod tests {
             health.throttled = true;
         }
         assert!(table(&status).contains("waited 4.2 s; NOW\n"));
+        assert!(!table(&status).contains("FULL") && !table(&status).contains("\n  log "));
+        (status.local.disk_full, status.log) = (true, Some("/var/log/one".into()));
+        assert!(table(&status).contains("disk      FULL: 0 B free; entries of other"));
+        assert!(table(&status).contains("log       /var/log/one\n"));
         status.incomplete = 2;
         assert!(table(&status).contains("kept      2 incomplete files, only here"));
         status.counters.damaged = 2;

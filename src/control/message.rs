@@ -88,6 +88,8 @@ pub struct Status {
     pub made_store: bool,
     /// The cache directory.
     pub cache_dir: String,
+    /// Where the daemon's log lines go: a file, or `journal`; `None` where they go elsewhere.
+    pub log: Option<String>,
     /// When the mount began: milliseconds since the Unix epoch.
     pub started_ms: u64,
     /// For how long it has been mounted, in milliseconds.
@@ -228,6 +230,9 @@ pub struct LocalUsage {
     pub limit_bytes: u64,
     /// Bytes that its disk has free.
     pub disk_free_bytes: u64,
+    /// Whether that is too little: less than 8 MiB. Contents of other nodes are not kept any more, and writers get ENOSPC
+    /// when nothing is left.
+    pub disk_full: bool,
 }
 
 /// That writers wait for room.

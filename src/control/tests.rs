@@ -277,6 +277,7 @@ fn status_words_are_stable() {
         "store",
         "made_store",
         "cache_dir",
+        "log",
         "started_ms",
         "uptime_ms",
         "phase",

@@ -31,6 +31,16 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> He
     }
 }
 
+/// Returns where the lines go that this process writes to stderr: the path of a file, or `journal`.
+pub(super) fn log_place() -> Option<String> {
+    let place = std::fs::read_link("/proc/self/fd/2").ok()?;
+    if place.is_absolute() && std::fs::symlink_metadata(&place).ok()?.is_file() {
+        return Some(place.to_string_lossy().into_owned());
+    }
+    let socket = place.to_string_lossy().starts_with("socket:");
+    (socket && std::env::var_os("JOURNAL_STREAM").is_some()).then(|| "journal".to_owned())
+}
+
 /// Returns how this node follows the log.
 pub(super) fn follower_of(following: Following) -> FollowerReport {
     let ms = |age: Duration| age.as_millis() as u64;

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::build::{Rooms, abilities_of, add_counts};
-use super::fleet::{follower_of, health_of, reasons_of};
+use super::fleet::{follower_of, health_of, log_place, reasons_of};
 use super::notify::Manager;
 use super::rules::{self, Found};
 use crate::clock::{sleep, within};
@@ -48,6 +48,8 @@ pub(super) struct MountedNode {
     manager: Arc<Manager>,
     /// Set once it is mounted.
     session: OnceLock<Arc<Session>>,
+    /// Where log lines go, as far as that has a name.
+    log: Option<String>,
     started_ms: u64,
     started: Duration,
     phase: AtomicU8,
@@ -78,6 +80,7 @@ impl MountedNode {
             mount_point,
             manager,
             session: OnceLock::new(),
+            log: log_place(),
             started_ms,
             started,
             phase: starting,
@@ -305,6 +308,7 @@ impl Node for MountedNode {
             store: self.rooms.remote.as_ref().and_then(Remote::known).map(|(id, _)| id.to_string()),
             made_store: self.rooms.remote.as_ref().is_some_and(Remote::has_made),
             cache_dir: self.settings.local.cache_dir.to_string_lossy().into_owned(),
+            log: self.log.clone(),
             started_ms: self.started_ms,
             uptime_ms: self.rooms.clock.mono().saturating_sub(self.started).as_millis() as u64,
             phase,
@@ -326,6 +330,7 @@ impl Node for MountedNode {
                 blobs: usage.blobs,
                 limit_bytes: usage.limit,
                 disk_free_bytes: self.rooms.blobs.disk_free(),
+                disk_full: self.rooms.blobs.is_disk_full(),
             },
             backlog: self.backlog(),
             backlog_reasons: reasons_of(self.rooms.engine.unsent()),

@@ -396,6 +396,11 @@ impl Node {
         self.command(&["drain", &mount, "--timeout", "60s"]).good();
     }
 
+    /// Returns the place of the log.
+    pub(crate) fn log_path(&self) -> String {
+        self.log.to_string_lossy().into_owned()
+    }
+
     /// Returns the log so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()

@@ -71,7 +71,8 @@ fn commands_mount_in_the_background_and_unmount(io: Io) {
     let mut command = site.hearthfs();
     command.args(words).arg("--config").arg(&config);
     // Whoever reads what the command says must not wait for the daemon that it leaves behind.
-    run(&mut command, 20_000).good();
+    let said = run(&mut command, 20_000);
+    assert_eq!(said.code(), 0, "{said:?}");
     assert!(is_mounted(dir.as_ref()), "mounted when the command returns");
     std::fs::write(site.path().join("m/file"), b"content").must("write at once");
     let status: serde_json::Value =
@@ -79,6 +80,10 @@ fn commands_mount_in_the_background_and_unmount(io: Io) {
     assert_eq!(status["io"]["mode"], io.word(), "{status}");
     assert_eq!(status["mount_point"], dir.as_str(), "{status}");
     assert_eq!(status["remote"], store.url().as_str(), "{status}");
+    let log = status["log"].as_str().must("the place of the log");
+    assert!(said.err.contains(&format!("the log is {log}")), "{said:?}");
+    assert!(std::fs::read_to_string(log).must("read the log").contains("mounted"), "{log}");
+    assert!(hearthfs(&site, &["status"]).good().contains(log), "the table names it, too");
     let pid = status["pid"].as_i64().must("the daemon's pid") as i32;
     let table = hearthfs(&site, &["status"]).good();
     assert!(table.contains(&dir) && table.contains(io.word()), "{table}");

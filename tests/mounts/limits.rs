@@ -258,9 +258,18 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     assert!(more < 100_000, "{more} bytes were fetched for what cannot be kept");
     let status = b.status();
     assert!(status["counters"]["without_room"].as_u64() >= Some(2), "{status}");
+    assert_eq!(status["local"]["disk_full"], true, "{status}");
     let mount = b.mount.to_string_lossy();
-    assert!(b.command(&["status", &mount]).good().contains("no room"));
+    let text = b.command(&["status", &mount]).good();
+    assert!(text.contains("no room") && text.contains("disk      FULL: "), "{text}");
+    let said = b.command(&["run", "--mount", &mount, "--", "true"]);
+    assert!(said.err.contains("is full ("), "{said:?}");
+    assert!(said.err.contains(&format!("the log of the daemon is {}", b.log_path())), "{said:?}");
     std::fs::remove_file(&hog).must("make room");
+    eventually(10_000, "it is not full any more", || {
+        let local = b.status()["local"].clone();
+        if local["disk_full"] == false { Ok(()) } else { Err(local.to_string()) }
+    });
     for (name, body) in [("large", content(1, 1, 3_000_000)), ("packed", content(1, 2, 200_000))] {
         eventually(10_000, format_args!("{name} when there is room"), || {
             let read = hand.get(&b.at(name)).map_err(|errno| errno.to_string())?;

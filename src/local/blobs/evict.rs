@@ -76,6 +76,12 @@ impl Blobs {
         free
     }
 
+    /// Reports whether the disk is full, whatever fills it: contents of other nodes are not kept any more, and what
+    /// programs write soon fails.
+    pub fn is_disk_full(&self) -> bool {
+        self.disk_free() < DISK_RESERVE_BYTES
+    }
+
     fn used(&self) -> u64 {
         let sums = self.0.table.lock().tier.sums();
         sums.bytes.saturating_add(self.0.shelf.bytes())
