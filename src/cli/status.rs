@@ -108,6 +108,10 @@ fn table(status: &Status) -> String {
     if let Some(behind) = status.follower.as_ref().and_then(behind) {
         row("behind", behind);
     }
+    // As long as all are of one version there is nothing to say.
+    if status.versions.keys().any(|version| *version != status.version) {
+        row("versions", format!("other nodes: {}", numbers(&status.versions)));
+    }
     if let Some(store) = &status.store {
         row("store", store.clone());
     }
@@ -365,6 +369,10 @@ mod tests {
         (status.local.disk_full, status.log) = (true, Some("/var/log/one".into()));
         assert!(table(&status).contains("disk      FULL: 0 B free; entries of other"));
         assert!(table(&status).contains("log       /var/log/one\n"));
+        status.versions = [(status.version.clone(), 3)].into();
+        assert!(!table(&status).contains("versions"));
+        status.versions.insert("0.9.0".to_owned(), 1);
+        assert!(table(&status).contains("0.9.0 1\n"), "{}", table(&status));
         status.incomplete = 2;
         assert!(table(&status).contains("kept      2 incomplete files, only here"));
         status.counters.damaged = 2;

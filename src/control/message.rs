@@ -108,6 +108,8 @@ pub struct Status {
     pub health: Option<Health>,
     /// How this node follows what others publish; `None` without a remote.
     pub follower: Option<FollowerReport>,
+    /// The other nodes of which this mount has read a commit that is at most a day old, by the version of their program.
+    pub versions: BTreeMap<String, u64>,
     /// Whether the bucket's lifecycle rules fit the expiry; `None` until they were looked at, and where
     /// there is no bucket.
     pub rules: Option<RulesReport>,

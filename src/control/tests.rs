@@ -287,6 +287,7 @@ fn status_words_are_stable() {
         "entries",
         "health",
         "follower",
+        "versions",
         "local",
         "abilities",
         "rules",

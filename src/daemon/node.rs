@@ -322,6 +322,7 @@ impl Node for MountedNode {
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
             follower: self.rooms.engine.follower().following().map(follower_of),
+            versions: self.rooms.engine.follower().versions(),
             rules: self.rules.get().and_then(|found| found.get().cloned()),
             abilities: self.rooms.remote.as_ref().map(abilities_of).unwrap_or_default(),
             local: LocalUsage {

@@ -7,7 +7,7 @@ mod bundles;
 mod list;
 mod rebuild;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ use super::ledger::Ledger;
 use super::patience::wait_out;
 use super::quiet::Quiet;
 use super::troubled::Troubled;
+use super::versions::Versions;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::namespace::Commit;
@@ -81,6 +82,7 @@ struct Inner {
     late: Troubled<Stamp>,
     quiet_withheld: Quiet,
     lag: Lag,
+    versions: Versions,
     /// Held by whoever polls: two that take over a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
 }
@@ -187,6 +189,7 @@ impl Follower {
             late,
             quiet_withheld: Quiet::default(),
             lag: Lag::default(),
+            versions: Versions::default(),
             polling,
         }))
     }
@@ -217,6 +220,12 @@ impl Follower {
             lag_worst_ms,
             unapplied: pending + (withheld.len() + unusable) as u64,
         })
+    }
+
+    /// Counts the other nodes by the version that wrote their latest commit, of those of which this run has applied one that
+    /// is at most a day old.
+    pub fn versions(&self) -> BTreeMap<String, u64> {
+        self.0.versions.count(self.0.ledger.now_ms())
     }
 
     /// Starts polling: at once, and then as long as programs ask. Aborting it loses nothing. A task of its own
@@ -323,6 +332,7 @@ impl Follower {
                         ledger.apply_remote(&name, &commit);
                         if stamp.node != ledger.node() {
                             inner.lag.applied(stamp.ms, ledger.now_ms(), ledger.clock().mono());
+                            inner.versions.note(&commit);
                         }
                     })
                     .await;

@@ -29,6 +29,7 @@ mod renewer;
 mod room;
 mod troubled;
 mod upload;
+mod versions;
 
 pub use checkpointer::{Checkpointer, LOG_GRACE};
 pub use draft::Draft;

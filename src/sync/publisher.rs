@@ -26,6 +26,7 @@ use super::follower::Follower;
 use super::ledger::{Ledger, Outlook, Pending};
 use super::pace::Pace;
 use super::upload::{Uploaded, Uploader};
+use super::versions;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
@@ -305,7 +306,7 @@ impl Publisher {
         if batch.changes.is_empty() && batch.amends.doubts.is_empty() && blobs.is_empty() {
             return None;
         }
-        let mut extensions = BTreeMap::new();
+        let mut extensions = BTreeMap::from([(versions::TAG, versions::own())]);
         if !batch.amends.doubts.is_empty() {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }

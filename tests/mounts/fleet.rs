@@ -70,6 +70,8 @@ fn fleet_sees_how_far_a_node_is_behind() {
     assert!(follower["attempt_age_ms"].as_u64() < Some(10_000), "{follower}");
     assert!(follower["lag_last_ms"].as_u64().is_some_and(|ms| ms < 10_000), "{follower}");
     assert!(follower["lag_worst_ms"].as_u64() >= follower["lag_last_ms"].as_u64(), "{follower}");
+    let versions = cluster.b.status()["versions"].clone();
+    assert_eq!(versions, serde_json::json!({ env!("CARGO_PKG_VERSION"): 1 }));
     assert!(follower["list_failed"] == false && follower["unapplied_commits"] == 0, "{follower}");
     assert!(!shown(&cluster.b).contains("behind"), "{}", shown(&cluster.b));
     cluster.store.trouble(Trouble::Forbidden);

@@ -158,3 +158,24 @@ fn the_backlog_has_reasons() {
         }
     });
 }
+
+/// What a node writes says by which version, and others count it.
+#[test]
+fn versions_of_other_nodes_are_counted() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b, c) = (world.node(), world.node(), world.node());
+        for node in [&mut a, &mut b] {
+            node.write("f", b"x");
+            node.push().await;
+        }
+        let count = |node: &Node| node.engine.follower().versions();
+        assert!(c.pull().await);
+        let own = env!("CARGO_PKG_VERSION");
+        assert_eq!(count(&c), [(own.to_owned(), 2)].into());
+        assert!(a.pull().await);
+        assert_eq!(count(&a), [(own.to_owned(), 1)].into(), "it does not count itself");
+        world.clock.advance(Duration::from_hours(25));
+        assert_eq!(count(&c), [].into(), "they are silent");
+    });
+}
