@@ -17,7 +17,7 @@ pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
     ("mount.read_only", "--read-only"),
     ("mount.io", "--io"),
     ("log.level", "--log-level"),
-    ("log.format", "--log"),
+    ("log.format", "--log-format"),
 ];
 
 /// Options that set keys of the configuration.
@@ -55,9 +55,9 @@ pub(super) struct MountOptions {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 
-    /// The form of log lines: text or json
-    #[arg(long, value_name = "FORM")]
-    log: Option<String>,
+    /// The form of log lines: text, or json with one object a line [env: HEARTHFS_LOG_FORMAT]
+    #[arg(long, value_name = "FORM", alias = "log")]
+    log_format: Option<String>,
 
     /// Set any key of the configuration, such as --set remote.freshness=0s; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_and_value)]
@@ -93,7 +93,7 @@ impl MountOptions {
             &read_only,
             &self.io,
             &self.log_level,
-            &self.log,
+            &self.log_format,
         ];
         for ((key, flag), value) in OWN_FLAGS.iter().zip(own) {
             if let Some(value) = value {

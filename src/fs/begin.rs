@@ -162,7 +162,7 @@ impl Filesystem {
     pub(super) async fn stage_copy(&self, copy: Option<Copied>) -> Reply<(File, StagedPath)> {
         let Some(copy) = copy else { return self.stage() };
         let (from, size) = match copy {
-            Copied::Blob(digest, size) => (self.obtain(digest, size).await?, Some(size)),
+            Copied::Blob(digest, size) => (self.obtain(None, digest, size).await?, Some(size)),
             Copied::File(source) => (source, None),
         };
         let this = self.clone();

@@ -227,6 +227,8 @@ impl Filesystem {
                 state.retries.found_nothing(tid, spot, self.0.rooms.clock.mono());
                 self.0.rooms.metrics.misses.add(1);
                 let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
+                drop(guard);
+                self.say_miss(&path);
                 Ok(Lookup::Missing { ttl })
             }
         }

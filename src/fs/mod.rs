@@ -28,6 +28,7 @@ mod lock_files;
 mod locks;
 mod lookup;
 mod make;
+mod miss;
 mod names;
 mod obtain;
 mod open;

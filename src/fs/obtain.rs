@@ -37,7 +37,14 @@ impl Filesystem {
     }
 
     /// Makes a blob local, within the deadline from the last byte that came, and opens it. Whatever goes wrong is a miss.
-    pub(super) async fn obtain(&self, digest: Digest, size: u64) -> Reply<Arc<Source>> {
+    ///
+    /// `ino` is the inode that is to be opened, for the log.
+    pub(super) async fn obtain(
+        &self,
+        ino: Option<Ino>,
+        digest: Digest,
+        size: u64,
+    ) -> Reply<Arc<Source>> {
         if let Ok(Some(source)) = self.open_here(digest, size) {
             return Ok(source);
         }
@@ -52,7 +59,7 @@ impl Filesystem {
                 Err(error) => Err(super::errno::of_open(error.kind())),
             },
             Err(error) => {
-                tracing::debug!(%digest, error = error.chain(), "a blob could not be fetched");
+                self.say_unfetched(ino, &digest, &error);
                 rooms.metrics.misses.add(1);
                 rooms.metrics.fetch_failures.add(1);
                 Err(super::errno::of_open(error.kind()))

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use crate::harness::body::{self, Id};
+use crate::harness::node::Site;
 use crate::harness::store::Trouble;
 use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, Store, eventually};
 
@@ -119,4 +120,53 @@ fn fleet_sees_throttling() {
     cluster.store.heal();
     cluster.a.drain();
     until(&cluster.a, "it is over", |status| status["health"]["throttled"] == false);
+}
+
+/// Each miss is a line of the log at level `debug`, with its name and its reason; as JSON if that is asked for.
+#[test]
+fn fleet_sees_why_a_name_is_a_miss() {
+    let site = Site::new();
+    let store = Store::s3(&site);
+    let a = Node::start(&site, "a", Some(&store), Options::new(Io::best()).deadline("1s"));
+    let mut options = Options::new(Io::best()).deadline("1s");
+    let words = ["--log-level", "info,hearthfs::fs=debug", "--log-format", "json"];
+    options.args.extend(words.map(str::to_owned));
+    let b = Node::start(&site, "b", Some(&store), options);
+    let mut hand = Hand::new();
+    put(&a, "packed", 100_000);
+    put(&a, "removed", 100);
+    a.drain();
+    for name in ["packed", "removed"] {
+        eventually(10_000, "node B knows the file", || {
+            hand.stat(&b.at(name)).map_err(|errno| errno.to_string())
+        });
+    }
+    std::fs::remove_file(a.at("removed")).must("remove");
+    a.drain();
+    store.throttle("packs/");
+    assert!(hand.get(&b.at("packed")).is_err(), "it is not given out");
+    store.heal();
+    assert!(hand.stat(&b.at("nobody has it")).is_err());
+    eventually(10_000, "node B knows that it is gone", || match hand.stat(&b.at("removed")) {
+        Ok(_) => Err("it is there".to_owned()),
+        Err(_) => Ok(()),
+    });
+    let lines: Vec<Value> =
+        b.log().lines().map(|line| serde_json::from_str(line).must(line)).collect();
+    for (name, reason) in
+        [("packed", "503"), ("nobody has it", "no node has it"), ("removed", "it was removed")]
+    {
+        let told = lines.iter().any(|line| {
+            let says =
+                |field: &str, text: &str| line[field].as_str().is_some_and(|s| s.contains(text));
+            line["message"] == "miss"
+                && line["level"] == "DEBUG"
+                && line["name"] == name
+                && says("reason", reason)
+        });
+        assert!(told, "{name}: {}", b.log());
+    }
+    assert!(!a.log().contains("miss"), "{}", a.log());
+    let help = a.command(&["mount", "--help"]).good();
+    assert!(help.contains("--log-format"), "{help}");
 }

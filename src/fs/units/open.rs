@@ -179,10 +179,14 @@ impl Filesystem {
 
     /// Brings the members of a unit here before its entry point is opened: a program that has opened it relies on
     /// all of them. Whatever goes wrong is a miss.
-    pub(in crate::fs) async fn fetch_members(&self, lacking: Vec<(Digest, u64)>) -> Reply<()> {
+    pub(in crate::fs) async fn fetch_members(
+        &self,
+        ino: Ino,
+        lacking: Vec<(Digest, u64)>,
+    ) -> Reply<()> {
         for (digest, size) in lacking {
             // Those that travelled together come with the first.
-            self.obtain(digest, size).await?;
+            self.obtain(Some(ino), digest, size).await?;
         }
         Ok(())
     }
