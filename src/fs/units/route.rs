@@ -45,7 +45,7 @@ impl Edition {
         let base = self.base();
         match published {
             At::File(stamp) => self.draft.is_some() || base.stamp_of(path) != stamp,
-            At::Directory => self.draft.is_some() || base.has(path),
+            At::Directory => false,
             At::Nothing => self.draft.is_some() || base.has(path) || base.has_below(path),
         }
     }
