@@ -78,6 +78,9 @@ enum Command {
     /// Look at a mount from outside of its daemon
     #[command(name = crate::daemon::LOOK, hide = true)]
     LookAt { dir: PathBuf },
+    /// Make directories in the root of a mount from outside of its daemon; the mode is octal
+    #[command(name = crate::daemon::MAKE_DIRS, hide = true)]
+    MakeDirsIn { dir: PathBuf, mode: String, names: Vec<String> },
 }
 
 const EXIT_STATUS: &str = "\
@@ -270,6 +273,16 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::LookAt { dir } => {
             background::take_name();
             return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8));
+        }
+        Command::MakeDirsIn { dir, mode, names } => {
+            background::take_name();
+            let mode = u32::from_str_radix(mode, 8)
+                .map_err(|error| Failure::refused(format!("the mode {mode}: {error}")))?;
+            let problems = crate::daemon::make_dirs(dir, mode, names);
+            for problem in &problems {
+                output::note(problem);
+            }
+            return Ok(ExitCode::from(u8::from(!problems.is_empty())));
         }
     }
     .map(|()| ExitCode::SUCCESS)

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::settings::{AllowOther, IoMode, LogFormat, Settings};
+use super::settings::{AllowOther, ClientDirs, IoMode, LogFormat, Settings};
 use super::units::{ByteSize, format_duration, parse_age, parse_duration};
 
 /// The smallest cache that can do its work: the largest batch must fit beside what is read.
@@ -93,6 +93,9 @@ pub static KEYS: &[Key] = &[
         variable: Some("HEARTHFS_READ_ONLY"),
         set: |s, v| word(v, &SWITCH).map(|on| s.mount.read_only = on),
     },
+    text("mount.client_dirs", "auto", Some("HEARTHFS_CLIENT_DIRS"), |s, v| {
+        client_dirs(v).map(|dirs| s.mount.client_dirs = dirs)
+    }),
     Key {
         name: "mount.xattrs",
         shape: Shape::Switch,
@@ -241,6 +244,23 @@ fn threads(value: &str) -> Result<Option<usize>, String> {
     match value.parse() {
         Ok(count) if (1..=THREADS_MAX).contains(&count) => Ok(Some(count)),
         _ => Err(format!("expected \"auto\" or a number from 1 to {THREADS_MAX}")),
+    }
+}
+
+fn client_dirs(value: &str) -> Result<ClientDirs, String> {
+    // The set-group-ID bit is not among them: `mkdir` takes none, and the service may set none.
+    const MODE_MAX: u32 = 0o1777;
+    match value {
+        "auto" => return Ok(ClientDirs::Auto),
+        "none" => return Ok(ClientDirs::None),
+        _ => {}
+    }
+    let octal = value.bytes().all(|byte| byte.is_ascii_digit());
+    match u32::from_str_radix(value, 8) {
+        Ok(mode) if octal && value.len() >= 3 && mode <= MODE_MAX => Ok(ClientDirs::Mode(mode)),
+        _ => {
+            Err("expected \"auto\", \"none\" or an octal mode from \"000\" to \"1777\"".to_owned())
+        }
     }
 }
 

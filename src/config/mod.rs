@@ -22,7 +22,7 @@ pub use keys::{CACHE_SIZE_MIN, KEYS, Key, Shape, THREADS_MAX};
 use paths::foreign_link;
 pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
 pub use settings::{
-    AllowOther, IoMode, Local, Log, LogFormat, Mount, Remote, Run, Settings, Writeback,
+    AllowOther, ClientDirs, IoMode, Local, Log, LogFormat, Mount, Remote, Run, Settings, Writeback,
 };
 pub use source::{Origin, Problem, Surroundings};
 pub use suggest::nearest;

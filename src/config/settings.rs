@@ -41,6 +41,8 @@ pub struct Mount {
     pub allow_other: AllowOther,
     /// Whether writers get EROFS.
     pub read_only: bool,
+    /// Whether the root gets a directory for each client.
+    pub client_dirs: ClientDirs,
     /// Whether files have extended attributes of `user.*`.
     pub xattrs: bool,
     /// Threads that answer the kernel; `None` chooses by the number of processors.
@@ -69,6 +71,18 @@ pub enum AllowOther {
     Yes,
     /// No.
     No,
+}
+
+/// Whether the daemon makes the directories of clients that are missing in the root of the mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ClientDirs {
+    /// With mode 1777, on a mount that is meant for several users: made by a service, or with `allow_other = true`.
+    #[default]
+    Auto,
+    /// No.
+    None,
+    /// Yes, with this mode.
+    Mode(u32),
 }
 
 /// Section `[local]`.

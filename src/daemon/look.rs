@@ -1,20 +1,14 @@
 //! Looking at a mount through the kernel, from a process of its own.
 //!
-//! Owns both ends of that process. Must never let a thread of the daemon wait for the daemon's own
-//! answer: a request that was taken and is never answered cannot be interrupted, and with such a thread
-//! the daemon could not be ended, not even by SIGKILL. A process of its own gets its answer, an error,
-//! when the daemon is gone.
+//! Owns both ends of that process. Must never look from the daemon itself, which is what is looked at.
 
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
 
-use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::sync::OwnedMutexGuard;
 
-use super::notify::MANAGER_VARIABLES;
+use super::outsider::Outsider;
 use crate::control::{Mounted, Mounts};
-use crate::error::{Error, Result};
-use crate::task;
+use crate::error::Result;
 
 /// The command by which this program looks at a mount.
 pub const LOOK: &str = "look-at";
@@ -42,36 +36,21 @@ pub fn look_at(point: &Path) -> Seen {
 
 /// A look that is under way.
 #[derive(Debug)]
-pub(super) struct Look(oneshot::Receiver<std::io::Result<ExitStatus>>);
+pub(super) struct Look(Outsider);
 
 impl Look {
     /// Starts one, which holds `held` until its process has ended.
     pub(super) fn start(point: &Path, held: OwnedMutexGuard<()>) -> Result<Self> {
-        let failed = |error| Error::io("start a process that looks at the mount", error);
-        // The program itself, even if its file was replaced by a newer one meanwhile.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("hearthfs").arg(LOOK).arg("--").arg(point).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        for variable in MANAGER_VARIABLES {
-            command.env_remove(variable);
-        }
-        let mut child = command.spawn().map_err(failed)?;
-        let (tell, told) = oneshot::channel();
-        let wait = move || {
-            let ended = child.wait();
-            drop(held);
-            // Perhaps it is not waited for any more.
-            tell.send(ended).ok();
-        };
-        task::thread("look", wait).map_err(failed)?;
-        Ok(Self(told))
+        const NO_ARGUMENTS: &[&str] = &[];
+        Outsider::start(LOOK, point, NO_ARGUMENTS, false, held).map(Self)
     }
 
     /// Returns what it found; may be called again if the future is dropped before.
     pub(super) async fn seen(&mut self) -> Seen {
-        match (&mut self.0).await {
-            Ok(Ok(status)) if status.code() == Some(Seen::Alive as i32) => Seen::Alive,
-            Ok(Ok(status)) if status.code() == Some(Seen::Gone as i32) => Seen::Gone,
+        let ended = self.0.ended().await;
+        match ended.and_then(|output| output.status.code()) {
+            Some(code) if code == Seen::Alive as i32 => Seen::Alive,
+            Some(code) if code == Seen::Gone as i32 => Seen::Gone,
             _ => Seen::Dead,
         }
     }

@@ -7,15 +7,18 @@
 //! mark of a clean stop.
 
 mod build;
+mod client_dirs;
 mod fleet;
 mod gc;
 mod look;
 mod node;
 mod notify;
+mod outsider;
 mod rules;
 mod serve;
 mod watch;
 
+pub use client_dirs::{MAKE_DIRS, make_dirs};
 pub use gc::{
     Collected, CollectedRemoved, CollectedTally, CollectedWhy, Collecting, Collection, Collector,
     collector,

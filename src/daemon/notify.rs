@@ -42,6 +42,11 @@ impl Manager {
         Self { socket, watchdog, told: Mutex::default() }
     }
 
+    /// Returns whether a service manager started this process.
+    pub(super) fn is_there(&self) -> bool {
+        self.socket.is_some()
+    }
+
     /// Returns how long it waits for a sign of life before it kills us; `None`: for ever.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog

@@ -7,8 +7,10 @@ use std::time::Duration;
 use hearthfs_mount::{MountOptions, Session, process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use super::build::{self, Rooms};
+use super::client_dirs;
 use super::look::{Look, Seen};
 use super::node::MountedNode;
 use super::notify::Manager;
@@ -92,12 +94,15 @@ fn serve_on(
     look_through(runtime, &node, session.mount_point())?;
     tracing::info!(mount_point = %mount_point.display(), "mounted");
     node.look_at_rules(runtime.handle());
+    let point = session.mount_point();
+    let making = client_dirs::make(runtime.handle(), &node, settings, point, others_may(settings));
     node.manager().ready(&node.summary());
     ready();
     let watched = watch(Arc::clone(&node), Arc::from(session.mount_point()));
     let watching = task::spawn(runtime.handle(), "watch", watched);
     let drain = runtime.block_on(run(&node, &session, signals));
     watching.abort();
+    making.inspect(JoinHandle::abort);
     sweeping.abort();
     runtime.block_on(server.close());
     node.rooms().fs.settle_editions();
@@ -121,16 +126,11 @@ fn mount(
         };
         Error::with(kind, format!("mount at {}", mount_point.display()), error)
     };
-    let root = rustix::process::geteuid().is_root();
     let options = MountOptions {
         mount_point: mount_point.to_owned(),
         fs_name: settings.remote.url.as_ref().map_or("hearthfs".to_owned(), ToString::to_string),
         read_only: settings.mount.read_only,
-        allow_other: match settings.mount.allow_other {
-            AllowOther::Auto => root,
-            AllowOther::Yes => true,
-            AllowOther::No => false,
-        },
+        allow_other: others_may(settings),
         user_xattrs: settings.mount.xattrs,
         threads: request_threads(settings.mount.threads, processors()),
         want_flock: true,
@@ -148,6 +148,15 @@ fn mount(
         ));
     }
     Ok(Arc::new(session))
+}
+
+/// Returns whether users other than the one who mounts may use the mount.
+fn others_may(settings: &Settings) -> bool {
+    match settings.mount.allow_other {
+        AllowOther::Auto => rustix::process::geteuid().is_root(),
+        AllowOther::Yes => true,
+        AllowOther::No => false,
+    }
 }
 
 /// Returns how many processors this process may use.

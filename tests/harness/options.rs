@@ -86,6 +86,16 @@ impl Options {
         self
     }
 
+    /// Sets whether the root gets a directory for each client, and with which mode.
+    pub(crate) fn client_dirs(self, mode: &str) -> Self {
+        self.key("mount", "client_dirs", mode)
+    }
+
+    /// Mounts for readers only.
+    pub(crate) fn read_only(self) -> Self {
+        self.key("mount", "read_only", "true")
+    }
+
     /// Sets the local tier's size.
     pub(crate) fn cache_size(self, size: &str) -> Self {
         self.key("local", "cache_size", size)

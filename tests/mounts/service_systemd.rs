@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::command::{Said, is_there, run, wait};
+use crate::harness::command::{Said, is_there, need, run, wait};
 use crate::harness::node::Site;
 use crate::harness::store::Trouble;
 use crate::harness::{Must as _, Store, eventually, is_root, now, say, skipped, sleep_ms};
@@ -115,6 +115,18 @@ impl Booted {
         self.configure("cluster", &toml);
     }
 
+    /// Puts the units and snippets where the recipes look for them, with the place of the program here.
+    fn checkout(&self) {
+        let to = self.site.dir("etc/hearthfs/checkout/systemd");
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+        for entry in std::fs::read_dir(from).must("list the units") {
+            let path = entry.must("list the units").path();
+            let text = std::fs::read_to_string(&path).must("read a unit");
+            let text = text.replace("/usr/bin/hearthfs", "/opt/hearthfs");
+            std::fs::write(to.join(path.file_name().must("a name")), text).must("write a unit");
+        }
+    }
+
     /// Adds settings to the service.
     fn drop_in(&self, text: &str) {
         let dir = "/etc/systemd/system/hearthfs@.service.d";
@@ -221,8 +233,9 @@ fn killed_writers_of_other_users_publish_nothing(booted: &Booted) {
     write("killed", "os.kill(os.getpid(), 9)");
     write("exited", "os._exit(0)");
     write("closed", "os.close(f)");
-    assert_eq!(booted.good("ls /mnt/cache"), "closed\nexited");
-    booted.good("rm /mnt/cache/*");
+    // Beside the directories of clients.
+    assert_eq!(booted.good("ls -p /mnt/cache | grep -v /"), "closed\nexited");
+    booted.good("rm /mnt/cache/closed /mnt/cache/exited");
 }
 
 #[test]
@@ -324,4 +337,101 @@ fn service_systemd_fstab_with_automount() {
     booted.good("systemctl stop mnt-cache.mount; ! grep ' fuse.hearthfs ' /proc/mounts");
     assert_eq!(booted.good("cat /mnt/cache/f"), "content", "mounted again by whoever looks");
     booted.good("systemctl stop mnt-cache.automount; ! grep fuse.hearthfs /proc/mounts");
+}
+
+/// Returns the shell commands under a heading of the README.
+fn recipe(heading: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let text = std::fs::read_to_string(path).must("read the README");
+    let (_, section) = text.split_once(heading).must(heading);
+    let (_, block) = section.split_once("```sh\n").must("commands");
+    block.split("```").next().must("their end").to_owned()
+}
+
+/// What an ordinary user does after a login: two compilations through ccache.
+const COMPILE: &str = "set -eu
+. /etc/profile.d/hearthfs.sh
+printf 'int f(int x) { return x * 2; }\n' >a.c
+ccache gcc -c a.c -o a.o
+ccache gcc -c a.c -o a.o
+echo \"$CCACHE_DIR\"
+ccache --print-stats | grep -E '^(direct_cache_hit|preprocessed_cache_hit|cache_miss)'
+";
+
+#[test]
+fn service_systemd_recipe_of_the_readme_as_an_ordinary_user() {
+    let name = "service_systemd_recipe_of_the_readme_as_an_ordinary_user";
+    if !need(name, "ccache") || !need(name, "gcc") {
+        return;
+    }
+    let booted = match Booted::start(Store::dir) {
+        Ok(booted) => booted,
+        Err(reason) => return skipped(name, reason),
+    };
+    booted.good("mkdir -p /etc/profile.d /home/user/here && chown -R 65534:65534 /home/user");
+    booted.checkout();
+    // The program cannot be built or put below /usr here, and there is no bucket; all else is as it is printed.
+    let commands = recipe("\n## On a cluster\n");
+    let (build, rest) = commands.split_once('\n').must("several commands");
+    assert!(build.starts_with("cargo build ") && build.ends_with(" /usr/bin/"), "{build}");
+    let rest = rest.replace("s3://my-bucket/cache", "file:///srv/store");
+    booted.good(&format!("set -e; cd /etc/hearthfs/checkout\n{rest}"));
+
+    let user = |words: &str| {
+        let id = "setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/home/user";
+        booted.good(&format!("cd /home/user/here; {id} {words}"))
+    };
+    std::fs::write(booted.site.path().join("etc/hearthfs/compile.sh"), COMPILE).must("write");
+    let said = user("sh /etc/hearthfs/compile.sh");
+    assert!(said.starts_with("/mnt/cache/ccache\n"), "{said}");
+    let counts = |name: &str| -> u64 {
+        let line = said.lines().find_map(|line| line.strip_prefix(name)).must(name);
+        line.trim().parse().must("a count")
+    };
+    let hits = counts("direct_cache_hit") + counts("preprocessed_cache_hit");
+    assert_eq!((hits, counts("cache_miss")), (1, 1), "{said}");
+    assert_eq!(booted.good("stat -c %a /mnt/cache/ccache /mnt/cache/vllm"), "1777\n1777");
+
+    units_get_what_works(&booted);
+
+    // Whatever happens to the mount, the next login compiles.
+    booted.good(&format!("systemctl stop {UNIT}"));
+    let said = user(
+        "sh -c '. /etc/profile.d/hearthfs.sh; ccache gcc -c a.c -o a.o && echo ${CCACHE_DIR-none}'",
+    );
+    assert_eq!(said, "none");
+}
+
+/// Another unit gets what works when it starts, as its own user; and starts without it all the same.
+fn units_get_what_works(booted: &Booted) {
+    let unit = "[Service]\nType=oneshot\nUser=65534\nEnvironment=GOCACHE=/own SECRET=abc\nRemainAfterExit=yes\n\
+                ExecStart=/bin/sh -c 'env; ls -l /run/hearthfs-job.service'\n";
+    let dir = booted.site.path().join("etc/hearthfs");
+    std::fs::write(dir.join("job.service"), unit).must("write a unit");
+    booted.good(
+        "cp /etc/hearthfs/job.service /etc/systemd/system/ && mkdir /etc/systemd/system/job.service.d
+         cp /etc/hearthfs/checkout/systemd/hearthfs-clients.conf /etc/systemd/system/job.service.d/
+         systemctl daemon-reload",
+    );
+    let run = || {
+        booted.good("journalctl --rotate -q; systemctl restart job.service");
+        let id = booted.property("job.service", "InvocationID");
+        booted.good(&format!("journalctl --sync; journalctl -o cat _SYSTEMD_INVOCATION_ID={id}"))
+    };
+    eventually(LIMIT_MS, "a unit gets what works", || {
+        let said = run();
+        let has = |line: &str| said.lines().any(|said| said == line);
+        let good = has("CCACHE_DIR=/mnt/cache/ccache") && has("TRITON_CACHE_DIR=/mnt/cache/triton");
+        assert!(has("GOCACHE=/own") && !said.contains("=/mnt/cache/go-build"), "{said}");
+        assert!(!said.contains(" before"), "a file with secrets is left: {said}");
+        if good { Ok(()) } else { Err(said) }
+    });
+    // Nothing is mounted, and the service cannot be started either.
+    booted
+        .good(&format!("systemctl stop {UNIT}; mv /etc/hearthfs/cluster.toml /etc/hearthfs/away"));
+    let said = run();
+    assert!(said.contains("GOCACHE=/own") && !said.contains("=/mnt/cache/"), "{said}");
+    booted.good(&format!(
+        "mv /etc/hearthfs/away /etc/hearthfs/cluster.toml; systemctl reset-failed; systemctl start {UNIT}"
+    ));
 }

@@ -14,7 +14,8 @@ Made of `src/namespace/profiles.toml`; `hearthfs profiles NAME` prints the same 
 with what `[profiles.NAME]` of the configuration adds.
 
 `hearthfs run -- COMMAND` sets the variables below for one command, `systemd/hearthfs.sh` for logins and
-`systemd/hearthfs-clients.conf` for units. Whatever the user has set stays. MOUNT is the mount point.
+`systemd/hearthfs-clients.conf` for units. Whatever the user has set stays. MOUNT is the mount point. Logins and units get only what works
+when they begin: the directory has to be there and writable on a mount that answers.
 
 **Mount at the same path on all nodes.** Triton and TorchInductor keep absolute paths in their entries, and JAX hashes
 the path of its cache directory into every key. Nodes that mount elsewhere share nothing of these.
@@ -179,44 +180,77 @@ fn goes(rule: &Rule) -> String {
     }
 }
 
+/// What is asked of the mount: a login goes on without it when the first answer is late, or the last.
+const LOGIN_HEAD: &str = r#"# Points the compile caches of logins at the mount, as far as they work at this moment: copy to /etc/profile.d/ and
+# set the mount point, a path without blanks. For sh, bash and zsh. What a user has set stays, and where something is
+# not mounted, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
+# Made of src/namespace/profiles.toml.
+
+_hearthfs=/mnt/cache
+
+# The directories that this user can write. A process that asks a mount whose daemon hangs may not even die of
+# SIGKILL, so nothing here waits for the one that asks, only for what it says: first that the mount answers at all
+# (`stat -f`, which the kernel never answers from memory), then the rest, for which the store may have to be asked.
+_hearthfs_dirs=$(
+    {
+        command timeout -s KILL 1 sh -c '
+            stat -f -- "$0" >/dev/null && echo && cd -P -- "$0" || exit
+            top= found=
+            while read -r _ _ _ _ at more; do
+                if [ "$at" = "$PWD" ]; then top=$more; fi
+            done </proc/self/mountinfo
+            case $top in
+            "ro "* | ro,* | *" ro" | *" ro,"*) exit ;;
+            *" - fuse.hearthfs "* | *" - fuse hearthfs "*) ;;
+            *) exit ;;
+            esac
+            for dir; do
+                if [ -d "$dir" ] && [ -w "$dir" ] && [ -x "$dir" ]; then found="$found $dir"; fi
+            done
+            echo "$found "
+        ' "$_hearthfs" DIRS &
+    } </dev/null 2>/dev/null | {
+        command timeout 0.2 sh -c 'read -r _' && command timeout 1 cat
+    } 2>/dev/null
+) || _hearthfs_dirs=
+
+"#;
+
 /// Writes `systemd/hearthfs.sh`.
 pub(super) fn login_snippet() -> String {
-    let mut text = String::from(
-        "# Points the compile caches of all logins at the mount: copy to /etc/profile.d/ and set the mount point.\n\
-         # What a user has set stays. `hearthfs run` does the same for one command.\n\
-         # Made of src/namespace/profiles.toml.\n\n\
-         _hearthfs=/mnt/cache\n\n",
-    );
-    for profile in Profiles::default().all().iter().filter(|one| !one.variables.is_empty()) {
+    let shipped = Profiles::default();
+    let pointed = || shipped.all().iter().filter(|one| !one.variables.is_empty());
+    let mut dirs: Vec<&str> = pointed().map(|profile| profile.dir.as_str()).collect();
+    dirs.sort_unstable();
+    dirs.dedup();
+    let mut text = LOGIN_HEAD.replace("DIRS", &dirs.join(" "));
+    for profile in pointed() {
         text.push_str(&export(profile));
     }
-    text.push_str("\nunset _hearthfs\n");
+    text.push_str("\nunset _hearthfs _hearthfs_dirs\n");
     text
 }
 
+/// Writes what points one client at its directory, if that is among those that work and the user has not set it.
 fn export(profile: &Profile) -> String {
     let dir = &profile.dir;
-    let is_plain = profile.variables.len() == 1 && profile.settings.is_empty();
-    if is_plain && profile.unless.is_empty() {
-        let variable = &profile.variables[0];
-        return format!("export {variable}=\"${{{variable}-$_hearthfs/{dir}}}\"\n");
-    }
     let (words, plain): (Vec<&Unless>, Vec<&Unless>) =
         profile.unless.iter().partition(|unless| !unless.holds.is_empty());
     let set = profile.variables.iter().chain(plain.iter().map(|unless| &unless.variable));
     let set: Vec<String> = set.map(|name| format!("${{{name}+set}}")).collect();
     let set = set.concat();
-    let mut lines = vec![format!("if [ -z \"{set}\" ]; then")];
+    let mut lines = vec![
+        "case $_hearthfs_dirs in".to_owned(),
+        format!("*' {dir} '*)"),
+        format!("    if [ -z \"{set}\" ]; then"),
+    ];
+    let variables = profile.variables.iter();
+    lines.extend(variables.map(|name| format!("        export {name}=\"$_hearthfs/{dir}\"")));
+    let settings = profile.settings.iter();
     lines.extend(
-        profile.variables.iter().map(|name| format!("    export {name}=\"$_hearthfs/{dir}\"")),
+        settings.map(|(name, value)| format!("        export {name}=\"${{{name}-{value}}}\"")),
     );
-    lines.extend(
-        profile
-            .settings
-            .iter()
-            .map(|(name, value)| format!("    export {name}=\"${{{name}-{value}}}\"")),
-    );
-    lines.push("fi".to_owned());
+    lines.extend(["    fi", "    ;;", "esac"].map(str::to_owned));
     for Unless { variable, holds } in words {
         for line in &mut lines {
             line.insert_str(0, "    ");
@@ -231,21 +265,23 @@ fn export(profile: &Profile) -> String {
     lines.join("\n")
 }
 
-/// Writes `systemd/hearthfs-clients.conf`.
+/// Writes `systemd/hearthfs-clients.conf`. It holds no variable: whether one works is only known when the unit starts.
 pub(super) fn unit_snippet() -> String {
-    let mut text = String::from(
-        "# Points the compile caches of another unit at the mount: copy to /etc/systemd/system/UNIT.service.d/, and set\n\
-         # the instance and the mount point. What the unit's own EnvironmentFile= sets goes before this.\n\
-         # Made of src/namespace/profiles.toml.\n\n\
-         [Unit]\nWants=hearthfs@cluster.service\nAfter=hearthfs@cluster.service\n\n[Service]\n",
-    );
-    for profile in Profiles::default().all() {
-        for variable in &profile.variables {
-            writeln!(text, "Environment={variable}=/mnt/cache/{}", profile.dir).ok();
-        }
-        for (name, value) in &profile.settings {
-            writeln!(text, "Environment=\"{name}={value}\"").ok();
-        }
-    }
-    text
+    "\
+# Points the compile caches of another unit at the mount, as far as they work when the unit starts: copy to
+# /etc/systemd/system/UNIT.service.d/, and set the instance. It asks as the user of the unit, through the snippet for
+# logins, which has to be in /etc/profile.d/ with the mount point. What the unit itself sets stays. Where nothing is
+# mounted, or the mount does not answer, the unit starts without; a daemon that fails stops no unit.
+
+[Unit]
+Wants=hearthfs@cluster.service
+After=hearthfs@cluster.service
+
+[Service]
+# Goes when the unit stops, so that no later start finds what worked once. The file of the first `env` may hold secrets.
+RuntimeDirectory=hearthfs-%n
+ExecStartPre=-/bin/sh -c 'umask 077; cd \"$$0\" || exit; env >before; . /etc/profile.d/hearthfs.sh; env | grep -vxFf before >env; rm before' %t/hearthfs-%n
+EnvironmentFile=-%t/hearthfs-%n/env
+"
+    .to_owned()
 }

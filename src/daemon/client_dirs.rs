@@ -1,0 +1,181 @@
+//! The directories of clients in the root of a mount that several users share.
+//!
+//! Owns when they are made, and both ends of the process that makes them. Must never change a directory that is there,
+//! and never fail a mount: without its directory, a client is not pointed at the mount.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, FsWord, Mode, OFlags, fstatfs, mkdirat, open, statat};
+use rustix::io::Errno;
+use rustix::process::umask;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::node::MountedNode;
+use super::outsider::Outsider;
+use crate::clock::within;
+use crate::config::{AllowOther, ClientDirs, Settings};
+use crate::control::{Mounted, Mounts};
+use crate::task;
+
+/// The command by which this program makes directories in the root of a mount.
+pub const MAKE_DIRS: &str = "make-dirs-in";
+
+/// Everybody makes entries, and nobody removes those of others.
+const SHARED_MODE: u32 = 0o1777;
+/// How long a start waits for them, so that a service that comes after finds them. A slow store holds up no mount.
+const WAIT: Duration = Duration::from_secs(3);
+/// What `statfs` calls any FUSE filesystem.
+const FUSE_MAGIC: FsWord = 0x6573_5546;
+
+/// Returns the mode of the directories that a mount is to have; `None`: it makes none. `managed` says whether a service
+/// manager started the daemon.
+fn mode(settings: &Settings, others: bool, managed: bool) -> Option<u32> {
+    if settings.mount.read_only {
+        return None;
+    }
+    match settings.mount.client_dirs {
+        ClientDirs::None => None,
+        ClientDirs::Mode(mode) => Some(mode),
+        // `hearthfs run` as root makes a mount that others may use, too, but not for them.
+        ClientDirs::Auto => {
+            let meant = managed || settings.mount.allow_other == AllowOther::Yes;
+            (others && meant).then_some(SHARED_MODE)
+        }
+    }
+}
+
+/// Returns the directories of the clients, each once.
+fn names(settings: &Settings) -> Vec<String> {
+    let all = settings.profiles.all().iter().map(|profile| profile.dir.clone());
+    let mut names: Vec<String> = all.filter(|dir| !dir.is_empty()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Makes what is missing, as soon as the store has been checked; waits for that only shortly. `others` says whether
+/// others may use the mount.
+pub(super) fn make(
+    runtime: &Handle,
+    node: &Arc<MountedNode>,
+    settings: &Settings,
+    point: &Path,
+    others: bool,
+) -> Option<JoinHandle<()>> {
+    let mode = mode(settings, others, node.manager().is_there())?;
+    let mut words = vec![format!("{mode:o}")];
+    words.extend(names(settings));
+    let (node, point) = (Arc::clone(node), point.to_owned());
+    let mut making = task::spawn(runtime, "client directories", async move {
+        if let Some(remote) = &node.rooms().remote {
+            // Before that, directories that other nodes have made are not known, and would be made anew.
+            remote.checked().await;
+        }
+        // It holds off no look: a slow store may keep it longer than the watchdog waits for a sign of life.
+        match Outsider::start(MAKE_DIRS, &point, &words, true, ()) {
+            Ok(mut making) => {
+                let ended = making.ended().await;
+                say(&point, mode, ended.map(|output| output.stderr));
+            }
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "the directories of clients are not made");
+            }
+        }
+    });
+    runtime.block_on(within(WAIT, &mut making));
+    Some(making)
+}
+
+/// Says once what could not be made, and what helps.
+fn say(point: &Path, mode: u32, said: Option<Vec<u8>>) {
+    let said = said.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let problem = said.unwrap_or_else(|| "no answer".to_owned());
+    let problem = problem.trim().replace('\n', "; ");
+    if problem.is_empty() {
+        return;
+    }
+    tracing::warn!(
+        "not all directories of clients could be made in {}: {problem}; make them with `install -d -m {mode:04o}`, or \
+         set mount.client_dirs = \"none\"",
+        point.display()
+    );
+}
+
+/// Makes directories in the root of the mount at `point`, and returns what could not be made; for the process of its own.
+pub fn make_dirs(point: &Path, mode: u32, names: &[String]) -> Vec<String> {
+    let failed =
+        |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = match open(point, flags, Mode::empty()) {
+        Ok(root) => root,
+        Err(error) => return vec![failed(point, &error)],
+    };
+    // What is opened stays what it is: nothing is made in the directory below a mount that goes meanwhile.
+    let is_fuse = fstatfs(&root).is_ok_and(|found| found.f_type == FUSE_MAGIC);
+    let is_ours = Mounts::read().is_ok_and(|all| all.at(point).is_some_and(Mounted::is_ours));
+    if !is_fuse || !is_ours {
+        return vec![failed(point, &"it is not mounted any more")];
+    }
+    umask(Mode::empty());
+    let mut problems = Vec::new();
+    for name in names {
+        let all = Path::new(name).ancestors().filter(|path| !path.as_os_str().is_empty());
+        let mut from_above: Vec<&Path> = all.collect();
+        from_above.reverse();
+        let made = from_above.into_iter().try_for_each(|path| {
+            make_dir(&root, path, mode).map_err(|error| failed(&point.join(path), &error))
+        });
+        problems.extend(made.err());
+    }
+    problems
+}
+
+/// Makes one directory, unless it is there.
+fn make_dir(root: impl AsFd, path: &Path, mode: u32) -> Result<(), Errno> {
+    match mkdirat(&root, path, Mode::from_raw_mode(mode)) {
+        Err(Errno::EXIST) => {}
+        made => return made,
+    }
+    let there = statat(&root, path, AtFlags::empty())?;
+    let is_dir = FileType::from_raw_mode(there.st_mode) == FileType::Directory;
+    if is_dir { Ok(()) } else { Err(Errno::NOTDIR) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_made_for_others_only() {
+        use AllowOther::{Auto, Yes};
+        use ClientDirs as Dirs;
+        for (dirs, allow_other, others, managed, made) in [
+            (Dirs::Auto, Auto, true, true, Some(0o1777)),
+            (Dirs::Auto, Auto, true, false, None),
+            (Dirs::Auto, Yes, true, false, Some(0o1777)),
+            (Dirs::Auto, Auto, false, true, None),
+            (Dirs::None, Yes, true, true, None),
+            (Dirs::Mode(0o700), AllowOther::No, false, false, Some(0o700)),
+        ] {
+            let mut settings = Settings::default();
+            settings.mount.client_dirs = dirs;
+            settings.mount.allow_other = allow_other;
+            let case = (dirs, allow_other, others, managed);
+            assert_eq!(mode(&settings, others, managed), made, "{case:?}");
+            settings.mount.read_only = true;
+            assert_eq!(mode(&settings, others, managed), None, "{case:?}, read-only");
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_where_nothing_is_mounted() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let problems = make_dirs(dir.path(), 0o1777, &["jax".to_owned()]);
+        assert!(problems[0].contains("not mounted"), "{problems:?}");
+        assert!(!dir.path().join("jax").exists());
+    }
+}
