@@ -163,11 +163,11 @@ fn logins_get_what_works(shell: &'static str) {
     logins.get_nothing("there is no mount point");
 }
 
-/// A process whose request the daemon has taken does not die of SIGKILL before the answer. No login waits for one.
-#[test]
-fn logins_do_not_wait_for_a_request_that_is_not_answered() {
-    let test = "logins_do_not_wait_for_a_request_that_is_not_answered";
-    if !can_be_others(test, Io::best()) || !need(test, "setpriv") {
+/// A process whose request a hanging daemon has taken does not die of SIGKILL. No login waits for such a process, nor for
+/// the store. The process that asks is not killed here, in place of one that cannot be.
+fn logins_wait_for_no_answer(shell: &'static str) {
+    let test = format!("logins_wait_for_no_answer_with_{shell}");
+    if !can_be_others(&test, Io::best()) || !need(&test, shell) || !need(&test, "setpriv") {
         return;
     }
     let site = Site::new();
@@ -176,13 +176,35 @@ fn logins_do_not_wait_for_a_request_that_is_not_answered() {
     let options =
         Options::new(Io::best()).client_dirs("1777").freshness("0s").deadline(STORE_DEADLINE);
     let node = Node::start(&site, "a", Some(&store), options);
-    let logins = Logins::new("sh", &site, &node.mount);
+    let logins = Logins::new(shell, &site, &node.mount);
+    let text = std::fs::read_to_string(&logins.snippet).must("read the snippet");
+    let lasting = text.replace("timeout -s KILL 1 ", "timeout -s KILL 100 ");
+    assert_ne!(lasting, text, "the process that asks has its limit elsewhere");
+    std::fs::write(&logins.snippet, lasting).must("write the snippet");
     logins.get("all is exported", &all(&node.mount));
     node.drain();
+    kill_process(node.pid(), Signal::STOP).must("stop the daemon");
+    logins.get_nothing("the daemon hangs");
+    kill_process(node.pid(), Signal::CONT).must("continue the daemon");
     store.trouble(Trouble::Hang);
     logins.get_nothing("the store does not answer");
     store.heal();
     logins.get("the store answers again", &all(&node.mount));
+}
+
+#[test]
+fn logins_wait_for_no_answer_with_dash() {
+    logins_wait_for_no_answer("dash");
+}
+
+#[test]
+fn logins_wait_for_no_answer_with_bash() {
+    logins_wait_for_no_answer("bash");
+}
+
+#[test]
+fn logins_wait_for_no_answer_with_zsh() {
+    logins_wait_for_no_answer("zsh");
 }
 
 #[test]

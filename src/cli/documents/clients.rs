@@ -191,8 +191,9 @@ _hearthfs=/mnt/cache
 # The directories that this user can write. A process that asks a mount whose daemon hangs may not even die of
 # SIGKILL, so nothing here waits for the one that asks, only for what it says: first that the mount answers at all
 # (`stat -f`, which the kernel never answers from memory), then the rest, for which the store may have to be asked.
+# In parentheses, because zsh waits for the background processes of a group in braces.
 _hearthfs_dirs=$(
-    {
+    (
         command timeout -s KILL 1 sh -c '
             stat -f -- "$0" >/dev/null && echo && cd -P -- "$0" || exit
             top= found=
@@ -209,7 +210,7 @@ _hearthfs_dirs=$(
             done
             echo "$found "
         ' "$_hearthfs" DIRS &
-    } </dev/null 2>/dev/null | {
+    ) </dev/null 2>/dev/null | {
         command timeout 0.2 sh -c 'read -r _' && command timeout 1 cat
     } 2>/dev/null
 ) || _hearthfs_dirs=
