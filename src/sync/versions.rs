@@ -76,7 +76,9 @@ impl Versions {
     /// Counts the nodes that have written within a day before `now_ms`, by their versions.
     pub(super) fn count(&self, now_ms: u64) -> BTreeMap<String, u64> {
         let mut by_version: HashMap<Arc<str>, u64> = HashMap::new();
-        for heard in self.0.lock().values().filter(|heard| heard.ms.saturating_add(HEARD_FOR_MS) > now_ms) {
+        for heard in
+            self.0.lock().values().filter(|heard| heard.ms.saturating_add(HEARD_FOR_MS) > now_ms)
+        {
             *by_version.entry(Arc::clone(&heard.version)).or_default() += 1;
         }
         let mut all: Vec<(Arc<str>, u64)> = by_version.into_iter().collect();
