@@ -62,11 +62,6 @@ pub(crate) fn populate(site: &Site<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the kernel know the directories.
-pub(crate) fn before_read(site: &Site<'_>, together: Together) -> Result<()> {
-    (0..UNITS).try_for_each(|n| touch_dir(site, &format!("{}/read-{n}", together.dir())))
-}
-
 /// Makes the directories of one turn.
 pub(crate) fn before_write(site: &Site<'_>, together: Together) -> Result<()> {
     for n in 0..UNITS {
