@@ -24,7 +24,7 @@ use crate::task;
 /// The command by which this program makes directories in the root of a mount.
 pub const MAKE_DIRS: &str = "make-dirs-in";
 
-/// Everybody makes entries, and nobody removes those of others.
+/// Every user makes entries, and none removes those of another.
 const SHARED_MODE: u32 = 0o1777;
 /// How long a start waits for them, so that a service that comes after finds them. A slow store holds up no mount.
 const WAIT: Duration = Duration::from_secs(3);
