@@ -3,12 +3,12 @@
 //! Owns when they are made, and both ends of the process that makes them. Must never change a directory that is there,
 //! and never fail a mount: without its directory, a client is not pointed at the mount.
 
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, FsWord, Mode, OFlags, fstatfs, mkdirat, open, statat};
+use rustix::fs::{FsWord, Mode, OFlags, fstatfs, mkdirat, open, openat};
 use rustix::io::Errno;
 use rustix::process::umask;
 use tokio::runtime::Handle;
@@ -114,7 +114,7 @@ pub fn make_dirs(point: &Path, mode: u32, names: &[String]) -> Vec<String> {
         Ok(root) => root,
         Err(error) => return vec![failed(point, &error)],
     };
-    // What is opened stays what it is: nothing is made in the directory below a mount that goes meanwhile.
+    // The descriptor keeps leading to the same directory: nothing is made in the directory below a mount that goes meanwhile.
     let is_fuse = fstatfs(&root).is_ok_and(|found| found.f_type == FUSE_MAGIC);
     let is_ours = Mounts::read().is_ok_and(|all| all.at(point).is_some_and(Mounted::is_ours));
     if !is_fuse || !is_ours {
@@ -123,26 +123,26 @@ pub fn make_dirs(point: &Path, mode: u32, names: &[String]) -> Vec<String> {
     umask(Mode::empty());
     let mut problems = Vec::new();
     for name in names {
-        let all = Path::new(name).ancestors().filter(|path| !path.as_os_str().is_empty());
-        let mut from_above: Vec<&Path> = all.collect();
-        from_above.reverse();
-        let made = from_above.into_iter().try_for_each(|path| {
-            make_dir(&root, path, mode).map_err(|error| failed(&point.join(path), &error))
-        });
-        problems.extend(made.err());
+        let made = make_dir(&root, Path::new(name), mode);
+        problems.extend(made.err().map(|error| failed(&point.join(name), &error)));
     }
     problems
 }
 
-/// Makes one directory, unless it is there.
-fn make_dir(root: impl AsFd, path: &Path, mode: u32) -> Result<(), Errno> {
-    match mkdirat(&root, path, Mode::from_raw_mode(mode)) {
-        Err(Errno::EXIST) => {}
-        made => return made,
+/// Makes one directory and those above it, as far as they are missing. Follows no link: another user may have put one there,
+/// and it may lead out of the mount.
+fn make_dir(root: &OwnedFd, path: &Path, mode: u32) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut above: Option<OwnedFd> = None;
+    for name in path {
+        let dir = above.as_ref().unwrap_or(root);
+        match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        above = Some(openat(dir, name, flags, Mode::empty())?);
     }
-    let there = statat(&root, path, AtFlags::empty())?;
-    let is_dir = FileType::from_raw_mode(there.st_mode) == FileType::Directory;
-    if is_dir { Ok(()) } else { Err(Errno::NOTDIR) }
+    Ok(())
 }
 
 #[cfg(test)]

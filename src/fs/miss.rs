@@ -1,6 +1,6 @@
 //! Misses: one log line each, at level `debug`, with the name and the reason.
 //!
-//! Owns the reasons. Must never cost anything while nobody listens: a compile cache misses all day.
+//! Owns the reasons. Must never cost anything while the level `debug` is off: a compile cache misses all day.
 
 use hearthfs_mount::Ino;
 use tracing::Level;

@@ -346,7 +346,8 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
 
 /// Takes the user and the query out of every address in a text: signatures and keys stand there.
 fn redacted(text: &str) -> String {
-    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | ')' | '(' | ',');
+    // A query can hold any other character.
+    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>');
     let mut shown = String::with_capacity(text.len());
     for token in text.split_inclusive(ends) {
         let end = token.chars().next_back().filter(|last| ends(*last));
@@ -362,6 +363,9 @@ fn redacted(text: &str) -> String {
         }
         if query.contains('=') {
             shown.push_str("?...");
+            // What closes the sentence around it.
+            let kept = query.trim_end_matches([')', ',', '\'', ';', '.']).len();
+            shown.push_str(&query[kept..]);
         } else if body.len() > path.len() {
             shown.push_str(&body[path.len()..]);
         }
@@ -480,7 +484,7 @@ mod tests {
 
     #[test]
     fn addresses_lose_what_is_secret_in_them() {
-        let said = "error for url (https://me:key@host/bkt/k?X-Amz-Signature=abc&sig=de) \"/k?sv=1\", why? 1=1";
+        let said = "error for url (https://me:key@host/bkt/k?a=x,y'(z)&X-Amz-Signature=abc&sig=de) \"/k?sv=1\", why? 1=1";
         let shown = Trouble::of(&generic(said)).to_string();
         assert_eq!(shown, "error for url (https://host/bkt/k?...) \"/k?...\", why? 1=1");
     }

@@ -33,7 +33,7 @@ pub(super) struct Lag(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when this node follows, by the store's time. What came before nobody has waited for.
+    /// Since when this node follows, by the store's time. Commits from before that time do not count as late.
     awake_ms: u64,
     last_ms: Option<u64>,
     /// The number of a minute by the monotonic clock, with the worst lag in it.

@@ -141,7 +141,7 @@ impl Dir {
         }
         let given = self.give(&made.dir).map_err(io::Error::from);
         match given.target("set the attributes of the directory") {
-            Ok(about) => Ok(Some(about)),
+            Ok(about) => Ok(about),
             Err(trouble) => {
                 self.ground.tally.failed(self.ground.way, &at, &trouble);
                 Ok(None)
@@ -150,14 +150,16 @@ impl Dir {
     }
 
     /// Gives a new directory of a mount its owner and its mode. Other programs use it from the start, and later its name can
-    /// lead to another directory.
-    fn give(&self, made: &OwnedFd) -> rustix::io::Result<About> {
+    /// lead to another directory. `None` for one that another user has put in its place: it has content, and is not for this
+    /// copy to finish.
+    fn give(&self, made: &OwnedFd) -> rustix::io::Result<Option<About>> {
         let dir = open_again(made)?;
-        // What has content is not new.
-        if Names::of(dir.try_clone().map_err(|_| Errno::MFILE)?).is_ok_and(Names::are_none) {
-            self.dress(&dir, OWNER_BITS)?;
+        let listed = open_again(made)?;
+        if !Names::of(listed).is_ok_and(Names::are_none) {
+            return Ok(None);
         }
-        Ok(About::of(&fstat(&dir)?))
+        self.dress(&dir, OWNER_BITS)?;
+        Ok(Some(About::of(&fstat(&dir)?)))
     }
 
     /// Gives a directory that this copy has filled its times, and the attributes that it lacks.

@@ -266,10 +266,9 @@ fn export(profile: &Profile) -> String {
     lines.join("\n")
 }
 
-/// Writes `systemd/hearthfs-clients.conf`. It holds no variable: whether one works is only known when the unit starts.
-pub(super) fn unit_snippet() -> String {
-    "\
-# Points the compile caches of another unit at the mount, as far as they work when the unit starts: copy to
+/// What the drop-in for units says; VARIABLES stands for the names that it hands on. The file that the service manager reads is
+/// root's: it reads it again for each command of the unit, also for those that run as root.
+const UNIT: &str = r#"# Points the compile caches of another unit at the mount, as far as they work when the unit starts: copy to
 # /etc/systemd/system/UNIT.service.d/, and set the instance. It asks as the user of the unit, through the snippet for
 # logins, which has to be in /etc/profile.d/ with the mount point. What the unit itself sets stays. Where nothing is
 # mounted, or the mount does not answer, the unit starts without; a daemon that fails stops no unit.
@@ -281,8 +280,52 @@ After=hearthfs@cluster.service
 [Service]
 # Goes when the unit stops, so that no later start finds what worked once. The file of the first `env` may hold secrets.
 RuntimeDirectory=hearthfs-%n
-ExecStartPre=-/bin/sh -c 'umask 077; cd \"$$0\" || exit; env >before; . /etc/profile.d/hearthfs.sh; env | grep -vxFf before >env; rm before' %t/hearthfs-%n
-EnvironmentFile=-%t/hearthfs-%n/env
-"
-    .to_owned()
+ExecStartPre=-/bin/sh -c 'umask 077; cd "$$0" || exit; env >before; . /etc/profile.d/hearthfs.sh; env | grep -vxFf before >env; rm before' %t/hearthfs-%n
+# The user of the unit can write what it likes there. As root, nothing is handed on but these variables, with plain paths.
+ExecStartPre=-+/bin/sh -c 'umask 022; mkdir -p "$$0"; rm -f "$$0/$$1"; timeout 2 grep -xE "(VARIABLES)=[A-Za-z0-9/._:-]+" "$$2/env" | head -c 8192 >"$$0/$$1"' %t/hearthfs-clients %n %t/hearthfs-%n
+EnvironmentFile=-%t/hearthfs-clients/%n
+ExecStopPost=-+/bin/rm -f %t/hearthfs-clients/%n
+"#;
+
+/// Writes `systemd/hearthfs-clients.conf`. It holds no variable: whether one works is only known when the unit starts.
+pub(super) fn unit_snippet() -> String {
+    let shipped = Profiles::default();
+    let settings = shipped.all().iter().flat_map(|profile| profile.settings.keys());
+    let variables = shipped.all().iter().flat_map(|profile| &profile.variables);
+    let mut names: Vec<&str> = variables.chain(settings).map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    UNIT.replace("VARIABLES", &names.join("|"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The step that runs as root takes over the variables of clients, and nothing else that the unit's user has put there.
+    #[test]
+    fn units_hand_on_the_variables_of_clients_only() {
+        let text = unit_snippet();
+        let (_, step) = text.split_once("ExecStartPre=-+/bin/sh -c '").expect("the step");
+        let (script, _) = step.split_once("' %t").expect("its end");
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (own, users) = (dir.path().join("own"), dir.path().join("users"));
+        std::fs::create_dir(&users).expect("made");
+        let handed_on = || {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", &script.replace("$$", "$")]).arg(&own).arg("a.service").arg(&users);
+            let output = shell.output().expect("a shell");
+            assert!(output.stderr.is_empty() || !users.join("env").exists(), "{output:?}");
+            std::fs::read_to_string(own.join("a.service")).expect("a file, empty or not")
+        };
+        let said = "CCACHE_DIR=/m/ccache\nLD_PRELOAD=/tmp/x.so\nJAX_COMPILATION_CACHE_DIR=/m/$(x)\n XLA_PERSISTENT_CACHE_PATH=/m\n";
+        std::fs::write(users.join("env"), said).expect("written");
+        assert_eq!(handed_on(), "CCACHE_DIR=/m/ccache\n");
+        std::fs::write(dir.path().join("secret"), "AWS_SECRET_ACCESS_KEY=key\n").expect("written");
+        std::fs::remove_file(users.join("env")).expect("removed");
+        std::os::unix::fs::symlink("../secret", users.join("env")).expect("linked");
+        assert_eq!(handed_on(), "");
+        std::fs::remove_file(users.join("env")).expect("removed");
+        assert_eq!(handed_on(), "", "without an answer");
+    }
 }

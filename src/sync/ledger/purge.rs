@@ -98,15 +98,17 @@ impl Ledger {
         let (mut last, mut due) = (None, Vec::new());
         self.read(|fold| {
             // Those of one unit come one after another.
-            let mut mark = (Vec::new(), None);
+            let mut mark = None;
             for (path, register) in fold.registers_after(from).take(STEP) {
                 if register.entry.is_none()
                     && let FileKind::Unit(part) = self.0.profiles.classify(&path).kind
                 {
-                    if mark.0 != part.key.prefix {
-                        mark = (part.key.prefix.to_vec(), self.entry_stamp(fold, &part.key));
-                    }
-                    if mark.1.is_none_or(|mark| register.stamp <= mark) {
+                    let of = (part.key.rule, part.key.prefix.to_vec());
+                    let known = mark.take().filter(|(known, _)| *known == of);
+                    let (of, latest) =
+                        known.unwrap_or_else(|| (of, self.entry_stamp(fold, &part.key)));
+                    mark = Some((of, latest));
+                    if latest.is_none_or(|latest| register.stamp <= latest) {
                         due.push((path.clone(), register.stamp));
                     }
                 }
@@ -132,7 +134,8 @@ impl Ledger {
         let prefix = TreePath::from_bytes(key.prefix).ok()?;
         let here = |(path, _): &(TreePath, Register)| path.as_bytes().starts_with(key.prefix);
         let entry = |(path, register): (TreePath, Register)| {
-            let kind = register.entry.as_ref().map(|_| self.0.profiles.classify(&path).kind)?;
+            let entry = register.entry.as_ref().filter(|entry| !entry.is_directory());
+            let kind = entry.map(|_| self.0.profiles.classify(&path).kind)?;
             let is_entry =
                 matches!(kind, FileKind::Unit(part) if part.key == *key && part.is_entry);
             is_entry.then_some(register.stamp)
