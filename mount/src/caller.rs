@@ -117,7 +117,7 @@ impl Tasks {
         // What the process dies of counts, not how this thread ends: when one thread exits for all, the kernel kills the
         // others; and the last one of a killed process, which closes its files, may just have been ending by itself.
         if stat.exit_code != 0 || may_inspect(thread) {
-            return stat.exit_code & EXIT_SIGNAL_MASK != 0;
+            return is_death(stat.exit_code);
         }
         // It is not shown to this daemon, so the mark on the thread must do: taking a clean exit for a kill loses an
         // unclosed file, the reverse publishes one.
@@ -222,6 +222,14 @@ impl Signals {
     }
 }
 
+/// Tells whether an exit code is that of a process that a signal kills. While a process is stopped, the signal that stopped it
+/// stands there.
+fn is_death(exit_code: i64) -> bool {
+    const STOPS: [i32; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    let signal = exit_code & EXIT_SIGNAL_MASK;
+    signal != 0 && !STOPS.into_iter().any(|stop| i64::from(stop) == signal)
+}
+
 /// Tells whether a task has given up its memory, as one that exits has. Takes no lock of the task.
 fn has_no_memory(thread: u32) -> bool {
     open_sizes(thread).and_then(|file| is_without_memory(&file)).unwrap_or(false)
@@ -315,6 +323,17 @@ mod tests {
         assert_eq!(4_195_328, 0x40_0400, "one of the two bits is that of a signal");
         assert_eq!(Stat::parse(b"7 (x"), None);
         assert_eq!(Stat::parse(b"7 (x) S 1"), None);
+    }
+
+    #[test]
+    fn exit_codes_of_processes_that_signals_kill() {
+        let core_dumped = 0x80;
+        for killed in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV | core_dumped] {
+            assert!(is_death(killed.into()), "{killed}");
+        }
+        for other in [0, 1 << 8, 0xff << 8, libc::SIGSTOP, libc::SIGTSTP] {
+            assert!(!is_death(other.into()), "{other}");
+        }
     }
 
     #[test]

@@ -28,10 +28,10 @@ mod work;
 
 use std::path::PathBuf;
 
-pub(super) use place::{OnMount, apart, find_directory, resolve};
+pub(super) use place::{OnMount, answer, apart, find_directory, resolve};
 pub(super) use summary::copy_and_tell;
 pub(super) use told::Told;
-pub(super) use tree::Trees;
+pub(super) use tree::{Names, Trees, open_again};
 pub(super) use turn::Turn;
 use work::copy;
 

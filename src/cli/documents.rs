@@ -60,7 +60,7 @@ fn rows(key: &Key) -> Vec<(&'static str, String)> {
     let option = match key.name {
         "remote.url" => "the first field".to_owned(),
         "mount.directory" => "the second field".to_owned(),
-        "mount.read_only" => code("ro".to_owned()),
+        "mount.writes" => format!("{} or {}", code("ro".to_owned()), code("writes=...".to_owned())),
         name => code(format!("{}=...", helper::key(key.short()).map_or(name, Key::short))),
     };
     rows.push(("fstab", option));

@@ -13,7 +13,7 @@ use super::failure::{Failure, Outcome};
 use super::mount::prepare;
 use super::output::note;
 use super::{background, point, wait};
-use crate::config::{FlagValue, Flags, KEYS, Key, Shape, Surroundings, nearest};
+use crate::config::{FlagValue, Flags, KEYS, Key, Shape, Surroundings, Writes, nearest};
 
 /// The name by which mount(8) calls it.
 const NAME: &str = "mount.hearthfs";
@@ -139,7 +139,7 @@ fn mount(args: impl Iterator<Item = OsString>) -> Result<End, (End, Failure)> {
     }
     let log = wait(background::launch(&around, &point, &meaning.flags)).map_err(failed)?;
     if meaning.no_exec {
-        forbid_programs(&point, loaded.settings.mount.read_only).map_err(failed)?;
+        forbid_programs(&point, loaded.settings.mount.writes == Writes::None).map_err(failed)?;
     }
     if asked.verbose {
         note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
@@ -249,7 +249,7 @@ fn meaning(asked: &Asked) -> Outcome<Meaning> {
             return Err(Failure::refused(format!("the option `{option}` cannot be had: {why}")));
         }
         match (option.as_str(), key(name), value) {
-            ("ro", ..) => set("mount.read_only", "true", "-o ro"),
+            ("ro", ..) => set("mount.writes", "none", "-o ro"),
             ("noexec", ..) => no_exec = true,
             (_, _, Some(path)) if name == "config" => file = Some(PathBuf::from(path)),
             (_, Some(key), Some(value)) => set(key.name, value, "-o"),
@@ -335,7 +335,7 @@ mod tests {
                 pair("remote.url", "s3://b"),
                 pair("local.cache_size", "1GiB"),
                 pair("remote.endpoint", "http://h:1"),
-                pair("mount.read_only", "true"),
+                pair("mount.writes", "none"),
                 pair("mount.allow_other", "true"),
             ]
         );

@@ -8,27 +8,34 @@ mod child;
 mod clients;
 mod configuration;
 mod copy;
+mod demo;
 mod dirs;
 #[cfg(test)]
 mod documents;
 mod drain;
+mod du;
 mod export;
 mod failure;
 mod gc;
 mod helper;
 mod import;
 mod init;
+mod inside;
 mod lifecycle;
 mod logging;
+mod ls;
 mod mount;
 mod options;
 mod output;
 mod point;
 mod profiles;
+mod rm;
 mod run;
 mod share;
+mod stat;
 mod status;
 mod store;
+mod top;
 mod unmount;
 
 use std::io::Write as _;
@@ -71,10 +78,22 @@ enum Command {
     Config(configuration::Config),
     /// Show what is known of the programs that cache here: variables, and what their files are
     Profiles(profiles::Show),
+    /// Show two nodes on this machine: what one compiles, the other finds
+    Demo(demo::Demo),
     /// Take an existing cache directory in, with its times and as whole units
     Import(import::Import),
     /// Write what is on the mount as a plain tree
     Export(export::Export),
+    /// List what is on a mount: size, age, last use, writing node, client, local or remote
+    Ls(ls::List),
+    /// Show all that is known of one path on a mount
+    Stat(stat::Tell),
+    /// Sum up what is on a mount, by directory, client or writing node
+    Du(du::Usage),
+    /// Watch a mount: rates, hit ratio, backlog, requests, busiest clients and entries
+    Top(top::Watch),
+    /// Remove from all nodes; shows a count and asks
+    Rm(rm::Remove),
     /// Look at a mount from outside of its daemon
     #[command(name = crate::daemon::LOOK, hide = true)]
     LookAt { dir: PathBuf },
@@ -164,6 +183,17 @@ Examples:
   hearthfs profiles ccache
   hearthfs profiles --json | jq '.profiles[].variables'";
 
+const DEMO_NOTES: &str = "\
+Mounts two nodes over one shared directory, compiles on the first, and again in a fresh process on the second, which should \
+find everything in the cache. With JAX it makes a Python environment once, below ~/.cache/hearthfs (150 MB to download); \
+where that cannot be, it takes ccache, Go, or a C compiler behind a cache of a few lines of shell. All else lies in a \
+temporary directory, which goes at the end, with the mounts and daemons. \
+Exits 0 if the second node compiled nothing, 1 if it did or something failed, 2 if something is missing.
+
+Examples:
+  hearthfs demo
+  hearthfs demo --client cc --keep";
+
 const IMPORT_NOTES: &str = "\
 Copies what is below SRC to DIR, which lies on the mount: with modes and times, and as root with owners; symbolic links as links, \
 hard links as files of their own. Files that only make sense together (a Triton kernel, numba's index and data) appear \
@@ -195,6 +225,82 @@ Examples:
   hearthfs export /mnt/cache /backup/cache
   hearthfs export /mnt/cache/triton '**/*.cubin' /tmp/kernels
   hearthfs export /mnt/cache jax numba /backup/cache --json | jq .files";
+
+const GLOBS: &str = "\
+A GLOB is a path, or a pattern of paths: * is any run of bytes in a name, ? one byte, and the name ** any directories, or at the end all \
+names below. Quote a GLOB, so that the shell leaves it alone. \
+What is there by exactly the name that was typed is taken by that name. \
+Names are printed with \\n, \\t, \\r, \\xHH (a byte), \\u{H} (a character) for what a terminal would not show as it is, and \\\\ for a backslash; \
+they can be typed like this, too, and a backslash before any other character takes away its meaning.";
+
+const LS_NOTES: &str = "\
+Lists as `ls` does, in no particular order: the kernel says which names you may see. A directory without a wildcard stands for the names \
+in it. Nothing is fetched, and nothing counts as used.
+
+Columns of -l; a dash is what is not known, such as all but size of a file that you may not read:
+  SIZE      bytes of a file
+  AGE       since it was written, on whichever node, by the store's clock
+  LAST USE  since its content was last opened, written or fetched on this node, in steps of
+            ten minutes; a dash where its bytes are not on this node. What other nodes open is
+            not known. Files with the same content have it in common, so only root and the
+            user of the mount are told
+  NODE      the node that wrote it: `here`, or its identity
+  CLIENT    the profile in whose directory it lies (`hearthfs profiles`)
+  BYTES     `local` on this node, `remote` in the store only, `writing` while they are written
+
+--json prints one object per line: path, path_hex if the path is not text, type, size, mode, uid, gid, links, mtime_s, now_ms, node, own, shared, written_ms, client, \
+kind (what its profile says of it), is_entry, bytes, digest, and content with used_s, stored_ms and expires_ms. What is not known is left out.";
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  hearthfs ls -l /mnt/cache
+  hearthfs ls -l '/mnt/cache/triton/**/*.cubin'
+  hearthfs ls --json '/mnt/cache/**' | jq -r 'select(.bytes == \"remote\").path'";
+
+const STAT_NOTES: &str = "\
+What the columns of `hearthfs ls -l` mean (see its help), and more: owner and mode, when the content was last stored, when it expires if nobody \
+opens it before, and its digest. When it was used, stored and expires holds for all files with the same content, so only root and the user of the \
+mount are told. Nothing is fetched, and nothing counts as used. --json prints one object with the fields of `ls --json`.
+
+Examples:
+  hearthfs stat /mnt/cache/jax/jit_step-0123-cache
+  hearthfs stat --json /mnt/cache/triton/KEY/kernel.cubin | jq -r .node";
+
+const DU_NOTES: &str = "\
+Sums up regular files, of a directory all below: bytes, of these bytes on this node (LOCAL), and files, the largest first. Hard links count once. What you may not read counts as \
+not local; `untold` of --json says how many files that are. Contents that several files have in common count for each: `hearthfs status` says how much the \
+cache directory holds. Nothing is fetched, and nothing counts as used. There are at most 10,000 rows; what has none counts as (others).";
+
+const DU_EXAMPLES: &str = "\
+Examples:
+  hearthfs du /mnt/cache
+  hearthfs du --by client /mnt/cache
+  hearthfs du --by node '/mnt/cache/**/*.cubin' --json | jq .total";
+
+const TOP_NOTES: &str = "\
+A page that is written anew at each interval; q, Esc or Ctrl-C ends it. Hits are opens that were answered with an entry, misses are names that were asked for and that \
+no node has; what the kernel remembers is not asked again. Clients and entries are counted by the daemon only while somebody watches; the opens of \
+an entry are those since then, and what was long ago counts less. Only root and the user of the mount may watch. Without a terminal it prints one page as text, \
+for one interval. There are no colours where NO_COLOR is set.
+
+Examples:
+  hearthfs top /mnt/cache
+  hearthfs top /mnt/cache --json -n 60 | jq -c '[.hits, .misses, .backlog.records]'";
+
+const RM_NOTES: &str = "\
+Counts what fits, says how much it is, and asks. Then removes it as `rm` by the same user would: what that may not remove stays, and the exit status is 1. \
+A directory that fits goes with all below it. Links are removed and not followed; what is mounted below stays. Of files that only make sense together (a \
+Triton kernel, numba's index and data) the one that their readers open first goes first, so nobody finds the others without it; name the directory of \
+such a unit rather than single files in it. What programs have open they keep. Other nodes miss it when the change has reached the store and them; \
+what a program writes anew meanwhile, here or elsewhere, stays. Without a terminal to ask on it refuses, unless there is --yes. \
+Where nothing fits, it says so and exits 0; a path without a wildcard that is not there is an error.";
+
+const RM_EXAMPLES: &str = "\
+Examples:
+  hearthfs rm /mnt/cache/triton/KEY
+  hearthfs rm --dry-run '/mnt/cache/**/*.cubin'
+  hearthfs rm --yes '/mnt/cache/ccache/**' && hearthfs drain /mnt/cache
+  hearthfs rm '/mnt/cache/*/**'     # everything but the directories of the clients";
 
 const UNMOUNT_NOTES: &str = "\
 Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
@@ -240,6 +346,7 @@ Variables that are set for the command, unless you have set them:
 /// Parses the arguments, runs the command, and returns its exit status. Called as `mount.hearthfs`, it does
 /// what mount(8) expects of that.
 pub fn main() -> ExitCode {
+    demo::end_with_demo();
     let mut args = std::env::args_os();
     if helper::is_called_as(args.next().as_deref()) {
         return helper::main(args);
@@ -268,8 +375,14 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Gc(command) => gc::run(command),
         Command::Config(command) => configuration::run(command),
         Command::Profiles(command) => profiles::run(command),
+        Command::Demo(command) => return demo::run(command),
         Command::Import(command) => import::run(command),
         Command::Export(command) => export::run(command),
+        Command::Ls(command) => ls::run(command),
+        Command::Stat(command) => stat::run(command),
+        Command::Du(command) => du::run(command),
+        Command::Rm(command) => rm::run(command),
+        Command::Top(command) => top::run(command),
         Command::LookAt { dir } => {
             background::take_name();
             return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8));
@@ -307,8 +420,14 @@ fn command() -> clap::Command {
         .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
         .mut_subcommand("profiles", |c| c.after_help(PROFILES_NOTES))
+        .mut_subcommand("demo", |c| c.after_help(DEMO_NOTES))
         .mut_subcommand("import", |c| c.after_help(IMPORT_NOTES))
         .mut_subcommand("export", |c| c.after_help(EXPORT_NOTES))
+        .mut_subcommand("ls", |c| c.after_help(format!("{LS_NOTES}\n\n{GLOBS}\n\n{LS_EXAMPLES}")))
+        .mut_subcommand("stat", |c| c.after_help(STAT_NOTES))
+        .mut_subcommand("du", |c| c.after_help(format!("{DU_NOTES}\n\n{GLOBS}\n\n{DU_EXAMPLES}")))
+        .mut_subcommand("top", |c| c.after_help(TOP_NOTES))
+        .mut_subcommand("rm", |c| c.after_help(format!("{RM_NOTES}\n\n{GLOBS}\n\n{RM_EXAMPLES}")))
         .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
 }
 
@@ -362,6 +481,11 @@ mod tests {
             "profiles",
             "import",
             "export",
+            "ls",
+            "stat",
+            "du",
+            "top",
+            "rm",
             "init",
             "s3://BUCKET",
             "gs://BUCKET",

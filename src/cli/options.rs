@@ -14,7 +14,7 @@ pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
     ("remote.url", "--remote"),
     ("local.cache_dir", "--cache-dir"),
     ("local.cache_size", "--cache-size"),
-    ("mount.read_only", "--read-only"),
+    ("mount.writes", "--writes"),
     ("mount.io", "--io"),
     ("log.level", "--log-level"),
     ("log.format", "--log-format"),
@@ -42,8 +42,13 @@ pub(super) struct MountOptions {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Serve what is there, refuse writers with EROFS
-    #[arg(long)]
+    /// What becomes of what programs write: shared (all nodes get it), private (it stays on this node) or
+    /// none (writers get EROFS) [env: HEARTHFS_WRITES]
+    #[arg(long, value_name = "HOW")]
+    writes: Option<String>,
+
+    /// Serve what is there, refuse writers with EROFS: the same as --writes none
+    #[arg(long, conflicts_with = "writes")]
     read_only: bool,
 
     /// How reads and writes travel: auto, passthrough or ordinary
@@ -85,12 +90,14 @@ impl MountOptions {
         for (key, value) in &self.set {
             add(key, "--set", value);
         }
-        let read_only = self.read_only.then(|| "true".to_owned());
+        if self.read_only {
+            add("mount.writes", "--read-only", "none");
+        }
         let own = [
             &self.remote,
             &self.cache_dir,
             &self.cache_size,
-            &read_only,
+            &self.writes,
             &self.io,
             &self.log_level,
             &self.log_format,

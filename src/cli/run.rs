@@ -21,7 +21,7 @@ use super::share::Share;
 use super::status::FULL;
 use super::unmount::shut_down;
 use crate::clock::Clock;
-use crate::config::{self, ByteSize, FlagValue, Flags, Loaded, Origin, Surroundings};
+use crate::config::{self, ByteSize, FlagValue, Flags, Loaded, Origin, Surroundings, Writes};
 use crate::control::{self, Backlog, DrainProgress, DrainReport, Status};
 use crate::daemon::MANAGER_VARIABLES;
 use crate::metrics::Snapshot;
@@ -146,7 +146,10 @@ async fn join(
             same_mount(&found.1, loaded)?;
             Some(found.1)
         }
-        State::Foreign => None,
+        State::Foreign => {
+            known_writes(point, loaded)?;
+            None
+        }
         state @ (State::Free | State::Stale) => {
             check_before_mount(around, &loaded.settings, point)?;
             if matches!(state, State::Stale) && around.uid != 0 {
@@ -181,7 +184,31 @@ fn same_mount(status: &Status, loaded: &Loaded) -> Outcome<()> {
     if asked("local.cache_dir") && cache != status.cache_dir {
         return Err(differs("cache directory", &status.cache_dir, &cache));
     }
+    let there = match (status.private, status.read_only) {
+        (true, _) => Writes::Private,
+        (_, true) => Writes::None,
+        _ => Writes::Shared,
+    };
+    let writes = loaded.settings.mount.writes;
+    if asked("mount.writes") && writes != there {
+        return Err(differs("setting mount.writes", there.word(), writes.word()));
+    }
     Ok(())
+}
+
+/// Refuses to join a mount of which it is not known that it keeps what is written from other nodes, if that was asked for.
+fn known_writes(point: &Path, loaded: &Loaded) -> Outcome<()> {
+    let writes = loaded.settings.mount.writes;
+    let asked = !matches!(loaded.origin("mount.writes"), Origin::Default | Origin::File { .. });
+    if !asked || writes == Writes::Shared {
+        return Ok(());
+    }
+    let point = point.display();
+    let word = writes.word();
+    Err(Failure::refused(format!(
+        "{point} is the mount of another user, who may not have mounted it with mount.writes = \"{word}\""
+    ))
+    .hint("leave the option out to use that mount, or name another with --mount"))
 }
 
 /// Makes the directories that clients need; returns whether any was missing.
@@ -372,7 +399,7 @@ fn summary(before: &Status, drained: &Drained) -> String {
         grown.published,
         ByteSize(grown.published_bytes).human(),
     );
-    if drained.status.remote.is_none() {
+    if drained.status.remote.is_none() || drained.status.private {
         line.push_str("kept on this node");
     } else if drained.complete {
         line.extend(["drained in ", &time(drained.elapsed_ms)]);
@@ -448,6 +475,9 @@ mod tests {
         let mut local = drained(status(1, 10));
         local.status.remote = None;
         assert!(summary(&status(1, 10), &local).ends_with("kept on this node"));
+        let mut private = drained(status(1, 13));
+        private.status.private = true;
+        assert!(summary(&status(1, 10), &private).ends_with("kept on this node"));
     }
 
     #[test]

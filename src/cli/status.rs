@@ -149,6 +149,9 @@ fn table(status: &Status) -> String {
     if status.read_only {
         io.push_str(", read-only");
     }
+    if status.private {
+        io.push_str(", private");
+    }
     if let Some(reason) = &status.io.locks_by_inode {
         write!(io, ", flock by inode ({reason})").ok();
     }
@@ -261,6 +264,7 @@ fn cache(status: &Status) -> String {
 fn backlog(status: &Status) -> String {
     let backlog = &status.backlog;
     match backlog.records {
+        _ if status.private => "nothing is sent: what programs write stays on this node".to_owned(),
         0 => "all is remote".to_owned(),
         _ if status.remote.is_none() => "kept locally".to_owned(),
         records => format!(

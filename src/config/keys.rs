@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::settings::{AllowOther, ClientDirs, IoMode, LogFormat, Settings};
+use super::settings::{AllowOther, ClientDirs, IoMode, LogFormat, Settings, Writes};
 use super::units::{ByteSize, format_duration, parse_age, parse_duration};
 
 /// The smallest cache that can do its work: the largest batch must fit beside what is read.
@@ -86,13 +86,10 @@ pub static KEYS: &[Key] = &[
             word(v, &words).map(|who| s.mount.allow_other = who)
         },
     },
-    Key {
-        name: "mount.read_only",
-        shape: Shape::Switch,
-        default: "false",
-        variable: Some("HEARTHFS_READ_ONLY"),
-        set: |s, v| word(v, &SWITCH).map(|on| s.mount.read_only = on),
-    },
+    text("mount.writes", "shared", Some("HEARTHFS_WRITES"), |s, v| {
+        let all = [Writes::Shared, Writes::Private, Writes::None];
+        word(v, &all.map(|what| (what.word(), what))).map(|what| s.mount.writes = what)
+    }),
     text("mount.client_dirs", "auto", Some("HEARTHFS_CLIENT_DIRS"), |s, v| {
         client_dirs(v).map(|dirs| s.mount.client_dirs = dirs)
     }),

@@ -23,6 +23,7 @@ use paths::foreign_link;
 pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
 pub use settings::{
     AllowOther, ClientDirs, IoMode, Local, Log, LogFormat, Mount, Remote, Run, Settings, Writeback,
+    Writes,
 };
 pub use source::{Origin, Problem, Surroundings};
 pub use suggest::nearest;

@@ -39,8 +39,8 @@ pub struct Mount {
     pub io: IoMode,
     /// Whether other users may use the mount.
     pub allow_other: AllowOther,
-    /// Whether writers get EROFS.
-    pub read_only: bool,
+    /// What becomes of what programs write.
+    pub writes: Writes,
     /// Whether the root gets a directory for each client.
     pub client_dirs: ClientDirs,
     /// Whether files have extended attributes of `user.*`.
@@ -59,6 +59,29 @@ pub enum IoMode {
     Passthrough,
     /// Ordinary I/O even where passthrough would be granted.
     Ordinary,
+}
+
+/// What becomes of what programs write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Writes {
+    /// All nodes get it.
+    #[default]
+    Shared,
+    /// It stays on this node.
+    Private,
+    /// Writers get EROFS.
+    None,
+}
+
+impl Writes {
+    /// Returns the word for it in the configuration.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Private => "private",
+            Self::None => "none",
+        }
+    }
 }
 
 /// Whether users other than the one who mounts may use the mount.

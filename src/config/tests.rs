@@ -120,7 +120,7 @@ fn bad_files_are_refused_by_name_and_line() {
         ("[remote]\nendpoint = \"https://k:v@h\"\n", 2, &["credentials", "***@h"]),
         ("[remote]\nendpoint = \"host:90\"\n", 2, &["remote.endpoint", "http://HOST"]),
         ("[mount]\nio = \"fast\"\n", 2, &["\"fast\"", "\"auto\", \"passthrough\", \"ordinary\""]),
-        ("[mount]\nread_only = \"yes\"\n", 2, &["mount.read_only", "\"true\", \"false\""]),
+        ("[mount]\nwrites = \"yes\"\n", 2, &["mount.writes", "\"shared\", \"private\", \"none\""]),
         ("[mount]\nthreads = 0\n", 2, &["mount.threads", "1 to 64"]),
         ("[log]\nlevel = \"loud\"\n", 2, &["log.level", "error, warn, info"]),
         ("[local\n", 1, &[]),

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 
-use super::message::{DrainProgress, DrainReport, Request, Response, Status};
+use super::message::{BusyReport, DrainProgress, DrainReport, Request, Response, Status};
 use super::place::{self, Place};
 use super::server::sweep;
 use crate::clock::{sleep, within};
@@ -85,6 +85,16 @@ impl Client {
         }
     }
 
+    /// Asks which clients and entries are busy; `None` where the daemon is of a version that does not tell.
+    pub async fn busy(&mut self) -> Result<Option<BusyReport>> {
+        self.send(&Request::Busy).await?;
+        match self.receive().await? {
+            Response::Busy(report) => Ok(Some(report)),
+            Response::Error(failure) if failure.is(Kind::Invalid) => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Waits until all that was published before is remote, for at most `limit`.
     pub async fn drain(
         &mut self,
@@ -129,7 +139,7 @@ impl Client {
             match self.receive().await? {
                 Response::Progress(news) => progress(&news),
                 Response::Drained(report) => return Ok(report),
-                other @ (Response::Status(_) | Response::Profiles(_)) => {
+                other @ (Response::Status(_) | Response::Profiles(_) | Response::Busy(_)) => {
                     return Err(unexpected(&other));
                 }
                 Response::Error(failure) => {

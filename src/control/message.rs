@@ -18,6 +18,8 @@ pub enum Request {
     Status,
     /// Asks for the profiles that the mount goes by.
     Profiles,
+    /// Asks for a [`BusyReport`].
+    Busy,
     /// Waits until all that was published before is remote.
     Drain {
         /// For at most so long.
@@ -38,6 +40,8 @@ pub enum Response {
     Status(Box<Status>),
     /// The answer to `profiles`: what `hearthfs profiles --json` lists.
     Profiles(serde_json::Value),
+    /// The answer to `busy`.
+    Busy(BusyReport),
     /// How far a drain is.
     Progress(DrainProgress),
     /// The end of a drain, or of a shutdown: then the mount is gone.
@@ -100,6 +104,9 @@ pub struct Status {
     pub io: IoReport,
     /// Whether writers get EROFS.
     pub read_only: bool,
+    /// Whether what programs write stays on this node.
+    #[serde(default)]
+    pub private: bool,
     /// A note when callers of other PID namespaces are told apart by handle only.
     pub pid_namespace: Option<String>,
     /// Paths that lead to something.
@@ -130,6 +137,38 @@ pub struct Status {
     pub incomplete: u64,
     /// What was counted since the mount began.
     pub counters: Snapshot,
+}
+
+/// Which clients and entries are busy. It is counted while somebody asks, and for ten seconds after.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BusyReport {
+    /// Each client of which a name was asked for since somebody began to ask, by name.
+    pub clients: Vec<BusyClient>,
+    /// The entries that were opened most, the busiest first.
+    pub entries: Vec<BusyEntry>,
+}
+
+/// How busy a client is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BusyClient {
+    /// The name of its profile.
+    pub name: String,
+    /// Opens that were answered with an entry.
+    pub hits: u64,
+    /// Names that were asked for in vain.
+    pub misses: u64,
+}
+
+/// How busy an entry is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BusyEntry {
+    /// Its path below the mount; what is not plain text is escaped.
+    pub path: String,
+    /// How often it was opened since somebody began to ask; what was long ago counts less.
+    pub opens: u64,
 }
 
 /// Contents that the store refuses; they count in the backlog, too.

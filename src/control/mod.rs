@@ -11,8 +11,9 @@ mod server;
 
 pub use client::{Client, find, list};
 pub use message::{
-    Backlog, BacklogReasons, DrainProgress, DrainReport, Failure, FollowerReport, Health, IoReport,
-    LocalUsage, Phase, Request, Response, RulesReport, SetAsideReport, SlowedReport, Status,
+    Backlog, BacklogReasons, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport,
+    Failure, FollowerReport, Health, IoReport, LocalUsage, Phase, Request, Response, RulesReport,
+    SetAsideReport, SlowedReport, Status,
 };
 pub use mounts::{FS_NAME, Mounted, Mounts};
 pub use place::{Place, prepare, runtime_dir, search_dirs};

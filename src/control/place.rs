@@ -188,6 +188,27 @@ mod tests {
     }
 
     #[test]
+    fn root_believes_no_other_user_than_that_of_the_mount() {
+        let base = tempfile::tempdir().expect("temporary directory");
+        let (own, named) = (around(0, &[]), around(0, &[("HEARTHFS_RUNTIME_DIR", "/x")]));
+        let uid = rustix::process::geteuid().as_raw();
+        assert_eq!(believed(&around(1000, &[]), base.path(), Some(7)), [1000]);
+        assert!(believed(&own, base.path(), None).is_empty());
+        assert_eq!(believed(&own, base.path(), Some(7)), [7]);
+        assert_eq!(believed(&named, base.path(), Some(7)), [7, uid], "it has named it itself");
+        let socket = base.path().join("dir/0.sock");
+        prepare(&base.path().join("dir"), uid).expect("made");
+        std::fs::write(&socket, "").expect("made");
+        assert!(is_trusted(&socket, &[uid]));
+        if uid == 0 {
+            for path in [&*socket, &base.path().join("dir")] {
+                std::os::unix::fs::chown(path, Some(7), None).expect("given away");
+                assert!(!is_trusted(&socket, &[]) && is_trusted(&socket, &[7]), "{path:?}");
+            }
+        }
+    }
+
+    #[test]
     fn only_a_private_directory_will_do() {
         let base = tempfile::tempdir().expect("temporary directory");
         let uid = rustix::process::geteuid().as_raw();

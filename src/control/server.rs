@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::message::{DrainProgress, DrainReport, Failure, Request, Response, Status};
+use super::message::{BusyReport, DrainProgress, DrainReport, Failure, Request, Response, Status};
 use super::place::{self, Place};
 use crate::clock::{sleep, within};
 use crate::error::{Error, Kind, Result};
@@ -47,6 +47,8 @@ pub trait Node: Send + Sync + 'static {
     fn status(&self) -> Status;
     /// Tells the profiles that the mount goes by, as JSON; must answer at once.
     fn profiles(&self) -> serde_json::Value;
+    /// Tells which clients and entries are busy; must answer at once.
+    fn busy(&self) -> BusyReport;
     /// Tells how far a drain is; must answer at once.
     fn progress(&self) -> DrainProgress;
     /// Returns when all that was published before the call is remote, or after `limit`. The caller may
@@ -235,13 +237,16 @@ async fn answer(
     if request == Request::Profiles {
         return send(write, &Response::Profiles(node.profiles())).await;
     }
+    if request == Request::Busy {
+        return send(write, &Response::Busy(node.busy())).await;
+    }
     let Ok(_permit) = drains.try_acquire() else {
         let failure = Failure::new(Kind::Busy, format!("{DRAINS_MAX} drains are being waited for"));
         return send(write, &Response::Error(failure)).await;
     };
     let capped = |ms| Duration::from_millis(ms).min(DRAIN_LIMIT_MAX);
     match request {
-        Request::Status | Request::Profiles => true,
+        Request::Status | Request::Profiles | Request::Busy => true,
         Request::Drain { timeout_ms } => {
             let work = async { Ok(node.drain(capped(timeout_ms)).await) };
             follow(write, node.as_ref(), work).await

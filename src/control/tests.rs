@@ -34,6 +34,11 @@ impl Node for Fake {
         serde_json::json!([{ "name": "mine" }])
     }
 
+    fn busy(&self) -> BusyReport {
+        let entry = BusyEntry { path: "jax/x".to_owned(), opens: 3 };
+        BusyReport { clients: Vec::new(), entries: vec![entry] }
+    }
+
     fn progress(&self) -> DrainProgress {
         let backlog = Backlog { records: self.left.load(Ordering::SeqCst), ..Backlog::default() };
         DrainProgress { backlog, trouble: None }
@@ -138,6 +143,22 @@ fn status_over_the_socket() {
     assert!(!bench.place().socket().exists());
     assert!(bench.runtime.block_on(client.status()).is_err());
     assert_eq!(bench.find().expect_err("gone").kind(), Kind::NotFound);
+}
+
+/// A daemon that does not know the question refuses it like any nonsense.
+#[test]
+fn busy_is_told_and_an_older_daemon_does_not_tell() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    let (mut client, _) = bench.find().expect("found");
+    let busy = bench.runtime.block_on(client.busy()).expect("answered").expect("told");
+    assert_eq!((busy.entries[0].path.as_str(), busy.entries[0].opens), ("jax/x", 3));
+    let refused = bench.raw(b"{\"op\":\"a question of later\"}\n");
+    let refused: Response = serde_json::from_str(&refused).expect("understood");
+    assert!(matches!(refused, Response::Error(failure) if failure.is(Kind::Invalid)));
+    let newer = r#"{"clients":[{"name":"jax","hits":1,"colour":"red"}],"entries":[],"more":{}}"#;
+    let read: BusyReport = serde_json::from_str(newer).expect("fields may be added");
+    assert_eq!((read.clients[0].hits, read.clients[0].misses), (1, 0));
 }
 
 #[test]
@@ -283,6 +304,7 @@ fn status_words_are_stable() {
         "phase",
         "io",
         "read_only",
+        "private",
         "pid_namespace",
         "entries",
         "health",

@@ -15,7 +15,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use tokio::runtime::Handle;
 
 use crate::clock::{self, Clock};
-use crate::config::Settings;
+use crate::config::{Settings, Writes};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
@@ -92,9 +92,16 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let Cache { dir, index, mut loaded } = cache;
     let staging = Staging::open(&dir)?.keep_ready()?;
     let limits = Limits::of(settings.local.cache_size.0);
-    let options = Options { evict_unsaved: remote.is_none(), clock: clock.clone() };
-    let known =
-        std::mem::take(&mut loaded.seals).into_iter().map(|(digest, used)| (digest, used.seal));
+    let private = settings.mount.writes == Writes::Private;
+    if private && remote.is_none() {
+        let op = "begin a private mount without a store: a later mount would upload all of it. Name one with \
+                  remote.url, or leave mount.writes out";
+        return Err(Error::new(Kind::Invalid, op));
+    }
+    // A mount that uploads nothing may evict the only copy.
+    let evict_unsaved = remote.is_none() || private;
+    let options = Options { evict_unsaved, clock: clock.clone() };
+    let known = std::mem::take(&mut loaded.seals).into_iter();
     let blobs = Blobs::open(&dir, limits, known, options)?;
     let parts = sync::Parts {
         dir: dir.clone(),
@@ -106,12 +113,13 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         clock: clock.clone(),
         full_wait: settings.writeback.full_wait,
         profiles: settings.profiles.clone(),
+        private,
     };
     let wanted = sync::Settings {
         delay: settings.writeback.delay,
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,
-        read_only: settings.mount.read_only,
+        read_only: settings.mount.writes != Writes::Shared,
         renew_on_use: settings.expiry.renew_on_use,
     };
     let engine = {
@@ -135,9 +143,11 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let rules = Rules {
         deadline: settings.remote.deadline,
         open_wait: settings.writeback.open_wait,
-        read_only: settings.mount.read_only,
+        read_only: settings.mount.writes == Writes::None,
         shared: remote.is_some(),
         root,
+        sends: remote.is_some() && settings.mount.writes == Writes::Shared,
+        owner: rustix::process::geteuid().as_raw(),
         profiles: settings.profiles.clone(),
         cache_dir: dir.path().to_owned(),
     };
@@ -208,7 +218,7 @@ fn connect(
     let options = remote_options(settings);
     let mut remote = Remote::open(url, &options, clock.clone(), probe_name(settings))?;
     remote.know(known);
-    if settings.mount.read_only {
+    if settings.mount.writes != Writes::Shared {
         remote = remote.read_only();
     }
     let checked = runtime.block_on(clock::within(patience, remote.check()));

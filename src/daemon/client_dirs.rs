@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use super::node::MountedNode;
 use super::outsider::Outsider;
 use crate::clock::within;
-use crate::config::{AllowOther, ClientDirs, Settings};
+use crate::config::{AllowOther, ClientDirs, Settings, Writes};
 use crate::control::{Mounted, Mounts};
 use crate::task;
 
@@ -34,7 +34,7 @@ const FUSE_MAGIC: FsWord = 0x6573_5546;
 /// Returns the mode of the directories that a mount is to have; `None`: it makes none. `managed` says whether a service
 /// manager started the daemon.
 fn mode(settings: &Settings, others: bool, managed: bool) -> Option<u32> {
-    if settings.mount.read_only {
+    if settings.mount.writes == Writes::None {
         return None;
     }
     match settings.mount.client_dirs {
@@ -166,7 +166,7 @@ mod tests {
             settings.mount.allow_other = allow_other;
             let case = (dirs, allow_other, others, managed);
             assert_eq!(mode(&settings, others, managed), made, "{case:?}");
-            settings.mount.read_only = true;
+            settings.mount.writes = Writes::None;
             assert_eq!(mode(&settings, others, managed), None, "{case:?}, read-only");
         }
     }

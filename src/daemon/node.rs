@@ -16,12 +16,13 @@ use super::fleet::{follower_of, health_of, log_place, reasons_of};
 use super::notify::Manager;
 use super::rules::{self, Found};
 use crate::clock::{sleep, within};
-use crate::config::{ByteSize, Settings};
+use crate::config::{ByteSize, Settings, Writes};
 use crate::control::{
-    Backlog, DrainProgress, DrainReport, Health, IoReport, LocalUsage, Node, Phase, SetAsideReport,
-    SlowedReport, Status,
+    Backlog, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, Health, IoReport,
+    LocalUsage, Node, Phase, SetAsideReport, SlowedReport, Status,
 };
 use crate::error::{Error, Kind, Result};
+use crate::name::TreePath;
 use crate::remote::Remote;
 use crate::sync::SetAside;
 
@@ -317,7 +318,8 @@ impl Node for MountedNode {
                 reason: abilities.and_then(|a| a.passthrough_refusal).map(ToOwned::to_owned),
                 locks_by_inode: abilities.and_then(|a| a.flock_refusal).map(ToOwned::to_owned),
             },
-            read_only: self.settings.mount.read_only,
+            read_only: self.settings.mount.writes == Writes::None,
+            private: self.settings.mount.writes == Writes::Private,
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
             health: self.health(),
@@ -343,6 +345,16 @@ impl Node for MountedNode {
             set_aside: set_aside(&ledger.aside()),
             incomplete: ledger.incomplete(),
             counters,
+        }
+    }
+
+    fn busy(&self) -> BusyReport {
+        let counts = self.rooms.fs.watch_busy();
+        let client = |(name, (hits, misses))| BusyClient { name, hits, misses };
+        let entry = |(path, opens): (TreePath, u64)| BusyEntry { path: path.to_string(), opens };
+        BusyReport {
+            clients: counts.clients.into_iter().map(client).collect(),
+            entries: counts.entries.into_iter().map(entry).collect(),
         }
     }
 

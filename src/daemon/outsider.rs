@@ -16,7 +16,7 @@ use super::notify::MANAGER_VARIABLES;
 use crate::error::{Error, Result};
 use crate::task;
 
-/// One that is under way.
+/// A process that is running.
 #[derive(Debug)]
 pub(super) struct Outsider(oneshot::Receiver<std::io::Result<Output>>);
 
@@ -46,7 +46,7 @@ impl Outsider {
         let wait = move || {
             let ended = child.wait_with_output();
             drop(held);
-            // Perhaps it is not waited for any more.
+            // The receiver may be gone.
             tell.send(ended).ok();
         };
         task::thread("outsider", wait).map_err(failed)?;

@@ -16,7 +16,7 @@ use super::node::MountedNode;
 use super::notify::Manager;
 use super::watch::watch;
 use crate::clock;
-use crate::config::{AllowOther, IoMode, Settings};
+use crate::config::{AllowOther, IoMode, Settings, Writes};
 use crate::control::{self, DrainReport, Server};
 use crate::error::{Error, Kind, Result};
 use crate::local::raise_limit;
@@ -129,7 +129,7 @@ fn mount(
     let options = MountOptions {
         mount_point: mount_point.to_owned(),
         fs_name: settings.remote.url.as_ref().map_or("hearthfs".to_owned(), ToString::to_string),
-        read_only: settings.mount.read_only,
+        read_only: settings.mount.writes == Writes::None,
         allow_other: others_may(settings),
         user_xattrs: settings.mount.xattrs,
         threads: request_threads(settings.mount.threads, processors()),

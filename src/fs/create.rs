@@ -19,7 +19,16 @@ use super::units::Purpose;
 use crate::digest::Digest;
 use crate::local::StagedPath;
 use crate::name::check_name;
-use crate::namespace::{Attrs, Entry, Kind};
+use crate::namespace::{Attrs, Entry, FileKind, Kind, Scope};
+
+/// What is made under a name that leads nowhere.
+#[derive(Clone, Debug)]
+pub(super) struct New {
+    pub(super) attrs: Attrs,
+    /// Its name says that the file will be renamed. The kernel is not to remember this name: with the file it takes along what it
+    /// remembers, and the file may become one that only its writer sees.
+    pub(super) temporary: bool,
+}
 
 impl Filesystem {
     pub(super) fn create_file(
@@ -57,22 +66,27 @@ impl Filesystem {
             Ok(attrs) => attrs,
             Err(errno) => return Err(errno).into(),
         };
-        let new = self.must_be_new(&self.0.state.lock(), &spot, &wish);
-        if let Err(errno) = new {
-            return self.create_over(&spot, &wish, attrs, errno);
+        let path = self.0.state.lock().names.path_of(&spot);
+        let kind = path.as_ref().map(|path| self.0.rules.profiles.classify(path).kind);
+        let is_lock = kind == Some(FileKind::Lock(Scope::Cluster));
+        let new = New { attrs, temporary: kind == Some(FileKind::Temporary) };
+        // The lock is released before the answer is made.
+        let is_new = self.must_be_new(&self.0.state.lock(), &spot, &wish);
+        if let Err(errno) = is_new {
+            return self.create_over(&spot, &wish, new, errno);
         }
         if !flags.write {
-            return match self.create_to_read(&spot, &wish, attrs.clone()) {
-                Err(errno) => self.create_over(&spot, &wish, attrs, errno),
+            return match self.create_to_read(&spot, &wish, new.attrs.clone()) {
+                Err(errno) => self.create_over(&spot, &wish, new, errno),
                 made => made.into(),
             };
         }
-        if self.is_cluster_lock(&spot) {
-            return self.create_lock(&spot, &wish, attrs);
+        if is_lock {
+            return self.create_lock(&spot, &wish, new);
         }
         if self.has_room() {
-            return match self.stage().and_then(|staged| self.make(&spot, &wish, &attrs, staged)) {
-                Err(errno) => self.create_over(&spot, &wish, attrs, errno),
+            return match self.stage().and_then(|staged| self.make(&spot, &wish, &new, staged)) {
+                Err(errno) => self.create_over(&spot, &wish, new, errno),
                 made => made.into(),
             };
         }
@@ -80,8 +94,8 @@ impl Filesystem {
         Answer::later(async move {
             this.wait_for_room().await?;
             let staged = this.stage()?;
-            match this.make(&spot, &wish, &attrs, staged) {
-                Err(errno) => match this.create_over(&spot, &wish, attrs, errno) {
+            match this.make(&spot, &wish, &new, staged) {
+                Err(errno) => match this.create_over(&spot, &wish, new, errno) {
                     Answer::Now(reply) => reply,
                     Answer::Later(work) => work.await,
                 },
@@ -95,7 +109,7 @@ impl Filesystem {
         &self,
         spot: &Spot,
         wish: &Wish,
-        attrs: &Attrs,
+        new: &New,
         (file, staged): (File, StagedPath),
     ) -> Reply<Created> {
         let clean = Mark::of(&file)?;
@@ -104,12 +118,15 @@ impl Filesystem {
         self.must_be_new(state, spot, wish)?;
         // Between the first look and this one lies the wait for room.
         self.may_use(state, &wish.caller, spot.0, MAY_CHANGE_NAMES)?;
-        let (spot, attrs) = (Some(spot.clone()), attrs.clone());
-        let base = Base { spot, published: None, attrs, copy: None };
+        let attrs = new.attrs.clone();
+        let base = Base { spot: Some(spot.clone()), published: None, attrs, copy: None };
         let id = self.begin_live(state, On::Fresh, wish, &base, (file, staged, clean), true)?;
+        if new.temporary {
+            state.names.leave_unremembered(spot);
+        }
         let ino = state.lives.get(id).ok_or(Errno::ESTALE)?.ino;
         let opened = self.attach_writer(state, ino, id, wish);
-        let found = self.found(state, Lead::lasting(ino), base.spot.as_ref())?;
+        let found = self.found(state, Lead::lasting(ino), Some(spot))?;
         Ok(Created { found, opened })
     }
 
@@ -130,7 +147,7 @@ impl Filesystem {
         &self,
         spot: &Spot,
         wish: &Wish,
-        attrs: Attrs,
+        new: New,
         errno: Errno,
     ) -> Answer<Created> {
         if errno != Errno::ESTALE {
@@ -153,9 +170,9 @@ impl Filesystem {
                 }
                 if this.must_be_new(&this.0.state.lock(), &spot, &wish).is_ok() {
                     let made = if wish.flags.write {
-                        this.stage().and_then(|staged| this.make(&spot, &wish, &attrs, staged))
+                        this.stage().and_then(|staged| this.make(&spot, &wish, &new, staged))
                     } else {
-                        this.create_to_read(&spot, &wish, attrs.clone())
+                        this.create_to_read(&spot, &wish, new.attrs.clone())
                     };
                     if !matches!(made, Err(Errno::ESTALE)) {
                         return made;

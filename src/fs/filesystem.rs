@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::beginnings::{Beginnings, Moment};
+use super::busy::{Busy, BusyCounts};
 use super::inode::{LiveId, Node, Spot};
 use super::kept::Spare;
 use super::live::Live;
@@ -77,6 +78,10 @@ pub struct Rules {
     pub shared: bool,
     /// The root directory, until somebody changes it.
     pub root: Entry,
+    /// Whether what is changed here is sent to other nodes.
+    pub sends: bool,
+    /// The user of the mount.
+    pub owner: u32,
     /// What is known of the files of clients by their names.
     pub profiles: Profiles,
     /// The directory whose file system `statfs` speaks of.
@@ -93,6 +98,7 @@ pub(super) struct Inner {
     pub(super) beginnings: Beginnings,
     pub(super) lock_files: Mutex<LockFiles>,
     pub(super) spare: Spare,
+    pub(super) busy: Busy,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
@@ -123,6 +129,7 @@ impl Filesystem {
             beginnings: Beginnings::new(),
             lock_files: Mutex::default(),
             spare: Spare::default(),
+            busy: Busy::default(),
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
             told: Mutex::new(0),
@@ -140,6 +147,11 @@ impl Filesystem {
             }
         }));
         fs
+    }
+
+    /// Tells which clients and entries are busy, and counts them for ten seconds more.
+    pub fn watch_busy(&self) -> BusyCounts {
+        self.0.busy.watch(self.0.rooms.clock.mono())
     }
 
     /// Learns what the session can do.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use hearthfs_mount::{Answer, Caller, Created, Errno, OpenFlags, Reply, Watched};
 
+use super::create::New;
 use super::filesystem::Filesystem;
 use super::inode::Spot;
 use super::lookup::Lead;
@@ -21,7 +22,7 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::LockOwner;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, FileKind, Kind, Op, Register, Scope};
+use crate::namespace::{Entry, FileKind, Kind, Op, Register};
 use crate::stamp::Stamp;
 
 /// Locks whose processes are watched. One beyond that is a file as any other.
@@ -83,22 +84,14 @@ impl LockFiles {
 }
 
 impl Filesystem {
-    /// Reports whether a name is that of a lock file that all nodes see.
-    pub(super) fn is_cluster_lock(&self, spot: &Spot) -> bool {
-        let path = self.0.state.lock().names.path_of(spot);
-        path.is_some_and(|path| {
-            self.0.rules.profiles.classify(&path).kind == FileKind::Lock(Scope::Cluster)
-        })
-    }
-
     /// Makes a lock file that all nodes see, and opens it for writing: it is published at once, because its maker may
     /// close it only when it gives the lock back.
-    pub(super) fn create_lock(&self, spot: &Spot, wish: &Wish, attrs: Attrs) -> Answer<Created> {
+    pub(super) fn create_lock(&self, spot: &Spot, wish: &Wish, new: New) -> Answer<Created> {
         let kind = Kind::File { digest: Digest::empty(), size: 0 };
-        match self.put_new(spot, Entry { kind, attrs: attrs.clone(), link: None }) {
+        match self.put_new(spot, Entry { kind, attrs: new.attrs.clone(), link: None }) {
             Ok(_) => {}
             Err(Errno::EEXIST) if !wish.flags.exclusive => {
-                return self.create_over(spot, wish, attrs, Errno::ESTALE);
+                return self.create_over(spot, wish, new, Errno::ESTALE);
             }
             Err(errno) => return Err(errno).into(),
         }

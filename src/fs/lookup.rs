@@ -228,6 +228,9 @@ impl Filesystem {
                 self.0.rooms.metrics.misses.add(1);
                 let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
                 drop(guard);
+                if self.0.busy.is_watched(|| self.0.rooms.clock.mono()) {
+                    self.0.busy.miss(&self.0.rules.profiles, &path);
+                }
                 self.say_miss(&path);
                 Ok(Lookup::Missing { ttl })
             }
@@ -382,10 +385,10 @@ impl Filesystem {
         Found { attr, entry_ttl: entry_ttl.min(left), attr_ttl: attr_ttl.min(left) }
     }
 
-    /// Reports whether a name leads different processes to different inodes, or may go by itself, so that the kernel
-    /// must ask each time.
+    /// Reports whether a name leads different processes to different inodes, or may go by itself, or be renamed into a
+    /// draft, so that the kernel must ask each time.
     fn is_contested(&self, state: &State, spot: &Spot) -> bool {
-        if self.is_divided(state, spot) {
+        if state.names.is_unremembered(spot) || self.is_divided(state, spot) {
             return true;
         }
         let seen = || state.names.path_of(spot).and_then(|path| self.seen(&path));

@@ -24,9 +24,12 @@ struct Slot {
     /// The inode on which the next writer begins that was told to look again; all that do not empty the file
     /// get the same, so that they share it.
     reserved: Option<Ino>,
+    /// The kernel was never allowed to remember where this name leads.
+    unremembered: bool,
 }
 
 impl Slot {
+    /// Reports whether a slot says nothing. `unremembered` alone keeps no slot: it describes a file.
     fn is_empty(&self) -> bool {
         self.bound.is_none() && self.lives.is_empty() && self.reserved.is_none()
     }
@@ -219,6 +222,8 @@ impl Names {
     /// Puts a live file under a name.
     pub(super) fn add_live(&mut self, spot: &Spot, id: LiveId, ino: Ino) {
         let slot = self.slots.entry(spot.clone()).or_default();
+        // A file that was renamed brings along what the kernel remembers of its old name.
+        slot.unremembered = false;
         if !slot.lives.contains(&id) {
             slot.lives.push(id);
         }
@@ -239,7 +244,8 @@ impl Names {
     /// Moves everything known of a name to another, which must lead nowhere. Returns the live files that went
     /// along.
     pub(super) fn move_slot(&mut self, from: &Spot, to: &Spot) -> Vec<LiveId> {
-        let Some(slot) = self.slots.remove(from) else { return Vec::new() };
+        let Some(mut slot) = self.slots.remove(from) else { return Vec::new() };
+        slot.unremembered = false;
         if let Some(ino) = slot.bound {
             self.replace_place(ino, from, to);
         }
@@ -249,6 +255,18 @@ impl Names {
         let lives = slot.lives.clone();
         self.slots.insert(to.clone(), slot);
         lives
+    }
+
+    /// Notes that the kernel is not to remember what a name leads to, from its beginning until the file moves.
+    pub(super) fn leave_unremembered(&mut self, spot: &Spot) {
+        if let Some(slot) = self.slots.get_mut(spot) {
+            slot.unremembered = true;
+        }
+    }
+
+    /// Reports whether the kernel asks each time where a name leads.
+    pub(super) fn is_unremembered(&self, spot: &Spot) -> bool {
+        self.slots.get(spot).is_some_and(|slot| slot.unremembered)
     }
 
     /// Lets an inode know a name by another.

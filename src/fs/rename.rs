@@ -182,8 +182,9 @@ impl Filesystem {
         let take = if mode == RenameMode::Exchange { Purpose::Make } else { Purpose::Take };
         let to = self.routed(caller, to, Purpose::Make)?;
         let from = self.routed(caller, from, take)?;
-        // The kernel takes what it knows of the old name for the new one, and this leads only its writer here.
-        self.doubt((to != there).then_some(there));
+        // The kernel takes what it remembers of the old name for the new one, and this leads only its writer here.
+        let doubted = to != there && !self.0.state.lock().names.is_unremembered(&from);
+        self.doubt(doubted.then_some(there));
         Ok((from, to))
     }
 

@@ -377,6 +377,15 @@ impl State {
         })
     }
 
+    /// Returns the stamp of the published version that an inode is, if it is one.
+    pub(super) fn stamp_of(&self, ino: Ino) -> Option<Stamp> {
+        match &self.names.inode(ino)?.node {
+            Node::Entry(published) => published.stamp,
+            Node::Live(id) => self.lives.get(*id)?.version()?.published.stamp,
+            _ => None,
+        }
+    }
+
     /// Reports whether an inode is one published version.
     pub(super) fn is_entry(&self, ino: Ino) -> bool {
         self.names.inode(ino).is_some_and(|inode: &Inode| matches!(inode.node, Node::Entry(_)))

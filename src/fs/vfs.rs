@@ -12,6 +12,7 @@ use hearthfs_mount::{
 
 use super::filesystem::Filesystem;
 use crate::metrics::Operation;
+use crate::namespace::FACTS_NAME;
 
 impl Filesystem {
     fn count(&self, operation: Operation) {
@@ -221,8 +222,11 @@ impl Vfs for Filesystem {
         self.set_xattr(ino, name.as_bytes(), value, mode).into()
     }
 
-    fn getxattr(&self, _: &Caller, ino: Ino, name: &OsStr) -> Answer<Vec<u8>> {
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<Vec<u8>> {
         self.count(Operation::GetXattr);
+        if name == FACTS_NAME {
+            return self.facts(caller, ino).into();
+        }
         self.get_xattr(ino, name.as_bytes()).into()
     }
 

@@ -178,19 +178,19 @@ impl Table {
 impl Blobs {
     /// Opens the blobs of a directory.
     ///
-    /// `known` is what the index remembers, least recently used first. It is trusted until the
+    /// `known` is what the index remembers, least recently used first. Its seals are trusted until the
     /// folder has been listed, which goes on in the background and reads no contents; without it the
     /// folder is listed before this returns.
     pub fn open(
         dir: &CacheDir,
         limits: Limits,
-        known: impl Iterator<Item = (Digest, Seal)>,
+        known: impl Iterator<Item = (Digest, Used)>,
         options: Options,
     ) -> Result<Self> {
         let mut tier = Tier::new();
-        for (digest, seal) in known {
+        for (digest, Used { seal, used }) in known {
             let verified = !dir.doubt();
-            tier.put(digest, Blob { seal, verified, used: 0 }, false);
+            tier.put(digest, Blob { seal, verified, used }, false);
         }
         let empty = dir.path().join("empty");
         make_empty(&empty).map_err(|e| Error::io(format!("make {}", empty.display()), e))?;
@@ -221,6 +221,13 @@ impl Blobs {
             table.tier.get(digest).is_some() || table.lodged.contains_key(digest)
         };
         digest.is_empty_content() || known() || self.look_up(digest)
+    }
+
+    /// Returns when a blob was last used, in seconds since the Unix epoch and up to ten minutes early; `None` when it is
+    /// not there, or that is not known.
+    pub fn last_used(&self, digest: &Digest) -> Option<u64> {
+        let held = self.0.table.lock().tier.get(digest)?;
+        (held.blob.used > 0).then_some(u64::from(held.blob.used))
     }
 
     /// Keeps a blob from eviction; `None` when it is not there.

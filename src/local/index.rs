@@ -124,7 +124,7 @@ impl Index {
     }
 
     /// Fills the index again, a part at a time, since the generation moved to `generation`. Each fact
-    /// comes once: locations by digest, other facts by name, objects of the log by name, registers by
+    /// comes once: what paths have apart by path, locations by digest, other facts by name, objects of the log by name, registers by
     /// path, seals by digest. All count with [`Index::refilled`]; what is [saved](Index::save) from the
     /// first of them on overrules them.
     pub fn fill(&self, generation: u64, batch: Batch) {

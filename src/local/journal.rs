@@ -55,8 +55,17 @@ pub struct Record {
     pub seq: Seq,
     /// The changes, in order.
     pub changes: Vec<Change>,
-    /// Contents that they put and that are not complete.
+    /// What stays on this node of it.
+    pub note: Note,
+}
+
+/// What is noted with a record, so that a start decides as the run before: what of it stays on this node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Note {
+    /// Contents that it puts and that are not complete.
     pub torn: Vec<Torn>,
+    /// The mount was private: all of it stays.
+    pub private: bool,
 }
 
 /// A content that is not complete, with the check that it has failed.
@@ -130,12 +139,12 @@ impl Journal {
     /// Once this has returned, the record survives SIGKILL; after [`Journal::sync`] also a power
     /// loss. On a full disk (`NoSpace`) nothing was appended and the journal stays usable.
     pub fn append(&self, changes: &[Change]) -> Result<Seq> {
-        self.append_with(changes, &[])
+        self.append_with(changes, &Note::default())
     }
 
-    /// As [`Journal::append`]; notes which of the contents are not complete.
-    pub fn append_with(&self, changes: &[Change], torn: &[Torn]) -> Result<Seq> {
-        let mut bytes = record::encode(changes, torn)
+    /// As [`Journal::append`]; notes what stays on this node.
+    pub fn append_with(&self, changes: &[Change], note: &Note) -> Result<Seq> {
+        let mut bytes = record::encode(changes, note)
             .map_err(|e| Error::with(Kind::Internal, "encode a record of the journal", e))?;
         if bytes.len() > RECORD_MAX_BYTES {
             let op = format!("a record of {} bytes, at most {RECORD_MAX_BYTES}", bytes.len());

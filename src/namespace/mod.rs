@@ -8,6 +8,7 @@ mod change;
 mod commit;
 mod editions;
 mod entry;
+mod facts;
 mod fold;
 mod living;
 mod location;
@@ -24,6 +25,7 @@ pub use entry::{
     Attrs, Entry, Kind, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, XATTR_TOTAL_BYTES_MAX,
     Xattrs,
 };
+pub use facts::{Bytes, ContentFacts, FACTS_NAME, Facts};
 pub use fold::{Applied, Builder, Child, Fold, Register};
 pub use living::Living;
 pub use location::{Location, Site};

@@ -23,9 +23,9 @@ const THROTTLED_FOR: Duration = Duration::from_secs(10);
 pub struct Throttling {
     /// Answers so far, by [`THROTTLED`].
     pub answers: [u64; THROTTLED.len()],
-    /// What was waited because of them, of all who waited together.
+    /// What was waited because of them, summed over all requests that waited.
     pub waited: Duration,
-    /// The last such answer came within the last ten seconds, or its end is waited for.
+    /// The last such answer came within the last ten seconds, or a request still waits because of one.
     pub now: bool,
 }
 

@@ -32,7 +32,7 @@ pub struct Settings {
     pub pack_bytes: u64,
     /// How old an answer about the remote may be; zero asks each time.
     pub freshness: Duration,
-    /// Nothing is ever written to the remote.
+    /// Nothing is ever written to the remote; true of a private mount too.
     pub read_only: bool,
     /// What is used after half its age is stored again.
     pub renew_on_use: bool,
@@ -74,7 +74,7 @@ pub struct Unsent {
 const ASIDE_MIN: Duration = Duration::from_mins(1);
 const ASIDE_MAX: Duration = Duration::from_hours(1);
 /// A purge begins this often, or after a hundredth of the age if that is sooner ...
-const PURGE_EVERY: Duration = Duration::from_hours(1);
+const PURGE_EVERY: Duration = Duration::from_mins(15);
 /// ... but not more often than this.
 const PURGE_EVERY_MIN: Duration = Duration::from_secs(1);
 /// How long a purge rests between two steps.
@@ -129,6 +129,10 @@ impl Engine {
         }
         if let Some(checkpointer) = &self.checkpointer {
             tasks.push(checkpointer.start(&self.runtime));
+        }
+        if self.ledger.is_private() {
+            let settle = settle_for_ever(self.ledger.clone());
+            tasks.push(task::spawn(&self.runtime, "settle", settle));
         }
         let ledger = self.ledger.clone();
         tasks.push(task::spawn(&self.runtime, "purge", purge_for_ever(self.ledger.clone())));
@@ -189,7 +193,8 @@ impl Engine {
 
     /// Tells why records are not remote yet; nothing without a remote.
     pub fn unsent(&self) -> Unsent {
-        let Some(remote) = self.ledger.remote() else { return Unsent::default() };
+        let remote = self.ledger.remote().filter(|_| !self.ledger.is_private());
+        let Some(remote) = remote else { return Unsent::default() };
         let (queued, held, taken, refused) = self.ledger.stages();
         let Some(publisher) = &self.publisher else {
             return Unsent { read_only: queued + held + taken, refused, ..Unsent::default() };
@@ -232,6 +237,15 @@ impl Engine {
     /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.
     pub fn publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
+    }
+}
+
+/// Lets the journal go of the records of a private mount, of which nothing is sent.
+async fn settle_for_ever(ledger: Ledger) {
+    loop {
+        let queued = ledger.queued().notified();
+        while ledger.settle_private() {}
+        queued.await;
     }
 }
 

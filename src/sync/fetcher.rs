@@ -35,7 +35,7 @@ use crate::task;
 const FETCHES_AT_ONCE: usize = 16;
 /// Contents that are being fetched or wait for it.
 const FLIGHTS_MAX: usize = 10_000;
-/// Packs up to this size are fetched whole at the first miss in them: what the publisher makes by
+/// Packs up to this size are fetched whole at the first miss in them, if nothing must be evicted for that: what the publisher makes by
 /// default, with room for what frames cost when nothing can be compressed.
 const WHOLE_PACK_BYTES: u64 = 9 << 20;
 /// How often a blob is fetched that is not what it should be: what was read may have been stale.
@@ -257,7 +257,7 @@ impl Inner {
     ) -> Result<()> {
         let mut newer = None;
         let end = self.ledger.pack_end(pack);
-        if end <= WHOLE_PACK_BYTES && self.ledger.blobs().make_room(end) {
+        if end <= WHOLE_PACK_BYTES && self.ledger.blobs().has_room(end) {
             let (inner, name) = (Arc::clone(self), Arc::clone(pack));
             let work = move |progress| -> BoxFuture<'static, Result<()>> {
                 Box::pin(async move { inner.fetch_pack(&name, &progress).await })
@@ -307,7 +307,7 @@ impl Inner {
         }
     }
 
-    /// Fetches a whole pack and keeps what files use of it.
+    /// Fetches a whole pack and keeps what files use of it, as far as there is room.
     async fn fetch_pack(&self, pack: &Arc<str>, progress: &Progress) -> Result<()> {
         let remote = self.telling(progress)?;
         let bytes = self.request(pack, || remote.get_pack(pack)).await?;
@@ -326,6 +326,10 @@ impl Inner {
             for member in wanted {
                 if ledger.blobs().contains(&member.digest) {
                     continue;
+                }
+                // Nobody has asked for it, so nothing else goes for it.
+                if !ledger.blobs().has_room(u64::from(member.size)) {
+                    break;
                 }
                 match reader.read(&member) {
                     Ok(bytes) => keep(&ledger, member.digest, &bytes)?,

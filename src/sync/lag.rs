@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_anybody_asked_is_no_lag() {
+    fn commits_from_before_the_wake_have_no_lag() {
         let lag = Lag::default();
         lag.wake(100_000);
         lag.applied(1_000, 100_300, MINUTE);

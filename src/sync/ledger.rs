@@ -63,6 +63,7 @@ use self::touch::Touched;
 pub use self::turn::{Turn, Written};
 use super::batch::Batch;
 use super::chains::Chains;
+use super::doubts::Amends;
 use super::missing::Missing;
 use super::quiet::Quiet;
 use super::room::Room;
@@ -121,6 +122,8 @@ struct Inner {
     index: Index,
     /// What is known of clients, which says what stays on this node.
     profiles: Profiles,
+    /// All that programs change stays on this node.
+    private: bool,
     fold: RwLock<Fold>,
     order: Mutex<Order>,
     /// Held while a commit of this node is noted, and by whoever needs that there is none.
@@ -144,6 +147,8 @@ struct Inner {
     applied: AtomicU64,
     /// How often the subscribers were told of that.
     told: AtomicU64,
+    /// Records of this node that were brought into the namespace. Counted under its lock.
+    changes: AtomicU64,
     /// Commits that were ever folded.
     folded: AtomicU64,
     /// Those of them that were made just before.
@@ -330,6 +335,12 @@ impl Ledger {
         self.0.applied.load(Ordering::Acquire)
     }
 
+    /// Counts what was brought into the namespace: the records of this node and what [`Ledger::applied`] counts. A reader
+    /// of the namespace that sees the same count before and after has missed nothing.
+    pub fn changes(&self) -> u64 {
+        self.0.changes.load(Ordering::Acquire) + self.applied()
+    }
+
     /// Reports whether something has moved of which the subscribers were not told yet.
     pub fn is_telling(&self) -> bool {
         // In this order: each telling comes after its count.
@@ -481,6 +492,20 @@ impl Ledger {
             }
         }
         Some(batch)
+    }
+
+    /// Reports whether all that programs change stays on this node.
+    pub fn is_private(&self) -> bool {
+        self.0.private && self.0.remote.is_some()
+    }
+
+    /// Notes that some records of a private mount need not wait for the store. Returns false when none waits.
+    pub(super) fn settle_private(&self) -> bool {
+        let now = self.0.clock.mono();
+        let Some(taken) = self.0.order.lock().queue.take(now, HOLD_MAX) else { return false };
+        debug_assert!(taken.changes.is_empty(), "a private mount has nothing to send");
+        self.committed(&Batch::of(taken, Amends::default()), Vec::new(), None);
+        true
     }
 
     /// Lets go of everything that is held.

@@ -42,6 +42,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("hearthfs_mount", &["src/fs", "src/daemon", "src/cli"]),
     ("libc", &["mount/src"]),
     ("object_store", &["src/remote"]),
+    ("ratatui", &["src/cli/top"]),
     ("reqwest", &["src/remote"]),
     ("rustls", &["src/remote"]),
     ("sled", &["src/local/index.rs", "src/local/index"]),

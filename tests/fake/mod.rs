@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use hearthfs::clock::{Clock, sleep};
 use hearthfs::config::{Surroundings, resolve};
 use hearthfs::control::{
-    Backlog, DrainProgress, DrainReport, Node, Place, Server, Status, runtime_dir,
+    Backlog, BusyReport, DrainProgress, DrainReport, Node, Place, Server, Status, runtime_dir,
 };
 use hearthfs::error::{Error, Result};
 use hearthfs::metrics::Metrics;
@@ -109,6 +109,10 @@ impl Node for Fake {
             counters: self.metrics.snapshot(),
             ..Status::default()
         }
+    }
+
+    fn busy(&self) -> BusyReport {
+        BusyReport::default()
     }
 
     fn progress(&self) -> DrainProgress {

@@ -342,6 +342,28 @@ impl Node {
         said
     }
 
+    /// Has each of these work until the daemon dies, kills it after a time, and starts it again when all have noticed.
+    pub(crate) fn kill_under<W: Send + 'static>(
+        &mut self,
+        workers: &mut Vec<W>,
+        after_ms: u64,
+        work: fn(&mut W),
+    ) {
+        let begin = |mut worker: W| {
+            thread(move || {
+                work(&mut worker);
+                worker
+            })
+        };
+        let running: Vec<_> = workers.drain(..).map(begin).collect();
+        sleep_ms(after_ms);
+        self.kill_only();
+        for worker in running {
+            workers.push(worker.join().must("a worker that ends with its daemon"));
+        }
+        self.up();
+    }
+
     /// Kills the daemon at this instant and leaves its dead mount where it is.
     pub(crate) fn kill_only(&mut self) {
         kill_process(self.pid(), Signal::KILL).must("kill a daemon");

@@ -91,9 +91,19 @@ impl Options {
         self.key("mount", "client_dirs", mode)
     }
 
+    /// Leaves the mount without extended attributes.
+    pub(crate) fn without_xattrs(self) -> Self {
+        self.key("mount", "xattrs", "false")
+    }
+
     /// Mounts for readers only.
     pub(crate) fn read_only(self) -> Self {
-        self.key("mount", "read_only", "true")
+        self.key("mount", "writes", "none")
+    }
+
+    /// Keeps on the node what programs write.
+    pub(crate) fn private(self) -> Self {
+        self.key("mount", "writes", "private")
     }
 
     /// Sets the local tier's size.

@@ -209,6 +209,14 @@ impl Store {
         server.faults.throttlings()
     }
 
+    /// Returns how many requests were refused because they change something.
+    pub(crate) fn refused_writes(&self) -> u64 {
+        let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
+            panic!("only the server in this process counts")
+        };
+        server.faults.refused_writes()
+    }
+
     /// Takes an ability from a server in this process, which does not say so.
     pub(crate) fn unable(&self, what: Unable) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {

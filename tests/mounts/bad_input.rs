@@ -119,7 +119,7 @@ fn bad_input_configuration() {
         ("[remote]\ndeadline = \"5 lightyears\"\n", &["deadline", "5 lightyears"]),
         ("[remote]\nurl = \"gopher://x\"\n", &["url", "gopher://x"]),
         ("[mount]\nio = \"fast\"\n", &["io", "fast", "passthrough"]),
-        ("[mount]\nread_only = \"perhaps\"\n", &["read_only", "perhaps"]),
+        ("[mount]\nwrites = \"perhaps\"\n", &["mount.writes", "perhaps", "private"]),
         ("[log]\nlevel = \"loud\"\n", &["level", "loud"]),
         ("[mount\n", &["c.toml"]),
         ("[mount]\nio = \"auto\"\nio = \"auto\"\n", &["c.toml:3", "duplicate"]),

@@ -14,7 +14,7 @@ use crate::harness::{
 
 pub(crate) const LIMIT_MS: u64 = 180_000;
 
-fn script(name: &str) -> PathBuf {
+pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn command(cluster: &Cluster, program: &Path, name: &str, args: &[&st
 /// Several clients put absolute paths into their entries or keys, so all nodes of a cluster must be
 /// mounted at one path. On one machine each process gets a mount namespace of its own for that; who
 /// is not root goes without, where the client can be told to leave paths out.
-fn at_one_path(cluster: &Cluster, node: &Node, program: &Path) -> (Command, PathBuf) {
+pub(crate) fn at_one_path(cluster: &Cluster, node: &Node, program: &Path) -> (Command, PathBuf) {
     if !is_root() || !is_there("unshare") {
         return (command(cluster, program, "", &[]), node.mount.clone());
     }
@@ -70,7 +70,13 @@ fn at_one_path(cluster: &Cluster, node: &Node, program: &Path) -> (Command, Path
     (command, common)
 }
 
-fn jax(cluster: &Cluster, python: &Path, node: &Node, dir: &str, args: &[&str]) -> Command {
+pub(crate) fn jax(
+    cluster: &Cluster,
+    python: &Path,
+    node: &Node,
+    dir: &str,
+    args: &[&str],
+) -> Command {
     let (mut command, mount) = at_one_path(cluster, node, python);
     command.arg(script("jax_program.py")).args(args);
     command.env("JAX_COMPILATION_CACHE_DIR", mount.join(dir));

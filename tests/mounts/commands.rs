@@ -1,13 +1,14 @@
 //! The command line: words, exit statuses, and what each command promises.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::body::{self, Id};
-use crate::harness::command::{Said, run, wait};
-use crate::harness::node::{Site, is_mounted};
+use crate::harness::command::{Said, need, run, wait};
+use crate::harness::node::{Site, is_mounted, mounts_below};
 use crate::harness::{
     Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
 };
@@ -53,6 +54,13 @@ fn commands_about_what_is_not_mounted_end_with_three() {
         &["status", &dir],
         &["status", &dir, "--json"],
         &["drain", &dir],
+        &["ls", &dir],
+        &["ls", "--json", &dir],
+        &["stat", &dir],
+        &["du", &dir],
+        &["top", &dir],
+        &["top", "--json", &dir],
+        &["rm", "--yes", &dir],
     ] {
         let said = hearthfs(&site, words);
         assert_eq!(said.code(), NOT_MOUNTED, "{words:?}: {said:?}");
@@ -358,6 +366,41 @@ fn commands_config_shows_values_and_where_they_come_from() {
     let said = hearthfs(&site, &["config", "check", "--config", &file]);
     assert_eq!(said.code(), REFUSED, "{said:?}");
     assert!(said.err.contains("cache_sise") && said.err.contains("cache_size"), "{said:?}");
+}
+
+/// The demonstration of the README, with what every machine has that can build this.
+#[test]
+fn commands_demo() {
+    if !need("commands_demo", "cc") {
+        return;
+    }
+    let site = Site::new();
+    let out = hearthfs(&site, &["demo", "--client", "cc"]).good();
+    assert!(out.contains("node B compiled nothing: 8 of 8 objects came from node A"), "{out}");
+    let said = hearthfs(&site, &["demo", "--client", "none"]);
+    assert_eq!(said.code(), REFUSED, "{said:?}");
+    assert!(said.err.contains("jax, ccache, go and cc"), "{said:?}");
+}
+
+/// One that is interrupted takes its daemons and mounts along.
+#[test]
+fn commands_demo_that_is_interrupted() {
+    if !need("commands_demo_that_is_interrupted", "cc") {
+        return;
+    }
+    let site = Site::new();
+    let temporary = site.dir("temporary");
+    let mut demo = site.hearthfs();
+    demo.args(["demo", "--client", "cc"]).env("TMPDIR", &temporary);
+    let mut demo = demo.stderr(Stdio::null()).stdout(Stdio::null()).spawn().must("start it");
+    eventually(LIMIT_MS, "a mount of the demonstration", || match mounts_below(&temporary)[..] {
+        [] => Err("none".to_owned()),
+        _ => Ok(()),
+    });
+    kill_process(Pid::from_child(&demo), Signal::INT).must("interrupt it");
+    assert_eq!(demo.wait().must("wait").code(), Some(1));
+    assert_eq!(mounts_below(&temporary), Vec::<PathBuf>::new());
+    assert_eq!(std::fs::read_dir(&temporary).must("list").count(), 0, "nothing is left");
 }
 
 /// A read-only mount serves hits and refuses writers.

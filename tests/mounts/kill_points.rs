@@ -193,21 +193,7 @@ fn kill_points_of_writers_that_keep_a_descriptor(io: Io) {
         let mut writers: Vec<Writer> = (0..WRITERS).map(|n| Writer::new(dir(n), n)).collect();
         for _ in 0..rounds.min(ROUNDS_OF_ONE_CLUSTER) {
             done += 1;
-            let running: Vec<_> = writers
-                .drain(..)
-                .map(|mut writer| {
-                    thread(move || {
-                        writer.work();
-                        writer
-                    })
-                })
-                .collect();
-            sleep_ms(20 + dice.below(200));
-            cluster.a.kill_only();
-            for writer in running {
-                writers.push(writer.join().must("a writer that ends with its daemon"));
-            }
-            cluster.a.up();
+            cluster.a.kill_under(&mut writers, 20 + dice.below(200), Writer::work);
             for writer in &mut writers {
                 writer.verify(&format!("after kill {done}"));
             }

@@ -8,9 +8,8 @@ use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
-use crate::harness::time::thread;
 use crate::harness::tree::{self, Thing, Tree};
-use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, say, sleep_ms};
+use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, say};
 
 /// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
 const KILLS: u64 = 50;
@@ -282,21 +281,7 @@ fn kills_from(cluster: &mut Cluster, rounds: u64, seed: u64) -> u64 {
     let mut dice = Dice::new(4 + seed);
     let mut acknowledged = 0;
     for round in 0..rounds {
-        let running: Vec<_> = workers
-            .drain(..)
-            .map(|mut worker| {
-                thread(move || {
-                    worker.work();
-                    worker
-                })
-            })
-            .collect();
-        sleep_ms(20 + dice.below(250));
-        cluster.a.kill_only();
-        for worker in running {
-            workers.push(worker.join().must("a worker that ends with its daemon"));
-        }
-        cluster.a.up();
+        cluster.a.kill_under(&mut workers, 20 + dice.below(250), Worker::work);
         for worker in &mut workers {
             worker.verify(round);
         }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::harness::body::Dice;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms};
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes};
 
 const KILLS: u64 = 12;
 const WRITERS: u64 = 3;
@@ -137,21 +137,7 @@ fn p6_units_through_kills_at_any_moment(io: Io) {
         last
     });
     for kill in 1..=kills {
-        let running: Vec<_> = writers
-            .drain(..)
-            .map(|mut writer| {
-                thread(move || {
-                    writer.work();
-                    writer
-                })
-            })
-            .collect();
-        sleep_ms(20 + dice.below(200));
-        cluster.a.kill_only();
-        for writer in running {
-            writers.push(writer.join().must("a writer that ends with its daemon"));
-        }
-        cluster.a.up();
+        cluster.a.kill_under(&mut writers, 20 + dice.below(200), Writer::work);
         for writer in &mut writers {
             writer.verify(&format!("after kill {kill}"));
         }

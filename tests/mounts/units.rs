@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::harness::command::run;
 use crate::harness::hand::Hand;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Io, Must as _, Node, eventually, in_both_modes};
+use crate::harness::{Cluster, Io, Must as _, Node, Options, Store, eventually, in_both_modes};
 
 use crate::clients::{command, json, python_with};
 
@@ -192,6 +192,36 @@ fn p6_units_through_kills(io: Io) {
     assert_eq!(found(&cluster.a.at("triton/K")), wanted);
 }
 in_both_modes!(p6_units_through_kills);
+
+/// What is renamed into a draft is seen by its writer alone, and the kernel goes on knowing all other names.
+fn p6_units_renamed_members_leave_other_names_known(io: Io) {
+    let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
+    let dir = cluster.a.at("triton/K");
+    std::fs::create_dir_all(&dir).must("mkdir");
+    let mut writer = Hand::new();
+    writer.put(&cluster.a.at("known"), b"x").must("put");
+    let lookups = || cluster.a.status()["counters"]["operations"]["lookup"].as_u64().must("count");
+    let known = || std::fs::metadata(cluster.a.at("known")).map(drop).must("stat");
+    let cost = |before: u64| lookups() - before;
+    // The directory and what is in it are asked for once.
+    write_member(&mut writer, &dir, STEPS[0], "\"1\"", true);
+    known();
+    let mut asked = 0;
+    for text in ["\"2\"", "\"3\"", "\"4\"", "\"5\""] {
+        let before = lookups();
+        write_member(&mut writer, &dir, STEPS[1], text, true);
+        let written = lookups();
+        known();
+        asked += cost(written);
+        assert_eq!(found(&dir), vec![None; STEPS.len()], "seen by others before it is whole");
+        assert_eq!(writer.get(&dir.join(STEPS[1])).must("its own"), text.as_bytes());
+        known();
+        // The temporary directory, the file in it twice, and the name that it gets; on a busy machine one that is old.
+        assert!(written - before <= 5, "{} lookups for a member", written - before);
+    }
+    assert!(asked <= 1, "{asked} lookups of a known name");
+}
+in_both_modes!(p6_units_renamed_members_leave_other_names_known);
 
 /// Common tools on a unit while a process writes its next version: a copy is of one version, and a removal spoils none.
 fn bad_input_units_under_common_tools(io: Io) {

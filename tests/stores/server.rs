@@ -37,6 +37,8 @@ pub(crate) struct ServerFaults {
     throttled: std::sync::Mutex<Option<String>>,
     /// How many requests were answered so.
     throttlings: AtomicU64,
+    /// How many requests were refused because they change something.
+    refused_writes: AtomicU64,
     requests: AtomicU64,
 }
 
@@ -59,6 +61,8 @@ pub(crate) enum Unable {
     Delete,
     /// To list: nothing is shown.
     List,
+    /// To change anything: that is refused, as where credentials only read.
+    Write,
 }
 
 impl ServerFaults {
@@ -87,6 +91,11 @@ impl ServerFaults {
     /// Returns how many requests were answered with 503 because of their keys.
     pub(crate) fn throttlings(&self) -> u64 {
         self.throttlings.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many requests were refused because they change something.
+    pub(crate) fn refused_writes(&self) -> u64 {
+        self.refused_writes.load(Ordering::Relaxed)
     }
 
     /// Answers nothing while it is on.
@@ -282,6 +291,11 @@ async fn answer(
     };
     let mut request = request;
     let unable = *faults.unable.lock().expect("no thread panics with it");
+    let reads = matches!(request.method().as_str(), "GET" | "HEAD");
+    if unable == Some(Unable::Write) && !reads {
+        faults.refused_writes.fetch_add(1, Ordering::Relaxed);
+        return Ok(refusal(403, "AccessDenied"));
+    }
     if let Some(answer) = unable.and_then(|unable| fail(unable, &mut request, &server.root)) {
         return Ok(answer);
     }
@@ -337,7 +351,7 @@ fn fail(
             *request.uri_mut() = text.parse().expect("an address");
             false
         }
-        Unable::Delete | Unable::Hurry | Unable::Decide => false,
+        Unable::Delete | Unable::Hurry | Unable::Decide | Unable::Write => false,
     };
     lost.then(|| {
         let answer = hyper::Response::builder().status(200).header("etag", "\"0\"");

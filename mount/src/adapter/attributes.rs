@@ -1,7 +1,8 @@
 //! Extended attributes, and the question what a caller may do.
 //!
-//! Owns which names of extended attributes exist at all. Must never let a question for others reach the
-//! [`Vfs`](crate::vfs::Vfs).
+//! Owns which names of extended attributes exist at all: `user.*`, and to be read `hearthfs.*`, which the
+//! [`Vfs`](crate::vfs::Vfs) makes up. The kernel lets a caller read either only where it may read the file. Must never let a
+//! question for others reach the [`Vfs`](crate::vfs::Vfs).
 
 use std::ffi::OsStr;
 
@@ -13,6 +14,8 @@ use crate::vfs::{Errno, Reply};
 
 /// What the kernel asks for before the first write to an inode.
 const CAPABILITY_XATTR: &str = "security.capability";
+/// How the names begin that are made up.
+const MADE_UP: &[u8] = b"hearthfs.";
 
 impl Adapter {
     /// Tells whether an extended attribute may exist: those of `user.*`, if any.
@@ -57,7 +60,10 @@ impl Adapter {
         reply: fuser::ReplyXattr,
     ) {
         let caller = translate::caller(request);
-        if let Err(errno) = self.xattr(name) {
+        let made_up = self.user_xattrs && name.as_encoded_bytes().starts_with(MADE_UP);
+        if let Err(errno) = self.xattr(name)
+            && !made_up
+        {
             self.shared.requests.add(Op::Getxattr);
             let absent = self.user_xattrs && name == CAPABILITY_XATTR;
             let errno = if absent { Errno::ENODATA } else { errno };

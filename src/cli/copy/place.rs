@@ -77,7 +77,10 @@ pub(in crate::cli) fn find_directory(around: &Surroundings, typed: &Path) -> Out
 }
 
 /// Returns what `ask` finds out about `dir`, unless that takes too long.
-fn answer<T: Send + 'static>(dir: &Path, ask: impl FnOnce() -> T + Send + 'static) -> Outcome<T> {
+pub(in crate::cli) fn answer<T: Send + 'static>(
+    dir: &Path,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Outcome<T> {
     match point::within(ANSWER_LIMIT, ask) {
         Some(Ok(answer)) => Ok(answer),
         Some(Err(error)) => Err(Failure::failed(format!("start a thread: {error}"))),

@@ -180,7 +180,7 @@ impl Trees {
 }
 
 /// Opens a directory that is open as a place, to list it or to set its attributes.
-pub(super) fn open_again(place: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+pub(in crate::cli) fn open_again(place: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     openat(place, ".", AS_DIRECTORY, Mode::empty())
 }
 
@@ -201,11 +201,11 @@ fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<Made> {
 
 /// The names in a directory, but for `.` and `..`.
 #[derive(Debug)]
-pub(super) struct Names(rustix::fs::Dir);
+pub(in crate::cli) struct Names(rustix::fs::Dir);
 
 impl Names {
     /// Lists an open directory.
-    pub(super) fn of(dir: OwnedFd) -> io::Result<Self> {
+    pub(in crate::cli) fn of(dir: OwnedFd) -> io::Result<Self> {
         Ok(Self(rustix::fs::Dir::new(dir)?))
     }
 

@@ -97,11 +97,7 @@ impl Walk {
         }
     }
 
-    /// Counts what failed, once: not when a directory is listed again.
     fn failed(&self, path: &Path, trouble: &Trouble) {
-        if self.again.is_some() {
-            return;
-        }
         self.ground.tally.failed(self.ground.way, path, trouble);
     }
 

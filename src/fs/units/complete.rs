@@ -304,7 +304,8 @@ fn rest(state: &mut State, id: EditionId, version: Version) {
         edition.rest();
         // Where its members are too many, it is still known which version it is.
         let bare = Version { mark: version.mark, ..Version::default() };
-        let fits = state.editions.rebase(id, version) || state.editions.rebase(id, bare);
+        let fits =
+            state.editions.rebase(id, version.into()) || state.editions.rebase(id, bare.into());
         debug_assert!(fits, "what lists no members fits where the edition did");
     }
 }

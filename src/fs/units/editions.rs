@@ -75,7 +75,7 @@ impl Edition {
     pub(super) fn new(
         unit: UnitName,
         shared: Writers,
-        base: Version,
+        base: Arc<Version>,
         caller: Caller,
         now: Duration,
     ) -> Self {
@@ -83,7 +83,7 @@ impl Edition {
             unit,
             user: caller.uid,
             shared,
-            base: Arc::new(base),
+            base,
             draft: None,
             writers: Vec::new(),
             one_killed: false,
@@ -230,10 +230,10 @@ impl Editions {
     /// Gives an edition the version that it shows from now on. Returns false if its user may not have as many members
     /// listed; then it has the old one.
     #[must_use]
-    pub(super) fn rebase(&mut self, id: EditionId, base: Version) -> bool {
+    pub(super) fn rebase(&mut self, id: EditionId, base: Arc<Version>) -> bool {
         let Some(edition) = self.all.get_mut(&id) else { return false };
         let (user, before) = (edition.user, edition.counts_for());
-        let old = std::mem::replace(&mut edition.base, Arc::new(base));
+        let old = std::mem::replace(&mut edition.base, base);
         self.shares.give_back(user, before);
         let fits = self.shares.take(user, edition.counts_for());
         if !fits {
@@ -345,7 +345,7 @@ mod tests {
         let mut all = Editions::default();
         let edition = |members| {
             let caller = Caller { uid: 1, gid: 1, tid: 1 };
-            let base = version(members);
+            let base = version(members).into();
             Edition::new(UnitName::for_tests(), Writers::One, base, caller, Duration::ZERO)
         };
         let own = 3 * EDITIONS_LISTED_MAX / 4;
@@ -354,11 +354,11 @@ mod tests {
             ids.push(id);
         }
         assert_eq!(ids.len() as u64, own / EDITION_COUNTS_FOR);
-        assert!(!all.rebase(ids[0], version(1)), "it would list one too many");
+        assert!(!all.rebase(ids[0], version(1).into()), "it would list one too many");
         assert!(all.remove(ids[1]).is_some());
-        assert!(all.rebase(ids[0], version(EDITION_COUNTS_FOR as usize)));
+        assert!(all.rebase(ids[0], version(EDITION_COUNTS_FOR as usize).into()));
         assert!(all.add(Who::Unseen, edition(0)).is_none(), "its members are counted");
-        assert!(all.rebase(ids[0], version(0)));
+        assert!(all.rebase(ids[0], version(0).into()));
         assert!(all.add(Who::Unseen, edition(0)).is_some());
         for id in ids {
             drop(all.remove(id));

@@ -16,6 +16,7 @@ use crate::fs::inode::Spot;
 use crate::fs::open::{DECIDE_TRIES_MAX, Wish};
 use crate::fs::retry::Retry;
 use crate::fs::who::Who;
+use crate::name::TreePath;
 use crate::namespace::Writers;
 
 impl Filesystem {
@@ -63,10 +64,33 @@ impl Filesystem {
                 if !last && !self.is_published_for(wish.who, &UnitName::of(&part.key)) {
                     return Err(self.led_to(place, ino, wish));
                 }
-                self.begin_to_read(&UnitName::of(&part.key), part.writers, wish)
+                let unit = UnitName::of(&part.key);
+                let lacking = self.begin_to_read(&unit, part.writers, wish)?;
+                // Elsewhere the kernel looks up again what has been replaced since it did.
+                if last {
+                    self.must_begin_with(ino, wish.who, &unit, &path)?;
+                }
+                Ok(lacking)
             }
             _ => Ok(none),
         }
+    }
+
+    /// Checks that an inode is the entry point of the version that a process has just begun to read. Where it is that of an
+    /// older one, to whose other members no process can be led any more, the unit is a miss.
+    fn must_begin_with(&self, ino: Ino, who: Who, unit: &UnitName, path: &TreePath) -> Reply<()> {
+        let mut state = self.0.state.lock();
+        let Some(stamp) = state.stamp_of(ino) else { return Ok(()) };
+        let Some(id) = state.editions.of(who, unit) else { return Ok(()) };
+        let is_older = |edition: &Edition| {
+            let plain = edition.draft.is_none() && !edition.drafting;
+            plain && edition.base().stamp_of(path) != Some(stamp)
+        };
+        if !state.editions.get(id).is_some_and(is_older) {
+            return Ok(());
+        }
+        state.editions.remove(id);
+        Err(Errno::ENOENT)
     }
 
     /// Opens the entry point of an edition. One that is not written is given up for what is published now.
@@ -122,9 +146,11 @@ impl Filesystem {
         shared: Writers,
         wish: &Wish,
     ) -> Reply<Vec<(Digest, u64)>> {
-        let now = || current(&self.0.rooms.ledger, &self.0.rules.profiles, unit);
+        let ledger = &self.0.rooms.ledger;
+        let now = || (ledger.changes(), current(ledger, &self.0.rules.profiles, unit));
         // One that is too large is read as any other files.
-        let Ok(mut version) = now() else { return Ok(Vec::new()) };
+        let (mut changes, Ok(version)) = now() else { return Ok(Vec::new()) };
+        let mut version = Arc::new(version);
         for _ in 0..DECIDE_TRIES_MAX {
             if version.is_broken() {
                 return Err(Errno::ENOENT);
@@ -135,21 +161,24 @@ impl Filesystem {
             if wish.who == Who::Unseen {
                 return Ok(lacking);
             }
-            let begun = Version::clone(&version);
-            self.begin_edition(unit, shared, wish, version);
-            // What moved since then did not find an edition here: the kernel may keep a name of a member that it has
-            // looked up meanwhile, or that there is none.
-            version = match now() {
-                Ok(version) if version.is_broken() || !version.is(&begun) => version,
-                _ => return Ok(lacking),
-            };
+            self.begin_edition(unit, shared, wish, &version);
+            if ledger.changes() == changes {
+                return Ok(lacking);
+            }
+            // What moved since the version was read did not find an edition here: the kernel may keep a name of a member
+            // that it has looked up meanwhile, or that there is none.
+            let (later, Ok(moved)) = now() else { return Ok(lacking) };
+            if !moved.is_broken() && moved.is(&version) {
+                return Ok(lacking);
+            }
+            (changes, version) = (later, Arc::new(moved));
         }
         // A unit that moves so often is not read now.
         Err(Errno::ENOENT)
     }
 
     /// Gives a process the edition of a version. One that it writes stays as it is.
-    fn begin_edition(&self, unit: &UnitName, shared: Writers, wish: &Wish, version: Version) {
+    fn begin_edition(&self, unit: &UnitName, shared: Writers, wish: &Wish, version: &Arc<Version>) {
         let mut state = self.0.state.lock();
         let now = self.0.rooms.clock.mono();
         match state.editions.of(wish.who, unit) {
@@ -158,12 +187,13 @@ impl Filesystem {
                 let plain = |edition: &&mut Edition| edition.draft.is_none() && !edition.drafting;
                 if let Some(edition) = edition.filter(plain) {
                     edition.note_use(now);
-                    if !state.editions.rebase(id, version) {
+                    if !state.editions.rebase(id, Arc::clone(version)) {
                         state.editions.remove(id);
                     }
                 }
             }
             None => {
+                let version = Arc::clone(version);
                 self.add_edition(&mut state, &wish.caller, wish.who, unit, version, shared);
             }
         }

@@ -224,7 +224,7 @@ impl Filesystem {
             // What is found out outside the lock, before it is decided once more.
             watched = Some(self.0.callers.watch(who));
             if known.is_none() {
-                base = Some(current(&self.0.rooms.ledger, &self.0.rules.profiles, unit)?);
+                base = Some(Arc::new(current(&self.0.rooms.ledger, &self.0.rules.profiles, unit)?));
             }
         }
         Ok(None)
@@ -236,7 +236,7 @@ impl Filesystem {
         caller: &Caller,
         who: Who,
         unit: &UnitName,
-        base: Version,
+        base: Arc<Version>,
         shared: Writers,
     ) -> Option<EditionId> {
         let now = self.0.rooms.clock.mono();

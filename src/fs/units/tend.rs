@@ -321,7 +321,7 @@ mod tests {
         let caller = Caller { uid: 1, gid: 1, tid: 1 };
         let unit = UnitName::for_tests();
         let mut edition =
-            Edition::new(unit, Shared::One, Version::default(), caller, Duration::ZERO);
+            Edition::new(unit, Shared::One, Version::default().into(), caller, Duration::ZERO);
         assert!(edition.add_writer(Writer { who: Who::Unseen, watched: None }));
         assert_eq!(Writers::of(&edition).writing, Writing::Unseen);
         let (soon, late) = (Duration::from_secs(1), UNIT_HOLD);

@@ -44,6 +44,11 @@ impl Blobs {
         }
     }
 
+    /// Reports whether `bytes` more fit while nothing is evicted.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.lacking(bytes) == 0
+    }
+
     /// Reports whether so many bytes would fit if there were nothing else.
     pub fn could_hold(&self, bytes: u64) -> bool {
         bytes <= self.0.limits.bytes

@@ -31,7 +31,7 @@ impl Fixture {
         let dir = CacheDir::open(self.root.path()).unwrap();
         let staging = Staging::open(&dir).unwrap();
         let options = Options { evict_unsaved: false, clock: Clock::system() };
-        let known = known.iter().copied();
+        let known = known.iter().map(|(digest, seal)| (*digest, Used { seal: *seal, used: 0 }));
         let blobs = Blobs::open(&dir, Limits::of(self.limit), known, options).unwrap();
         Run { blobs, staging, dir }
     }
@@ -192,6 +192,24 @@ fn a_blob_removed_by_somebody_else_is_a_miss() {
     assert_eq!(run.blobs.usage().bytes, 0);
     run.put(b"x", State::Unsaved);
     assert_eq!(run.read(b"x").as_deref(), Some(&b"x"[..]), "its folder is made again");
+}
+
+#[test]
+fn the_last_use_outlives_a_restart() {
+    let fixture = Fixture::new(1 << 30);
+    let run = fixture.open();
+    let digest = run.put(b"x", State::Saved);
+    let now_s = Clock::system().wall_ms() / 1000;
+    let used = run.blobs.last_used(&digest).unwrap();
+    assert!(now_s.abs_diff(used) < 600, "{used} at {now_s}");
+    assert_eq!(run.blobs.last_used(&Digest::of(b"y")), None);
+    let told = run.blobs.news().sealed;
+    drop(run);
+    let known = told.into_iter().map(|(digest, known)| (digest, Used { used: 77, ..known }));
+    let dir = CacheDir::open(fixture.root.path()).unwrap();
+    let options = Options { evict_unsaved: false, clock: Clock::system() };
+    let blobs = Blobs::open(&dir, Limits::of(1 << 30), known, options).unwrap();
+    assert_eq!(blobs.last_used(&digest), Some(77));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::local::seal::Seal;
 use crate::name::TreePath;
 use crate::namespace::{Location, Register};
 
+pub(super) const APART: u8 = b'a';
 pub(super) const REGISTER: u8 = b'r';
 pub(super) const LOCATION: u8 = b'l';
 pub(super) const SEAL: u8 = b's';
@@ -48,6 +49,16 @@ impl Batch {
     /// Forgets a path.
     pub fn forget_register(&mut self, path: &TreePath) {
         self.0.push((key(REGISTER, path.as_bytes()), None));
+    }
+
+    /// Saves what a path has that others do not know, as its owner encodes it.
+    pub fn apart(&mut self, path: &TreePath, value: &[u8]) {
+        self.0.push((key(APART, path.as_bytes()), Some(value.to_vec())));
+    }
+
+    /// Forgets that a path has what others do not know.
+    pub fn forget_apart(&mut self, path: &TreePath) {
+        self.0.push((key(APART, path.as_bytes()), None));
     }
 
     /// Saves where the remote keeps a blob.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Trouble;
 use super::chunk::visit;
-use super::facts::{LOCATION, META, REGISTER, SEAL, SEEN, Used};
+use super::facts::{APART, LOCATION, META, REGISTER, SEAL, SEEN, Used};
 use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{Builder, Fold, Location, Register, Site};
@@ -35,6 +35,8 @@ pub struct Loaded {
     pub seals: Vec<(Digest, Used)>,
     /// Objects of the log that were folded.
     pub seen: BTreeSet<String>,
+    /// What paths have that others do not know, as their owner has encoded it.
+    pub apart: HashMap<TreePath, Vec<u8>>,
     /// Other facts.
     pub meta: HashMap<String, Vec<u8>>,
 }
@@ -61,6 +63,7 @@ pub(super) struct Loading {
     builder: Builder,
     seals: HashMap<Digest, Used>,
     seen: BTreeSet<String>,
+    apart: HashMap<TreePath, Vec<u8>>,
     meta: HashMap<String, Vec<u8>>,
     names: HashSet<Arc<str>>,
 }
@@ -75,6 +78,13 @@ impl Loading {
                     let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
                     let register = value.map(decode::<Register>).transpose()?;
                     self.builder.reset(&path, register);
+                }
+                APART => {
+                    let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
+                    match value {
+                        Some(value) => drop(self.apart.insert(path, value.to_vec())),
+                        None => drop(self.apart.remove(&path)),
+                    }
                 }
                 LOCATION => {
                     let digest = digest(rest)?;
@@ -123,8 +133,8 @@ impl Loading {
     pub(super) fn finish(self) -> Loaded {
         let mut seals: Vec<(Digest, Used)> = self.seals.into_iter().collect();
         seals.sort_unstable_by_key(|(_, used)| used.used);
-        let (fold, seen, meta) = (self.builder.finish(), self.seen, self.meta);
-        Loaded { fold, seals, seen, meta }
+        let (fold, seen) = (self.builder.finish(), self.seen);
+        Loaded { fold, seals, seen, apart: self.apart, meta: self.meta }
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use super::record;
 use super::segment::{self, Form, HEADER_BYTES, Segment};
-use super::{Journal, failed};
+use super::{Journal, Note, failed};
 use crate::error::{Error, Kind, Result};
 use crate::local::dir::sync_dir;
 use crate::namespace::Change;
@@ -87,7 +87,7 @@ fn write_snapshot(
     let mut live = live.peekable();
     while live.peek().is_some() {
         let group: Vec<Change> = live.by_ref().take(SNAPSHOT_GROUP).collect();
-        let mut bytes = record::encode(&group, &[])
+        let mut bytes = record::encode(&group, &Note::default())
             .map_err(|e| io::Error::other(Error::with(Kind::Internal, "encode a snapshot", e)))?;
         record::finish(&mut bytes, seq);
         file.write_all_at(&bytes, end)?;

@@ -9,30 +9,35 @@
 //! 36  .. payload: one version byte, then the changes in postcard
 //! ```
 //!
-//! Version 2 has the list of contents that are not complete before the changes; version 1 is a record without any.
+//! Version 2 has the list of contents that are not complete before the changes; version 1 is a record without any. Version
+//! 3 is a record of a private mount, without such a list.
 //!
 //! The head has a sum of its own, so that a damaged payload is stepped over by its length and never
 //! searched for records: a file's name may hold any bytes, also those of a record.
 
-use super::Torn;
+use super::Note;
 use crate::namespace::Change;
 
 /// The bytes before the payload.
 pub(super) const HEAD_BYTES: usize = 36;
 /// The encoding of changes alone.
 const PLAIN: u8 = 1;
-/// That of changes with contents that are not complete; the newest that this build reads.
-pub(super) const VERSION: u8 = 2;
+/// That of changes with contents that are not complete.
+const TORN: u8 = 2;
+/// That of changes of a private mount; the newest that this build reads.
+pub(super) const VERSION: u8 = 3;
 const MARKER: [u8; 4] = [0xf1, 0x9e, 0xa7, 0x4a];
 
 /// Encodes a record, all but its number.
-pub(super) fn encode(changes: &[Change], torn: &[Torn]) -> Result<Vec<u8>, postcard::Error> {
+pub(super) fn encode(changes: &[Change], note: &Note) -> Result<Vec<u8>, postcard::Error> {
     let mut bytes = vec![0; HEAD_BYTES];
-    if torn.is_empty() {
+    if note.private {
+        bytes.push(VERSION);
+    } else if note.torn.is_empty() {
         bytes.push(PLAIN);
     } else {
-        bytes.push(VERSION);
-        bytes = postcard::to_extend(torn, bytes)?;
+        bytes.push(TORN);
+        bytes = postcard::to_extend(&note.torn, bytes)?;
     }
     postcard::to_extend(changes, bytes)
 }
@@ -104,14 +109,18 @@ pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
 }
 
 /// What a payload holds.
-pub(super) type Payload = (Vec<Change>, Vec<Torn>);
+pub(super) type Payload = (Vec<Change>, Note);
 
 /// Decodes a payload. The outer error is the version of a newer format.
 pub(super) fn decode(payload: &[u8]) -> Result<Result<Payload, postcard::Error>, u8> {
     match payload {
-        [PLAIN, changes @ ..] => Ok(postcard::from_bytes(changes).map(|all| (all, Vec::new()))),
-        [VERSION, rest @ ..] => Ok(postcard::take_from_bytes(rest).and_then(|(torn, changes)| {
-            postcard::from_bytes(changes).map(|changes| (changes, torn))
+        [version @ (PLAIN | VERSION), changes @ ..] => {
+            let note = Note { torn: Vec::new(), private: *version == VERSION };
+            Ok(postcard::from_bytes(changes).map(|all| (all, note)))
+        }
+        [TORN, rest @ ..] => Ok(postcard::take_from_bytes(rest).and_then(|(torn, changes)| {
+            let note = Note { torn, private: false };
+            postcard::from_bytes(changes).map(|changes| (changes, note))
         })),
         [version, ..] if *version > VERSION => Err(*version),
         _ => Ok(Err(postcard::Error::DeserializeBadEncoding)),

@@ -167,10 +167,10 @@ fn take(dir: &Path, scan: Scan, acked: u64, into: &mut Replayed) {
         return;
     }
     let mut segment = Segment::new(scan.path, scan.first);
-    for (seq, place, (changes, torn)) in scan.records {
+    for (seq, place, (changes, note)) in scan.records {
         segment.add(seq, place.len() as u64, changes.len() as u64);
         if seq > acked {
-            into.records.push(Record { seq: Seq(seq), changes, torn });
+            into.records.push(Record { seq: Seq(seq), changes, note });
         }
     }
     into.segments.push_back(segment);

@@ -143,7 +143,7 @@ fn p9_self_healing_one_damaged_record_costs_one_record() {
 #[test]
 fn p1_whole_or_nothing_a_forged_record_in_a_name_is_not_replayed() {
     let fixture = Fixture::new();
-    let mut forged = record::encode(&[change(666)], &[]).unwrap();
+    let mut forged = record::encode(&[change(666)], &Note::default()).unwrap();
     record::finish(&mut forged, 2);
     let target = Box::from(forged.as_slice());
     let mut entry = Entry::directory(0, 0, 0, Time::default());
@@ -174,7 +174,7 @@ fn a_newer_journal_is_refused_and_left_alone() {
     let sum = blake3::hash(&newer[..12]);
     newer[12..16].copy_from_slice(&sum.as_bytes()[..4]);
     let mut newer_record = good[..segment::HEADER_BYTES as usize].to_vec();
-    let mut record = record::encode(&[change(1)], &[]).unwrap();
+    let mut record = record::encode(&[change(1)], &Note::default()).unwrap();
     record[record::HEAD_BYTES] = record::VERSION + 1;
     record::finish(&mut record, 1);
     newer_record.extend(record);
@@ -431,14 +431,18 @@ fn note(line: &str, appended: &mut std::collections::BTreeSet<u64>, acked: &mut 
 }
 
 #[test]
-fn what_is_not_complete_is_noted_with_its_record() {
+fn what_stays_on_this_node_is_noted_with_its_record() {
     let fixture = Fixture::new();
     let (dir, journal, _) = fixture.open();
     let torn = [(Digest::of(b"half"), Check::Elf), (Digest::empty(), Check::Json)];
+    let torn = Note { torn: torn.to_vec(), private: false };
+    let private = Note { torn: Vec::new(), private: true };
     journal.append_with(&[change(1), change(2)], &torn).unwrap();
     journal.append(&[change(3)]).unwrap();
+    journal.append_with(&[change(4)], &private).unwrap();
     drop((dir, journal));
     let (_dir, _journal, records) = fixture.open();
-    assert_eq!((&records[0].torn[..], &records[1].torn[..]), (&torn[..], &[][..]));
+    let notes: Vec<Note> = records.iter().map(|record| record.note.clone()).collect();
+    assert_eq!(notes, [torn, Note::default(), private]);
     assert_eq!(records[0].changes, [change(1), change(2)]);
 }

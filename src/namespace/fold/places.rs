@@ -4,12 +4,16 @@
 //! registers name it. Must never give a number away again while a register holds it.
 
 use std::collections::HashMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 
 use crate::digest::Digest;
 use crate::namespace::location::{Location, Site};
+
+/// Minutes after which the count of those in which a content was not held begins again.
+const IDLE_TURN: u64 = u16::MAX as u64;
 
 /// What sort of place the remote has for a content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +37,8 @@ struct Slot {
     /// Registers that hold it.
     uses: u32,
     place: Where,
+    /// The minute since which nobody is known to hold it, as [`Places::idle_minutes`] has noted it.
+    idle: Option<NonZeroU16>,
 }
 
 /// All contents.
@@ -74,6 +80,7 @@ impl Places {
             name: 0,
             uses: 0,
             place: Where::Nowhere,
+            idle: None,
         };
         let number = if let Some(number) = self.free.pop() {
             self.slots[number as usize] = slot;
@@ -103,8 +110,30 @@ impl Places {
     /// Counts one more register that holds a content; returns its number.
     pub(super) fn hold(&mut self, digest: &Digest) -> u32 {
         let number = self.number(digest);
-        self.slots[number as usize].uses += 1;
+        let slot = &mut self.slots[number as usize];
+        (slot.uses, slot.idle) = (slot.uses + 1, None);
         number
+    }
+
+    /// Returns for how many minutes a content that the remote has is known to be held by no register, none if one
+    /// holds it. The count begins with the first call since it was held or located; `minute` is a clock's, and never
+    /// goes back. Whoever calls less often than once in 45 days gets too few.
+    pub(super) fn idle_minutes(&mut self, digest: &Digest, minute: u64) -> u64 {
+        let Some(number) = self.find(digest) else { return 0 };
+        let slot = &mut self.slots[number as usize];
+        if slot.uses > 0 {
+            return 0;
+        }
+        let now = (minute % IDLE_TURN) as u16;
+        let since = *slot.idle.get_or_insert(NonZeroU16::MIN.saturating_add(now));
+        (u64::from(now) + IDLE_TURN - u64::from(since.get() - 1)) % IDLE_TURN
+    }
+
+    /// Begins to count anew for how long nobody holds a content.
+    pub(super) fn wake(&mut self, digest: &Digest) {
+        if let Some(number) = self.find(digest) {
+            self.slots[number as usize].idle = None;
+        }
     }
 
     /// Counts one register less that holds a content.
@@ -147,7 +176,7 @@ impl Places {
         self.unname(number);
         let slot = &mut self.slots[number as usize];
         (slot.place, slot.name, slot.offset, slot.length) = (place, name, offset, length);
-        (slot.size, slot.stored_ms) = (location.size, location.stored_ms);
+        (slot.size, slot.stored_ms, slot.idle) = (location.size, location.stored_ms, None);
         true
     }
 
@@ -265,6 +294,27 @@ mod tests {
     #[test]
     fn a_slot_is_small() {
         assert!(size_of::<Slot>() <= 72);
+    }
+
+    #[test]
+    fn minutes_count_from_the_first_look_since_it_was_held() {
+        let (mut places, digest) = (Places::default(), Digest::of(b"x"));
+        assert_eq!(places.idle_minutes(&digest, 5), 0);
+        places.locate(&digest, &packed("p", 1));
+        for from in [0, 5, IDLE_TURN - 1, 3 * IDLE_TURN] {
+            assert_eq!(places.idle_minutes(&digest, from), 0);
+            assert_eq!(places.idle_minutes(&digest, from + 61), 61);
+            let number = places.hold(&digest);
+            assert_eq!(places.idle_minutes(&digest, from + 62), 0, "it is held");
+            places.let_go(number);
+            assert_eq!(places.idle_minutes(&digest, from + 63), 0, "it was held");
+            assert_eq!(places.idle_minutes(&digest, from + 64), 1);
+            places.wake(&digest);
+        }
+        assert_eq!(places.idle_minutes(&digest, 9), 0);
+        assert_eq!(places.idle_minutes(&digest, 19), 10);
+        places.locate(&digest, &packed("q", 2));
+        assert_eq!(places.idle_minutes(&digest, 29), 0, "it was stored again");
     }
 
     #[test]

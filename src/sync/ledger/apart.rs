@@ -1,12 +1,13 @@
 //! Versions that this node keeps to itself, of names that all nodes share: files that are not complete, with the units
-//! they belong to, until a complete version takes their place; and those of `ride`, for a while.
+//! they belong to, until a complete version takes their place; those of `ride`, for a while; and all that the programs of
+//! a private mount change.
 //!
 //! Such a version is journalled and shown here as any other, and what is not complete is never sent. Owns the table of these paths, and of
 //! what others know of them. Must never let such a version hold back, or outlast, what another node puts under its
 //! name, nor let it go into a commit or a checkpoint. Their contents are held as those of `own`, for no other node has
-//! them.
+//! them. Those of a private mount are not: there the least recently used go, as those of a node without a store.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::ops::Bound;
 
@@ -16,13 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ledger, Order};
 use crate::digest::Digest;
-use crate::local::{Batch, Seq, Torn};
+use crate::local::{Batch, Note, Seq, Torn};
 use crate::name::TreePath;
 use crate::namespace::{Applied, Change, Check, Entry, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 
-/// The name in the index under which the table lies.
-pub(super) const APART: &str = "apart";
 /// Contents of which it is remembered that they are not complete.
 const TORN_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("it is not 0");
 /// Names that a warning names in one run; of further ones only the number is told, by `status`.
@@ -45,6 +44,8 @@ pub(super) enum Why {
     Incomplete(Option<Check>),
     /// It only says that an entry was used, and waits for company (see `ride`).
     Used,
+    /// The mount was private.
+    Private,
 }
 
 impl Kept {
@@ -72,8 +73,8 @@ pub(super) struct Apart {
     said: HashSet<TreePath>,
 }
 
-/// A path as the index has it: its bytes, what is kept, what others know, and whether it has given way to that.
-type Saved = (Vec<u8>, Kept, Option<Register>, bool);
+/// A path as the index has it: what is kept with what others know, and what has given way to others.
+type Saved = (Option<(Kept, Option<Register>)>, Option<Kept>);
 
 impl Apart {
     /// Reports whether a path shows what others do not know.
@@ -103,6 +104,11 @@ impl Apart {
     /// Returns what others know of a path that shows something else.
     pub(super) fn known(&self, path: &TreePath) -> Option<Register> {
         self.known.register(path)
+    }
+
+    /// Reports whether a content is in what others know of a path that shows something else.
+    pub(super) fn uses(&self, digest: &Digest) -> bool {
+        self.known.uses(digest)
     }
 
     /// Returns where it is kept what others know of a path that shows something else, with that.
@@ -157,21 +163,36 @@ impl Apart {
         self.gone.get(&change.path).is_some_and(|gone| change.stamp <= gone.stamp)
     }
 
-    /// `acked` is the last record that the journal has let go of.
-    fn encode(&mut self, acked: Seq) -> Vec<u8> {
-        self.gone.retain(|_, gone| gone.seq > acked.0);
-        let bytes = |path: &TreePath| path.as_bytes().to_vec();
-        let kept =
-            self.paths.iter().map(|(path, kept)| (bytes(path), *kept, self.known(path), false));
-        let gone = self.gone.iter().map(|(path, gone)| (bytes(path), *gone, None, true));
-        let all: Vec<Saved> = kept.chain(gone).collect();
-        postcard::to_stdvec(&all).expect("paths and registers always encode")
+    /// Forgets what has given way up to `acked`, the last record that the journal has let go of.
+    fn forget_gone(&mut self, acked: Seq) {
+        let moved = &mut self.moved;
+        self.gone.retain(|path, gone| {
+            let stays = gone.seq > acked.0;
+            if !stays {
+                moved.insert(path.clone());
+            }
+            stays
+        });
+    }
+
+    /// Writes what the table says of a path.
+    fn save_path(&self, path: &TreePath, batch: &mut Batch) {
+        let kept = self.paths.get(path).map(|kept| (*kept, self.known(path)));
+        let saved: Saved = (kept, self.gone.get(path).copied());
+        if saved == (None, None) {
+            return batch.forget_apart(path);
+        }
+        batch.apart(path, &postcard::to_stdvec(&saved).expect("registers always encode"));
     }
 
     /// Writes all of the table for the index that is filled anew. Registers come with those of all paths.
     pub(super) fn save_again(&mut self, acked: Seq, batch: &mut Batch) {
+        self.forget_gone(acked);
         self.moved.clear();
-        batch.meta(APART, &self.encode(acked));
+        let all: BTreeSet<&TreePath> = self.paths.keys().chain(self.gone.keys()).collect();
+        for path in all {
+            self.save_path(path, batch);
+        }
     }
 }
 
@@ -190,8 +211,8 @@ impl Default for TornContents {
 pub(super) struct Stays {
     /// One for each change; empty where none does.
     each: Vec<bool>,
-    /// The contents because of which.
-    pub(super) torn: Vec<Torn>,
+    /// Why they do, for the record.
+    pub(super) note: Note,
 }
 
 impl Stays {
@@ -204,17 +225,18 @@ impl Stays {
 impl Order {
     /// Adds what moved of the table to what is saved, with the registers that belong to it. Reports whether it did.
     pub(super) fn save_apart(&mut self, fold: &Fold, acked: Seq, batch: &mut Batch) -> bool {
+        self.apart.forget_gone(acked);
         if self.apart.moved.is_empty() {
             return false;
         }
         for path in std::mem::take(&mut self.apart.moved) {
+            self.apart.save_path(&path, batch);
             let private = self.queue.is_private(&path) && !self.apart.has(&path);
             match fold.register(&path).filter(|_| !private) {
                 Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
             }
         }
-        batch.meta(APART, &self.apart.encode(acked));
         true
     }
 
@@ -261,8 +283,12 @@ impl Ledger {
     }
 
     /// Decides which changes of a record stay here: what is not complete, with the unit it belongs to, and attributes of
-    /// what stays.
-    pub(super) fn judge(&self, order: &Order, changes: &[Change]) -> Stays {
+    /// what stays; on a private mount all.
+    pub(super) fn judge(&self, order: &Order, changes: &[Change], private: bool) -> Stays {
+        if private && self.0.remote.is_some() {
+            let each = changes.iter().map(|change| !self.stays_here(&change.path)).collect();
+            return Stays { each, note: Note { torn: Vec::new(), private } };
+        }
         let is_empty = |change: &Change| matches!(&change.op, Op::Put(entry) if !has_bytes(entry));
         let whole = self.0.torn.0.lock().is_empty() && !changes.iter().any(is_empty);
         if self.0.remote.is_none() || (whole && order.apart.paths.is_empty()) {
@@ -274,12 +300,19 @@ impl Ledger {
             let stay = match &change.op {
                 Op::Put(entry) if !self.stays_here(&change.path) => {
                     let torn = self.torn_by(&change.path, entry);
-                    stays.torn.extend(torn);
+                    stays.note.torn.extend(torn);
                     torn.is_some()
                 }
                 Op::Attrs { of, .. } => {
                     let kept = order.apart.paths.get(&change.path);
-                    kept.is_some_and(|kept| kept.why != Why::Used && kept.stamp == *of)
+                    // Others may have the version whose attributes a private mount has changed.
+                    let known = |kept: &Kept| {
+                        let known = order.apart.known(&change.path).map(|known| known.stamp);
+                        kept.why == Why::Private && known == Some(*of)
+                    };
+                    kept.is_some_and(|kept| {
+                        kept.why != Why::Used && kept.stamp == *of && !known(kept)
+                    })
                 }
                 _ => false,
             };
@@ -308,19 +341,44 @@ impl Ledger {
         order: &mut Order,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
+        private: bool,
         now: Time,
     ) {
         let path = &change.path;
+        if private {
+            return self.apply_private(order, fold, (seq, change), now);
+        }
         let failed = match &change.op {
             Op::Put(entry) => self.torn_by(path, entry).map(|(_, check)| check),
             Op::Remove => None,
             Op::Attrs { .. } => order.apart.paths.get(path).and_then(Kept::failed),
         };
-        if !self.show_apart(order, fold, (seq, change), Why::Incomplete(failed), now) {
+        let why = match (order.apart.why(path), &change.op) {
+            (Some(Why::Private), Op::Attrs { .. }) => Why::Private,
+            _ => Why::Incomplete(failed),
+        };
+        if !self.show_apart(order, fold, (seq, change), why, now) {
             return;
         }
         if matches!(&change.op, Op::Put(entry) if failed.is_some() && has_bytes(entry)) {
             order.apart.unsaid.push((seq, path.clone()));
+        }
+    }
+
+    /// Brings a change of a private mount into the namespace.
+    fn apply_private(
+        &self,
+        order: &mut Order,
+        fold: &mut Fold,
+        (seq, change): (Seq, &Change),
+        now: Time,
+    ) {
+        let path = &change.path;
+        let shown = self.show_apart(order, fold, (seq, change), Why::Private, now);
+        let known = || order.apart.known(path).is_some_and(|known| known.entry.is_some());
+        if shown && change.op == Op::Remove && !known() {
+            // There is nothing that it hides.
+            self.give_up(order, fold, path, now);
         }
     }
 
@@ -335,11 +393,7 @@ impl Ledger {
         now: Time,
     ) -> bool {
         let path = &change.path;
-        let known = if order.apart.has(path) {
-            None
-        } else {
-            order.touched.sent(path).or_else(|| fold.register(path))
-        };
+        let before = fold.register(path);
         fold.apply(change, now);
         let stamp = match &change.op {
             Op::Put(_) | Op::Remove => change.stamp,
@@ -348,10 +402,19 @@ impl Ledger {
         if fold.register(path).is_none_or(|shown| shown.stamp != stamp) {
             return false;
         }
+        let known = if order.apart.has(path) { None } else { order.touched.sent(path).or(before) };
         order.apart.begin(path, Kept { stamp, why, seq: seq.0 }, known);
         order.dirty.paths.insert(path.clone());
-        self.note_own(order, fold, path);
+        self.hold_apart(order, fold, path, why);
         true
+    }
+
+    /// Keeps the content of a path, unless the mount was private.
+    fn hold_apart(&self, order: &mut Order, fold: &Fold, path: &TreePath, why: Why) {
+        match why {
+            Why::Private => self.set_own(order, fold, path, None),
+            Why::Incomplete(_) | Why::Used => self.note_own(order, fold, path),
+        }
     }
 
     /// Notes that a change of a path was applied that is sent: what was kept there may be gone.
@@ -399,7 +462,7 @@ impl Ledger {
     }
 
     /// Returns a path with those that stay here because of the same version of its unit.
-    fn with_unit(&self, order: &Order, path: &TreePath) -> Vec<TreePath> {
+    pub(super) fn with_unit(&self, order: &Order, path: &TreePath) -> Vec<TreePath> {
         let Some(kept) = order.apart.paths.get(path).filter(|_| self.is_member(path)) else {
             return vec![path.clone()];
         };
@@ -451,17 +514,20 @@ impl Ledger {
     }
 
     /// Brings back what the index has kept of the table.
-    pub(super) fn restore_apart(&self, saved: Option<&Vec<u8>>) {
-        let saved = saved.and_then(|bytes| postcard::from_bytes::<Vec<Saved>>(bytes).ok());
+    pub(super) fn restore_apart(&self, saved: HashMap<TreePath, Vec<u8>>) {
         let mut order = self.0.order.lock();
         let fold = self.0.fold.read();
-        for (path, kept, known, is_gone) in saved.unwrap_or_default() {
-            let Ok(path) = TreePath::from_bytes(&path) else { continue };
-            if is_gone {
-                order.apart.gone.insert(path, kept);
-                continue;
+        let mut needless = BTreeSet::new();
+        for (path, saved) in saved {
+            let (kept, gone) = postcard::from_bytes::<Saved>(&saved).unwrap_or_default();
+            if let Some(gone) = gone {
+                order.apart.gone.insert(path.clone(), gone);
             }
-            let Some(shown) = fold.register(&path).filter(|shown| shown.stamp == kept.stamp) else {
+            let stands =
+                |kept: &Kept| fold.register(&path).filter(|shown| shown.stamp == kept.stamp);
+            let Some((kept, known)) = kept else { continue };
+            let Some(shown) = stands(&kept) else {
+                needless.insert(path);
                 continue;
             };
             if let Some(check) = kept.failed()
@@ -470,9 +536,9 @@ impl Ledger {
                 self.note_torn(digest, check);
             }
             order.apart.begin(&path, kept, known);
-            self.note_own(&mut order, &fold, &path);
+            self.hold_apart(&mut order, &fold, &path, kept.why);
         }
-        order.apart.moved.clear();
+        order.apart.moved = needless;
     }
 }
 

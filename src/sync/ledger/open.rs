@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use super::apart::{APART, Apart, TornContents};
+use super::apart::{Apart, TornContents};
 use super::aside::{ASIDE, Aside};
 use super::bad::{Bad, Doubted};
 use super::own::{OWN, Own, Split};
@@ -21,9 +21,9 @@ use super::touch::Touched;
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::digest::Digest;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::local::{
-    Blobs, CacheDir, Index, Journal, Leftover, Loaded, Record, Seq, Staging, State,
+    Blobs, CacheDir, Index, Journal, Leftover, Loaded, Note, Record, Seq, Staging, State,
 };
 use crate::namespace::{Age, Fold, Op, Profiles, Time};
 use crate::remote::{Declared, Remote, keys};
@@ -54,6 +54,8 @@ pub struct LedgerParts {
     pub full_wait: Duration,
     /// What is known of clients.
     pub profiles: Profiles,
+    /// All that programs change stays on this node.
+    pub private: bool,
 }
 
 impl fmt::Debug for LedgerParts {
@@ -66,7 +68,7 @@ impl Ledger {
     /// Opens the journal and rebuilds the namespace, without asking the store anything.
     ///
     /// Everything that was published and is not remote is queued again.
-    pub fn open(parts: LedgerParts) -> Result<Self> {
+    pub fn open(mut parts: LedgerParts) -> Result<Self> {
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();
         let stamps = StampClock::new(parts.dir.node());
@@ -93,14 +95,18 @@ impl Ledger {
         };
         take_times(&mut order, &parts);
         let own = parts.loaded.meta.get(OWN).cloned();
-        let apart = parts.loaded.meta.get(APART).cloned();
+        let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
             tracing::info!(
                 "this node was away for longer than entries live: what it knew is forgotten"
             );
-            // All of it is past its age but what others have used since, and that they know.
+            // All of it is past its age but what others have used since, and that they know; and what only this node has.
             parts.index.renew();
-            Fold::new()
+            let mut kept = Fold::new();
+            for path in apart.keys() {
+                kept.reset(path, parts.loaded.fold.register(path));
+            }
+            kept
         } else {
             restore(&mut order, parts.loaded)
         };
@@ -124,6 +130,7 @@ impl Ledger {
             staging: parts.staging,
             index: parts.index,
             profiles: parts.profiles,
+            private: parts.private,
             fold: RwLock::new(fold),
             order: Mutex::new(order),
             landing: tokio::sync::Mutex::default(),
@@ -136,6 +143,7 @@ impl Ledger {
             warned_ahead: AtomicBool::new(false),
             twin: AtomicBool::new(false),
             applied: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             told: AtomicU64::new(0),
             folded,
             fresh: AtomicU64::new(0),
@@ -152,11 +160,28 @@ impl Ledger {
         }));
         ledger.observe_all();
         ledger.restore_own(own.as_ref());
-        ledger.restore_apart(apart.as_ref());
+        ledger.restore_apart(apart);
         ledger.restore_aside();
         ledger.replay(records);
+        ledger.refuse_backlog()?;
         ledger.adopt_leftovers();
         Ok(ledger)
+    }
+
+    /// Refuses to begin a private mount over changes that were meant for the store: nothing would ever upload them.
+    fn refuse_backlog(&self) -> Result<()> {
+        let left = {
+            let order = self.0.order.lock();
+            order.queue.changes_left() as u64 + order.aside.len()
+        };
+        if !self.0.private || left == 0 {
+            return Ok(());
+        }
+        let op = format!(
+            "begin a private mount: {left} changes of an earlier one are not in the store. Mount it with \
+             mount.writes = \"shared\" until they are, or give it a cache directory of its own"
+        );
+        Err(Error::new(Kind::Invalid, op))
     }
 
     /// Makes blobs of the contents that are in the namespace and whose bytes an earlier run left in staging: it
@@ -243,9 +268,12 @@ impl Ledger {
         for record in records {
             let greatest = record.changes.iter().map(|change| change.stamp).max();
             order.greatest = order.greatest.max(greatest.unwrap_or_default());
-            record.torn.iter().for_each(|(digest, check)| self.note_torn(*digest, *check));
-            let Split { mut changes, own, mut apart } =
-                self.split(&self.judge(&order, &record.changes), record.changes);
+            let Note { torn, private } = record.note;
+            for (digest, check) in torn {
+                self.note_torn(digest, check);
+            }
+            let stays = self.judge(&order, &record.changes, private);
+            let Split { mut changes, own, mut apart } = self.split(&stays, record.changes);
             apart.retain(|change| {
                 let is_gone = order.apart.is_gone(change);
                 gone.extend(is_gone.then_some(change.stamp));
@@ -291,7 +319,7 @@ impl Ledger {
             for change in &apart {
                 self.observe(change.stamp, now_ms);
                 let at = Time::from_ms(change.stamp.ms);
-                self.apply_apart(&mut order, &mut fold, (record.seq, change), at);
+                self.apply_apart(&mut order, &mut fold, (record.seq, change), private, at);
             }
             drop(fold);
             if self.0.remote.is_some() {

@@ -147,7 +147,8 @@ impl Ledger {
         // What they add, and what they take away: a rename is both.
         let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
         for (number, change) in changes.iter().enumerate() {
-            if !stays.has(number) && !self.stays_here(&change.path) {
+            let counts = stays.has(number) && !stays.note.private;
+            if !counts && !self.stays_here(&change.path) {
                 continue;
             }
             let before = order.own.paths.get(&change.path);

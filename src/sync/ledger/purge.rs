@@ -1,14 +1,16 @@
-//! Purging: forgetting what is so long past its age that no node can show it any more; without a remote, tombstones of units
-//! that say nothing any more.
+//! Purging: forgetting what is so long past its age that no node can show it any more, and where contents lie that no
+//! file has; without a remote, tombstones of units that say nothing any more.
 //!
 //! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
 //! by itself. Must never forget what waits in the journal.
 
-use super::Ledger;
+use super::apart::Why;
+use super::{Ledger, Moved, Order};
 use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Fold, Living, Register, Time, UnitKey};
 use crate::stamp::Stamp;
+use crate::sync::checkpointer::LOG_GRACE;
 
 /// Registers or locations that are looked at in one step.
 const STEP: usize = 250;
@@ -55,7 +57,8 @@ impl Ledger {
         self.read(|fold| {
             self.back_then(fold, |living| {
                 for (path, register) in fold.registers_after(from).take(STEP) {
-                    if self.is_purgeable(living, &path, &register) {
+                    if self.is_purgeable(living, &path, &register) || self.is_lost(fold, &register)
+                    {
                         due.push(path.clone());
                     }
                     last = Some(path);
@@ -63,18 +66,25 @@ impl Ledger {
             });
         });
         if !due.is_empty() {
+            let (mut shown, mut count) = (Vec::new(), None);
             let mut order = self.0.order.lock();
-            let order = &mut *order;
             let mut fold = self.0.fold.write();
             due.retain(|path| {
+                let order = &mut *order;
                 // It may have been written since, or waits in the journal.
+                let private = order.apart.why(path) == Some(Why::Private);
                 let again = fold.register(path).is_some_and(|register| {
-                    self.back_then(&fold, |living| self.is_purgeable(living, path, &register))
+                    (private && self.is_lost(&fold, &register))
+                        || self
+                            .back_then(&fold, |living| self.is_purgeable(living, path, &register))
                 });
                 let goes = again && !order.queue.has(path);
                 if goes && order.apart.has(path) {
                     let now = Time::from_wall(self.0.clock.wall());
-                    self.give_up(order, &mut fold, path, now);
+                    for path in self.with_unit(order, path) {
+                        self.give_up(order, &mut fold, &path, now);
+                        shown.push(path);
+                    }
                 } else if goes {
                     fold.forget(path);
                     order.dirty.paths.insert(path.clone());
@@ -82,6 +92,14 @@ impl Ledger {
                 }
                 goes
             });
+            if !shown.is_empty() {
+                count = Some(self.count_applied());
+            }
+            drop((fold, order));
+            // What others have is shown again.
+            if let Some(count) = count {
+                self.tell(Moved { count, paths: Some(&shown) });
+            }
             tracing::debug!(entries = due.len(), "forgotten, long past their age");
         }
         if let Some(path) = last {
@@ -160,35 +178,51 @@ impl Ledger {
         }
     }
 
+    /// Reports whether the bytes of an entry are neither here nor in the store.
+    fn is_lost(&self, fold: &Fold, register: &Register) -> bool {
+        register.entry.as_ref().is_some_and(|entry| self.hidden_in(fold, entry))
+    }
+
+    /// Forgets locations of contents that no file has: those past their age, and those that no file had for the time
+    /// after which nobody may rely on them and `gc` may delete them.
     fn purge_locations(&self, from: u32) -> Option<PurgeMark> {
-        let age = self.kept_age();
-        if age.is_endless() {
-            return None;
-        }
-        let then_ms = self.now_ms().saturating_sub(age.grace_ms());
-        let over = |fold: &Fold, digest: &Digest| {
-            let stored_ms = fold.stored_ms(digest);
-            stored_ms.is_some_and(|ms| age.left(ms, then_ms).is_none()) && !fold.uses(digest)
-        };
-        let (mut last, mut due) = (None, Vec::new());
+        let (mut last, mut unused) = (None, Vec::new());
         self.read(|fold| {
             for (mark, digest, location) in fold.locations_from(from).take(STEP) {
-                if over(fold, &digest) {
-                    due.push((digest, location));
+                if !fold.uses(&digest) {
+                    unused.push((digest, location));
                 }
                 last = Some(mark);
             }
         });
-        if !due.is_empty() {
+        if !unused.is_empty() {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
-            for (digest, location) in due {
-                if over(&fold, &digest) {
+            for (digest, location) in unused {
+                if self.is_over(&order, &mut fold, &digest, location.stored_ms) {
                     fold.unlocate(&digest, &location);
                     order.dirty.locations.insert(digest);
                 }
             }
         }
         last.map(PurgeMark::Locations)
+    }
+
+    fn is_over(&self, order: &Order, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
+        // What others know of a path, or will again, needs it although the path shows something else here.
+        let known =
+            order.queue.uses(digest) || order.apart.uses(digest) || order.touched.uses(digest);
+        if known {
+            fold.wake(digest);
+        }
+        if known || fold.uses(digest) {
+            return false;
+        }
+        let age = self.kept_age();
+        let then_ms = self.now_ms().saturating_sub(age.grace_ms());
+        let minute = self.0.clock.mono().as_secs() / 60;
+        // One more, because both ends are rounded.
+        age.left(stored_ms, then_ms).is_none()
+            || fold.idle_minutes(digest, minute) > LOG_GRACE.as_secs() / 60
     }
 }

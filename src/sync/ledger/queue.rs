@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Kind, Op, Register, Time};
@@ -205,10 +206,20 @@ impl Queue {
         self.committed.register(path)
     }
 
+    /// Reports whether a content is in what others know of a path with changes in the queue.
+    pub(super) fn uses(&self, digest: &Digest) -> bool {
+        self.committed.uses(digest)
+    }
+
     /// Notes that others know something else of a path with changes in the queue than was thought.
     pub(super) fn rebase(&mut self, path: &TreePath, committed: Option<Register>) {
         self.touch(path);
         self.committed.reset(path, committed);
+    }
+
+    /// Counts the changes that wait.
+    pub(super) fn changes_left(&self) -> usize {
+        self.waiting.iter().map(|waiting| waiting.changes.len()).sum()
     }
 
     /// Returns the paths with changes in the queue.

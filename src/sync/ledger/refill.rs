@@ -21,7 +21,9 @@ impl Ledger {
         tracing::info!("the index is filled again");
         // Before all else: an object of the log counts as seen only with all that it has brought.
         let log = self.log();
+        let apart = self.apart_again();
         let fill = |batch| self.0.index.fill(generation, batch);
+        fill(apart);
         let mut digests: Vec<Digest> =
             self.read(|fold| fold.locations().map(|(digest, _)| digest).collect());
         digests.sort_unstable();
@@ -58,13 +60,18 @@ impl Ledger {
         Ok(())
     }
 
+    fn apart_again(&self) -> Batch {
+        let mut batch = Batch::new();
+        self.0.order.lock().apart.save_again(self.0.journal.acked(), &mut batch);
+        batch
+    }
+
     /// Takes what is known of the log, and of time, by name.
     fn log(&self) -> Batch {
         let mut batch = Batch::new();
         let mut order = self.0.order.lock();
         let order = &mut *order;
         // By name, as all that is filled.
-        order.apart.save_again(self.0.journal.acked(), &mut batch);
         batch.meta(ASIDE, &order.aside.encode());
         order.saved_aside.clone_from(&order.aside);
         batch.meta(CHAINS, &order.chains.encode());

@@ -42,7 +42,7 @@ impl Ledger {
         }
         let waits = match order.apart.why(path) {
             Some(Why::Used) => true,
-            Some(Why::Incomplete(_)) => return false,
+            Some(Why::Incomplete(_) | Why::Private) => return false,
             None => false,
         };
         let shown =

@@ -4,6 +4,7 @@
 //! journal nor another node hears of it. Must never keep back what makes an entry live longer or brings lost
 //! bytes back: that is a change, although it looks the same.
 
+use super::apart::Why;
 use super::{Ledger, Order};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Fold, Op, Register};
@@ -20,7 +21,7 @@ impl Ledger {
         fold: &Fold,
         ops: &[(TreePath, Op)],
     ) -> Option<Vec<Stamp>> {
-        let stamps = ops.iter().map(|(path, op)| self.stands(fold, path, op));
+        let stamps = ops.iter().map(|(path, op)| self.stands(order, fold, path, op));
         let stamps: Vec<Stamp> = stamps.collect::<Option<_>>()?;
         for digest in ops.iter().filter_map(|(_, op)| put_content(op)) {
             // Whoever wrote it has marked the blob as one that must be kept for the store.
@@ -32,8 +33,10 @@ impl Ledger {
         Some(stamps)
     }
 
-    fn stands(&self, fold: &Fold, path: &TreePath, op: &Op) -> Option<Stamp> {
+    fn stands(&self, order: &Order, fold: &Fold, path: &TreePath, op: &Op) -> Option<Stamp> {
         match op {
+            // Others do not have what an earlier, private mount has left here.
+            Op::Put(_) if !self.0.private && order.apart.why(path) == Some(Why::Private) => None,
             // Over a tombstone it is a change: it also removes what is older and has not arrived yet.
             Op::Remove => (!fold.knows(path) && !fold.is_directory(path)).then(Stamp::default),
             Op::Attrs { of, attrs } => {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::queue::Weight;
 use super::{Ledger, Order, RECORD_META_BYTES_MAX};
+use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
@@ -38,6 +39,11 @@ impl Touched {
     /// Returns what others know of a path with such times.
     pub(super) fn known(&self, path: &TreePath) -> Option<Register> {
         self.known.register(path)
+    }
+
+    /// Reports whether a content is in what others know of a path with such times.
+    pub(super) fn uses(&self, digest: &Digest) -> bool {
+        self.known.uses(digest)
     }
 
     /// Notes a change that others know.

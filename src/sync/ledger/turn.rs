@@ -4,6 +4,8 @@
 //! while it holds the turn, writes without a lock of its own, and applies under that lock: no change of this
 //! node or of another comes in between, and no thread waits for the disk behind the caller's lock.
 
+use std::sync::atomic::Ordering;
+
 use parking_lot::MutexGuard;
 
 use super::apart::Stays;
@@ -55,9 +57,9 @@ impl<'a> Turn<'a> {
             return Err(Error::new(Kind::Invalid, op));
         }
         self.ledger.check_bounds(&self.order, &changes)?;
-        let stays = self.ledger.judge(&self.order, &changes);
+        let stays = self.ledger.judge(&self.order, &changes, self.ledger.0.private);
         self.ledger.check_own(&self.order, &changes, &stays)?;
-        let seq = self.ledger.0.journal.append_with(&changes, &stays.torn)?;
+        let seq = self.ledger.0.journal.append_with(&changes, &stays.note)?;
         let stamps = changes.iter().map(|change| change.stamp).collect();
         Ok(Written { turn: self, record: Some((seq, changes, stays)), stamps, hold: None })
     }
@@ -126,6 +128,7 @@ impl Written<'_> {
         let (ledger, order) = (self.turn.ledger, &mut *self.turn.order);
         let now = Time::from_wall(ledger.0.clock.wall());
         let shared = ledger.0.remote.is_some();
+        let private = stays.note.private;
         let Split { mut changes, own, apart } = ledger.split(&stays, changes);
         {
             let mut fold = ledger.0.fold.write();
@@ -152,8 +155,10 @@ impl Written<'_> {
                 ledger.apply_own(order, &mut fold, change, now);
             }
             for change in &apart {
-                ledger.apply_apart(order, &mut fold, (seq, change), now);
+                ledger.apply_apart(order, &mut fold, (seq, change), private, now);
             }
+            // Before others can read it.
+            ledger.0.changes.fetch_add(1, Ordering::AcqRel);
         }
         if shared {
             // A record of which nothing is sent goes through the queue too: the journal lets go of it in its turn.

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::digest::Digest;
+use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Profiles, Register};
@@ -77,6 +78,10 @@ pub(super) struct World {
     pub(super) expiry: Option<Duration>,
     /// What is known of clients.
     pub(super) profiles: Profiles,
+    /// The nodes that are opened from now on keep what they write.
+    pub(super) private: bool,
+    /// The bytes that the local tier of nodes may take that are opened from now on.
+    pub(super) tier: u64,
 }
 
 impl World {
@@ -88,7 +93,9 @@ impl World {
     pub(super) fn with_clock(clock: Clock) -> Self {
         let settings = Settings { delay: Duration::from_millis(200), ..Settings::default() };
         let store = MemoryStore::with_clock(clock.clone());
-        Self { store, clock, settings, expiry: None, profiles: Profiles::default() }
+        let profiles = Profiles::default();
+        let tier = 4 << 30;
+        Self { store, clock, settings, expiry: None, profiles, private: false, tier }
     }
 
     /// Makes a world in which entries live so long.
@@ -142,6 +149,10 @@ impl World {
     }
 
     pub(super) fn engine(&self, root: &Path, faults: Option<&Arc<Faults>>) -> Engine {
+        self.try_engine(root, faults).unwrap()
+    }
+
+    pub(super) fn try_engine(&self, root: &Path, faults: Option<&Arc<Faults>>) -> Result<Engine> {
         let dir = open_dir(root);
         let remote = faults.map(|faults| {
             let options = self.options();
@@ -149,22 +160,39 @@ impl World {
             remote.know(known(root));
             remote
         });
-        self.engine_in(dir, remote)
+        self.try_engine_in(dir, remote)
     }
 
     fn engine_in(&self, dir: CacheDir, remote: Option<Remote>) -> Engine {
+        self.try_engine_in(dir, remote).unwrap()
+    }
+
+    fn try_engine_in(&self, dir: CacheDir, remote: Option<Remote>) -> Result<Engine> {
         let index = Index::open(&dir);
         let mut loaded = index.load();
         let staging = Staging::open(&dir).unwrap();
-        let known: Vec<_> = loaded.seals.drain(..).map(|(d, used)| (d, used.seal)).collect();
-        let options = Options { evict_unsaved: remote.is_none(), clock: self.clock.clone() };
-        let blobs = Blobs::open(&dir, Limits::of(4 << 30), known.into_iter(), options).unwrap();
+        let known: Vec<_> = loaded.seals.drain(..).collect();
+        let evict_unsaved = remote.is_none() || self.private;
+        let options = Options { evict_unsaved, clock: self.clock.clone() };
+        let blobs = Blobs::open(&dir, Limits::of(self.tier), known.into_iter(), options).unwrap();
         let clock = self.clock.clone();
         let profiles = self.profiles.clone();
         let full_wait = FULL_WAIT;
-        let parts =
-            LedgerParts { dir, index, loaded, blobs, staging, remote, clock, full_wait, profiles };
-        Engine::open(parts, self.settings, Handle::current()).unwrap()
+        let parts = LedgerParts {
+            dir,
+            index,
+            loaded,
+            blobs,
+            staging,
+            remote,
+            clock,
+            full_wait,
+            profiles,
+            private: self.private,
+        };
+        let read_only = self.settings.read_only || self.private;
+        let settings = Settings { read_only, ..self.settings };
+        Engine::open(parts, settings, Handle::current())
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::clients::Seen;
-use crate::process::Stop;
-use crate::world::Node;
-use crate::{Failure, Step};
+use super::clients::Seen;
+use super::process::Stop;
+use super::world::Node;
+use crate::cli::failure::{Failure, Outcome};
 
 const HEAD: [&str; 8] = [
     "node",
@@ -20,17 +20,17 @@ const HEAD: [&str; 8] = [
 
 /// One node's line.
 #[derive(Debug)]
-pub(crate) struct Row([String; 8]);
+pub(super) struct Row([String; 8]);
 
 impl Row {
     /// Asks a node what it saw.
-    pub(crate) fn of(node: &Node<'_>, seen: &Seen) -> Step<Self> {
+    pub(super) fn of(node: &Node<'_>, seen: &Seen) -> Outcome<Self> {
         let status = node.status(&Stop::never())?;
         let counters = &status["counters"];
         let fetched = counters["fetched"].as_u64();
         let requests = counters["requests"].as_object();
         let (Some(fetched), Some(requests)) = (fetched, requests) else {
-            return Err(Failure::Failed(format!("status --json lacks its counters: {status}")));
+            return Err(Failure::failed(format!("status --json lacks its counters: {status}")));
         };
         let mut kinds: Vec<String> =
             requests.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -38,7 +38,7 @@ impl Row {
         let total: u64 = requests.values().filter_map(serde_json::Value::as_u64).sum();
         let (mut files, mut bytes) = (0, 0);
         count_files(&node.point, &mut files, &mut bytes)
-            .map_err(|error| Failure::Failed(format!("cannot list {}: {error}", node.name)))?;
+            .map_err(|error| Failure::failed(format!("cannot list {}: {error}", node.name)))?;
         Ok(Self([
             node.name.to_owned(),
             format!("{:.2}", seen.seconds),
@@ -68,7 +68,7 @@ fn count_files(dir: &Path, files: &mut u64, bytes: &mut u64) -> std::io::Result<
 }
 
 /// Sets the lines out in columns.
-pub(crate) fn table(rows: &[Row]) -> String {
+pub(super) fn table(rows: &[Row]) -> String {
     let head = HEAD.map(str::to_owned);
     let lines: Vec<&[String; 8]> =
         std::iter::once(&head).chain(rows.iter().map(|r| &r.0)).collect();
@@ -91,13 +91,13 @@ pub(crate) fn table(rows: &[Row]) -> String {
 
 /// What it all came to.
 #[derive(Debug)]
-pub(crate) struct Verdict {
-    pub(crate) text: String,
-    pub(crate) good: bool,
+pub(super) struct Verdict {
+    pub(super) text: String,
+    pub(super) good: bool,
 }
 
 /// Says whether the second node took everything from the first.
-pub(crate) fn verdict(noun: &str, cold: &Seen, warm: &Seen) -> Verdict {
+pub(super) fn verdict(noun: &str, cold: &Seen, warm: &Seen) -> Verdict {
     let all = warm.hits + warm.misses;
     let (text, good) = if cold.answer != warm.answer {
         let text = format!("the results differ: {} and {}", cold.answer.trim(), warm.answer.trim());

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hearthfs::clock::Clock;
+use crate::clock::Clock;
 use tempfile::TempDir;
 
-use crate::process::{Running, Stop, output, pause, succeed};
-use crate::{ACT_AS_HEARTHFS, Failure, Step, say};
+use super::process::{Running, Stop, output, pause, succeed};
+use super::{PART_OF_DEMO, say};
+use crate::cli::failure::{Failure, Outcome};
 
 /// How long a mount may take until it answers.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -33,7 +34,7 @@ fn is_root() -> bool {
 }
 
 /// Finds a program the way a shell does.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH")?;
     std::env::split_paths(&paths).map(|dir| dir.join(name)).find(|path| {
         path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
@@ -41,8 +42,8 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 }
 
 /// Refuses a machine on which nothing can be mounted, with what is missing.
-pub(crate) fn check_machine() -> Step<()> {
-    let missing = |what: &str| Err(Failure::Missing(what.to_owned()));
+pub(super) fn check_machine() -> Outcome<()> {
+    let missing = |what: &str| Err(Failure::refused(what.to_owned()));
     let device = File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = device {
         return missing(&format!(
@@ -61,19 +62,18 @@ pub(crate) fn check_machine() -> Step<()> {
 
 /// A directory with everything in it.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(super) struct World {
     dir: Option<TempDir>,
     keep: bool,
     hearthfs: PathBuf,
-    built_in: bool,
 }
 
 impl World {
-    pub(crate) fn make(hearthfs: Option<&Path>, keep: bool) -> Step<Self> {
-        let failed = |what: &str, error| Failure::Failed(format!("cannot {what}: {error}"));
+    pub(super) fn make(keep: bool) -> Outcome<Self> {
+        let failed = |what: &str, error| Failure::failed(format!("cannot {what}: {error}"));
         // Short: the paths of sockets are limited.
         let dir = tempfile::Builder::new()
-            .prefix("two-nodes-")
+            .prefix("hearthfs-demo-")
             .tempdir()
             .map_err(|error| failed("make a temporary directory", error))?;
         for name in ["shared", "run", "work"] {
@@ -82,13 +82,12 @@ impl World {
         }
         std::fs::write(dir.path().join(CONFIG), "# Defaults only.\n")
             .map_err(|error| failed("write the configuration", error))?;
-        let own = std::env::current_exe().map_err(|error| failed("find this program", error))?;
-        let built_in = hearthfs.is_none();
-        let hearthfs = hearthfs.map_or(own, Path::to_owned);
-        Ok(Self { dir: Some(dir), keep, hearthfs, built_in })
+        let hearthfs = std::env::current_exe();
+        let hearthfs = hearthfs.map_err(|error| failed("find this program", error))?;
+        Ok(Self { dir: Some(dir), keep, hearthfs })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.dir.as_ref().map(TempDir::path).expect("taken by drop only")
     }
 
@@ -97,17 +96,17 @@ impl World {
         self.path().join(CONFIG)
     }
 
-    pub(crate) fn shared(&self) -> PathBuf {
+    pub(super) fn shared(&self) -> PathBuf {
         self.path().join("shared")
     }
 
     /// Returns a directory for what the compilers leave beside the cache.
-    pub(crate) fn work(&self) -> PathBuf {
+    pub(super) fn work(&self) -> PathBuf {
         self.path().join("work")
     }
 
     /// Takes out of a command's environment what would change what is shown here.
-    pub(crate) fn dress(&self, command: &mut Command) {
+    pub(super) fn dress(&self, command: &mut Command) {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if FOREIGN.iter().any(|foreign| text.starts_with(foreign)) {
@@ -120,15 +119,13 @@ impl World {
     fn hearthfs(&self) -> Command {
         let mut command = Command::new(&self.hearthfs);
         self.dress(&mut command);
-        if self.built_in {
-            command.env(ACT_AS_HEARTHFS, "1");
-        }
+        command.env(PART_OF_DEMO, "1");
         command
     }
 
     /// Mounts a node, and waits until it answers.
-    pub(crate) fn mount<'a>(&'a self, name: &'static str, stop: &Stop) -> Step<Node<'a>> {
-        let failed = |error| Failure::Failed(format!("cannot prepare {name}: {error}"));
+    pub(super) fn mount<'a>(&'a self, name: &'static str, stop: &Stop) -> Outcome<Node<'a>> {
+        let failed = |error| Failure::failed(format!("cannot prepare {name}: {error}"));
         let point = self.path().join(name);
         std::fs::create_dir(&point).map_err(failed)?;
         let log = self.path().join(format!("{name}.log"));
@@ -164,49 +161,49 @@ impl Drop for World {
 
 /// One node: a daemon with a mount and a cache directory.
 #[derive(Debug)]
-pub(crate) struct Node<'a> {
+pub(super) struct Node<'a> {
     world: &'a World,
-    pub(crate) name: &'static str,
+    pub(super) name: &'static str,
     /// Where it is mounted.
-    pub(crate) point: PathBuf,
+    pub(super) point: PathBuf,
     log: PathBuf,
     daemon: Option<Running>,
 }
 
 impl Node<'_> {
-    fn wait_until_ready(&mut self, stop: &Stop) -> Step<()> {
+    fn wait_until_ready(&mut self, stop: &Stop) -> Outcome<()> {
         let clock = Clock::system();
         loop {
             stop.check()?;
             let daemon = self.daemon.as_mut().expect("taken by unmount only");
             if let Some(status) = daemon.ended() {
-                return Err(Failure::Failed(format!("{}: the mount ended: {status}", self.name)));
+                return Err(Failure::failed(format!("{}: the mount ended: {status}", self.name)));
             }
             if mounts_below(&self.point).contains(&self.point) && self.ask(stop).is_ok() {
                 return Ok(());
             }
             if clock.mono() > READY_WITHIN {
-                return Err(Failure::Failed(format!("{}: the mount does not answer", self.name)));
+                return Err(Failure::failed(format!("{}: the mount does not answer", self.name)));
             }
             pause();
         }
     }
 
-    fn ask(&self, stop: &Stop) -> Step<String> {
+    fn ask(&self, stop: &Stop) -> Outcome<String> {
         let mut command = self.world.hearthfs();
         command.arg("status").arg(&self.point).arg("--json");
         succeed(&mut command, ASK_WITHIN, stop).map(|(out, _)| out)
     }
 
     /// Returns what the daemon says of itself.
-    pub(crate) fn status(&self, stop: &Stop) -> Step<serde_json::Value> {
+    pub(super) fn status(&self, stop: &Stop) -> Outcome<serde_json::Value> {
         let text = self.ask(stop)?;
         serde_json::from_str(&text)
-            .map_err(|error| Failure::Failed(format!("status --json: {error}\n{text}")))
+            .map_err(|error| Failure::failed(format!("status --json: {error}\n{text}")))
     }
 
     /// Returns a command that runs another on this node, with the variables of all clients set.
-    pub(crate) fn run(&self, words: &[&std::ffi::OsStr]) -> Command {
+    pub(super) fn run(&self, words: &[&std::ffi::OsStr]) -> Command {
         let mut command = self.world.hearthfs();
         command.arg("run").arg("--mount").arg(&self.point);
         command.arg("--config").arg(self.world.config()).arg("--").args(words);
@@ -214,13 +211,13 @@ impl Node<'_> {
     }
 
     /// Ends the daemon in the orderly way.
-    pub(crate) fn unmount(mut self, stop: &Stop) -> Step<()> {
+    pub(super) fn unmount(mut self, stop: &Stop) -> Outcome<()> {
         let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
         daemon.ask_to_end();
         let status = daemon.wait(UNMOUNT_WITHIN, stop)?;
         if !status.success() {
             self.show_log();
-            return Err(Failure::Failed(format!("{}: the mount ended with {status}", self.name)));
+            return Err(Failure::failed(format!("{}: the mount ended with {status}", self.name)));
         }
         Ok(())
     }

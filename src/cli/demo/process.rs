@@ -8,38 +8,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hearthfs::clock::Clock;
-use hearthfs::task;
+use crate::clock::Clock;
+use crate::task;
 use rustix::process::{Pid, Signal};
 
-use crate::{Failure, Step};
+use super::say;
+use crate::cli::failure::{Failure, Outcome};
 
 /// How often something that is waited for is looked at.
 const POLL: Duration = Duration::from_millis(10);
 /// How long a process that was told to end may take before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(10);
+/// How often it is said that a process still runs.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+/// What a step says that was ended by a signal.
+pub(super) const INTERRUPTED: &str = "interrupted";
 
 /// Ends this process when the one that started it does, however that ended.
-pub(crate) fn end_with_parent() {
+pub(super) fn end_with_parent() {
     // A kernel that refuses this is no reason not to go on: the parent also ends us in the orderly way.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
 }
 
 /// Waits a moment.
 #[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous")]
-pub(crate) fn pause() {
+pub(super) fn pause() {
     std::thread::sleep(POLL);
 }
 
 /// Whether somebody wants all this to stop.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(super) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Turns the signals that end a program into a wish to stop, so that everything is cleaned up.
-    pub(crate) fn on_signals() -> Step<Self> {
+    pub(super) fn on_signals() -> Outcome<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        let failed = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
+        let failed = |error| Failure::failed(format!("cannot listen for signals: {error}"));
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
         let entered = runtime.enter();
@@ -67,62 +72,63 @@ impl Stop {
     }
 
     /// Returns what nobody can stop, for cleaning up.
-    pub(crate) fn never() -> Self {
+    pub(super) fn never() -> Self {
         Self(Arc::new(AtomicBool::new(false)))
     }
 
     /// Fails if somebody wants all this to stop.
-    pub(crate) fn check(&self) -> Step<()> {
-        if self.0.load(Ordering::Relaxed) {
-            return Err(Failure::Failed("interrupted".to_owned()));
-        }
-        Ok(())
+    pub(super) fn check(&self) -> Outcome<()> {
+        if self.0.load(Ordering::Relaxed) { Err(Failure::failed(INTERRUPTED)) } else { Ok(()) }
     }
 }
 
 /// A process with all that it started; ended when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(super) struct Running {
     child: Child,
     name: String,
 }
 
 impl Running {
     /// Starts a process in a group of its own, so that Ctrl-C reaches it through us only.
-    pub(crate) fn start(command: &mut Command) -> Step<Self> {
+    pub(super) fn start(command: &mut Command) -> Outcome<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
             .stdin(Stdio::null())
             .process_group(0)
             .spawn()
-            .map_err(|error| Failure::Failed(format!("cannot start {name}: {error}")))?;
+            .map_err(|error| Failure::failed(format!("cannot start {name}: {error}")))?;
         Ok(Self { child, name })
     }
 
     /// Returns how it ended, if it did.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     /// Waits for its end.
-    pub(crate) fn wait(&mut self, limit: Duration, stop: &Stop) -> Step<ExitStatus> {
-        let clock = Clock::system();
+    pub(super) fn wait(&mut self, limit: Duration, stop: &Stop) -> Outcome<ExitStatus> {
+        let (clock, mut said) = (Clock::system(), Duration::ZERO);
         loop {
             if let Some(status) = self.ended() {
                 return Ok(status);
             }
             stop.check()?;
+            if clock.mono() > said + SAY_EVERY {
+                said = clock.mono();
+                say(format_args!("{} still runs ({} s)", self.name, said.as_secs()));
+            }
             if clock.mono() > limit {
                 let name = &self.name;
                 let problem = format!("{name} did not end within {} s", limit.as_secs());
-                return Err(Failure::Failed(problem));
+                return Err(Failure::failed(problem));
             }
             pause();
         }
     }
 
     /// Asks it to end, without its children.
-    pub(crate) fn ask_to_end(&self) {
+    pub(super) fn ask_to_end(&self) {
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             // It may have ended by itself; until it is waited for, its number is not used again.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
@@ -155,8 +161,8 @@ impl Drop for Running {
 }
 
 /// Runs a command to its end with its output kept in files that nobody else sees.
-pub(crate) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Step<Output> {
-    let failed = |error| Failure::Failed(format!("cannot make a temporary file: {error}"));
+pub(super) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Outcome<Output> {
+    let failed = |error| Failure::failed(format!("cannot make a temporary file: {error}"));
     let (out, err) = (tempfile::NamedTempFile::new(), tempfile::NamedTempFile::new());
     let (out, err) = (out.map_err(failed)?, err.map_err(failed)?);
     command.stdout(out.reopen().map_err(failed)?).stderr(err.reopen().map_err(failed)?);
@@ -167,18 +173,18 @@ pub(crate) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Ste
 }
 
 /// Runs a command that has to succeed, and returns what it printed on stdout and on stderr.
-pub(crate) fn succeed(
+pub(super) fn succeed(
     command: &mut Command,
     limit: Duration,
     stop: &Stop,
-) -> Step<(String, String)> {
+) -> Outcome<(String, String)> {
     let shown = format!("{command:?}");
     let output = output(command, limit, stop)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     if !output.status.success() {
         let status = output.status;
-        return Err(Failure::Failed(format!("{status}: {shown}\n{}", err.trim_end())));
+        return Err(Failure::failed(format!("{status}: {shown}\n{}", err.trim_end())));
     }
     Ok((out, err))
 }

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use hearthfs::clock::Clock;
+use crate::clock::Clock;
 
-use crate::process::{Running, Stop, pause, succeed};
-use crate::world::find_program;
-use crate::{Failure, Step, say};
+use super::process::{INTERRUPTED, Running, Stop, pause, succeed};
+use super::say;
+use super::world::find_program;
+use crate::cli::failure::{Exit, Failure, Outcome};
 
 /// What is installed.
 const PACKAGES: &[&str] = &["jax==0.10.2", "jaxlib==0.10.2"];
@@ -25,10 +26,10 @@ const MAKE_WITHIN: Duration = Duration::from_mins(5);
 const INSTALL_WITHIN: Duration = Duration::from_mins(30);
 
 /// Returns a Python that has JAX; makes its environment if there is none yet.
-pub(crate) fn with_jax(stop: &Stop) -> Step<PathBuf> {
+pub(super) fn with_jax(stop: &Stop) -> Outcome<PathBuf> {
     let base = cache_directory()?;
     let dir = base.join("demo-venv");
-    let failed = |error| Failure::Missing(format!("cannot make {}: {error}", dir.display()));
+    let failed = |error| Failure::refused(format!("cannot make {}: {error}", dir.display()));
     std::fs::create_dir_all(&base).map_err(failed)?;
     let _lock = lock(&base.join("demo-venv.lock"), stop)?;
     let python = dir.join("bin/python");
@@ -54,24 +55,24 @@ pub(crate) fn with_jax(stop: &Stop) -> Step<PathBuf> {
         .stdout(std::io::stderr());
     let status = Running::start(&mut install)?.wait(INSTALL_WITHIN, stop)?;
     if !status.success() {
-        return Err(Failure::Missing(format!("pip could not install {}", PACKAGES.join(" "))));
+        return Err(Failure::refused(format!("pip could not install {}", PACKAGES.join(" "))));
     }
     std::fs::write(dir.join(DONE), PACKAGES.join("\n")).map_err(failed)?;
     Ok(python)
 }
 
 /// Returns the directory of the user for what can be made again.
-fn cache_directory() -> Step<PathBuf> {
+fn cache_directory() -> Outcome<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .map(|base| base.join("hearthfs"))
-        .ok_or_else(|| Failure::Missing("neither XDG_CACHE_HOME nor HOME is set".to_owned()))
+        .ok_or_else(|| Failure::refused("neither XDG_CACHE_HOME nor HOME is set".to_owned()))
 }
 
 /// Waits until no other run makes the environment.
-fn lock(path: &Path, stop: &Stop) -> Step<File> {
-    let failed = |error| Failure::Missing(format!("cannot lock {}: {error}", path.display()));
+fn lock(path: &Path, stop: &Stop) -> Outcome<File> {
+    let failed = |error| Failure::refused(format!("cannot lock {}: {error}", path.display()));
     let file = File::create(path).map_err(failed)?;
     let clock = Clock::system();
     loop {
@@ -86,7 +87,7 @@ fn lock(path: &Path, stop: &Stop) -> Step<File> {
     }
 }
 
-fn is_usable(dir: &Path, python: &Path, stop: &Stop) -> Step<bool> {
+fn is_usable(dir: &Path, python: &Path, stop: &Stop) -> Outcome<bool> {
     let done = std::fs::read_to_string(dir.join(DONE)).unwrap_or_default();
     if done != PACKAGES.join("\n") {
         return Ok(false);
@@ -99,7 +100,7 @@ fn is_usable(dir: &Path, python: &Path, stop: &Stop) -> Step<bool> {
 }
 
 /// Finds a Python that is new enough and can make environments.
-fn find_python(stop: &Stop) -> Step<PathBuf> {
+fn find_python(stop: &Stop) -> Outcome<PathBuf> {
     let names = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"];
     let mut reasons = Vec::new();
     for python in names.into_iter().filter_map(find_program) {
@@ -116,27 +117,27 @@ fn find_python(stop: &Stop) -> Step<PathBuf> {
     }
     let (major, minor) = OLDEST;
     let why = reasons.join(", ");
-    Err(Failure::Missing(format!("it needs Python {major}.{minor} or newer: {why}")))
+    Err(Failure::refused(format!("it needs Python {major}.{minor} or newer: {why}")))
 }
 
 /// Returns the version of a Python that has what it takes to make an environment.
-fn version(python: &Path, stop: &Stop) -> Step<(u32, u32)> {
+fn version(python: &Path, stop: &Stop) -> Outcome<(u32, u32)> {
     let mut command = Command::new(python);
     command.args(["-c", "import sys, venv, ensurepip; print(*sys.version_info[:2])"]);
     let (out, _) = succeed(&mut command, ASK_WITHIN, stop)?;
     let mut numbers = out.split_whitespace().map(str::parse);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
-        _ => Err(Failure::Failed(format!("{} told no version", python.display()))),
+        _ => Err(Failure::failed(format!("{} told no version", python.display()))),
     }
 }
 
 /// Turns a failure into a reason to take another client, unless somebody wants all this to stop.
 fn soften(what: &'static str) -> impl FnOnce(Failure) -> Failure {
-    move |failure| match failure {
-        Failure::Failed(problem) if problem != "interrupted" => {
-            Failure::Missing(format!("{what}: {problem}"))
+    move |failure| match &failure.messages[..] {
+        [problem] if failure.exit == Exit::Failed && problem != INTERRUPTED => {
+            Failure::refused(format!("{what}: {problem}"))
         }
-        other => other,
+        _ => failure,
     }
 }

@@ -7,12 +7,13 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hearthfs::clock::Clock;
+use crate::clock::Clock;
 
-use crate::process::{Stop, succeed};
-use crate::python;
-use crate::world::{Node, World, find_program};
-use crate::{Failure, Step, say};
+use super::process::{Stop, succeed};
+use super::python;
+use super::say;
+use super::world::{Node, World, find_program};
+use crate::cli::failure::{Exit, Failure, Outcome};
 
 /// How long one compilation may take.
 const COMPILE_WITHIN: Duration = Duration::from_mins(10);
@@ -21,17 +22,17 @@ const SOURCES: usize = 8;
 
 /// What a client saw on one node.
 #[derive(Debug)]
-pub(crate) struct Seen {
-    pub(crate) seconds: f64,
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
+pub(super) struct Seen {
+    pub(super) seconds: f64,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
     /// What the compiled programs came to; the same on every node.
-    pub(crate) answer: String,
+    pub(super) answer: String,
 }
 
 /// A compiler with a cache.
 #[derive(Debug)]
-pub(crate) enum Client {
+pub(super) enum Client {
     /// JAX, with the Python that has it.
     Jax(PathBuf),
     /// ccache, in front of a C compiler.
@@ -41,35 +42,38 @@ pub(crate) enum Client {
     },
     /// The Go compiler, whose cache is built in.
     Go,
+    /// A C compiler behind a cache of a few lines of shell, where nothing else is there.
+    Cc {
+        /// The C compiler.
+        compiler: PathBuf,
+    },
 }
 
 impl Client {
     /// Takes the client that was asked for, or the first that is there.
-    pub(crate) fn choose(name: Option<&str>, stop: &Stop) -> Step<Self> {
+    pub(super) fn choose(name: Option<&str>, stop: &Stop) -> Outcome<Self> {
         match name {
             Some("jax") => python::with_jax(stop).map(Self::Jax),
             Some("ccache") => Self::ccache().ok_or_else(|| missing("ccache and a C compiler")),
             Some("go") => Self::go().ok_or_else(|| missing("go")),
-            Some(other) => Err(Failure::Missing(format!(
-                "`{other}` is no client that this knows; jax, ccache and go are"
+            Some("cc") => Self::cc().ok_or_else(|| missing("a C compiler")),
+            Some(other) => Err(Failure::refused(format!(
+                "`{other}` is no client that this knows; jax, ccache, go and cc are"
             ))),
             None => Self::first(stop),
         }
     }
 
-    fn first(stop: &Stop) -> Step<Self> {
+    fn first(stop: &Stop) -> Outcome<Self> {
         let why = match python::with_jax(stop) {
             Ok(python) => return Ok(Self::Jax(python)),
-            Err(Failure::Missing(why)) => why,
+            Err(failure) if failure.exit == Exit::Refused => failure.messages.join("; "),
             Err(failed) => return Err(failed),
         };
         say(format_args!("JAX cannot be used: {why}"));
-        let Some(other) = Self::ccache().or_else(Self::go) else {
-            return Err(Failure::Missing(
-                "no compiler with a cache is here: JAX cannot be used, and there is neither `ccache` (with \
-                 `cc`) nor `go`; install one of them, or Python 3.11 or newer with venv and pip"
-                    .to_owned(),
-            ));
+        let Some(other) = Self::ccache().or_else(Self::go).or_else(Self::cc) else {
+            return Err(Failure::refused("no compiler is here: neither JAX, nor `go`, nor `cc`")
+                .hint("install a C compiler, or Python 3.11 or newer with venv and pip"));
         };
         say(format_args!("showing the same with {}", other.name()));
         Ok(other)
@@ -77,35 +81,39 @@ impl Client {
 
     fn ccache() -> Option<Self> {
         find_program("ccache")?;
-        let compiler = ["cc", "gcc", "clang"].into_iter().find_map(find_program)?;
-        Some(Self::Ccache { compiler })
+        Some(Self::Ccache { compiler: c_compiler()? })
+    }
+
+    fn cc() -> Option<Self> {
+        Some(Self::Cc { compiler: c_compiler()? })
     }
 
     fn go() -> Option<Self> {
         find_program("go").map(|_| Self::Go)
     }
 
-    pub(crate) fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Jax(_) => "JAX",
             Self::Ccache { .. } => "ccache",
             Self::Go => "Go",
+            Self::Cc { .. } => "a C compiler behind a cache of a few lines of shell",
         }
     }
 
     /// Returns what it calls the things that it compiles.
-    pub(crate) fn noun(&self) -> &'static str {
+    pub(super) fn noun(&self) -> &'static str {
         match self {
             Self::Jax(_) => "programs",
-            Self::Ccache { .. } => "objects",
+            Self::Ccache { .. } | Self::Cc { .. } => "objects",
             Self::Go => "packages",
         }
     }
 
     /// Writes what is to be compiled.
-    pub(crate) fn prepare(&self, world: &World) -> Step<()> {
+    pub(super) fn prepare(&self, world: &World) -> Outcome<()> {
         let work = world.work();
-        let failed = |error| Failure::Failed(format!("cannot write the sources: {error}"));
+        let failed = |error| Failure::failed(format!("cannot write the sources: {error}"));
         let write = |name: &str, text: &str| {
             let path = work.join(name);
             std::fs::create_dir_all(path.parent().unwrap_or(&work))
@@ -114,7 +122,7 @@ impl Client {
         };
         match self {
             Self::Jax(_) => write("program.py", include_str!("program.py")),
-            Self::Ccache { .. } => {
+            Self::Ccache { .. } | Self::Cc { .. } => {
                 (0..SOURCES).try_for_each(|n| write(&format!("unit{n}.c"), &c_source(n)))
             }
             Self::Go => {
@@ -126,24 +134,29 @@ impl Client {
     }
 
     /// Compiles everything on a node, in fresh processes.
-    pub(crate) fn compile(&self, world: &World, node: &Node<'_>, stop: &Stop) -> Step<Seen> {
+    pub(super) fn compile(&self, world: &World, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
         match self {
             Self::Jax(python) => jax(python, &world.work(), node, stop),
             Self::Ccache { compiler } => ccache(compiler, &world.work(), node, stop),
             Self::Go => go(&world.work(), node, stop),
+            Self::Cc { compiler } => cc(compiler, &world.work(), node, stop),
         }
     }
 }
 
+fn c_compiler() -> Option<PathBuf> {
+    ["cc", "gcc", "clang"].into_iter().find_map(find_program)
+}
+
 fn missing(what: &str) -> Failure {
-    Failure::Missing(format!("{what}: not found"))
+    Failure::refused(format!("{what}: not found"))
 }
 
 fn words<'a>(words: &[&'a str]) -> Vec<&'a OsStr> {
     words.iter().map(|word| OsStr::new(*word)).collect()
 }
 
-fn jax(python: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Step<Seen> {
+fn jax(python: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
     let program = work.join("program.py");
     let mut command = node.run(&[python.as_os_str(), program.as_os_str()]);
     command
@@ -158,7 +171,7 @@ fn jax(python: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Step<Seen> {
     let (out, err) = succeed(&mut command, COMPILE_WITHIN, stop)?;
     pass_on(node, &err);
     let line = out.lines().last().unwrap_or_default();
-    let wrong = || Failure::Failed(format!("the program printed something else: {out}"));
+    let wrong = || Failure::failed(format!("the program printed something else: {out}"));
     let said: serde_json::Value = serde_json::from_str(line).map_err(|_| wrong())?;
     let number = |key: &str| said[key].as_u64().ok_or_else(wrong);
     Ok(Seen {
@@ -169,10 +182,10 @@ fn jax(python: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Step<Seen> {
     })
 }
 
-fn ccache(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Step<Seen> {
+fn ccache(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
     let log = work.join(format!("{}.stats", node.name));
     let out = work.join(format!("{}.objects", node.name));
-    let failed = |error| Failure::Failed(format!("ccache: {error}"));
+    let failed = |error| Failure::failed(format!("ccache: {error}"));
     std::fs::create_dir_all(&out).map_err(failed)?;
     // One shell for all, so that `hearthfs run` waits for the store once.
     let script = "out=$1; cc=$2; shift 2; for unit; do ccache \"$cc\" -O2 -c \"$unit.c\" -o \
@@ -182,28 +195,64 @@ fn ccache(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Step<Se
     line.extend([out.as_os_str(), compiler.as_os_str()]);
     line.extend(names.iter().map(OsStr::new));
     let mut command = node.run(&line);
-    // What ccache keeps on the node itself starts empty, as on a new machine.
-    let own = work.join(format!("{}.ccache", node.name));
-    command.current_dir(work).env("CCACHE_STATSLOG", &log).env("CCACHE_DIR", own);
+    command.current_dir(work).env("CCACHE_STATSLOG", &log);
     let clock = Clock::system();
     let (_, err) = succeed(&mut command, COMPILE_WITHIN, stop)?;
     let seconds = clock.mono().as_secs_f64();
     pass_on(node, &err);
     let text = std::fs::read_to_string(&log).map_err(failed)?;
     let count = |wanted: &[&str]| text.lines().filter(|line| wanted.contains(line)).count() as u64;
-    let mut objects = Vec::new();
-    for name in &names {
-        objects.extend(std::fs::read(out.join(format!("{name}.o"))).map_err(failed)?);
-    }
     Ok(Seen {
         seconds,
         hits: count(&["direct_cache_hit", "preprocessed_cache_hit"]),
         misses: count(&["cache_miss"]),
-        answer: hearthfs::digest::Digest::of(&objects).to_string(),
+        answer: digest_of(&out, &names)?,
     })
 }
 
-fn go(work: &Path, node: &Node<'_>, stop: &Stop) -> Step<Seen> {
+/// What a simple compile cache does: an entry is named by its source, is written under a temporary name, and gets its
+/// name when it is whole.
+const CACHE_SCRIPT: &str = r#"
+out=$1; cc=$2; cache=$HEARTHFS_MOUNT/demo; shift 2; mkdir -p "$cache"
+for unit; do
+  key=$(cksum < "$unit.c" | tr ' ' -)
+  if cp "$cache/$key.o" "$out/$unit.o" 2> /dev/null; then echo hit; continue; fi
+  "$cc" -O2 -c "$unit.c" -o "$cache/.$key.$$"
+  mv "$cache/.$key.$$" "$cache/$key.o"
+  cp "$cache/$key.o" "$out/$unit.o"
+  echo miss
+done"#;
+
+fn cc(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
+    let out = work.join(format!("{}.objects", node.name));
+    let failed = |error| Failure::failed(format!("cc: {error}"));
+    std::fs::create_dir_all(&out).map_err(failed)?;
+    let names: Vec<String> = (0..SOURCES).map(|n| format!("unit{n}")).collect();
+    let mut line = words(&["sh", "-ec", CACHE_SCRIPT, "sh"]);
+    line.extend([out.as_os_str(), compiler.as_os_str()]);
+    line.extend(names.iter().map(OsStr::new));
+    let mut command = node.run(&line);
+    let clock = Clock::system();
+    let (said, err) = succeed(command.current_dir(work), COMPILE_WITHIN, stop)?;
+    let seconds = clock.mono().as_secs_f64();
+    pass_on(node, &err);
+    let count = |word: &str| said.lines().filter(|line| *line == word).count() as u64;
+    let answer = digest_of(&out, &names)?;
+    Ok(Seen { seconds, hits: count("hit"), misses: count("miss"), answer })
+}
+
+/// Returns the digest of all objects.
+fn digest_of(out: &Path, names: &[String]) -> Outcome<String> {
+    let mut objects = Vec::new();
+    for name in names {
+        let object = std::fs::read(out.join(format!("{name}.o")));
+        let failed = |error| Failure::failed(format!("read {name}.o: {error}"));
+        objects.extend(object.map_err(failed)?);
+    }
+    Ok(crate::digest::Digest::of(&objects).to_string())
+}
+
+fn go(work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
     let program = work.join(format!("{}.program", node.name));
     let set = |command: &mut std::process::Command| {
         command.current_dir(work);

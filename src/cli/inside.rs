@@ -1,0 +1,21 @@
+//! Looking into a mount: what `ls`, `stat`, `du` and `rm` have in common.
+//!
+//! These are ordinary programs on the mount: the kernel decides which names the user may see, change and remove, and the daemon
+//! is asked, through the same calls, only for what the kernel does not show. So nobody learns or does more by them than by
+//! `ls`, `stat` and `rm`.
+//!
+//! Owns which names an argument stands for, and their walk. Must never hold a list of the names of a tree, follow a link, or leave
+//! the mount.
+
+mod entry;
+mod escape;
+mod glob;
+mod query;
+mod trouble;
+mod walk;
+
+pub(super) use entry::{Entry, Silence};
+pub(super) use escape::{json_line, json_pretty, printed};
+pub(super) use query::{Query, Whole, one, usual_dir};
+pub(super) use trouble::Troubles;
+pub(super) use walk::{Hit, Visit, walk};

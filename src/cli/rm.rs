@@ -1,0 +1,306 @@
+//! `hearthfs rm`.
+//!
+//! Removes through the mount, as the user who runs it: the kernel and the daemon decide as for any `unlink`, and each removal is a
+//! change that all nodes get.
+//!
+//! Owns the order: what readers of a unit open first goes first, so that nobody finds the rest without it. Must never remove what
+//! was not counted and confirmed by its pattern.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use rustix::fs::{AtFlags, FileType, unlinkat};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::failure::{Failure, Outcome};
+use super::inside::{
+    Entry, Hit, Query, Silence, Troubles, Visit, Whole, json_pretty, printed, walk,
+};
+use super::output::{Progress, count, data, note};
+use crate::config::{ByteSize, Surroundings};
+
+/// Options of `hearthfs rm`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Remove {
+    /// Paths and patterns of paths; a directory is removed with all that is below it
+    #[arg(value_name = "GLOB", required = true)]
+    globs: Vec<PathBuf>,
+
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+
+    /// Remove nothing, and say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found, and what was removed. `--json` prints it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+struct Report {
+    /// Nothing was removed: the counts say what a run without `--dry-run` would remove.
+    dry_run: bool,
+    /// It is for all nodes: the mount sends what is changed on it.
+    all_nodes: bool,
+    /// Files and links.
+    files: u64,
+    directories: u64,
+    /// Bytes of the files.
+    bytes: u64,
+    /// Files of units that readers open first.
+    entry_points: u64,
+    /// Names that could not be looked at or removed.
+    failed: u64,
+}
+
+impl Report {
+    fn is_empty(&self) -> bool {
+        self.files + self.directories == 0
+    }
+
+    /// Says how much it is.
+    fn what(&self) -> String {
+        let files = count(self.files, "file", "files");
+        let directories = match self.directories {
+            0 => String::new(),
+            number => format!(" and {}", count(number, "directory", "directories")),
+        };
+        format!("{files}{directories} ({})", ByteSize(self.bytes).human())
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Remove) -> Outcome<()> {
+    let query = Query::of(&Surroundings::of_process(), &command.globs, Whole::Itself)?;
+    let mut counting = Counting {
+        query: &query,
+        report: Report { dry_run: command.dry_run, all_nodes: true, ..Report::default() },
+        silence: Silence::default(),
+        troubles: Troubles::default(),
+        progress: Progress::new(),
+    };
+    walk(&query, &mut counting)?;
+    let Counting { mut report, troubles, progress, .. } = counting;
+    drop(progress);
+    report.failed = troubles.count();
+    if report.is_empty() || command.dry_run {
+        return tell(command, &report, if report.is_empty() { "nothing fits" } else { "" });
+    }
+    let question = format!(
+        "remove {} below {} from {}?",
+        report.what(),
+        printed(query.point.as_os_str().as_bytes()),
+        if report.all_nodes { "all nodes" } else { "this node only" }
+    );
+    if !command.yes {
+        confirm(&question)?;
+    }
+    let report = remove(&query, &report)?;
+    let more = "`hearthfs drain` waits until the store has the removals, for other nodes to follow";
+    tell(command, &report, if report.all_nodes { more } else { "" })
+}
+
+/// Removes what fits: first the entry points of units, if there are any, then the rest.
+fn remove(query: &Query, counted: &Report) -> Outcome<Report> {
+    let mut removing = Removing {
+        query,
+        entries_only: true,
+        report: Report { all_nodes: counted.all_nodes, ..Report::default() },
+        silence: Silence::default(),
+        troubles: Troubles::default(),
+        progress: Progress::new(),
+        wanted: counted.files + counted.directories,
+    };
+    if counted.entry_points > 0 {
+        walk(query, &mut removing)?;
+    }
+    removing.entries_only = false;
+    // What was named without a wildcard may be gone by now.
+    let walked = walk(query, &mut removing);
+    if removing.report.is_empty() {
+        walked?;
+    }
+    let Removing { report, troubles, .. } = removing;
+    Ok(Report { failed: troubles.count(), ..report })
+}
+
+/// Prints what was done, and fails if not all of it could be.
+fn tell(command: &Remove, report: &Report, more: &str) -> Outcome<()> {
+    if command.json {
+        data(&json_pretty(report)?)?;
+    } else if !report.is_empty() {
+        let did = if command.dry_run { "would remove" } else { "removed" };
+        data(&format!("{did} {}\n", report.what()))?;
+    }
+    if !more.is_empty() && report.failed == 0 {
+        note(more);
+    }
+    match report.failed {
+        0 => Ok(()),
+        failed => {
+            let names = count(failed, "name", "names");
+            let text = format!("{names} could not be looked at or removed");
+            Err(Failure::failed(text)
+                .hint("removing needs the right to write the directory, as for rm"))
+        }
+    }
+}
+
+/// Asks on the terminal; anything but a yes is a no.
+fn confirm(question: &str) -> Outcome<()> {
+    let no = || Failure::refused("nothing was removed");
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::refused(format!("{question} There is no terminal to ask on"))
+            .hint("add --yes to go on without a question, or --dry-run to see what would go"));
+    }
+    write!(std::io::stderr().lock(), "{question} [y/N] ").ok();
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(|_| no())?;
+    if is_yes(&answer) { Ok(()) } else { Err(no()) }
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+/// Counts what would go.
+struct Counting<'a> {
+    query: &'a Query,
+    report: Report,
+    silence: Silence,
+    troubles: Troubles,
+    progress: Progress,
+}
+
+impl Visit for Counting<'_> {
+    fn takes_all_below(&self) -> bool {
+        true
+    }
+
+    fn found(&mut self, hit: &Hit<'_>) -> Outcome<()> {
+        if hit.kind == FileType::Directory {
+            self.report.directories += 1;
+            return Ok(());
+        }
+        match Entry::look(hit.dir, hit.name, &self.silence) {
+            Ok(entry) => {
+                self.report.files += 1;
+                self.report.bytes += entry.size().unwrap_or(0);
+                self.report.entry_points += u64::from(is_entry(&entry));
+                self.report.all_nodes &= entry.facts.is_none_or(|facts| facts.shared);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => self.troubles.add(&self.query.shown(hit.below), &error),
+        }
+        let files = self.report.files;
+        self.progress.say(|| format!("{files} files found"));
+        Ok(())
+    }
+
+    fn troubles(&mut self) -> &mut Troubles {
+        &mut self.troubles
+    }
+}
+
+fn is_entry(entry: &Entry) -> bool {
+    entry.facts.as_ref().is_some_and(|facts| facts.is_entry)
+}
+
+/// Removes.
+struct Removing<'a> {
+    query: &'a Query,
+    /// Nothing goes yet but what readers of a unit open first.
+    entries_only: bool,
+    report: Report,
+    silence: Silence,
+    troubles: Troubles,
+    progress: Progress,
+    wanted: u64,
+}
+
+impl Visit for Removing<'_> {
+    fn takes_all_below(&self) -> bool {
+        true
+    }
+
+    fn found(&mut self, hit: &Hit<'_>) -> Outcome<()> {
+        if hit.kind == FileType::Directory {
+            return Ok(());
+        }
+        let entry = Entry::look(hit.dir, hit.name, &self.silence);
+        if self.entries_only && !entry.as_ref().is_ok_and(is_entry) {
+            return Ok(());
+        }
+        if self.unlink(hit, AtFlags::empty()) {
+            self.report.files += 1;
+            let entry = entry.ok();
+            self.report.bytes += entry.as_ref().and_then(Entry::size).unwrap_or(0);
+            self.report.entry_points += u64::from(entry.as_ref().is_some_and(is_entry));
+        }
+        let (done, wanted) = (self.report.files + self.report.directories, self.wanted);
+        self.progress.say(|| format!("{done} of {wanted} removed"));
+        Ok(())
+    }
+
+    fn left(&mut self, hit: &Hit<'_>) -> Outcome<()> {
+        if !self.entries_only && self.unlink(hit, AtFlags::REMOVEDIR) {
+            self.report.directories += 1;
+        }
+        Ok(())
+    }
+
+    fn troubles(&mut self) -> &mut Troubles {
+        &mut self.troubles
+    }
+}
+
+impl Removing<'_> {
+    fn unlink(&mut self, hit: &Hit<'_>, how: AtFlags) -> bool {
+        match unlinkat(hit.dir, hit.name, how) {
+            Ok(()) => true,
+            // Somebody else was faster.
+            Err(Errno::NOENT) => false,
+            Err(error) => {
+                // What cannot go in the first walk is tried and told in the second.
+                if !self.entries_only {
+                    self.troubles.add(&self.query.shown(hit.below), &error);
+                }
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        for (answer, yes) in [
+            ("y\n", true),
+            ("Yes\n", true),
+            ("\n", false),
+            ("no\n", false),
+            ("", false),
+            ("yy\n", false),
+        ] {
+            assert_eq!(is_yes(answer), yes, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_says_how_much() {
+        let mut report = Report { files: 1, bytes: 2048, ..Report::default() };
+        assert_eq!(report.what(), "1 file (2.0 KiB)");
+        (report.files, report.directories) = (3, 1);
+        assert_eq!(report.what(), "3 files and 1 directory (2.0 KiB)");
+    }
+}

@@ -1,0 +1,176 @@
+//! What happened between two looks at a mount.
+//!
+//! Owns the figures, which `--json` prints. Must never show a figure that began before the first look.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::control::{Backlog, BusyEntry, BusyReport, Health, Status};
+
+/// One look at a mount.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    /// When, by the monotonic clock.
+    pub(super) at: Duration,
+    pub(super) status: Status,
+    /// `None` where the daemon does not tell.
+    pub(super) busy: Option<BusyReport>,
+}
+
+/// The figures of one interval. Fields are added, never renamed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Figures {
+    pub(super) mount_point: String,
+    /// How long the interval was, in seconds. What follows is counted in it, but for what says otherwise.
+    pub(super) seconds: f64,
+    /// Opens that were answered with an entry.
+    pub(super) hits: u64,
+    /// Names that were asked for in vain.
+    pub(super) misses: u64,
+    /// The part of hits in both; `None` without any.
+    pub(super) hit_ratio: Option<f64>,
+    pub(super) fetched: u64,
+    pub(super) fetched_bytes: u64,
+    pub(super) published: u64,
+    pub(super) published_bytes: u64,
+    pub(super) uploaded: u64,
+    pub(super) uploaded_bytes: u64,
+    /// Requests to the store by kind.
+    pub(super) requests: BTreeMap<String, u64>,
+    /// Calls of the kernel by kind.
+    pub(super) calls: BTreeMap<String, u64>,
+    /// Now: what is not yet remote.
+    pub(super) backlog: Backlog,
+    /// Now: bytes in the cache directory, and the most that it may hold.
+    pub(super) cache_bytes: u64,
+    pub(super) cache_limit_bytes: u64,
+    /// Now: entries that are visible.
+    pub(super) entries: u64,
+    /// Now: whether the store can be used, and why not; `None` without one.
+    pub(super) up: Option<bool>,
+    pub(super) trouble: Option<String>,
+    /// The busiest first; `None` where the daemon does not tell.
+    pub(super) clients: Option<Vec<Client>>,
+    /// The entries opened most since somebody has watched; what was long ago counts less.
+    pub(super) busiest: Option<Vec<BusyEntry>>,
+}
+
+/// What a client did in the interval.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Client {
+    pub(super) name: String,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+impl Figures {
+    /// Returns the figures between two looks.
+    pub(super) fn between(before: &Look, now: &Look) -> Self {
+        let status = &now.status;
+        let same = before.status.pid == status.pid && before.status.started_ms == status.started_ms;
+        // Another daemon has begun to count anew.
+        let start =
+            if same { before.status.counters.clone() } else { crate::metrics::Snapshot::default() };
+        let grown = status.counters.since(&start);
+        let (hits, misses) = (grown.hits, grown.misses);
+        let asked = hits + misses;
+        let (up, trouble) = match &status.health {
+            None => (None, None),
+            Some(Health { up: true, .. }) => (Some(true), None),
+            Some(Health { last_error, .. }) => (Some(false), last_error.clone()),
+        };
+        Self {
+            mount_point: status.mount_point.clone(),
+            seconds: now.at.saturating_sub(before.at).as_secs_f64(),
+            hits,
+            misses,
+            hit_ratio: (asked > 0).then(|| hits as f64 / asked as f64),
+            fetched: grown.fetched,
+            fetched_bytes: grown.fetched_bytes,
+            published: grown.published,
+            published_bytes: grown.published_bytes,
+            uploaded: grown.uploaded,
+            uploaded_bytes: grown.uploaded_bytes,
+            requests: grown.requests.into_iter().filter(|(_, number)| *number > 0).collect(),
+            calls: grown.operations.into_iter().filter(|(_, number)| *number > 0).collect(),
+            backlog: status.backlog,
+            cache_bytes: status.local.bytes,
+            cache_limit_bytes: status.local.limit_bytes,
+            entries: status.entries,
+            up,
+            trouble,
+            clients: now.busy.as_ref().map(|busy| clients(before.busy.as_ref(), busy)),
+            busiest: now.busy.as_ref().map(|busy| busy.entries.clone()),
+        }
+    }
+
+    /// Returns how often something happened in a second.
+    pub(super) fn rate(&self, number: u64) -> f64 {
+        if self.seconds > 0.0 { number as f64 / self.seconds } else { 0.0 }
+    }
+}
+
+fn clients(before: Option<&BusyReport>, now: &BusyReport) -> Vec<Client> {
+    let known = |name: &str| {
+        let clients = before.iter().flat_map(|busy| &busy.clients);
+        clients.into_iter().find(|client| client.name == name).cloned().unwrap_or_default()
+    };
+    let mut all: Vec<Client> = now
+        .clients
+        .iter()
+        .map(|client| {
+            let before = known(&client.name);
+            // The daemon forgets what was counted when nobody watches for a while.
+            let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+            Client {
+                name: client.name.clone(),
+                hits: grown(client.hits, before.hits),
+                misses: grown(client.misses, before.misses),
+            }
+        })
+        .collect();
+    all.sort_by(|a, b| {
+        (b.hits + b.misses).cmp(&(a.hits + a.misses)).then_with(|| a.name.cmp(&b.name))
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::BusyClient;
+
+    pub(crate) fn look(at_s: u64, hits: u64, misses: u64) -> Look {
+        let mut status =
+            Status { mount_point: "/m".into(), pid: 1, started_ms: 5, ..Status::default() };
+        (status.counters.hits, status.counters.misses) = (hits, misses);
+        status.counters.requests = [("get".to_owned(), hits)].into();
+        let client = BusyClient { name: "jax".into(), hits, misses };
+        let busy = BusyReport { clients: vec![client], entries: Vec::new() };
+        Look { at: Duration::from_secs(at_s), status, busy: Some(busy) }
+    }
+
+    #[test]
+    fn figures_are_those_of_the_interval() {
+        let figures = Figures::between(&look(10, 100, 50), &look(12, 130, 60));
+        assert_eq!((figures.hits, figures.misses, figures.hit_ratio), (30, 10, Some(0.75)));
+        assert_eq!((figures.seconds, figures.rate(30)), (2.0, 15.0));
+        assert_eq!(figures.requests, [("get".to_owned(), 30)].into());
+        let client = Client { name: "jax".into(), hits: 30, misses: 10 };
+        assert_eq!(figures.clients, Some(vec![client]));
+        let idle = Figures::between(&look(10, 100, 50), &look(10, 100, 50));
+        assert_eq!((idle.hit_ratio, idle.rate(3), idle.requests.len()), (None, 0.0, 0));
+    }
+
+    #[test]
+    fn another_daemon_counts_anew() {
+        let mut later = look(12, 7, 1);
+        later.status.started_ms = 6;
+        later.busy = None;
+        let figures = Figures::between(&look(10, 100, 50), &later);
+        assert_eq!((figures.hits, figures.misses), (7, 1));
+        assert_eq!((figures.clients, figures.busiest), (None, None));
+    }
+}

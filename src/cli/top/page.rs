@@ -1,0 +1,294 @@
+//! The page: figures as lines of text.
+//!
+//! Owns words, order and colours. Must never need more than 20 columns to be of use, nor colours: what is red says so in words, too.
+
+use std::collections::BTreeMap;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Sparkline};
+
+use super::figures::Figures;
+use crate::cli::inside::printed;
+use crate::cli::output::{count, time};
+use crate::config::ByteSize;
+
+/// Kinds of requests and calls that are named.
+const KINDS_MAX: usize = 5;
+/// Rows of clients, and of entries.
+const ROWS_MAX: usize = 20;
+/// The least room for a curve, in columns and rows.
+const CURVE_COLUMNS_MIN: u16 = 30;
+const CURVE_ROWS_MIN: u16 = 24;
+const CURVE_ROWS: u16 = 3;
+const NAME_COLUMNS: usize = 9;
+
+/// How a line looks where there are colours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tone {
+    Plain,
+    Head,
+    Good,
+    Bad,
+}
+
+/// A line: a name, which may be empty, and a text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Row {
+    name: &'static str,
+    text: String,
+    tone: Tone,
+}
+
+/// Draws the page. `curve` has the hits of the last intervals in a second, the youngest last.
+pub(super) fn draw(frame: &mut Frame<'_>, figures: &Figures, curve: &[u64], colour: bool) {
+    let area = frame.area();
+    let has_curve = area.width >= CURVE_COLUMNS_MIN && area.height >= CURVE_ROWS_MIN;
+    let top = summary(figures);
+    let heights = [top.len() as u16, if has_curve { CURVE_ROWS + 1 } else { 0 }];
+    let [above, middle, below] = Layout::vertical([
+        Constraint::Length(heights[0]),
+        Constraint::Length(heights[1]),
+        Constraint::Min(0),
+    ])
+    .areas(area);
+    frame.render_widget(Paragraph::new(styled(top, colour)), above);
+    if has_curve {
+        let [title, room] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(middle);
+        frame.render_widget(Paragraph::new("hits/s, the latest at the right"), title);
+        let columns = usize::from(room.width);
+        let padded = columns.saturating_sub(curve.len());
+        let shown = &curve[curve.len().saturating_sub(columns)..];
+        let points: Vec<u64> = vec![0; padded].into_iter().chain(shown.iter().copied()).collect();
+        let style = if colour { Style::new().fg(Color::Cyan) } else { Style::new() };
+        frame.render_widget(Sparkline::default().data(&points).style(style), room);
+    }
+    frame.render_widget(Paragraph::new(styled(tables(figures), colour)), below);
+}
+
+fn styled(rows: Vec<Row>, colour: bool) -> Vec<Line<'static>> {
+    let style = |tone| {
+        let style = match tone {
+            Tone::Plain | Tone::Good => Style::new(),
+            Tone::Head | Tone::Bad => Style::new().add_modifier(Modifier::BOLD),
+        };
+        match tone {
+            Tone::Good if colour => style.fg(Color::Green),
+            Tone::Bad if colour => style.fg(Color::Red),
+            _ => style,
+        }
+    };
+    rows.into_iter().map(|row| Line::from(Span::styled(line(&row), style(row.tone)))).collect()
+}
+
+fn line(row: &Row) -> String {
+    if row.name.is_empty() {
+        row.text.clone()
+    } else {
+        format!("{:<NAME_COLUMNS$} {}", row.name, row.text)
+    }
+}
+
+/// Writes the page as text.
+pub(super) fn plain(figures: &Figures) -> String {
+    let rows = summary(figures).into_iter().chain(tables(figures));
+    rows.map(|row| line(&row).trim_end().to_owned() + "\n").collect()
+}
+
+/// Says how it goes.
+fn summary(figures: &Figures) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut row = |name, text, tone| rows.push(Row { name, text, tone });
+    let human = |bytes| ByteSize(bytes).human();
+    let each = |number| per_second(figures.rate(number));
+    let bytes_each = |bytes| format!("{}/s", human(figures.rate(bytes) as u64));
+    row("", printed(figures.mount_point.as_bytes()), Tone::Head);
+    match (figures.up, &figures.trouble) {
+        (None, _) => row("remote", "none".to_owned(), Tone::Plain),
+        (Some(true), _) => row("remote", "up".to_owned(), Tone::Good),
+        (Some(false), why) => {
+            let why = why.as_deref().unwrap_or("no answer");
+            row("remote", format!("DOWN: {}", printed(why.as_bytes())), Tone::Bad);
+        }
+    }
+    let ratio = figures.hit_ratio.map(|ratio| format!(", {:.0}%", ratio * 100.0));
+    row("hits", each(figures.hits) + &ratio.unwrap_or_default(), Tone::Plain);
+    row("misses", each(figures.misses), Tone::Plain);
+    for (name, number, bytes) in [
+        ("fetched", figures.fetched, figures.fetched_bytes),
+        ("published", figures.published, figures.published_bytes),
+        ("uploaded", figures.uploaded, figures.uploaded_bytes),
+    ] {
+        row(name, format!("{}, {}", each(number), bytes_each(bytes)), Tone::Plain);
+    }
+    let backlog = &figures.backlog;
+    let (left, tone) = match backlog.records {
+        0 => ("none".to_owned(), Tone::Plain),
+        records => {
+            let changes = count(records, "change", "changes");
+            let (size, oldest) = (human(backlog.bytes), time(backlog.oldest_ms));
+            (format!("{changes}, {size}, oldest {oldest}"), Tone::Head)
+        }
+    };
+    row("backlog", left, tone);
+    let (used, limit) = (human(figures.cache_bytes), human(figures.cache_limit_bytes));
+    row("cache", format!("{used} of {limit}"), Tone::Plain);
+    row("entries", figures.entries.to_string(), Tone::Plain);
+    row("requests", kinds(figures, &figures.requests), Tone::Plain);
+    row("calls", kinds(figures, &figures.calls), Tone::Plain);
+    rows
+}
+
+/// Says who does it.
+fn tables(figures: &Figures) -> Vec<Row> {
+    let mut rows = vec![blank()];
+    let mut row = |text: String, tone| rows.push(Row { name: "", text, tone });
+    let (Some(clients), Some(busiest)) = (&figures.clients, &figures.busiest) else {
+        row(
+            "clients and entries are not told: the daemon is of an older version".to_owned(),
+            Tone::Plain,
+        );
+        return rows;
+    };
+    row(format!("{:>6} {:>6} CLIENT", "HITS/S", "MISS/S"), Tone::Head);
+    for client in clients.iter().take(ROWS_MAX) {
+        let (hits, misses) = (figures.rate(client.hits), figures.rate(client.misses));
+        let name = printed(client.name.as_bytes());
+        row(format!("{hits:>6.1} {misses:>6.1} {name}"), Tone::Plain);
+    }
+    row(String::new(), Tone::Plain);
+    row(format!("{:>6} ENTRY", "OPENS"), Tone::Head);
+    for entry in busiest.iter().take(ROWS_MAX) {
+        // It was escaped by the daemon: a backslash in it is one of an escape.
+        let name = printed(entry.path.as_bytes()).replace("\\\\", "\\");
+        row(format!("{:>6} {name}", entry.opens), Tone::Plain);
+    }
+    rows
+}
+
+fn blank() -> Row {
+    Row { name: "", text: String::new(), tone: Tone::Plain }
+}
+
+fn per_second(rate: f64) -> String {
+    if rate > 0.0 && rate < 10.0 { format!("{rate:.1}/s") } else { format!("{rate:.0}/s") }
+}
+
+/// Names the kinds that came most.
+fn kinds(figures: &Figures, all: &BTreeMap<String, u64>) -> String {
+    let mut sorted: Vec<_> = all.iter().collect();
+    sorted.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
+    let text = |(name, number): &(&String, &u64)| {
+        format!("{} {}", printed(name.as_bytes()), per_second(figures.rate(**number)))
+    };
+    let parts: Vec<String> = sorted.iter().take(KINDS_MAX).map(text).collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::figures::Client;
+    use super::*;
+    use crate::control::{Backlog, BusyEntry};
+
+    fn figures() -> Figures {
+        Figures {
+            mount_point: "/mnt/\u{1b}cache".into(),
+            seconds: 2.0,
+            hits: 300,
+            misses: 100,
+            hit_ratio: Some(0.75),
+            fetched: 3,
+            fetched_bytes: 4096,
+            published: 2,
+            published_bytes: 0,
+            uploaded: 0,
+            uploaded_bytes: 0,
+            requests: [("get", 6), ("put", 60)].map(|(name, n)| (name.to_owned(), n)).into(),
+            calls: BTreeMap::new(),
+            backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
+            cache_bytes: 1 << 30,
+            cache_limit_bytes: 10 << 30,
+            entries: 12,
+            up: Some(false),
+            trouble: Some("status 403".into()),
+            clients: Some(vec![Client { name: "jax".into(), hits: 300, misses: 99 }]),
+            busiest: Some(vec![BusyEntry { path: "jax/\\x1bone".into(), opens: 7 }]),
+        }
+    }
+
+    #[test]
+    fn the_page_as_text() {
+        let wanted = "/mnt/\\x1bcache\n\
+            remote    DOWN: status 403\n\
+            hits      150/s, 75%\n\
+            misses    50/s\n\
+            fetched   1.5/s, 2.0 KiB/s\n\
+            published 1.0/s, 0 B/s\n\
+            uploaded  0/s, 0 B/s\n\
+            backlog   1 change, 2.0 KiB, oldest 0.4 s\n\
+            cache     1.0 GiB of 10.0 GiB\n\
+            entries   12\n\
+            requests  put 30/s, get 3.0/s\n\
+            calls     none\n\
+            \n\
+            HITS/S MISS/S CLIENT\n \
+            150.0   49.5 jax\n\
+            \n \
+            OPENS ENTRY\n     \
+            7 jax/\\x1bone\n";
+        assert_eq!(plain(&figures()), wanted);
+        let silent = Figures { clients: None, busiest: None, up: None, ..figures() };
+        let text = plain(&silent);
+        assert!(text.contains("remote    none\n") && text.contains("older version"), "{text}");
+    }
+
+    fn drawn(columns: u16, rows: u16, figures: &Figures, colour: bool) -> Terminal<TestBackend> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal");
+        let curve: Vec<u64> = (0..500).collect();
+        terminal.draw(|frame| draw(frame, figures, &curve, colour)).expect("drawn");
+        terminal
+    }
+
+    fn text(terminal: &Terminal<TestBackend>) -> String {
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn any_size_will_do() {
+        for columns in [1, 2, 9, 19, 20, 30, 80, 400] {
+            for rows in [1, 2, 5, 23, 24, 60] {
+                drawn(columns, rows, &figures(), true);
+                drawn(columns, rows, &Figures { clients: None, ..figures() }, false);
+            }
+        }
+        let narrow = text(&drawn(20, 24, &figures(), true));
+        for part in
+            ["hits      150/s, 75%", "remote    DOWN: stat", "backlog   1 change, ", "OPENS ENTRY"]
+        {
+            assert!(narrow.contains(part), "`{part}` is not in:\n{narrow}");
+        }
+        let wide = text(&drawn(80, 40, &figures(), true));
+        for part in ["oldest 0.4 s", "hits/s, the latest", "\u{2588}", "150.0   49.5 jax"] {
+            assert!(wide.contains(part), "`{part}` is not in:\n{wide}");
+        }
+        assert!(!narrow.contains('\u{1b}') && !wide.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn colours_come_only_where_they_are_wanted() {
+        let coloured = |colour| {
+            let terminal = drawn(80, 40, &figures(), colour);
+            let cells = terminal.backend().buffer().content.iter();
+            cells.filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
+        };
+        assert!(coloured(true) > 0);
+        assert_eq!(coloured(false), 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! The terminal.
+//!
+//! Owns its state: whatever ends the page, the terminal is as it was before. Must never block: a key, a signal or the next page may
+//! come at any time.
+
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::figures::{Figures, Look};
+use super::{Mount, Watch, page};
+use crate::cli::failure::{Failure, Outcome};
+use crate::clock::sleep;
+
+/// How often keys are looked for.
+const KEYS_EVERY: Duration = Duration::from_millis(50);
+/// How many intervals the curve goes back.
+const CURVE_MAX: usize = 500;
+
+/// The terminal as the page wants it.
+struct Screen(DefaultTerminal);
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Where the terminal is gone there is nothing to put right.
+        ratatui::try_restore().ok();
+    }
+}
+
+/// The signals that end the page.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn listen() -> Outcome<Self> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::failed(format!("listen for signals: {error}")))
+        };
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [one, two, three] = kinds;
+        Ok(Self([listen(one)?, listen(two)?, listen(three)?]))
+    }
+
+    async fn come(&mut self) {
+        let [one, two, three] = &mut self.0;
+        tokio::select! {
+            _ = one.recv() => {}
+            _ = two.recv() => {}
+            _ = three.recv() => {}
+        }
+    }
+}
+
+/// What the user wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    Nothing,
+    Redraw,
+    Quit,
+}
+
+/// Shows one page after the other until the user has seen enough.
+pub(super) async fn watch(mount: &Mount<'_>, command: &Watch, colour: bool) -> Outcome<()> {
+    let mut signals = Signals::listen()?;
+    let mut before = mount.look().await?;
+    let failed = |error| Failure::failed(format!("show a page on the terminal: {error}"));
+    let mut screen = Screen(ratatui::try_init().map_err(failed)?);
+    let mut figures = Figures::between(&before, &before);
+    let (clock, mut curve) = (&mount.clock, Vec::new());
+    let mut left = command.count;
+    loop {
+        screen.0.draw(|frame| page::draw(frame, &figures, &curve, colour)).map_err(failed)?;
+        if left == Some(0) {
+            return Ok(());
+        }
+        let next = before.at + command.interval;
+        while clock.mono() < next {
+            let pause = next.saturating_sub(clock.mono()).min(KEYS_EVERY);
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = signals.come() => return Ok(()),
+            }
+            match keys().map_err(failed)? {
+                Wish::Nothing => {}
+                Wish::Redraw => {
+                    screen
+                        .0
+                        .draw(|frame| page::draw(frame, &figures, &curve, colour))
+                        .map_err(failed)?;
+                }
+                Wish::Quit => return Ok(()),
+            }
+        }
+        let now: Look = tokio::select! {
+            now = mount.look() => now?,
+            () = signals.come() => return Ok(()),
+        };
+        figures = Figures::between(&before, &now);
+        before = now;
+        curve.push(figures.rate(figures.hits) as u64);
+        if curve.len() > CURVE_MAX {
+            curve.remove(0);
+        }
+        left = left.map(|left| left.saturating_sub(1));
+    }
+}
+
+/// Takes what was typed.
+fn keys() -> std::io::Result<Wish> {
+    let mut wish = Wish::Nothing;
+    while poll(Duration::ZERO)? {
+        match wish_of(&read()?) {
+            Wish::Quit => return Ok(Wish::Quit),
+            Wish::Redraw => wish = Wish::Redraw,
+            Wish::Nothing => {}
+        }
+    }
+    Ok(wish)
+}
+
+fn wish_of(event: &Event) -> Wish {
+    match event {
+        Event::Resize(..) => Wish::Redraw,
+        Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => Wish::Quit,
+            // A terminal that hands on all keys makes no signals of them.
+            KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::Quit,
+            _ => Wish::Nothing,
+        },
+        _ => Wish::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::crossterm::event::KeyEvent;
+
+    use super::*;
+
+    #[test]
+    fn what_ends_the_page() {
+        let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        for (event, wish) in [
+            (key(KeyCode::Char('q'), KeyModifiers::NONE), Wish::Quit),
+            (key(KeyCode::Esc, KeyModifiers::NONE), Wish::Quit),
+            (key(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::Quit),
+            (key(KeyCode::Char('c'), KeyModifiers::NONE), Wish::Nothing),
+            (Event::Resize(20, 10), Wish::Redraw),
+            (Event::FocusLost, Wish::Nothing),
+        ] {
+            assert_eq!(wish_of(&event), wish, "{event:?}");
+        }
+    }
+}

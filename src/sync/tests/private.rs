@@ -1,0 +1,229 @@
+//! A private node serves what all share, and keeps to itself what is written on it.
+
+use super::checkpoints::checkpoint;
+use super::harness::*;
+use crate::error::Kind;
+use crate::namespace::{Attrs, Op};
+use crate::remote::fault::Faults;
+
+/// Opens a private node, at the store of all.
+fn private(world: &World, root: tempfile::TempDir) -> Node {
+    World { private: true, ..world.clone() }.node_at(root)
+}
+
+fn new_root() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Lets the journal go of what waits, as the engine does.
+fn settle(node: &Node) {
+    while node.engine.ledger().settle_private() {}
+    node.engine.ledger().save().unwrap();
+}
+
+fn set_mode(node: &Node, at: &str, mode: u32) {
+    let ledger = node.engine.ledger();
+    let of = ledger.read(|fold| fold.register(&path(at)).expect("it is there").stamp);
+    let attrs = Attrs { mode, ..node.entry(at).expect("it is there").attrs };
+    ledger.publish(vec![(path(at), Op::Attrs { of, attrs })]).unwrap();
+}
+
+fn mode(node: &Node, at: &str) -> Option<u32> {
+    Some(node.entry(at)?.attrs.mode)
+}
+
+#[test]
+fn what_is_written_stays_on_a_private_node() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        for (at, bytes) in [("kept", "1"), ("replaced", "2"), ("removed", "3"), ("mode", "4")] {
+            a.write(at, bytes.as_bytes());
+        }
+        a.push().await;
+        let p = private(&world, new_root());
+        assert!(p.pull().await && b.pull().await);
+        let shared = p.registers();
+        p.write("new", b"of p");
+        p.write("replaced", b"of p, too");
+        p.remove("removed");
+        set_mode(&p, "mode", 0o700);
+        let check = |p: &Node, when: &str| {
+            assert_eq!(mode(p, "mode"), Some(0o700), "{when}");
+            assert!(p.entry("removed").is_none(), "{when}");
+            assert_eq!(p.engine.ledger().pending().records, 0, "{when}");
+        };
+        settle(&p);
+        check(&p, "at once");
+        assert_eq!(p.read("kept").await, Some(b"1".to_vec()));
+        assert_eq!(p.read("new").await, Some(b"of p".to_vec()));
+        assert_eq!(p.read("replaced").await, Some(b"of p, too".to_vec()));
+        assert!(p.engine.publisher().is_none() && p.remote().requests().puts == 0);
+        assert!(p.engine.drain(std::time::Duration::ZERO, |_| ()).await.complete);
+        assert!(b.pull().await);
+        assert_eq!((b.entry("new"), b.read("replaced").await), (None, Some(b"2".to_vec())));
+        assert!(b.entry("removed").is_some() && mode(&b, "mode") != Some(0o700));
+        // Also after a restart, and after a checkpoint of others was taken over.
+        p.engine.stop().await;
+        let p = private(&world, p.crash());
+        check(&p, "after a restart");
+        checkpoint(&a).await;
+        assert!(p.pull().await);
+        check(&p, "beside a checkpoint");
+        assert_eq!(p.read("replaced").await, Some(b"of p, too".to_vec()));
+        // What was made and removed again leaves nothing.
+        p.write("scratch", b"x");
+        p.remove("scratch");
+        p.remove("new");
+        assert!(p.registers().iter().all(|(at, _)| *at != path("scratch") && *at != path("new")));
+        assert_eq!(p.registers().len(), shared.len());
+        assert_eq!(p.remote().requests().puts, 0);
+    });
+}
+
+#[test]
+fn p4_local_durable_on_a_private_node() {
+    run(async {
+        for saved in [false, true] {
+            let world = World::new();
+            let mut a = world.node();
+            a.write("removed", b"of a");
+            a.write("replaced", b"of a");
+            a.push().await;
+            let p = private(&world, new_root());
+            assert!(p.pull().await);
+            p.engine.ledger().save().unwrap();
+            p.write("new", b"of p");
+            p.write("replaced", b"of p");
+            p.remove("removed");
+            if saved {
+                settle(&p);
+            }
+            p.write("scratch", b"x");
+            p.remove("scratch");
+            let p = private(&world, p.crash());
+            for pulled in [false, true] {
+                assert!(!pulled || p.pull().await);
+                assert_eq!(p.read("new").await, Some(b"of p".to_vec()), "saved: {saved}");
+                assert_eq!(p.read("replaced").await, Some(b"of p".to_vec()), "saved: {saved}");
+                assert!(p.entry("removed").is_none() && p.entry("scratch").is_none());
+            }
+        }
+    });
+}
+
+/// A later version of the others takes the place of one that was written on a private node, with all of its unit.
+#[test]
+fn what_others_publish_later_takes_its_place() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("open", b"the store");
+        a.push().await;
+        let mut p = private(&world, new_root());
+        assert!(p.pull().await);
+        let members = ["triton/K/k.json", "triton/K/k.ptx", "triton/K/__grp__k.json"];
+        let all = |node: &Node, text: &str, names: &[&str]| {
+            let put =
+                |at: &&str| (path(at), Op::Put(node.store(format!("\"{at} {text}\"").as_bytes())));
+            node.publish(names.iter().map(put).collect());
+        };
+        p.write("f", b"of p");
+        p.remove("open");
+        all(&p, "of p", &members);
+        all(&a, "of a", &members[..2]);
+        a.write("f", b"of a");
+        a.write("open", b"it again");
+        a.push().await;
+        assert!(p.pull().await);
+        assert_eq!(p.read("f").await, Some(b"of a".to_vec()));
+        assert_eq!(p.read("open").await, Some(b"it again".to_vec()));
+        assert!(p.entry(members[2]).is_none(), "a member of another version");
+        // The journal still has what has given way.
+        for saved in [false, true] {
+            if saved {
+                p.engine.ledger().save().unwrap();
+            }
+            p = private(&world, p.crash());
+            assert!(saved || p.pull().await);
+            assert_eq!(p.read("f").await, Some(b"of a".to_vec()), "saved: {saved}");
+            assert!(p.entry(members[2]).is_none(), "saved: {saved}");
+        }
+    });
+}
+
+/// What a private mount has left stays where it is, and what is written over it is shared again, also the same bytes.
+#[test]
+fn a_shared_mount_after_a_private_one() {
+    run(async {
+        for saved in [false, true] {
+            let world = World::new();
+            let (mut a, b) = (world.node(), world.node());
+            a.write("other", b"known bytes");
+            a.push().await;
+            let p = private(&world, new_root());
+            assert!(p.pull().await);
+            for at in ["left", "again", "known"] {
+                p.write(at, at.as_bytes());
+            }
+            p.write("known", b"known bytes");
+            if saved {
+                settle(&p);
+            }
+            let mut p = world.node_at(p.crash());
+            set_mode(&p, "left", 0o640);
+            p.push().await;
+            assert!(b.pull().await && b.entry("left").is_none() && b.entry("again").is_none());
+            assert_eq!(p.read("left").await, Some(b"left".to_vec()));
+            p.write("again", b"again");
+            p.write("known", b"known bytes");
+            p.push().await;
+            assert!(b.pull().await && b.entry("left").is_none(), "saved: {saved}");
+            assert_eq!(b.read("again").await, Some(b"again".to_vec()), "saved: {saved}");
+            assert_eq!(b.read("known").await, Some(b"known bytes".to_vec()), "saved: {saved}");
+            p.engine.stop().await;
+            let p = private(&world, p.crash());
+            assert_eq!(mode(&p, "left"), Some(0o640), "saved: {saved}");
+        }
+    });
+}
+
+#[test]
+fn a_private_mount_refuses_what_waits_for_the_store() {
+    run(async {
+        let world = World::new();
+        let node = world.node();
+        node.write("f", b"x");
+        let root = node.crash();
+        let opened =
+            World { private: true, ..world.clone() }.try_engine(root.path(), Some(&Faults::none()));
+        let error = opened.expect_err("one change waits");
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.to_string().contains("mount.writes = \"shared\""), "{error}");
+    });
+}
+
+/// What is evicted on a private node is nowhere: the name is a miss, and what others have is shown again.
+#[test]
+fn what_was_evicted_is_forgotten() {
+    run(async {
+        let world = World::aging(std::time::Duration::from_hours(24));
+        let mut a = world.node();
+        a.write("f", b"of a");
+        a.push().await;
+        let p = private(&world, new_root());
+        assert!(p.pull().await);
+        p.write("f", b"of p");
+        p.write("g", b"of p");
+        settle(&p);
+        let digest = crate::digest::Digest::of(b"of p");
+        assert!(p.engine.ledger().blobs().usage().unsaved_bytes == 0, "it may be evicted");
+        let blob = p.dir().join("blobs").join(digest.shard()).join(digest.to_string());
+        std::fs::remove_file(blob).unwrap();
+        let opened = p.engine.ledger().blobs().open_blob(&digest, 4).unwrap();
+        assert!(opened.is_none() && p.entry("f").is_none() && p.entry("g").is_none(), "a miss");
+        p.purge();
+        assert_eq!(p.read("f").await, Some(b"of a".to_vec()));
+        assert!(p.registers().iter().all(|(at, _)| *at != path("g")));
+    });
+}

@@ -1,0 +1,746 @@
+//! `hearthfs ls`, `stat`, `du` and `rm`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use serde_json::Value;
+
+use crate::copies::{SEEN_MS, put};
+use crate::harness::command::{Said, need, run};
+use crate::harness::hand::User;
+use crate::harness::node::dress;
+use crate::harness::time::thread;
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+};
+use crate::users::{self, World};
+
+const LIMIT_MS: u64 = 60_000;
+
+/// Runs a command with paths behind its words.
+fn asked(node: &Node, words: &[&str], paths: &[&Path]) -> Said {
+    let mut all: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    all.extend(paths.iter().map(|path| path.to_string_lossy().into_owned()));
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    node.command(&all)
+}
+
+/// Runs a command of the program as another user.
+fn asked_by(user: User, cluster: &Cluster, words: &[&str], paths: &[&Path]) -> Said {
+    // The program itself may lie where others cannot go.
+    let program = cluster.site.path().join("hearthfs");
+    if !program.exists() {
+        // By another process: one that this process starts meanwhile could hold the copy open to write, and it could not be run.
+        let copied =
+            run(Command::new("cp").arg(env!("CARGO_BIN_EXE_hearthfs")).arg(&program), LIMIT_MS);
+        assert!(copied.status.success(), "{copied:?}");
+        users::let_in(&program, 0o755);
+    }
+    let mut command = Command::new(&program);
+    dress(&mut command, cluster.site.path());
+    command.uid(user.uid).gid(user.gid).current_dir("/").args(words).args(paths);
+    run(&mut command, LIMIT_MS)
+}
+
+/// Returns stdout of a command that succeeded.
+#[track_caller]
+fn good(said: &Said) -> String {
+    assert!(said.status.success(), "{said:?}");
+    said.out.clone()
+}
+
+/// Reads what `ls --json` has printed: the objects by their paths below the mount.
+fn listed(node: &Node, said: &Said) -> BTreeMap<String, Value> {
+    let mount = format!("{}/", node.mount.display());
+    let object = |line: &str| {
+        let object: Value = serde_json::from_str(line).must(format_args!("parse {line:?}"));
+        let path = object["path"].as_str().must("a path").to_owned();
+        (path.strip_prefix(&mount).must("below the mount").to_owned(), object)
+    };
+    said.out.lines().map(object).collect()
+}
+
+fn told(node: &Node, glob: &str) -> BTreeMap<String, Value> {
+    let said = asked(node, &["ls", "--json"], &[&node.at(glob)]);
+    assert!(said.status.success(), "{said:?}");
+    listed(node, &said)
+}
+
+/// Each node says who wrote an entry, when, for which client, and whether it has the bytes; asking fetches nothing.
+fn commands_ls_tells_where_entries_come_from(io: Io) {
+    let cluster = Cluster::two(io);
+    let (a, b) = (&cluster.a, &cluster.b);
+    let mut hand = Hand::new();
+    // More than what commits carry along.
+    put(&a.at("jax/jit_f-1-cache"), &"program".repeat(20_000), 0o640);
+    put(&a.at("mine/file"), "content", 0o644);
+    put(&a.at("jax/jit_f-2-cache"), "linked", 0o644);
+    std::fs::hard_link(a.at("jax/jit_f-2-cache"), a.at("mine/two")).must("link");
+    symlink("file", a.at("mine/link")).must("symlink");
+    a.drain();
+    eventually(SEEN_MS, "node B has it", || {
+        hand.lstat(&b.at("mine/link")).map_err(|e| e.to_string())
+    });
+
+    let (here, there) = (told(a, "**"), told(b, "**"));
+    let names: Vec<&str> = here.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "jax",
+            "jax/jit_f-1-cache",
+            "jax/jit_f-2-cache",
+            "mine",
+            "mine/file",
+            "mine/link",
+            "mine/two"
+        ]
+    );
+    assert!(here.keys().eq(there.keys()), "{there:?}");
+    for (name, one) in &here {
+        let other = &there[name];
+        assert_eq!(
+            (&one["own"], &other["own"]),
+            (&Value::Bool(true), &Value::Bool(false)),
+            "{name}"
+        );
+        assert_eq!(one["node"], other["node"], "{name}");
+        assert_eq!(one["written_ms"], other["written_ms"], "{name}");
+        assert_eq!(one["node"].as_str().map(str::len), Some(16), "{name}");
+        assert!(one["now_ms"].as_u64() >= one["written_ms"].as_u64(), "{one}");
+    }
+    let (one, other) = (&here["jax/jit_f-1-cache"], &there["jax/jit_f-1-cache"]);
+    assert_eq!((&one["bytes"], &other["bytes"]), (&"local".into(), &"remote".into()));
+    assert_eq!(
+        (&one["client"], &one["size"], &one["mode"]),
+        (&"jax".into(), &140_000.into(), &"0640".into())
+    );
+    assert_eq!(one["digest"], other["digest"]);
+    assert!(
+        one["content"]["used_s"].is_u64() && other["content"]["used_s"].is_null(),
+        "{one} {other}"
+    );
+    assert!(
+        other["content"]["stored_ms"].is_u64() && other["content"]["expires_ms"].is_u64(),
+        "{other}"
+    );
+    assert_eq!(
+        (&here["mine/link"]["type"], &here["mine"]["type"]),
+        (&"link".into(), &"directory".into())
+    );
+    assert!(here["mine/file"]["client"].is_null());
+    for name in ["jax/jit_f-2-cache", "mine/two"] {
+        let linked = &here[name];
+        assert_eq!((&linked["links"], &linked["client"]), (&2.into(), &Value::Null), "{linked}");
+    }
+    assert_eq!(b.status()["counters"]["fetched"], 0, "asking fetches nothing");
+
+    let node = one["node"].as_str().must("a node");
+    let row = |on: &Node| {
+        let out = asked(on, &["ls", "-l"], &[&on.at("jax")]).good();
+        let mut lines = out.lines();
+        let head: Vec<&str> = lines.next().must("a head").split_whitespace().collect();
+        assert_eq!(head, ["SIZE", "AGE", "LAST", "USE", "NODE", "CLIENT", "BYTES", "NAME"]);
+        let row = lines.next().must("a row").split_whitespace().map(str::to_owned);
+        assert!(lines.next().is_some_and(|line| line.contains("jit_f-2-cache")), "{out}");
+        assert_eq!(lines.next(), None, "{out}");
+        row.collect::<Vec<_>>()
+    };
+    let path = |on: &Node| on.at("jax/jit_f-1-cache").display().to_string();
+    let there = row(b);
+    assert_eq!(there[..2], ["136.7", "KiB"]);
+    assert_eq!(there[there.len() - 5..], ["-", node, "jax", "remote", &path(b)], "{there:?}");
+    let here = row(a);
+    assert_eq!(here[here.len() - 4..], ["here", "jax", "local", &path(a)], "{here:?}");
+    hand.get(&b.at("jax/jit_f-1-cache")).must("read");
+    let there = row(b);
+    assert_eq!(there[there.len() - 4..], [node, "jax", "local", &path(b)], "{there:?}");
+    assert_ne!(there[there.len() - 5], "-", "now it was used here");
+}
+in_both_modes!(commands_ls_tells_where_entries_come_from);
+
+#[test]
+fn commands_ls_and_stat_beside_a_writer() {
+    let cluster = Cluster::two(Io::best());
+    let (a, mut hand) = (&cluster.a, Hand::new());
+    let path = a.at("file");
+    let fd = hand.open(&path, OFlags::CREATE | OFlags::WRONLY, 0o644).must("create");
+    hand.write(fd, b"abc").must("write");
+    assert_eq!(told(a, "file")["file"]["bytes"], "writing");
+    let said = asked(a, &["stat"], &[&path]).good();
+    assert!(said.contains("written   not yet\n  bytes     writing\n"), "{said}");
+    hand.close(fd).must("close");
+    assert_eq!(told(a, "file")["file"]["bytes"], "local");
+    let said = asked(a, &["stat"], &[&path]).good();
+    for part in [
+        "what      file, 3 B (3 bytes)\n",
+        ", this one\n",
+        "bytes     local\n",
+        "last use",
+        "digest",
+    ] {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    let object: Value =
+        serde_json::from_str(&asked(a, &["stat", "--json"], &[&path]).good()).must("parse");
+    assert_eq!((&object["own"], &object["type"]), (&true.into(), &"file".into()), "{object}");
+    let root: Value =
+        serde_json::from_str(&asked(a, &["stat", "--json"], &[&a.mount]).good()).must("parse");
+    assert_eq!((&root["type"], &root["path"]), (&"directory".into(), &a.mount.to_str().into()));
+    // What is told is no attribute of the file: it does not travel with copies.
+    assert_eq!(hand.listxattr(&path), Ok(Vec::new()));
+    let set = hand.setxattr(&path, "hearthfs.entry", b"lies", 0);
+    assert_eq!(set.expect_err("cannot be set"), Errno::OPNOTSUPP);
+    assert!(root["bytes"].is_null(), "{root}");
+    let gone = asked(a, &["stat"], &[&a.at("missing")]);
+    assert_eq!(gone.code(), 1, "{gone:?}");
+    assert!(gone.err.contains("missing: No such file"), "{gone:?}");
+    let glob = asked(a, &["stat"], &[&a.at("*")]);
+    assert_eq!(glob.code(), 2, "{glob:?}");
+}
+
+/// What others chose as a name is never printed as it is, and what is printed is taken back.
+#[test]
+fn commands_print_no_name_raw() {
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    std::fs::create_dir(a.at("names")).must("mkdir");
+    let names: [&[u8]; 8] = [
+        b"plain",
+        b"two\nlines\ttab\r",
+        b"\x1b[31mred\x1b]0;title\x07",
+        b"not \xff text \xc3",
+        "c1 \u{9b}31m, reordered \u{202e}txt".as_bytes(),
+        b"back\\slash\\x41",
+        b"star * and ?",
+        b" -rf ",
+    ];
+    for name in names {
+        std::fs::write(a.at("names").join(OsStr::from_bytes(name)), name).must("write");
+    }
+    let tame = |text: &str| {
+        let wild = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!text.contains(wild), "{text:?}");
+    };
+    let mut printed = Vec::new();
+    for words in [&["ls"][..], &["ls", "-l"], &["ls", "--json"], &["du"], &["rm", "--dry-run"]] {
+        let said = asked(a, words, &[&a.at("names/*")]);
+        assert!(said.status.success(), "{said:?}");
+        tame(&said.out);
+        tame(&said.err);
+        if words == ["ls"] {
+            printed = said.out.lines().map(str::to_owned).collect();
+        }
+        if words == ["ls", "--json"] {
+            let objects = listed(a, &said);
+            assert_eq!(objects.len(), names.len());
+            let hex: Vec<&str> =
+                objects.values().filter_map(|one| one["path_hex"].as_str()).collect();
+            assert_eq!(hex.len(), 1, "{objects:?}");
+            assert!(hex[0].ends_with("6e6f7420ff207465787420c3"), "{hex:?}");
+        }
+    }
+    assert_eq!(printed.len(), names.len(), "one line each: {printed:?}");
+    // A program that takes a printed name finds that file.
+    let mut found: Vec<u64> = Vec::new();
+    for name in &printed {
+        let typed = name.replace('*', "\\*").replace('?', "\\?");
+        let object: Value =
+            serde_json::from_str(&asked(a, &["stat", "--json"], &[Path::new(&typed)]).good())
+                .must("parse");
+        found.push(object["size"].as_u64().must("a size"));
+    }
+    let mut wanted: Vec<u64> = names.iter().map(|name| name.len() as u64).collect();
+    found.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(found, wanted);
+    for path in
+        ["names/no\u{1b}[31m\u{202e}", "no\u{1b}dir/x", "names/\u{1b}*/x", "names/\\q\u{1b}\\"]
+    {
+        for word in ["ls", "stat", "du", "rm"] {
+            let said = asked(a, &[word], &[&a.at(path)]);
+            tame(&said.out);
+            tame(&said.err);
+        }
+    }
+    // A name with a wildcard in it, as the shell passes it, is that name and no pattern.
+    let said = asked(a, &["rm", "--dry-run", "--json"], &[&a.at("names/star * and ?")]).good();
+    assert_eq!(serde_json::from_str::<Value>(&said).must("parse")["files"], 1);
+}
+
+#[test]
+fn commands_inside_take_paths_and_globs() {
+    let cluster = Cluster::two(Io::best());
+    let (a, site) = (&cluster.a, &cluster.site);
+    for name in ["x/1.json", "x/2.txt", "x/y/3.json", "z/4.json", "5.json"] {
+        put(&a.at(name), name, 0o644);
+    }
+    symlink(a.at("x"), site.path().join("outside")).must("symlink");
+    symlink("/etc", a.at("etc")).must("symlink");
+    let lines = |dir: &Path, globs: &[&str]| {
+        let mut command = site.hearthfs();
+        let said = run(command.current_dir(dir).arg("ls").args(globs), LIMIT_MS);
+        assert!(said.status.success(), "{globs:?}: {said:?}");
+        let mut lines: Vec<String> = said.out.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let mount = &a.mount;
+    assert_eq!(lines(mount, &[]), ["5.json", "etc", "x/", "z/"]);
+    assert_eq!(lines(&a.at("x"), &["."]), ["1.json", "2.txt", "y/"]);
+    assert_eq!(lines(&a.at("x"), &["y", "../z"])[1..], ["y/3.json"]);
+    assert_eq!(lines(mount, &["**/*.json"]), ["5.json", "x/1.json", "x/y/3.json", "z/4.json"]);
+    assert_eq!(lines(mount, &["x/**"]), ["x/1.json", "x/2.txt", "x/y/", "x/y/3.json"]);
+    assert_eq!(lines(mount, &["?/*.json", "x/1.json"]), ["x/1.json", "z/4.json"]);
+    let outside = site.path().join("outside").display().to_string();
+    let wanted = ["1.json", "2.txt", "y/"].map(|name| format!("{}/{name}", a.at("x").display()));
+    assert_eq!(lines(Path::new("/"), &[&outside]), wanted, "by a link from outside");
+    assert_eq!(lines(mount, &["etc"]), ["etc"], "a link on the mount is an entry");
+    assert_eq!(lines(mount, &["nothing*"]), Vec::<String>::new());
+    for (globs, code, says) in [
+        (&["missing"][..], 1, "missing: there is no such name"),
+        (&["x/\\"], 2, "backslash"),
+        (&["/etc/*"], 3, "is not a hearthfs mount"),
+        (&["x", "/etc"], 2, "/etc is not on the mount"),
+    ] {
+        for word in ["ls", "du"] {
+            let said = run(site.hearthfs().current_dir(mount).arg(word).args(globs), LIMIT_MS);
+            assert_eq!(said.code(), code, "{word} {globs:?}: {said:?}");
+            assert!(said.err.contains(says), "{word} {globs:?}: {said:?}");
+        }
+    }
+    let rows = |by: &str| {
+        let said =
+            run(site.hearthfs().current_dir(mount).args(["du", "--json", "--by", by]), LIMIT_MS);
+        let report: Value = serde_json::from_str(&said.good()).must("parse");
+        let rows = report["rows"].as_array().must("rows").iter();
+        let row = |row: &Value| {
+            (row["name"].as_str().must("a name").to_owned(), row["files"].as_u64().must("a number"))
+        };
+        let total = &report["total"];
+        assert_eq!(
+            (&total["files"], &total["bytes"], &total["local_bytes"]),
+            (&5.into(), &39.into(), &39.into()),
+            "{report}"
+        );
+        rows.map(row).collect::<BTreeMap<_, _>>()
+    };
+    let wanted =
+        [("(files)", 1), ("x/", 3), ("z/", 1)].map(|(name, files)| (name.to_owned(), files));
+    assert_eq!(rows("dir"), BTreeMap::from(wanted));
+    assert_eq!(rows("client"), BTreeMap::from([("(none)".to_owned(), 5)]));
+    assert_eq!(rows("node"), BTreeMap::from([("here".to_owned(), 5)]));
+    let table = run(site.hearthfs().args(["du"]).arg(a.at("x")), LIMIT_MS).good();
+    assert!(
+        table.contains("x/y/\n") && table.contains("(files)\n") && table.ends_with(" total\n"),
+        "{table}"
+    );
+}
+
+/// A listing is written as it is made: who reads only its beginning ends it.
+#[test]
+fn commands_ls_ends_with_its_reader() {
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    std::fs::create_dir(a.at("many")).must("mkdir");
+    for number in 0..3000 {
+        std::fs::write(a.at(format!("many/{number}-{}", "x".repeat(150))), "").must("write");
+    }
+    let mut shell = cluster.site.hearthfs();
+    let mut command = Command::new("bash");
+    command.envs(shell.env("X", "x").get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.args(["-c", "set -o pipefail; \"$0\" ls -l \"$1\" | head -n 3"]);
+    let said = run(command.arg(env!("CARGO_BIN_EXE_hearthfs")).arg(a.at("many")), LIMIT_MS);
+    assert!(said.status.success() && said.err.is_empty(), "{said:?}");
+    assert_eq!(said.out.lines().count(), 3);
+    assert_eq!(told(a, "many").len(), 3000);
+}
+
+/// A daemon that tells nothing beside sizes and times: of an older version, or without extended attributes.
+#[test]
+fn commands_inside_without_a_daemon_that_tells() {
+    let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).without_xattrs());
+    let a = &cluster.a;
+    put(&a.at("jax/one"), "content", 0o644);
+    let said = asked(a, &["ls", "-l"], &[&a.at("jax")]);
+    assert!(said.status.success(), "{said:?}");
+    let row: Vec<&str> = said.out.lines().nth(1).must("a row").split_whitespace().collect();
+    assert_eq!(row, ["7", "B", "-", "-", "-", "-", "-", &a.at("jax/one").display().to_string()]);
+    assert_eq!(said.err.matches("older version").count(), 1, "{said:?}");
+    let said = asked(a, &["du"], &[&a.mount]);
+    assert!(said.status.success() && said.out.contains("7 B"), "{said:?}");
+    let said = asked(a, &["rm", "--yes"], &[&a.at("jax")]);
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(tree::texts(&a.mount), Vec::<String>::new());
+}
+
+#[test]
+fn commands_inside_of_a_dead_mount() {
+    let mut cluster = Cluster::two(Io::best());
+    put(&cluster.a.at("dir/file"), "content", 0o644);
+    cluster.a.kill_only();
+    for word in ["ls", "stat", "du", "rm"] {
+        for path in ["", "dir", "dir/*", "**"] {
+            let said = asked(&cluster.a, &[word], &[&cluster.a.at(path)]);
+            assert_eq!(said.code(), 3, "{word} {path}: {said:?}");
+            assert!(
+                said.err.contains("if its daemon is dead, mount again"),
+                "{word} {path}: {said:?}"
+            );
+        }
+    }
+    cluster.a.up();
+    assert_eq!(told(&cluster.a, "dir").len(), 1);
+}
+
+/// `rm` says how much it is, asks, and removes on all nodes; what only leads elsewhere stays.
+fn commands_rm_removes_from_all_nodes(io: Io) {
+    let cluster = Cluster::two(io);
+    let (a, b, site) = (&cluster.a, &cluster.b, &cluster.site);
+    for name in ["jax/1-cache", "jax/2-cache", "jax/deep/er/3-cache", "keep/4-cache"] {
+        put(&a.at(name), name, 0o644);
+    }
+    put(&site.dir("outside").join("precious"), "precious", 0o644);
+    symlink(site.path().join("outside"), a.at("jax/out")).must("symlink");
+    symlink("../keep", a.at("jax/in")).must("symlink");
+    a.drain();
+    eventually(SEEN_MS, "node B has it", || {
+        std::fs::metadata(b.at("keep/4-cache")).map_err(|e| e.to_string())
+    });
+    let before = tree::texts(&a.mount);
+
+    let said = asked(a, &["rm", "--dry-run"], &[&a.at("jax")]);
+    assert_eq!(good(&said), "would remove 5 files and 3 directories (41 B)\n");
+    let said = asked(a, &["rm"], &[&a.at("jax")]);
+    assert_eq!(said.code(), 2, "{said:?}");
+    for part in ["remove 5 files and 3 directories (41 B) below ", "from all nodes?", "--yes"] {
+        assert!(said.err.contains(part) && said.out.is_empty(), "{part}: {said:?}");
+    }
+    for root in [&a.mount, &a.at(".")] {
+        let said = asked(a, &["rm", "--yes"], &[root]);
+        assert_eq!(said.code(), 2, "{said:?}");
+        assert!(said.err.contains("it is the mount itself"), "{said:?}");
+    }
+    assert_eq!(tree::texts(&a.mount), before, "nothing was removed");
+
+    // On the node that has not written it, and for one name first.
+    let said = asked(b, &["rm", "--yes"], &[&b.at("jax/*-cache")]);
+    assert_eq!(good(&said), "removed 2 files (22 B)\n");
+    let said = asked(b, &["rm", "--yes", "--json"], &[&b.at("jax")]);
+    let report: Value = serde_json::from_str(&said.out).must("parse");
+    let counted = ["files", "directories", "bytes", "failed"].map(|key| report[key].as_u64());
+    assert_eq!(counted, [3, 3, 19, 0].map(Some), "{report}");
+    b.drain();
+    eventually(SEEN_MS, "node A misses it", || match tree::texts(&a.mount) {
+        names if names == ["keep"] => Ok(()),
+        names => Err(format!("{names:?}")),
+    });
+    assert_eq!(std::fs::read(a.at("keep/4-cache")).must("read"), b"keep/4-cache");
+    assert_eq!(tree::texts(&site.dir("outside")), ["precious"]);
+    let said = asked(a, &["rm", "--yes"], &[&a.at("jax/*")]);
+    assert!(said.status.success() && said.err.contains("nothing fits"), "{said:?}");
+    let said = asked(a, &["rm", "--yes"], &[&a.at("jax")]);
+    assert_eq!(said.code(), 1, "{said:?}");
+}
+in_both_modes!(commands_rm_removes_from_all_nodes);
+
+/// On a mount that keeps what is written, `rm` removes from this node, and says so.
+#[test]
+fn commands_rm_on_a_private_mount() {
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    put(&a.at("file"), "content", 0o644);
+    a.drain();
+    let private = Node::start(
+        &cluster.site,
+        "private",
+        Some(&cluster.store),
+        Options::new(Io::best()).private(),
+    );
+    eventually(SEEN_MS, "it is there", || {
+        std::fs::metadata(private.at("file")).map_err(|error| error.to_string())
+    });
+    let said = asked(&private, &["rm"], &[&private.at("file")]);
+    assert!(said.code() == 2 && said.err.contains("from this node only?"), "{said:?}");
+    let said = asked(&private, &["rm", "--yes", "--json"], &[&private.at("file")]);
+    assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], false);
+    assert!(!private.at("file").exists());
+    private.drain();
+    assert!(a.at("file").exists(), "others have it still");
+    let said = asked(a, &["rm", "--dry-run", "--json"], &[&a.at("file")]);
+    assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], true);
+}
+
+/// Nobody finds members of a unit without the one that readers open first.
+#[test]
+fn commands_rm_takes_entry_points_first() {
+    const MEMBERS: usize = 600;
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    // The names of the members come before that of the entry point.
+    let mut hand = Hand::new();
+    hand.mkdir(&a.at("triton")).must("mkdir");
+    hand.mkdir(&a.at("triton/KEY")).must("mkdir");
+    for number in 0..MEMBERS {
+        hand.put(&a.at(format!("triton/KEY/0{number}.ttir")), b"member").must("put");
+    }
+    hand.put(&a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
+    let entry = a.at("triton/KEY/__grp__k.json");
+    eventually(SEEN_MS, "the unit is there", || {
+        std::fs::metadata(&entry).map_err(|e| e.to_string())
+    });
+    let member = a.at("triton/KEY/00.ttir");
+    let (torn, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let looker = {
+        let (torn, ended, entry) = (torn.clone(), ended.clone(), entry.clone());
+        thread(move || {
+            let mut looks = 0_u64;
+            while !ended.load(Ordering::SeqCst) {
+                looks += 1;
+                // In this order: the member was missing before the entry point was looked for.
+                if std::fs::symlink_metadata(&member).is_err()
+                    && std::fs::symlink_metadata(&entry).is_ok()
+                {
+                    torn.store(true, Ordering::SeqCst);
+                }
+            }
+            looks
+        })
+    };
+    let said = asked(a, &["rm", "--yes", "--json"], &[&a.at("triton/KEY")]);
+    ended.store(true, Ordering::SeqCst);
+    let looks = looker.join().must("look");
+    let report: Value = serde_json::from_str(&good(&said)).must("parse");
+    assert_eq!(report["files"], MEMBERS as u64 + 1, "{report}");
+    assert_eq!((&report["entry_points"], &report["failed"]), (&1.into(), &0.into()), "{report}");
+    assert!(looks > 10, "{looks} looks");
+    assert!(!torn.load(Ordering::SeqCst), "members were missing while the entry point was there");
+    assert_eq!(tree::texts(&a.mount), ["triton"]);
+}
+
+/// What is mounted below the mount is not entered.
+#[test]
+fn commands_rm_stays_on_the_mount() {
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    if !crate::harness::is_root() {
+        return crate::harness::skipped("commands_rm_stays_on_the_mount", "only root can mount");
+    }
+    put(&a.at("dir/file"), "content", 0o644);
+    std::fs::create_dir(a.at("dir/other")).must("mkdir");
+    let other = a.at("dir/other");
+    let mounted = run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&other), LIMIT_MS);
+    assert!(mounted.status.success(), "{mounted:?}");
+    std::fs::write(other.join("precious"), "precious").must("write");
+    let said = asked(a, &["rm", "--yes"], &[&a.at("dir")]);
+    let kept = std::fs::read(other.join("precious"));
+    run(Command::new("umount").arg(&other), LIMIT_MS).good();
+    assert_eq!(kept.must("read"), b"precious");
+    assert_eq!(said.code(), 1, "{said:?}");
+    assert!(said.err.contains("another file system is mounted there"), "{said:?}");
+    assert_eq!(tree::texts(&a.at("dir")), ["other"]);
+}
+
+/// On a terminal `rm` asks, and only a yes is a yes.
+#[test]
+fn commands_rm_asks_on_a_terminal() {
+    if !need("commands_rm_asks_on_a_terminal", "script") {
+        return;
+    }
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    put(&a.at("file"), "content", 0o644);
+    for (answer, code, there) in [("n", 2, true), ("", 2, true), ("y", 0, false)] {
+        let words = format!("'{}' rm '{}'", env!("CARGO_BIN_EXE_hearthfs"), a.at("file").display());
+        let mut script = Command::new("script");
+        dress(&mut script, cluster.site.path());
+        script.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = script.spawn().must("start script");
+        let mut input = child.stdin.take().must("its input");
+        std::io::Write::write_all(&mut input, format!("{answer}\n").as_bytes()).must("answer");
+        crate::harness::command::wait(&mut child, LIMIT_MS).must("the end of script");
+        drop(input);
+        let ended = child.wait_with_output().must("its output");
+        let out = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert_eq!(ended.status.code(), Some(code), "{answer:?}: {out}");
+        assert!(out.contains("remove 1 file (7 B) below ") && out.contains("[y/N]"), "{out}");
+        assert_eq!(a.at("file").exists(), there, "{answer:?}: {out}");
+    }
+}
+
+/// A user learns by the commands what `ls` and `stat` tell that user, and removes what `rm` would.
+fn p14_isolation_of_what_commands_tell(io: Io) {
+    let Some(mut world) = World::two(io, "p14_isolation_of_what_commands_tell") else { return };
+    let content = b"a content that B guesses";
+    let at = world.cluster.a.mount.clone();
+    world.a.make(&at.join("private/secret"), 0o600, content).must("make");
+    world.a.make(&at.join("open/closed"), 0o600, b"of A").must("make");
+    world.a.make(&at.join("sticky/of-a"), 0o644, b"of A").must("make");
+    world.cluster.settle();
+    world.b.make(&at.join("open/guess"), 0o644, content).must("make");
+    world.b.make(&at.join("sticky/of-b"), 0o644, b"of B").must("make");
+    world.cluster.settle();
+    let cluster = &world.cluster;
+    let by = |words: &[&str], below: &str| asked_by(users::B, cluster, words, &[&at.join(below)]);
+    for words in [&["ls"][..], &["ls", "-l"], &["ls", "--json"], &["du"], &["rm", "--dry-run"]] {
+        let said = by(words, "**");
+        assert_eq!(said.code(), 1, "{words:?}: {said:?}");
+        assert!(said.err.contains("private: Permission denied"), "{words:?}: {said:?}");
+        for text in [&said.out, &said.err] {
+            assert!(!text.contains("secret"), "{words:?}: {said:?}");
+        }
+    }
+    for word in ["ls", "stat", "du", "rm"] {
+        let (there, missing) = (by(&[word], "private/secret"), by(&[word], "private/missing"));
+        assert_eq!((there.code(), missing.code()), (1, 1), "{word}: {there:?} {missing:?}");
+        assert_eq!(there.err.replace("secret", "missing"), missing.err, "{word}");
+        assert!(there.out == missing.out && !there.err.contains("No such"), "{word}: {there:?}");
+    }
+    let said = by(&["ls", "--json"], "open/*");
+    let objects = listed(&cluster.a, &said);
+    // Of a file that B may not read it learns what stat tells.
+    let closed = &objects["open/closed"];
+    assert_eq!((&closed["size"], &closed["uid"]), (&4.into(), &users::A.uid.into()));
+    for key in ["node", "written_ms", "bytes", "digest", "content", "now_ms"] {
+        assert!(closed[key].is_null(), "{closed}");
+    }
+    // Whether others have the same content is nobody's business.
+    let guess = &objects["open/guess"];
+    assert!(guess["node"].is_string() && guess["content"].is_null(), "{guess}");
+    assert!(told(&cluster.a, "open/guess")["open/guess"]["content"].is_object(), "root is told");
+
+    let mut faults = Vec::new();
+    let precious: Vec<_> = ["private/secret", "sticky/of-a"]
+        .map(|name| (name.to_owned(), users::Entry::of(&mut world.root, &at.join(name))))
+        .into();
+    let cluster = &world.cluster;
+    let by = |words: &[&str], below: &str| asked_by(users::B, cluster, words, &[&at.join(below)]);
+    for name in ["private", "private/*", "private/secret", "sticky/of-a"] {
+        let said = by(&["rm", "--yes"], name);
+        assert_eq!(said.code(), 1, "{name}: {said:?}");
+    }
+    let said = by(&["rm", "--yes"], "sticky/*");
+    assert_eq!((said.code(), said.out.as_str()), (1, "removed 1 file (4 B)\n"), "{said:?}");
+    assert!(said.err.contains("sticky/of-a: Operation not permitted"), "{said:?}");
+    world.check_both(&precious, &mut faults);
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert_eq!(
+        world.root.stat(&world.cluster.b.at("sticky/of-b")).expect_err("gone"),
+        Errno::NOENT
+    );
+}
+in_both_modes!(p14_isolation_of_what_commands_tell);
+
+/// `top` tells what happened in the interval, and who did it, to the user of the mount.
+#[test]
+fn commands_top_tells_what_happens() {
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    put(&a.at("jax/jit_f-1-cache"), "content", 0o644);
+    let ended = Arc::new(AtomicBool::new(false));
+    let reader = {
+        let (ended, path) = (ended.clone(), a.at("jax/jit_f-1-cache"));
+        thread(move || {
+            while !ended.load(Ordering::SeqCst) {
+                std::fs::read(&path).must("read");
+                drop(std::fs::metadata(path.with_file_name("missing")));
+                sleep_ms(5);
+            }
+        })
+    };
+    let said = asked(a, &["top", "--json", "--interval", "300ms", "-n", "3"], &[&a.mount]);
+    let text = asked(a, &["top"], &[&a.at("jax")]);
+    ended.store(true, Ordering::SeqCst);
+    reader.join().must("read");
+    let pages: Vec<Value> =
+        good(&said).lines().map(|line| serde_json::from_str(line).must("parse")).collect();
+    assert_eq!(pages.len(), 3, "{said:?}");
+    let last = &pages[2];
+    assert!(last["hits"].as_u64() > Some(0) && last["seconds"].as_f64() > Some(0.2), "{last}");
+    assert_eq!(last["clients"][0]["name"], "jax", "{last}");
+    assert!(last["clients"][0]["hits"].as_u64() > Some(0), "{last}");
+    assert_eq!(last["busiest"][0]["path"], "jax/jit_f-1-cache", "{last}");
+    assert_eq!(last["up"], true, "{last}");
+    assert!(last["calls"]["open"].as_u64() > Some(0), "{last}");
+    let text = good(&text);
+    for part in ["\nremote    up\n", " CLIENT\n", " jax\n", " ENTRY\n", " jax/jit_f-1-cache\n"] {
+        assert!(text.contains(part), "`{part}` is not in:\n{text}");
+    }
+    for (words, code, says) in [
+        (&["--interval", "10ms"][..], 2, "from 200ms to 5s"),
+        (&["--interval", "1h"], 2, "from 200ms to 5s"),
+    ] {
+        let said = asked(a, &[&["top"], words].concat(), &[&a.mount]);
+        assert_eq!(said.code(), code, "{said:?}");
+        assert!(said.err.contains(says), "{said:?}");
+    }
+    if users::can_be_others("commands_top_tells_what_happens", Io::best()) {
+        users::let_in(cluster.site.path(), 0o755);
+        let said = asked_by(users::B, &cluster, &["top"], &[&a.mount]);
+        assert!(said.out.is_empty() && matches!(said.code(), 1 | 2), "{said:?}");
+        assert!(!said.err.contains("jax"), "{said:?}");
+    }
+}
+
+/// On a terminal `top` draws pages until it is told to end, however narrow it is, and leaves the terminal as it was.
+#[test]
+fn commands_top_on_a_terminal() {
+    if !need("commands_top_on_a_terminal", "script") {
+        return;
+    }
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    let shown = |size: &str, words: &str, variable: (&str, &str), keys: &str| {
+        let program = env!("CARGO_BIN_EXE_hearthfs");
+        let words = format!(
+            "stty {size}; stty -g; '{program}' top {words} '{}'; code=$?; stty -g; exit $code",
+            a.mount.display()
+        );
+        let mut script = Command::new("script");
+        dress(&mut script, cluster.site.path());
+        script.env_remove("NO_COLOR").env("TERM", "xterm-256color").env(variable.0, variable.1);
+        script.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = script.spawn().must("start script");
+        let mut input = child.stdin.take().must("its input");
+        std::io::Write::write_all(&mut input, keys.as_bytes()).must("type");
+        crate::harness::command::wait(&mut child, LIMIT_MS).must("the end of script");
+        drop(input);
+        let ended = child.wait_with_output().must("its output");
+        let out = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert_eq!(ended.status.code(), Some(0), "{out:?}");
+        let settings: Vec<&str> = out
+            .lines()
+            .filter(|line| line.matches(':').count() > 20)
+            .map(|line| {
+                // What leaves the page may stand before it.
+                line.rsplit('\u{1b}')
+                    .next()
+                    .unwrap_or(line)
+                    .trim_start_matches(|c: char| c != ':')
+                    .trim()
+            })
+            .collect();
+        assert_eq!(settings.len(), 2, "{out:?}");
+        assert_eq!(settings[0], settings[1], "the terminal is as it was");
+        out
+    };
+    let colour = "\u{1b}[38;5;2;";
+    let wide = shown("cols 80 rows 30", "-i 200ms", ("X", "x"), "xxq");
+    assert!(wide.contains("\u{1b}[?1049h") && wide.contains("\u{1b}[?1049l"), "{wide:?}");
+    assert!(wide.contains("backlog") && wide.contains(colour), "{wide:?}");
+    let narrow = shown("cols 20 rows 10", "-i 200ms -n 2", ("NO_COLOR", "1"), "");
+    assert!(narrow.contains("backlog") && !narrow.contains("\u{1b}[38"), "{narrow:?}");
+    let dumb = shown("cols 20 rows 10", "-i 200ms", ("TERM", "dumb"), "");
+    assert!(dumb.contains("backlog") && !dumb.contains('\u{1b}'), "{dumb:?}");
+}

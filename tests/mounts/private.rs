@@ -1,0 +1,241 @@
+//! A private mount serves what all nodes share, and keeps what programs write on it to its node.
+
+use rustix::fs::OFlags;
+use serde_json::Value;
+
+use crate::clients::{self, LIMIT_MS, command, json, python_with};
+use crate::harness::command::{need, run};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root,
+    skipped, tree,
+};
+use crate::stores::Unable;
+
+/// Until what is remote is seen on another node, also on a busy machine.
+const SEEN_MS: u64 = 30_000;
+
+/// Starts two nodes, the second a private one.
+fn cluster(io: Io) -> Cluster {
+    let mut cluster = Cluster::with(Store::s3, &Options::new(io));
+    // The store is made by a node that may write it.
+    Hand::new().put(&cluster.a.at("first"), b"x").must("put");
+    cluster.a.drain();
+    cluster.b.stop();
+    cluster.b.set_options(Options::new(io).private());
+    cluster.b.up();
+    cluster
+}
+
+fn objects(cluster: &Cluster) -> usize {
+    cluster.store.objects_in("").len()
+}
+
+fn has(node: &Node, at: &str, bytes: &[u8]) {
+    eventually(SEEN_MS, at, || match Hand::new().get(&node.at(at)) {
+        Ok(found) if found == bytes => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}
+
+fn private_mounts_keep_what_is_written(io: Io) {
+    let mut cluster = cluster(io);
+    let (a, mut hand) = (&cluster.a, Hand::new());
+    hand.mkdir(&a.at("d")).must("mkdir");
+    for at in ["kept", "replaced", "removed", "d/moved", "mode"] {
+        hand.put(&a.at(at), at.as_bytes()).must("put");
+    }
+    a.drain();
+    has(&cluster.b, "mode", b"mode");
+    let shared = tree::read(&a.mount).must("read");
+    let before = objects(&cluster);
+    let b = &cluster.b;
+    assert_eq!((&b.status()["private"], &b.status()["read_only"]), (&true.into(), &false.into()));
+    hand.put(&b.at("new"), b"of b").must("put");
+    hand.put(&b.at("temporary"), b"of b, too").must("put");
+    hand.rename(&b.at("temporary"), &b.at("replaced")).must("rename");
+    hand.unlink(&b.at("removed")).must("unlink");
+    hand.rename(&b.at("d/moved"), &b.at("moved")).must("rename");
+    hand.rmdir(&b.at("d")).must("rmdir");
+    hand.chmod(&b.at("mode"), 0o600).must("chmod");
+    let fd = hand.open(&b.at("kept"), OFlags::WRONLY | OFlags::APPEND, 0).must("open");
+    hand.write(fd, b" and more").must("write");
+    hand.close(fd).must("close");
+    b.drain();
+    let own = tree::read(&b.mount).must("read");
+    let names: Vec<String> = own.keys().map(|at| at.to_string_lossy().into_owned()).collect();
+    assert_eq!(names, ["first", "kept", "mode", "moved", "new", "replaced"]);
+    assert_eq!(hand.get(&b.at("kept")).must("read"), b"kept and more");
+    assert_eq!(hand.get(&b.at("moved")).must("read"), b"d/moved");
+    assert_eq!(b.status()["backlog"]["records"], 0);
+    for kill in [false, true] {
+        if kill {
+            cluster.b.kill_only();
+        } else {
+            cluster.b.stop();
+        }
+        cluster.b.up();
+        let again = tree::read(&cluster.b.mount).must("read");
+        assert!(again == own, "killed: {kill}: {}", tree::difference(&again, &own));
+    }
+    let there = tree::read(&cluster.a.mount).must("read");
+    assert!(there == shared, "{}", tree::difference(&there, &shared));
+    assert_eq!(objects(&cluster), before, "a private mount writes nothing into the store");
+    // What is published later takes the place of what was written here.
+    hand.put(&cluster.a.at("replaced"), b"of a, later").must("put");
+    cluster.a.drain();
+    has(&cluster.b, "replaced", b"of a, later");
+    has(&cluster.b, "new", b"of b");
+}
+in_both_modes!(private_mounts_keep_what_is_written);
+
+/// Credentials that only read are enough for a private and for a read-only mount, which try nothing else.
+fn private_mounts_need_no_right_to_write(io: Io) {
+    let mut cluster = Cluster::with(Store::s3, &Options::new(io));
+    Hand::new().put(&cluster.a.at("first"), b"x").must("put");
+    cluster.a.drain();
+    cluster.a.stop();
+    cluster.b.stop();
+    cluster.store.unable(Unable::Write);
+    for options in [Options::new(io).private(), Options::new(io).read_only()] {
+        std::fs::remove_dir_all(&cluster.b.cache).must("remove a cache directory");
+        cluster.b.set_options(options);
+        cluster.b.up();
+        has(&cluster.b, "first", b"x");
+        let written = Hand::new().put(&cluster.b.at("new"), b"of b");
+        let status = cluster.b.status();
+        assert_eq!(written.is_ok(), status["private"] == true, "{written:?}");
+        cluster.b.drain();
+        assert_eq!(status["health"]["up"], true, "{status:#}");
+        cluster.b.stop();
+        assert_eq!(cluster.store.refused_writes(), 0);
+    }
+}
+in_both_modes!(private_mounts_need_no_right_to_write);
+
+/// A tier that is too small for what is written lets the least recently used go; no program gets an error.
+fn private_mounts_evict_what_is_used_least(io: Io) {
+    let mut cluster = cluster(io);
+    cluster.b.stop();
+    cluster.b.set_options(Options::new(io).private().cache_size("16MiB"));
+    cluster.b.up();
+    let (mut hand, body) = (Hand::new(), vec![7_u8; 1 << 20]);
+    for n in 0..48_u8 {
+        let mut body = body.clone();
+        body[0] = n;
+        hand.put(&cluster.b.at(format!("f{n}")), &body).must("put");
+    }
+    let there = (0..48).filter(|n| hand.get(&cluster.b.at(format!("f{n}"))).is_ok()).count();
+    assert!((1..=16).contains(&there), "{there} of 48 files of 1 MiB in 16 MiB");
+    assert!(hand.get(&cluster.b.at("f47")).is_ok(), "the last one");
+    assert_eq!(hand.get(&cluster.b.at("first")).must("a hit"), b"x");
+}
+in_both_modes!(private_mounts_evict_what_is_used_least);
+
+/// Changes that an earlier mount has not uploaded yet are not left lying.
+#[test]
+fn private_mounts_refuse_a_backlog() {
+    let mut cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
+    Hand::new().put(&cluster.b.at("first"), b"x").must("put");
+    cluster.b.drain();
+    cluster.store.fail();
+    Hand::new().put(&cluster.b.at("f"), b"x").must("put");
+    cluster.b.kill_only();
+    cluster.store.heal();
+    cluster.b.set_options(Options::new(Io::best()).private());
+    let said = cluster.b.refused();
+    assert!(said.contains("mount.writes = \"shared\""), "{said}");
+    cluster.b.set_options(Options::new(Io::best()));
+    cluster.b.up();
+    cluster.b.drain();
+    cluster.b.stop();
+    cluster.b.set_options(Options::new(Io::best()).private());
+    cluster.b.up();
+    assert_eq!(Hand::new().get(&cluster.b.at("f")).must("a hit"), b"x");
+}
+
+/// What is to be kept here does not go to a mount that shares it.
+#[test]
+fn private_mounts_are_not_taken_for_shared_ones() {
+    let cluster = Cluster::two(Io::best());
+    let mount = cluster.a.mount.to_string_lossy().into_owned();
+    for (writes, refused) in [("private", true), ("none", true), ("shared", false)] {
+        let words = ["run", "--mount", &mount, "--writes", writes, "--", "true"];
+        let said = run(cluster.site.hearthfs().args(words), LIMIT_MS);
+        assert_eq!(said.code(), if refused { 2 } else { 0 }, "{said:?}");
+        assert_eq!(said.err.contains("mount.writes shared, not"), refused, "{said:?}");
+    }
+}
+
+/// What a client says of one run: how much it has compiled, and its results.
+type Said = (u64, Value);
+
+/// A client on a private node: what it compiles there is found there again, also after a crash, and nowhere else; what others
+/// share is found, too.
+fn client_on_a_private_node(io: Io, work: &dyn Fn(&Cluster, &Node) -> Said) {
+    let mut cluster = cluster(io);
+    let before = objects(&cluster);
+    let (cold, results) = work(&cluster, &cluster.b);
+    assert!(cold > 0, "nothing was compiled");
+    let warm = (0, results.clone());
+    assert_eq!(work(&cluster, &cluster.b), warm, "its own entries");
+    cluster.b.kill_only();
+    cluster.b.up();
+    assert_eq!(work(&cluster, &cluster.b), warm, "after a crash");
+    assert_eq!(objects(&cluster), before, "it writes nothing into the store");
+    assert_eq!(work(&cluster, &cluster.a), (cold, results), "the other node has nothing of it");
+    // Until its entries have taken the place of those here: a client looks at their times.
+    Hand::new().put(&cluster.a.at("last"), b"x").must("put");
+    cluster.a.drain();
+    has(&cluster.b, "last", b"x");
+    assert_eq!(work(&cluster, &cluster.b), warm, "with those of the other node");
+    cluster.b.stop();
+    std::fs::remove_dir_all(&cluster.b.cache).must("remove a cache directory");
+    cluster.b.up();
+    assert_eq!(work(&cluster, &cluster.b), warm, "with those of the other node alone");
+}
+
+fn clients_jax_on_a_private_mount(io: Io) {
+    let Some(python) =
+        python_with(&format!("clients_jax_on_a_private_mount::{}", io.word()), "jax")
+    else {
+        return;
+    };
+    client_on_a_private_node(io, &|cluster, node| {
+        let mut command = clients::jax(cluster, &python, node, "jax", &["1", "0"]);
+        let said = json(run(&mut command, LIMIT_MS));
+        (said["misses"].as_u64().must("a count"), said["results"].clone())
+    });
+}
+in_both_modes!(clients_jax_on_a_private_mount);
+
+fn clients_numba_on_a_private_mount(io: Io) {
+    let Some(python) =
+        python_with(&format!("clients_numba_on_a_private_mount::{}", io.word()), "numba")
+    else {
+        return;
+    };
+    client_on_a_private_node(io, &|cluster, node| {
+        let mut command = command(cluster, &python, "numba_program.py", &[]);
+        let said = json(run(command.env("NUMBA_CACHE_DIR", node.at("numba")), LIMIT_MS));
+        (said["misses"].as_u64().must("a count"), said["results"].clone())
+    });
+}
+in_both_modes!(clients_numba_on_a_private_mount);
+
+fn clients_triton_on_a_private_mount(io: Io) {
+    let test = format!("clients_triton_on_a_private_mount::{}", io.word());
+    let Some(python) = python_with(&test, "triton") else { return };
+    if !is_root() || !need(&test, "unshare") {
+        skipped(&test, "a mount namespace needs root");
+        return;
+    }
+    client_on_a_private_node(io, &|cluster, node| {
+        std::fs::create_dir_all(node.at("triton")).must("mkdir");
+        let (mut command, mount) = clients::at_one_path(cluster, node, &python);
+        command.arg(clients::script("triton_kernel.py"));
+        let said = json(run(command.env("TRITON_CACHE_DIR", mount.join("triton")), LIMIT_MS));
+        let new = said["new"].as_array().must("a list").len() as u64;
+        (new, said["cubin"].clone())
+    });
+}
+in_both_modes!(clients_triton_on_a_private_mount);
