@@ -1,12 +1,14 @@
 //! Random programs on one node, on one node among changes of another, and on two, step by step beside the model.
 //!
-//! `HEARTHFS_TEST_SEEDS=N` runs N of each. A program that fails is made as short as it goes, and printed call by call.
+//! The programs are the same in every run; `HEARTHFS_TEST_SEEDS=N` runs N new ones of each. A program that fails is made
+//! as short as it goes, and printed call by call.
 
 use std::time::Duration;
 
 use hearthfs_mount::{FlockKind, OpenFlags};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use tokio::runtime::Runtime;
 
 use super::calls::{Call, Text};
@@ -377,11 +379,12 @@ impl World<'_> {
 pub(super) fn config(cases: u32) -> ProptestConfig {
     // `HEARTHFS_TEST_SEEDS` overrides it, for a soak.
     let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok().and_then(|text| text.parse().ok());
-    ProptestConfig {
-        cases: wanted.unwrap_or(cases),
-        max_shrink_iters: if wanted.is_some() { 1500 } else { 400 },
-        ..ProptestConfig::default()
-    }
+    let usual = ProptestConfig::default();
+    let Some(wanted) = wanted else {
+        return ProptestConfig { cases, max_shrink_iters: 400, ..usual };
+    };
+    let max_shrink_iters = usual.max_shrink_iters.min(1500);
+    ProptestConfig { cases: wanted, max_shrink_iters, rng_seed: RngSeed::Random, ..usual }
 }
 
 proptest! {

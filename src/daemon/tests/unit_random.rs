@@ -1,7 +1,7 @@
 //! Random programs that write and read one unit (P6), among changes of another node and kills: the members that a reader
 //! sees are those of one version.
 //!
-//! `HEARTHFS_TEST_SEEDS=N` runs N of them.
+//! `HEARTHFS_TEST_SEEDS=N` runs N new ones.
 
 use std::time::Duration;
 

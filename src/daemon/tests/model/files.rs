@@ -260,8 +260,12 @@ impl Model {
             *changed = number;
             thing.as_mut().unwrap().rights.mode = mode;
         }
+        // The names of a file with hard links lead to one file, whichever version it has.
+        let linked: BTreeSet<u64> =
+            paths.iter().filter_map(|path| self.published(path)?.group).collect();
         for (id, other) in &mut self.drafts {
-            let same = !paths.is_empty() && other.began == put && other.name.is_some();
+            let next = other.began == put || other.group.is_some_and(|of| linked.contains(&of));
+            let same = !paths.is_empty() && next && other.name.is_some();
             if same || draft == Some(*id) {
                 other.changed |= paths.is_empty() && other.rights.mode != mode;
                 other.rights.mode = mode;
