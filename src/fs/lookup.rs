@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Attr, Caller, Errno, Found, Ino, Lookup, OpenFlags, Reply};
+use hearthfs_mount::{Answer, Attr, Caller, Errno, FileType, Found, Ino, Lookup, OpenFlags, Reply};
 
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node, Published, Spot, number_of};
@@ -219,8 +219,11 @@ impl Filesystem {
         }
         match found {
             Some(found) => {
-                let now = self.0.rooms.clock.mono();
-                state.retries.found(tid, spot, found.attr.ino, now);
+                // A directory on the way is not what the thread opens: its mode refuses nothing.
+                if found.attr.file_type != FileType::Directory {
+                    let now = self.0.rooms.clock.mono();
+                    state.retries.found(tid, spot, found.attr.ino, now);
+                }
                 Ok(Lookup::Found(found))
             }
             None => {

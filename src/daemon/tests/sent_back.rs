@@ -1,10 +1,13 @@
 //! Opens that are sent back to look again, and what the calls after them may rely on.
 
+use std::time::Duration;
+
 use hearthfs_mount::Errno;
 
 use super::kernel::Kernel;
-use super::node::{READ, UPDATE, get, in_both_modes, put};
+use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, node, put, runtime};
 use super::programs::Program;
+use super::users::{ANN, BOB};
 
 /// Has a program open a name that is renamed to "second" while it looks again.
 fn open_what_goes(kernel: &mut Kernel<'_>, program: &Program, replaced: bool) {
@@ -46,4 +49,29 @@ fn a_call_after_one_that_found_nothing_is_another() {
             kernel.unlink(&reader.caller(), "second").unwrap();
         }
     });
+}
+
+#[test]
+fn an_empty_file_of_another_user_is_opened_at_once() {
+    for passthrough in [false, true] {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        let store = dir.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        let mut settings = node(&dir);
+        settings.remote.url = Some(format!("file://{}", store.display()).parse().unwrap());
+        settings.remote.freshness = Duration::ZERO;
+        settings.writeback.delay = Duration::from_mins(1);
+        let mut kernel = Kernel::start(&runtime, settings, passthrough);
+        kernel.chmod(&Program::start().caller(), "", 0o777).unwrap();
+        let (ann, bob) = (Program::start_as(ANN), Program::start_as(BOB));
+        kernel.mkdir(&ann.caller(), "dir").unwrap();
+        for step in 0..50 {
+            let name = format!("dir/{step}");
+            kernel.open_as(&ann.caller(), &name, 1, REPLACE, Some(0o666)).unwrap();
+            kernel.close(&ann.caller(), 1).unwrap();
+            let opened = kernel.open_as(&bob.caller(), &name, 2, REPLACE, Some(0o666));
+            assert_eq!(opened, Ok(()), "{passthrough} {step}");
+            kernel.close(&bob.caller(), 2).unwrap();
+        }
+    }
 }
