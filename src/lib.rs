@@ -22,3 +22,4 @@ pub mod fs;
 pub mod cli;
 pub mod control;
 pub mod daemon;
+pub mod monitor;

@@ -3,10 +3,14 @@
 //! Owns their names, which appear in `status --json` and stay as they are. Must never take part in a
 //! decision: they are for people and for tests.
 
+mod histogram;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+
+pub use self::histogram::{BOUNDS_US, Distribution, Histogram};
 
 /// Declares an enum whose variants each have a counter, with their names in reports.
 macro_rules! kinds {
@@ -100,6 +104,8 @@ macro_rules! counters {
         #[derive(Debug)]
         pub struct Metrics {
             $($(#[$doc])* pub $name: Counter,)*
+            /// How long calls of programs took.
+            pub times: Times,
             operations: [Counter; Operation::ALL.len()],
         }
 
@@ -123,6 +129,7 @@ macro_rules! counters {
             pub fn new() -> Self {
                 Self {
                     $($name: Counter::default(),)*
+                    times: Times::default(),
                     operations: std::array::from_fn(|_| Counter::default()),
                 }
             }
@@ -199,6 +206,17 @@ counters! {
     damaged,
     /// How often the kernel was told to forget a name, or all names, because something moved without its doing.
     invalidated,
+}
+
+/// How long calls of programs took.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// Closes that published a file.
+    pub close: Histogram,
+    /// Opens for reading of entries whose bytes were on this node.
+    pub open: Histogram,
+    /// Fetches that a call waited for.
+    pub fetch: Histogram,
 }
 
 /// A number that only grows.

@@ -170,6 +170,19 @@ pub static KEYS: &[Key] = &[
         variable: Some("HEARTHFS_CACHE_SHORT_COMPILES"),
         set: |s, v| word(v, &SWITCH).map(|on| s.run.cache_short_compiles = on),
     },
+    text("metrics.listen", "", Some("HEARTHFS_METRICS"), |s, v| {
+        optional(v, str::parse).map(|at| s.metrics.listen = at)
+    }),
+    Key {
+        name: "metrics.allow_remote",
+        shape: Shape::Switch,
+        default: "false",
+        variable: None,
+        set: |s, v| word(v, &SWITCH).map(|on| s.metrics.allow_remote = on),
+    },
+    text("metrics.textfile", "", Some("HEARTHFS_METRICS_TEXTFILE"), |s, v| {
+        optional(v, textfile).map(|path| s.metrics.textfile = path)
+    }),
     text("log.level", "info", Some("HEARTHFS_LOG"), |s, v| {
         log_level(v).map(|level| s.log.level = level)
     }),
@@ -274,6 +287,13 @@ fn directory(value: &str) -> Result<PathBuf, String> {
 fn mount_point(value: &str) -> Result<PathBuf, String> {
     let dir = directory(value)?;
     if dir.is_absolute() { Ok(dir) } else { Err("expected an absolute path".to_owned()) }
+}
+
+fn textfile(value: &str) -> Result<PathBuf, String> {
+    let path = directory(value)?;
+    // A textfile collector reads no other names.
+    let is_it = path.is_absolute() && path.extension().is_some_and(|end| end == "prom");
+    if is_it { Ok(path) } else { Err("expected an absolute path that ends in .prom".to_owned()) }
 }
 
 fn endpoint(value: &str) -> Result<String, String> {

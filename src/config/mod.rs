@@ -4,6 +4,7 @@
 //! it reads, and refuses.
 
 mod keys;
+mod listen;
 mod paths;
 mod profiles;
 mod settings;
@@ -19,11 +20,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 pub use keys::{CACHE_SIZE_MIN, KEYS, Key, Shape, THREADS_MAX};
+pub use listen::ListenAt;
 use paths::foreign_link;
 pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
 pub use settings::{
-    AllowOther, ClientDirs, IoMode, Local, Log, LogFormat, Mount, Remote, Run, Settings, Writeback,
-    Writes,
+    AllowOther, ClientDirs, IoMode, Local, Log, LogFormat, Metrics, Mount, Remote, Run, Settings,
+    Writeback, Writes,
 };
 pub use source::{Origin, Problem, Surroundings};
 pub use suggest::nearest;
@@ -269,6 +271,14 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
         refuse("writeback.batch", format!("it must not exceed half of local.cache_size ({limit})"));
     }
     check_cloud(remote, &mut refuse);
+    if let Some(at) = &settings.metrics.listen
+        && !at.is_local()
+        && !settings.metrics.allow_remote
+    {
+        let reason = "other machines reach that address; choose 127.0.0.1, or set \
+                      metrics.allow_remote = true";
+        refuse("metrics.listen", reason.to_owned());
+    }
     if let Some(dir) = remote.url.as_ref().and_then(RemoteUrl::directory) {
         let (dir, cache) = (resolve(dir), &local.cache_dir);
         if !cache.as_os_str().is_empty() && (is_inside(&dir, cache) || is_inside(cache, &dir)) {

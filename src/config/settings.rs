@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::listen::ListenAt;
 use super::units::ByteSize;
 use super::url::RemoteUrl;
 use crate::namespace::Profiles;
@@ -24,6 +25,8 @@ pub struct Settings {
     pub expiry: Expiry,
     /// What a command on the mount is given.
     pub run: Run,
+    /// What monitors may read.
+    pub metrics: Metrics,
     /// What is written about it.
     pub log: Log,
     /// What is known of clients: what comes with the program, and what the configuration adds.
@@ -165,6 +168,17 @@ pub struct Expiry {
 pub struct Run {
     /// Whether clients that leave out what compiles quickly are told to keep it too.
     pub cache_short_compiles: bool,
+}
+
+/// Section `[metrics]`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Metrics {
+    /// Where they are answered; `None` is nowhere.
+    pub listen: Option<ListenAt>,
+    /// Whether that may be an address that other machines reach.
+    pub allow_remote: bool,
+    /// The file that is written for a textfile collector; absolute.
+    pub textfile: Option<PathBuf>,
 }
 
 /// Section `[log]`.

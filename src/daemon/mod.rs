@@ -11,6 +11,7 @@ mod client_dirs;
 mod fleet;
 mod gc;
 mod look;
+mod monitored;
 mod node;
 mod notify;
 mod outsider;

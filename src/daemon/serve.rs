@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::build::{self, Rooms};
 use super::client_dirs;
 use super::look::{Look, Seen};
+use super::monitored::MonitoredNode;
 use super::node::MountedNode;
 use super::notify::Manager;
 use super::watch::watch;
@@ -20,6 +21,7 @@ use crate::config::{AllowOther, IoMode, Settings, Writes};
 use crate::control::{self, DrainReport, Server};
 use crate::error::{Error, Kind, Result};
 use crate::local::raise_limit;
+use crate::monitor::{Monitor, Monitored};
 use crate::task;
 
 /// Threads for background work: uploads, fetches, following. The programs' requests have their own.
@@ -84,6 +86,8 @@ fn serve_on(
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
+    let monitored: Arc<dyn Monitored> = Arc::new(MonitoredNode::new(&node, mount_point));
+    let monitor = Monitor::start(runtime.handle(), &settings.metrics, &monitored)?;
     let session = mount(runtime, settings, mount_point, node.rooms())?;
     node.rooms().fs.set_notices(Arc::new(session.notifier()));
     node.set_session(Arc::clone(&session));
@@ -104,6 +108,7 @@ fn serve_on(
     watching.abort();
     making.inspect(JoinHandle::abort);
     sweeping.abort();
+    drop(monitor);
     runtime.block_on(server.close());
     node.rooms().fs.settle_editions();
     runtime.block_on(node.rooms().engine.stop());

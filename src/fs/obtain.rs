@@ -49,7 +49,10 @@ impl Filesystem {
             return Ok(source);
         }
         let rooms = &self.0.rooms;
-        match rooms.fetcher.fetch_within(digest, size, self.0.rules.deadline).await {
+        let began = rooms.clock.mono();
+        let fetched = rooms.fetcher.fetch_within(digest, size, self.0.rules.deadline).await;
+        rooms.metrics.times.fetch.observe(rooms.clock.mono().saturating_sub(began));
+        match fetched {
             Ok(()) => match self.open_here(digest, size) {
                 Ok(Some(source)) => {
                     rooms.metrics.fetched.add(1);

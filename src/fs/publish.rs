@@ -6,6 +6,7 @@
 //! does this), a descriptor that was duplicated and goes on writing (the mark tells).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hearthfs_mount::{Answer, Caller, Errno, Handle, Reply};
 
@@ -62,6 +63,7 @@ enum Announced {
 
 impl Filesystem {
     pub(super) fn flush_file(&self, caller: &Caller, handle: Handle) -> Answer<()> {
+        let began = self.0.rooms.clock.mono();
         let dying = self.0.callers.is_dying(caller);
         let who = self.0.callers.who(caller);
         let plan = {
@@ -89,17 +91,27 @@ impl Filesystem {
                 if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX)
                     && self.has_room_for(bytes_of(seen)) =>
             {
-                self.publish(id, Some(&caller), held, seen).into()
+                let done = self.publish(id, Some(&caller), held, seen);
+                self.note_close(began);
+                done.into()
             }
             Ok(Flush::Publish { id, held, seen, .. }) => {
                 let this = self.clone();
                 Answer::later(async move {
                     this.wait_to_publish(id, bytes_of(seen)).await?;
-                    let publish = move || this.publish(id, Some(&caller), held, seen);
-                    crate::task::blocking(publish).await
+                    let closing = this.clone();
+                    let publish = move || closing.publish(id, Some(&caller), held, seen);
+                    let done = crate::task::blocking(publish).await;
+                    this.note_close(began);
+                    done
                 })
             }
         }
+    }
+
+    fn note_close(&self, began: Duration) {
+        let now = self.0.rooms.clock.mono();
+        self.0.rooms.metrics.times.close.observe(now.saturating_sub(began));
     }
 
     /// Reports whether a closed file can be published at once.

@@ -105,7 +105,14 @@ impl Vfs for Filesystem {
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
         self.count(Operation::Open);
-        self.open_file(caller, ino, flags)
+        let began = self.0.rooms.clock.mono();
+        let answer = self.open_file(caller, ino, flags);
+        // One that waits does so for a fetch, which is counted where it is, or for a writer.
+        if matches!(answer, Answer::Now(Ok(_))) && !(flags.write || flags.truncate) {
+            let now = self.0.rooms.clock.mono();
+            self.0.rooms.metrics.times.open.observe(now.saturating_sub(began));
+        }
+        answer
     }
 
     fn create(

@@ -10,6 +10,7 @@ use object_store::ObjectStore;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::health::{Gate, Lane};
+use super::latency::Outcome;
 use super::meter::{Meter, Verb};
 use super::progress::Progress;
 use super::store::Backend;
@@ -117,9 +118,11 @@ impl Caller {
             return Err(Error::new(Kind::TimedOut, op));
         };
         ticket.begin();
-        if !self.backend.counts_itself() {
+        let counts_itself = self.backend.counts_itself();
+        if !counts_itself {
             self.meter.request(call.verb);
         }
+        let began = self.meter.latency.now();
         let guarded = async {
             self.guard(&call).await?;
             match work(store).await {
@@ -128,6 +131,9 @@ impl Caller {
             }
         };
         let done = call.progress.within(call.limit, guarded).await;
+        if !counts_itself {
+            self.meter.latency.note(call.verb, Outcome::of(done.as_ref()), began);
+        }
         if let Some(date_ms) = self.meter.take_date_ms() {
             self.time.note_date(date_ms);
         }
@@ -139,7 +145,7 @@ impl Caller {
             Some(Err(Failure(trouble))) => trouble,
             None => Trouble::timed_out(format!("no answer within {:?}", call.limit)),
         };
-        self.throttle.note(&trouble, self.backend.counts_itself());
+        self.throttle.note(&trouble, counts_itself);
         if trouble.kind == Kind::Exists && call.guarded {
             // Nothing but the format object is made under a condition. A conflict elsewhere is two
             // writers of the same bytes at the same moment.

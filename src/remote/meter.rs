@@ -14,6 +14,7 @@ use object_store::client::{
 };
 use serde::Serialize;
 
+use super::latency::{Latency, Outcome};
 use super::throttle::Answers;
 
 /// How often each request was made since start, and how many bytes of objects were moved.
@@ -45,13 +46,25 @@ impl Requests {
 }
 
 /// One request, as far as it is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verb {
     Put,
     Get,
     List,
     Delete,
     Head,
+}
+
+impl Verb {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Delete => "delete",
+            Self::Head => "head",
+        }
+    }
 }
 
 /// The counters behind [`Requests`].
@@ -66,6 +79,7 @@ pub(super) struct Meter {
     bytes_down: AtomicU64,
     errors: AtomicU64,
     pub(super) answers: Arc<Answers>,
+    pub(super) latency: Latency,
     /// What the clock of the last server that answered has shown, in milliseconds since the Unix epoch; 0 for nothing new.
     date_ms: AtomicU64,
 }
@@ -159,8 +173,13 @@ impl HttpService for Metered {
         }
         let verb = verb_of(request.method().as_str(), query);
         self.meter.request(verb);
-        let answer = self.inner.execute(request).await?;
-        self.meter.answers.note(answer.status().as_u16());
+        let began = self.meter.latency.now();
+        let answer = self.inner.execute(request).await.inspect_err(|_| {
+            self.meter.latency.note(verb, Outcome::Unanswered, began);
+        })?;
+        let status = answer.status().as_u16();
+        self.meter.latency.note(verb, Outcome::Status(status), began);
+        self.meter.answers.note(status);
         // An error may come from a proxy.
         let date = answer.headers().get("date").filter(|_| answer.status().is_success());
         if let Some(date) = date.and_then(|date| date.to_str().ok()) {

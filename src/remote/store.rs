@@ -283,6 +283,11 @@ impl Remote {
         self.inner.caller.meter.read()
     }
 
+    /// Tells how long the store took to answer, by kind and outcome.
+    pub fn request_times(&self) -> Vec<super::RequestTimes> {
+        self.inner.caller.meter.latency.read()
+    }
+
     /// Reports whether objects were seen that are not ours.
     pub fn has_foreign(&self) -> bool {
         self.inner.foreign_said.load(Ordering::Relaxed)

@@ -331,7 +331,9 @@ impl Follower {
                         }
                         ledger.apply_remote(&name, &commit);
                         if stamp.node != ledger.node() {
-                            inner.lag.applied(stamp.ms, ledger.now_ms(), ledger.clock().mono());
+                            let now = ledger.clock().mono();
+                            let lag = inner.lag.applied(stamp.ms, ledger.now_ms(), now);
+                            ledger.traffic().follower_lag.observe(lag);
                             inner.versions.note(&commit);
                         }
                     })

@@ -63,8 +63,8 @@ impl Lag {
     }
 
     /// Notes that a commit was applied that was stamped at `stamp_ms`: it is `now_ms` by the store's clock, and `now` by
-    /// the monotonic one.
-    pub(super) fn applied(&self, stamp_ms: u64, now_ms: u64, now: Duration) {
+    /// the monotonic one. Returns the lag.
+    pub(super) fn applied(&self, stamp_ms: u64, now_ms: u64, now: Duration) -> Duration {
         let mut state = self.0.lock();
         let lag_ms = now_ms.saturating_sub(stamp_ms.max(state.awake_ms));
         state.last_ms = Some(lag_ms);
@@ -72,6 +72,7 @@ impl Lag {
         let slot = &mut state.worst[(minute % WORST_OF_MINUTES as u64) as usize];
         let before = slot.filter(|(of, _)| *of == minute).map_or(0, |(_, worst)| worst);
         *slot = Some((minute, before.max(lag_ms)));
+        Duration::from_millis(lag_ms)
     }
 
     /// Returns the lag of the last commit, the worst of late, and how many commits wait to be read.

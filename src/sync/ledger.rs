@@ -71,6 +71,7 @@ use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
+use crate::metrics::Histogram;
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Profiles, Time};
 use crate::remote::{Declared, Known, Remote};
@@ -177,6 +178,10 @@ pub struct Traffic {
     pub commits_written: AtomicU64,
     /// Commits of other nodes that were applied.
     pub commits_applied: AtomicU64,
+    /// How long after its close each change of this node was remote.
+    pub publish_delay: Histogram,
+    /// How late each commit of another node was applied here.
+    pub follower_lag: Histogram,
 }
 
 /// What is guarded by the order lock.

@@ -30,7 +30,9 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("fs", &[LEAVES, &["namespace", "local", "sync"]]),
     // The socket and its words; what they do is behind a trait that the daemon implements.
     ("control", &[LEAVES]),
-    ("daemon", &[LEAVES, &["namespace", "local", "remote", "sync", "fs", "control"]]),
+    // What it shows is behind a trait that the daemon implements.
+    ("monitor", &[LEAVES, &["control"]]),
+    ("daemon", &[LEAVES, &["namespace", "local", "remote", "sync", "fs", "control", "monitor"]]),
     ("cli", &[LEAVES, &["namespace", "daemon", "control"]]),
 ];
 
@@ -39,9 +41,13 @@ const CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["src/main.rs", "src/cli"]),
     ("clap", &["src/cli"]),
     ("fuser", &["mount/src"]),
+    ("http_body_util", &["src/monitor"]),
+    ("hyper", &["src/monitor"]),
+    ("hyper_util", &["src/monitor"]),
     ("hearthfs_mount", &["src/fs", "src/daemon", "src/cli"]),
     ("libc", &["mount/src"]),
     ("object_store", &["src/remote"]),
+    ("prometheus_client", &["src/monitor"]),
     ("ratatui", &["src/cli/top"]),
     ("reqwest", &["src/remote"]),
     ("rustls", &["src/remote"]),

@@ -35,6 +35,7 @@ mod live_files;
 mod lock_files;
 mod locks;
 mod logins;
+mod metrics;
 mod moves;
 mod p1;
 mod p10;

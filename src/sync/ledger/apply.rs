@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::bad::{self, learn};
 use super::{Ledger, Moved, Order};
@@ -153,6 +154,11 @@ impl Ledger {
         contents.extend(batch.renewals());
         self.0.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
         self.0.traffic.commits_written.fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
+        let now_ms = self.now_ms();
+        for change in &batch.changes {
+            let delay = Duration::from_millis(now_ms.saturating_sub(change.stamp.ms));
+            self.0.traffic.publish_delay.observe(delay);
+        }
         {
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();

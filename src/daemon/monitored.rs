@@ -1,0 +1,83 @@
+//! The daemon as monitors see it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::look::{Look, Seen};
+use super::node::MountedNode;
+use crate::clock::within;
+use crate::control::{Node as _, Phase};
+use crate::metrics::Distribution;
+use crate::monitor::{self, Figures, Monitored, Series};
+use crate::remote::Remote;
+
+/// How long a look through the mount may take before the mount counts as one that does not answer.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
+
+/// A mount with what a monitor needs to look at it.
+#[derive(Debug)]
+pub(super) struct MonitoredNode {
+    node: Arc<MountedNode>,
+    point: Arc<Path>,
+}
+
+impl MonitoredNode {
+    pub(super) fn new(node: &Arc<MountedNode>, point: &Path) -> Self {
+        Self { node: Arc::clone(node), point: Arc::from(point) }
+    }
+
+    fn series(&self) -> Vec<Series> {
+        let rooms = self.node.rooms();
+        let (times, traffic) = (&rooms.metrics.times, rooms.engine.ledger().traffic());
+        let plain = |name, times: Distribution| Series { name, labels: Vec::new(), times };
+        let mut all = vec![
+            plain(monitor::CLOSE, times.close.read()),
+            plain(monitor::OPEN, times.open.read()),
+            plain(monitor::FETCH, times.fetch.read()),
+        ];
+        let Some(remote) = &rooms.remote else { return all };
+        all.push(plain(monitor::PUBLISH, traffic.publish_delay.read()));
+        all.push(plain(monitor::LAG, traffic.follower_lag.read()));
+        all.extend(Remote::request_times(remote).into_iter().map(|one| Series {
+            name: monitor::STORE,
+            labels: vec![("kind", one.kind.to_owned()), ("status", one.status)],
+            times: one.times,
+        }));
+        all
+    }
+
+    /// Looks through the kernel, as a program does that uses the mount.
+    async fn look(&self) -> Option<&'static str> {
+        let Ok(mut look) = Look::start(&self.point, self.node.may_look().await) else {
+            // Out of processes or memory: that says nothing about the mount.
+            return None;
+        };
+        match look.seen().await {
+            Seen::Alive => None,
+            Seen::Dead => Some("the mount answers with an error"),
+            Seen::Gone => Some("the mount is gone"),
+        }
+    }
+}
+
+#[async_trait]
+impl Monitored for MonitoredNode {
+    fn figures(&self) -> Figures {
+        Figures { status: self.node.status(), series: self.series() }
+    }
+
+    async fn trouble(&self) -> Option<String> {
+        if self.node.rooms().engine.has_failed() {
+            return Some("a background task has panicked".to_owned());
+        }
+        // Before the mount shows, and while it is taken away, there is nothing to look through.
+        if self.node.status().phase != Phase::Serving {
+            return None;
+        }
+        let found = within(LOOK_LIMIT, self.look()).await;
+        found.unwrap_or(Some("the mount does not answer")).map(ToOwned::to_owned)
+    }
+}
