@@ -10,6 +10,7 @@ mod configuration;
 mod copy;
 mod demo;
 mod dirs;
+mod doctor;
 #[cfg(test)]
 mod documents;
 mod drain;
@@ -71,6 +72,8 @@ enum Command {
     /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
     #[command(subcommand)]
     Lifecycle(lifecycle::Rules),
+    /// Check machine, mount, store and clients, and say what to do
+    Doctor(doctor::Doctor),
     /// Delete from a store what no node needs any more
     Gc(gc::Collect),
     /// Show or check the configuration
@@ -173,6 +176,25 @@ store declares none. What is not hearthfs's is counted and left alone. Exits 1 w
 Examples:
   hearthfs gc file:///nfs/cache --dry-run
   hearthfs gc s3://bucket/cache --json | jq .deleted";
+
+const DOCTOR_NOTES: &str = "\
+Looks at the kernel, /dev/fuse and the disk, the mount point and the directories above it, the store, and the variables and versions of the clients, \
+with or without a mount; beside a mount it asks the daemon, too, and goes by what that uses. Each check is ok, a warning, a problem or skipped. \
+Exits 1 if there is a problem; warnings do not count. No secrets are printed, and programs are asked for their version for 5 s at most, never by root for another user.
+
+The rights on the store are really tried: an object in `probes` below the prefix is written, read and deleted again. With mount.writes = \
+\"private\" or \"none\" nothing is written. The credentials are those of this process; a daemon has its own environment. No store is made.
+
+--json prints one object: version (of this form, 1), hearthfs, mount_point, remote, problems, warnings, and checks, a list of theme, name, \
+result, found and remedy.
+
+Examples:
+  hearthfs doctor
+  hearthfs doctor /mnt/cache --config /etc/hearthfs/cluster.toml
+  hearthfs doctor --json | jq -r '.checks[] | select(.result == \"problem\") | .found'";
+
+const CONFIG_NOTES: &str = "\
+`check --connect` asks the store as well, as `hearthfs doctor` does but without writing, and exits 1 if it cannot be used.";
 
 const PROFILES_NOTES: &str = "\
 What comes with hearthfs, with what tables [profiles.NAME] of the configuration add or replace. docs/clients.md says the \
@@ -373,6 +395,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Init(command) => init::run(command),
         Command::Lifecycle(command) => lifecycle::run(command),
         Command::Gc(command) => gc::run(command),
+        Command::Doctor(command) => return doctor::run(command),
         Command::Config(command) => configuration::run(command),
         Command::Profiles(command) => profiles::run(command),
         Command::Demo(command) => return demo::run(command),
@@ -419,6 +442,8 @@ fn command() -> clap::Command {
         .mut_subcommand("init", |c| c.after_help(format!("{INIT_NOTES}\n\n{ADDRESSES}")))
         .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
+        .mut_subcommand("doctor", |c| c.after_help(format!("{DOCTOR_NOTES}\n\n{ADDRESSES}")))
+        .mut_subcommand("config", |c| c.after_help(CONFIG_NOTES))
         .mut_subcommand("profiles", |c| c.after_help(PROFILES_NOTES))
         .mut_subcommand("demo", |c| c.after_help(DEMO_NOTES))
         .mut_subcommand("import", |c| c.after_help(IMPORT_NOTES))
@@ -478,6 +503,7 @@ mod tests {
             "lifecycle",
             "config",
             "gc",
+            "doctor",
             "profiles",
             "import",
             "export",

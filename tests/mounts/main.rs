@@ -21,6 +21,7 @@ mod copy_clients;
 mod copy_races;
 mod credentials;
 mod directory_times;
+mod doctor;
 mod exports;
 mod fallbacks;
 mod few_descriptors;
