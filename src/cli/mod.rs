@@ -15,6 +15,7 @@ mod doctor;
 mod documents;
 mod drain;
 mod du;
+mod explain;
 mod export;
 mod failure;
 mod gc;
@@ -93,6 +94,8 @@ enum Command {
     Stat(stat::Tell),
     /// Sum up what is on a mount, by directory, client or writing node
     Du(du::Usage),
+    /// Say why a name was a miss, and what to do about it
+    Explain(explain::Explain),
     /// Watch a mount: rates, hit ratio, backlog, requests, busiest clients and entries
     Top(top::Watch),
     /// Remove from all nodes; shows a count and asks
@@ -299,6 +302,22 @@ Examples:
   hearthfs du --by client /mnt/cache
   hearthfs du --by node '/mnt/cache/**/*.cubin' --json | jq .total";
 
+const EXPLAIN_NOTES: &str = "\
+Tells of a path why a program that opens it now does not find it: no node has published it, it was removed (when, and by which node), it is past its age, \
+its bytes are not here and the store cannot be used, they are damaged, it had not arrived yet, a file or the mode bits are in the way, or it is there. Where its \
+client's names tell the program, it names entries of the same program under other keys. It asks the store for what is new once; the path is not opened.
+
+--last lists your own last misses, --client NAME those of one client, each with the reason as it was known then; the daemon remembers the last 1,024. What the \
+kernel remembers to be missing it does not ask again. Root and the user of the mount are told everything; others what the mode bits of the directories let \
+them list. A name can be typed in the form in which it is printed: a backslash stands for an escape.
+
+--json prints one object: version (of this form, 1), path, reason, why, remedy and what is known; of a list, misses with these fields, and more.
+
+Examples:
+  hearthfs explain /mnt/cache/jax/jit_step-0123abcd-cache
+  hearthfs explain --last
+  hearthfs explain --client jax -n 100 --json /mnt/cache | jq -r '.misses[].path'";
+
 const TOP_NOTES: &str = "\
 A page that is written anew at each interval; q, Esc or Ctrl-C ends it. Hits are opens that were answered with an entry, misses are names that were asked for and that \
 no node has; what the kernel remembers is not asked again. Clients and entries are counted by the daemon only while somebody watches; the opens of \
@@ -404,6 +423,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Ls(command) => ls::run(command),
         Command::Stat(command) => stat::run(command),
         Command::Du(command) => du::run(command),
+        Command::Explain(command) => explain::run(command),
         Command::Rm(command) => rm::run(command),
         Command::Top(command) => top::run(command),
         Command::LookAt { dir } => {
@@ -451,6 +471,7 @@ fn command() -> clap::Command {
         .mut_subcommand("ls", |c| c.after_help(format!("{LS_NOTES}\n\n{GLOBS}\n\n{LS_EXAMPLES}")))
         .mut_subcommand("stat", |c| c.after_help(STAT_NOTES))
         .mut_subcommand("du", |c| c.after_help(format!("{DU_NOTES}\n\n{GLOBS}\n\n{DU_EXAMPLES}")))
+        .mut_subcommand("explain", |c| c.after_help(EXPLAIN_NOTES))
         .mut_subcommand("top", |c| c.after_help(TOP_NOTES))
         .mut_subcommand("rm", |c| c.after_help(format!("{RM_NOTES}\n\n{GLOBS}\n\n{RM_EXAMPLES}")))
         .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
@@ -510,6 +531,7 @@ mod tests {
             "ls",
             "stat",
             "du",
+            "explain",
             "top",
             "rm",
             "init",

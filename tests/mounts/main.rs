@@ -22,6 +22,7 @@ mod copy_races;
 mod credentials;
 mod directory_times;
 mod doctor;
+mod explain;
 mod exports;
 mod fallbacks;
 mod few_descriptors;

@@ -89,8 +89,8 @@ fn kernel(release: &str) -> Finding {
             remedy,
         );
     }
-    let lacks = lacks.iter().map(|what| format!("; {what}")).collect::<String>();
-    Finding::ok(Theme::Machine, NAME, format!("Linux {release}{lacks}"))
+    let parts: Vec<&str> = std::iter::once(release).chain(lacks).collect();
+    Finding::ok(Theme::Machine, NAME, format!("Linux {}", parts.join("; ")))
 }
 
 fn device(path: &Path) -> Finding {

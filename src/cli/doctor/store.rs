@@ -49,7 +49,7 @@ pub(super) async fn look(settings: &Settings, asking: Asking) -> Vec<Finding> {
             && access.list.obstacle().is_none_or(of_one)
         {
             all.extend(rights(settings, asking, &access));
-            all.extend(clock(settings, &access));
+            all.push(clock(settings, &access));
             all.push(identity(settings, store.check().await));
             all.push(expiry(settings, store.declared_expiry()));
             all.extend(rules(settings).await);
@@ -227,18 +227,18 @@ fn remedy_of(settings: &Settings, right: &str) -> String {
     }
 }
 
-fn clock(settings: &Settings, access: &Access) -> Option<Finding> {
+fn clock(settings: &Settings, access: &Access) -> Finding {
     const NAME: &str = "clock";
     let Some(ahead_ms) = access.ahead_ms else {
         let why = "the store has not told its time";
-        return Some(Finding::skipped(Theme::Store, NAME, why));
+        return Finding::skipped(Theme::Store, NAME, why);
     };
     let off_ms = ahead_ms.unsigned_abs();
     let word = if ahead_ms > 0 { "behind" } else { "ahead of" };
     let said = format!("this machine is {} {word} the store", crate::cli::output::time(off_ms));
     let remedy = "set the clock of this machine, and keep it set (NTP)";
     let signed = settings.remote.url.as_ref().is_some_and(|url| url.directory().is_none());
-    Some(match off_ms {
+    match off_ms {
         0..CLOCK_WARN_MS => {
             Finding::ok(Theme::Store, NAME, "this machine and the store agree to a minute")
         }
@@ -247,7 +247,7 @@ fn clock(settings: &Settings, access: &Access) -> Option<Finding> {
             Finding::problem(Theme::Store, NAME, found, remedy)
         }
         _ => Finding::warning(Theme::Store, NAME, format!("{said}, whose time counts"), remedy),
-    })
+    }
 }
 
 /// Tells whether a store of ours is there. A place without one gets one at the first mount that may write.
@@ -413,12 +413,12 @@ mod tests {
             (-700_000, Verdict::Problem, "11m40s ahead of"),
         ] {
             let access = Access { ahead_ms: Some(ahead_ms), ..Access::default() };
-            let found = clock(&settings, &access).expect("told");
+            let found = clock(&settings, &access);
             assert!(found.result == verdict && found.found.contains(word), "{found:?}");
         }
         let dir = self::settings("file:///x");
         let access = Access { ahead_ms: Some(-700_000), ..Access::default() };
-        assert_eq!(clock(&dir, &access).expect("told").result, Verdict::Warning);
+        assert_eq!(clock(&dir, &access).result, Verdict::Warning);
         let access = Access { region: Some("mars-1".into()), ..Access::default() };
         let found = region(&settings, &access).expect("told");
         assert!(found.remedy.expect("one").contains("remote.region = \"mars-1\""));
