@@ -87,7 +87,7 @@ pub(super) fn run(command: &Doctor) -> Outcome<ExitCode> {
     match &settings {
         Some(settings) => {
             findings.extend(wait(async { Ok(store::check(settings).await) })?);
-            let mounted = status.is_some();
+            let mounted = matches!(state, Some(Ok(State::Live(_) | State::Foreign)));
             findings.extend(clients::check(&around, settings, point.as_deref(), mounted));
         }
         None => {
@@ -147,14 +147,14 @@ async fn subject(around: &Surroundings, command: &Doctor) -> Outcome<Subject> {
     Ok(Subject { settings, point, state, findings })
 }
 
-/// Returns the mount that a process is told of, or the only one of this user.
+/// Returns the mount that a process is told of, or the only one that there is.
 fn only_mount(around: &Surroundings, mounts: &Mounts) -> Option<PathBuf> {
     if let Some(dir) = around.directory("HEARTHFS_MOUNT") {
         return Some(dir);
     }
     let ours = mounts.ours();
     match ours[..] {
-        [one] if around.uid == 0 || one.owner == Some(around.uid) => Some(one.point.clone()),
+        [one] => Some(one.point.clone()),
         _ => None,
     }
 }

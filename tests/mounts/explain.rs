@@ -10,12 +10,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde_json::Value;
 
-use crate::copies::SEEN_MS;
+use crate::copies::{SEEN_MS, put};
 use crate::harness::command::{Said, run};
 use crate::harness::hand::User;
-use crate::harness::node::dress;
+use crate::harness::node::{Site, dress};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes,
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms,
 };
 use crate::users::{self, A, B, World};
 
@@ -220,6 +220,41 @@ fn commands_explain_tells_what_is_past_its_age() {
     goes(&mut hand, &cluster.b, "old");
     let old = is(&cluster.b, "old", "expired");
     assert!(old["remedy"].as_str().must("text").contains("expiry.age"));
+}
+
+/// Without a store: what was evicted, and what was removed and is forgotten. A unit that has lost a member.
+#[test]
+fn commands_explain_tells_what_a_node_alone_has_lost() {
+    let site = Site::new();
+    let node = Node::start(&site, "m", None, Options::new(Io::best()).cache_size("16MiB"));
+    let mut hand = Hand::new();
+    for number in 0..5_u8 {
+        let body: Vec<u8> = content(number).iter().cycle().take(5_000_000).copied().collect();
+        hand.put(&node.at(format!("f{number}")), &body).must("put");
+        sleep_ms(50);
+    }
+    eventually(SEEN_MS, "the first is evicted", || match hand.get(&node.at("f0")) {
+        Err(Errno::NOENT) => Ok(()),
+        other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
+    });
+    let evicted = is(&node, "f0", "evicted");
+    assert!(evicted["remedy"].as_str().must("text").contains("local.cache_size"));
+    hand.put(&node.at("small"), b"small").must("put");
+    hand.unlink(&node.at("small")).must("unlink");
+    let gone = is(&node, "small", "never");
+    assert!(gone["why"].as_str().must("text").contains("removed and forgotten"), "{gone:#}");
+
+    // The file that completes the unit comes last.
+    for name in ["k.json", "k.ttir", "__grp__k.json"] {
+        put(&node.at("triton/KEY").join(name), "\"text\"", 0o644);
+    }
+    eventually(SEEN_MS, "the unit is there", || {
+        hand.get(&node.at("triton/KEY/__grp__k.json")).map_err(|errno| errno.to_string())
+    });
+    hand.unlink(&node.at("triton/KEY/k.json")).must("unlink");
+    assert_eq!(Hand::new().get(&node.at("triton/KEY/__grp__k.json")), Err(Errno::NOENT));
+    let incomplete = is(&node, "triton/KEY/__grp__k.json", "incomplete");
+    assert_eq!((&incomplete["client"], &incomplete["kind"]), (&"triton".into(), &"unit".into()));
 }
 
 /// Runs `explain` as another user.
