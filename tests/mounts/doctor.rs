@@ -1,6 +1,7 @@
 //! `hearthfs doctor`, and what `config check --connect` and `mount --background` say of a store.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,6 +13,7 @@ use crate::harness::node::{Site, dress};
 use crate::harness::store::Trouble;
 use crate::harness::{Io, Must as _, Node, Options, Store, eventually, is_root, skipped};
 use crate::stores::{SECRET_KEY, Unable};
+use crate::users;
 
 fn set_mode(dir: &Path, mode: u32) {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode)).must("set a mode");
@@ -246,4 +248,35 @@ fn commands_doctor_without_a_fuse_device() {
     let json: Value = serde_json::from_str(&said.out).must("JSON");
     assert_eq!(result(&json, "fuse device"), "problem", "{json:#}");
     assert!(check(&json, "fuse device")["remedy"].as_str().must("one").contains("modprobe fuse"));
+}
+
+/// A user of the mount of another user has no problem where it could not mount itself.
+#[test]
+fn commands_doctor_for_a_user_of_the_mount() {
+    const NAME: &str = "commands_doctor_for_a_user_of_the_mount";
+    if !users::can_be_others(NAME, Io::best()) {
+        return;
+    }
+    let site = Site::new();
+    users::let_in(site.path(), 0o755);
+    let a = Node::start(&site, "a", None, Options::new(Io::best()).client_dirs("1777"));
+    let program = site.path().join("hearthfs");
+    let built = env!("CARGO_BIN_EXE_hearthfs");
+    run(Command::new("cp").arg(built).arg(&program), LIMIT_MS).good();
+    users::let_in(&program, 0o755);
+    eventually(20_000, "the directories of clients", || {
+        std::fs::metadata(a.at("ccache")).map(drop).map_err(|error| error.to_string())
+    });
+    let mut command = Command::new(&program);
+    dress(&mut command, site.path());
+    command.uid(users::B.uid).gid(users::B.gid).current_dir("/");
+    command.args(["doctor", "--json"]).arg(&a.mount).env("CCACHE_DIR", a.at("ccache"));
+    let said = run(&mut command, LIMIT_MS);
+    let json: Value = serde_json::from_str(&said.out).must(format_args!("JSON: {said:?}"));
+    assert_eq!(said.code(), 0, "{said:?}");
+    for (name, wanted) in
+        [("mount point", "ok"), ("fuse device", "skipped"), ("client ccache", "ok")]
+    {
+        assert_eq!(result(&json, name), wanted, "{json:#}");
+    }
 }

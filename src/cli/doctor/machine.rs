@@ -46,6 +46,15 @@ pub(super) fn check(
     check_at(&places, around, settings, status)
 }
 
+/// Checks it for a user of a mount that another user has made.
+pub(super) fn check_for_users() -> Vec<Finding> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let why = "not needed: the mount is another user's";
+    let names = ["fuse device", "fusermount3", "I/O mode", "disk"];
+    let skipped = names.map(|name| Finding::skipped(Theme::Machine, name, why));
+    std::iter::once(kernel(&release)).chain(skipped).collect()
+}
+
 fn check_at(
     places: &Places<'_>,
     around: &Surroundings,
