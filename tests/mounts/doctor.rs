@@ -47,7 +47,7 @@ fn result<'a>(json: &'a Value, name: &str) -> &'a str {
 #[test]
 fn commands_doctor_tries_a_store_and_leaves_nothing() {
     let desk = Desk::new();
-    for store in [Store::dir(&desk.site), Store::s3(&desk.site)] {
+    for store in [Store::dir(&desk.site), Store::s3(&desk.site), Store::gcs(&desk.site)] {
         std::fs::create_dir_all(store.objects()).must("a place for objects");
         let (said, json) = asked(&desk, Some(&store), &[]);
         assert_eq!(said.code(), 0, "{said:?}");
