@@ -127,8 +127,11 @@ impl Freshness {
         }
         let (_, last, _) = self.lists();
         let next = last.map_or(Duration::ZERO, |begun| begun + ANEW_EVERY);
-        clock::sleep(next.saturating_sub(self.0.clock.mono())).await;
-        self.wait_for_list(limit, Duration::ZERO).await
+        let asked = async {
+            clock::sleep(next.saturating_sub(self.0.clock.mono())).await;
+            self.wait_for_list(limit, Duration::ZERO).await
+        };
+        clock::within(limit, asked).await.unwrap_or(false)
     }
 
     /// Waits for a list that is at most `old`, for at most `limit`; returns whether it came.
