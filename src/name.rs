@@ -91,7 +91,7 @@ impl TreePath {
 
     /// Returns the last name; empty for the root.
     pub fn file_name(&self) -> &[u8] {
-        self.split().map_or(&[], |(_, name)| name)
+        self.0.rsplit(|byte| *byte == 0).next().unwrap_or_default()
     }
 
     /// Yields the names from the root down.

@@ -52,7 +52,8 @@ pub(super) fn plan(
     plan
 }
 
-fn said_otherwise(profile: &Profile, set: &BTreeMap<OsString, OsString>) -> bool {
+/// Reports whether the user has said in another way where a client is to cache.
+pub(super) fn said_otherwise(profile: &Profile, set: &BTreeMap<OsString, OsString>) -> bool {
     profile.unless.iter().any(|Unless { variable, holds }| {
         set.get(OsStr::new(variable)).is_some_and(|value| value.to_string_lossy().contains(holds))
     })

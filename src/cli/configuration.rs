@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::doctor::{self, Asking};
 use super::failure::{Failure, Outcome};
 use super::options::MountOptions;
 use super::output::{data, note};
-use super::{dirs, point};
+use super::{dirs, point, wait};
 use crate::config::{self, KEYS, Loaded, Surroundings};
 use crate::namespace::{Profile, Profiles};
 
@@ -35,6 +36,10 @@ pub(super) struct Show {
 /// Options of `hearthfs config check`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Check {
+    /// Ask the store, too: whether it can be reached and read with what is configured
+    #[arg(long)]
+    connect: bool,
+
     #[command(flatten)]
     common: Common,
 }
@@ -77,9 +82,24 @@ pub(super) fn run(command: &Config) -> Outcome<()> {
                 Some(file) => note(&format!("{} is in order", file.display())),
                 None => note("the configuration is in order; there is no file"),
             }
-            Ok(())
+            if check.connect { connect(&loaded) } else { Ok(()) }
         }
     }
+}
+
+/// Asks the store, and says what is wrong with it.
+fn connect(loaded: &Loaded) -> Outcome<()> {
+    let Some(url) = &loaded.settings.remote.url else {
+        note("there is no remote.url, so there is no store to ask");
+        return Ok(());
+    };
+    let wrong = wait(async { Ok(doctor::tell_store(&loaded.settings, Asking::Reading).await) })?;
+    if wrong {
+        return Err(Failure::failed(format!("{url} cannot be used as it is configured"))
+            .hint("`hearthfs doctor` looks at the machine and the clients as well"));
+    }
+    note(&format!("{url} can be reached and read"));
+    Ok(())
 }
 
 /// Writes the effective values as a file that would set them.

@@ -95,7 +95,7 @@ fn check_cache(cache: &Path, settings: &Settings) -> Outcome<()> {
 }
 
 /// Returns the path itself, or the nearest directory above it that exists.
-fn nearest_existing(path: &Path) -> PathBuf {
+pub(super) fn nearest_existing(path: &Path) -> PathBuf {
     let found = path.ancestors().find(|above| std::fs::symlink_metadata(above).is_ok());
     found.unwrap_or(Path::new("/")).to_owned()
 }

@@ -10,10 +10,12 @@ mod configuration;
 mod copy;
 mod demo;
 mod dirs;
+mod doctor;
 #[cfg(test)]
 mod documents;
 mod drain;
 mod du;
+mod explain;
 mod export;
 mod failure;
 mod gc;
@@ -71,6 +73,8 @@ enum Command {
     /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
     #[command(subcommand)]
     Lifecycle(lifecycle::Rules),
+    /// Check machine, mount, store and clients, and say what to do
+    Doctor(doctor::Doctor),
     /// Delete from a store what no node needs any more
     Gc(gc::Collect),
     /// Show or check the configuration
@@ -90,6 +94,8 @@ enum Command {
     Stat(stat::Tell),
     /// Sum up what is on a mount, by directory, client or writing node
     Du(du::Usage),
+    /// Say why a name was a miss, and what to do about it
+    Explain(explain::Explain),
     /// Watch a mount: rates, hit ratio, backlog, requests, busiest clients and entries
     Top(top::Watch),
     /// Remove from all nodes; shows a count and asks
@@ -173,6 +179,25 @@ store declares none. What is not hearthfs's is counted and left alone. Exits 1 w
 Examples:
   hearthfs gc file:///nfs/cache --dry-run
   hearthfs gc s3://bucket/cache --json | jq .deleted";
+
+const DOCTOR_NOTES: &str = "\
+Looks at the kernel, /dev/fuse and the disk, the mount point and the directories above it, the store, and the variables and versions of the clients, \
+with or without a mount; beside a mount it asks the daemon, too, and goes by what that uses. Each check is ok, a warning, a problem or skipped. \
+Exits 1 if there is a problem; warnings do not count. No secrets are printed, and programs are asked for their version for 5 s at most, never by root for another user.
+
+The rights on the store are really tried: an object in `probes` below the prefix is written, read and deleted again. With mount.writes = \
+\"private\" or \"none\" nothing is written. The credentials are those of this process; a daemon has its own environment. No store is made.
+
+--json prints one object: version (of this form, 1), hearthfs, mount_point, remote, problems, warnings, and checks, a list of theme, name, \
+result, found and remedy.
+
+Examples:
+  hearthfs doctor
+  hearthfs doctor /mnt/cache --config /etc/hearthfs/cluster.toml
+  hearthfs doctor --json | jq -r '.checks[] | select(.result == \"problem\") | .found'";
+
+const CONFIG_NOTES: &str = "\
+`check --connect` asks the store as well, as `hearthfs doctor` does but without writing, and exits 1 if it cannot be used.";
 
 const PROFILES_NOTES: &str = "\
 What comes with hearthfs, with what tables [profiles.NAME] of the configuration add or replace. docs/clients.md says the \
@@ -277,6 +302,22 @@ Examples:
   hearthfs du --by client /mnt/cache
   hearthfs du --by node '/mnt/cache/**/*.cubin' --json | jq .total";
 
+const EXPLAIN_NOTES: &str = "\
+Tells of a path why a program that opens it now does not find it: no node has published it, it was removed (when, and by which node), it is past its age, \
+its bytes are not here and the store cannot be used, they are damaged, it had not arrived yet, a file or the mode bits are in the way, or it is there. Where its \
+client's names tell the program, it names entries of the same program under other keys. It asks the store for what is new once; the path is not opened.
+
+--last lists your own last misses, --client NAME those of one client, each with the reason as it was known then; the daemon remembers the last 1,024. What the \
+kernel remembers to be missing it does not ask again. Root and the user of the mount are told everything; others what the mode bits of the directories let \
+them list. A name can be typed in the form in which it is printed: a backslash stands for an escape.
+
+--json prints one object: version (of this form, 1), path, reason, why, remedy and what is known; of a list, misses with these fields, and more.
+
+Examples:
+  hearthfs explain /mnt/cache/jax/jit_step-0123abcd-cache
+  hearthfs explain --last
+  hearthfs explain --client jax -n 100 --json /mnt/cache | jq -r '.misses[].path'";
+
 const TOP_NOTES: &str = "\
 A page that is written anew at each interval; q, Esc or Ctrl-C ends it. Hits are opens that were answered with an entry, misses are names that were asked for and that \
 no node has; what the kernel remembers is not asked again. Clients and entries are counted by the daemon only while somebody watches; the opens of \
@@ -373,6 +414,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Init(command) => init::run(command),
         Command::Lifecycle(command) => lifecycle::run(command),
         Command::Gc(command) => gc::run(command),
+        Command::Doctor(command) => return doctor::run(command),
         Command::Config(command) => configuration::run(command),
         Command::Profiles(command) => profiles::run(command),
         Command::Demo(command) => return demo::run(command),
@@ -381,6 +423,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Ls(command) => ls::run(command),
         Command::Stat(command) => stat::run(command),
         Command::Du(command) => du::run(command),
+        Command::Explain(command) => explain::run(command),
         Command::Rm(command) => rm::run(command),
         Command::Top(command) => top::run(command),
         Command::LookAt { dir } => {
@@ -419,6 +462,8 @@ fn command() -> clap::Command {
         .mut_subcommand("init", |c| c.after_help(format!("{INIT_NOTES}\n\n{ADDRESSES}")))
         .mut_subcommand("gc", |c| c.after_help(GC_NOTES))
         .mut_subcommand("unmount", |c| c.after_help(UNMOUNT_NOTES))
+        .mut_subcommand("doctor", |c| c.after_help(format!("{DOCTOR_NOTES}\n\n{ADDRESSES}")))
+        .mut_subcommand("config", |c| c.after_help(CONFIG_NOTES))
         .mut_subcommand("profiles", |c| c.after_help(PROFILES_NOTES))
         .mut_subcommand("demo", |c| c.after_help(DEMO_NOTES))
         .mut_subcommand("import", |c| c.after_help(IMPORT_NOTES))
@@ -426,6 +471,7 @@ fn command() -> clap::Command {
         .mut_subcommand("ls", |c| c.after_help(format!("{LS_NOTES}\n\n{GLOBS}\n\n{LS_EXAMPLES}")))
         .mut_subcommand("stat", |c| c.after_help(STAT_NOTES))
         .mut_subcommand("du", |c| c.after_help(format!("{DU_NOTES}\n\n{GLOBS}\n\n{DU_EXAMPLES}")))
+        .mut_subcommand("explain", |c| c.after_help(EXPLAIN_NOTES))
         .mut_subcommand("top", |c| c.after_help(TOP_NOTES))
         .mut_subcommand("rm", |c| c.after_help(format!("{RM_NOTES}\n\n{GLOBS}\n\n{RM_EXAMPLES}")))
         .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
@@ -478,12 +524,14 @@ mod tests {
             "lifecycle",
             "config",
             "gc",
+            "doctor",
             "profiles",
             "import",
             "export",
             "ls",
             "stat",
             "du",
+            "explain",
             "top",
             "rm",
             "init",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::doctor::{self, Asking};
 use super::failure::{Exit, Failure, Outcome};
 use super::options::MountOptions;
 use super::output::{left, note};
@@ -55,6 +56,10 @@ pub(super) fn run(command: &Mount) -> Outcome<()> {
     note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
     if let Ok((_, status)) = wait(async { Ok(control::find(&around, &point, None).await) })? {
         say_store(&status);
+        if status.health.as_ref().is_some_and(|health| !health.up) {
+            // The child has the same environment, so what is found here holds for it.
+            wait(async { Ok(doctor::tell_store(&loaded.settings, Asking::Reading).await) })?;
+        }
     }
     Ok(())
 }

@@ -172,7 +172,7 @@ pub(super) fn check_fuse(around: &Surroundings) -> Outcome<()> {
 }
 
 /// Finds the program with which a user who is not root mounts.
-fn helper(around: &Surroundings) -> Option<PathBuf> {
+pub(super) fn helper(around: &Surroundings) -> Option<PathBuf> {
     let path = around.variable("PATH").map(OsStr::to_owned).unwrap_or_default();
     let dirs: Vec<_> = std::env::split_paths(&path).collect();
     ["fusermount3", "fusermount"]

@@ -125,6 +125,9 @@ fn at_length(profile: &Profile) -> String {
     for rule in &profile.rules {
         line(rule.kind.word(), &rule_line(rule));
     }
+    for pattern in &profile.program {
+        line("program", &format!("{{stem}} of {pattern}, whatever the key"));
+    }
     if !profile.how.is_empty() {
         line("how", &profile.how);
     }

@@ -95,6 +95,31 @@ impl Client {
         }
     }
 
+    /// Asks why a path is a miss; `None` where the daemon is of a version that does not tell.
+    pub async fn explain(&mut self, path: String) -> Result<Option<serde_json::Value>> {
+        self.send(&Request::Explain { path }).await?;
+        match self.receive().await? {
+            Response::Explained(explained) => Ok(Some(explained)),
+            Response::Error(failure) if failure.is(Kind::Invalid) => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for the misses that are remembered, of one user or one client; `None` where the daemon is of a version that does
+    /// not tell.
+    pub async fn misses(
+        &mut self,
+        uid: Option<u32>,
+        client: Option<String>,
+    ) -> Result<Option<serde_json::Value>> {
+        self.send(&Request::Misses { uid, client }).await?;
+        match self.receive().await? {
+            Response::Misses(misses) => Ok(Some(misses)),
+            Response::Error(failure) if failure.is(Kind::Invalid) => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Waits until all that was published before is remote, for at most `limit`.
     pub async fn drain(
         &mut self,
@@ -139,14 +164,12 @@ impl Client {
             match self.receive().await? {
                 Response::Progress(news) => progress(&news),
                 Response::Drained(report) => return Ok(report),
-                other @ (Response::Status(_) | Response::Profiles(_) | Response::Busy(_)) => {
-                    return Err(unexpected(&other));
-                }
                 Response::Error(failure) => {
                     let kinds = [Kind::Busy, Kind::Denied, Kind::Invalid, Kind::Unavailable];
                     let kind = kinds.into_iter().find(|kind| failure.is(*kind));
                     return Err(Error::new(kind.unwrap_or(Kind::Internal), failure.message));
                 }
+                other => return Err(unexpected(&other)),
             }
         }
     }

@@ -20,6 +20,18 @@ pub enum Request {
     Profiles,
     /// Asks for a [`BusyReport`].
     Busy,
+    /// Asks why a path is a miss.
+    Explain {
+        /// Its path below the mount, two hexadecimal digits a byte, names separated by `/`.
+        path: String,
+    },
+    /// Asks for the misses that are remembered.
+    Misses {
+        /// Of this user only.
+        uid: Option<u32>,
+        /// Of this client only.
+        client: Option<String>,
+    },
     /// Waits until all that was published before is remote.
     Drain {
         /// For at most so long.
@@ -42,6 +54,10 @@ pub enum Response {
     Profiles(serde_json::Value),
     /// The answer to `busy`.
     Busy(BusyReport),
+    /// The answer to `explain`.
+    Explained(serde_json::Value),
+    /// The answer to `misses`.
+    Misses(serde_json::Value),
     /// How far a drain is.
     Progress(DrainProgress),
     /// The end of a drain, or of a shutdown: then the mount is gone.

@@ -24,10 +24,10 @@ use crate::error::{Error, Kind, Result};
 use crate::task;
 
 /// The longest request line, in bytes.
-pub(super) const REQUEST_BYTES_MAX: u64 = 4096;
+pub(super) const REQUEST_BYTES_MAX: u64 = 16 << 10;
 /// Connections that are served at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 32;
-/// Waits for a drain that are served at once: fewer, so that `status` always finds a free connection.
+/// Waits for a drain or for the store that are served at once: fewer, so that `status` always finds a free connection.
 const DRAINS_MAX: usize = 16;
 /// How long a client may take to send its request, and to take one line of the answer.
 const LINE_DEADLINE: Duration = Duration::from_secs(5);
@@ -49,6 +49,10 @@ pub trait Node: Send + Sync + 'static {
     fn profiles(&self) -> serde_json::Value;
     /// Tells which clients and entries are busy; must answer at once.
     fn busy(&self) -> BusyReport;
+    /// Tells why a path is a miss, as JSON; the path is as in [`Request::Explain`]. May ask the store, for some seconds at most.
+    async fn explain(&self, path: &str) -> Result<serde_json::Value>;
+    /// Tells the misses that are remembered, of one user or one client, as JSON; must answer at once.
+    fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value;
     /// Tells how far a drain is; must answer at once.
     fn progress(&self) -> DrainProgress;
     /// Returns when all that was published before the call is remote, or after `limit`. The caller may
@@ -240,13 +244,25 @@ async fn answer(
     if request == Request::Busy {
         return send(write, &Response::Busy(node.busy())).await;
     }
+    if let Request::Misses { uid, client } = &request {
+        let misses = node.misses(*uid, client.as_deref());
+        return send(write, &Response::Misses(misses)).await;
+    }
     let Ok(_permit) = drains.try_acquire() else {
-        let failure = Failure::new(Kind::Busy, format!("{DRAINS_MAX} drains are being waited for"));
+        let busy = format!("{DRAINS_MAX} drains or explanations are being waited for");
+        let failure = Failure::new(Kind::Busy, busy);
         return send(write, &Response::Error(failure)).await;
     };
     let capped = |ms| Duration::from_millis(ms).min(DRAIN_LIMIT_MAX);
     match request {
-        Request::Status | Request::Profiles | Request::Busy => true,
+        Request::Status | Request::Profiles | Request::Busy | Request::Misses { .. } => true,
+        Request::Explain { path } => {
+            let response = match node.explain(&path).await {
+                Ok(explained) => Response::Explained(explained),
+                Err(error) => Response::Error(Failure::new(error.kind(), error.chain())),
+            };
+            send(write, &response).await
+        }
         Request::Drain { timeout_ms } => {
             let work = async { Ok(node.drain(capped(timeout_ms)).await) };
             follow(write, node.as_ref(), work).await

@@ -39,6 +39,14 @@ impl Node for Fake {
         BusyReport { clients: Vec::new(), entries: vec![entry] }
     }
 
+    async fn explain(&self, path: &str) -> Result<serde_json::Value> {
+        Ok(serde_json::json!({ "reason": "never", "of_hex": path }))
+    }
+
+    fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value {
+        serde_json::json!({ "misses": [], "more": uid.unwrap_or(0), "client": client })
+    }
+
     fn progress(&self) -> DrainProgress {
         let backlog = Backlog { records: self.left.load(Ordering::SeqCst), ..Backlog::default() };
         DrainProgress { backlog, trouble: None }
@@ -159,6 +167,25 @@ fn busy_is_told_and_an_older_daemon_does_not_tell() {
     let newer = r#"{"clients":[{"name":"jax","hits":1,"colour":"red"}],"entries":[],"more":{}}"#;
     let read: BusyReport = serde_json::from_str(newer).expect("fields may be added");
     assert_eq!((read.clients[0].hits, read.clients[0].misses), (1, 0));
+}
+
+/// A path as long as the kernel takes it can be asked for; what an older daemon refuses is no failure.
+#[test]
+fn misses_are_explained_over_the_socket() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    let (mut client, _) = bench.find().expect("found");
+    let path = "61".repeat(4096);
+    let told = bench.runtime.block_on(client.explain(path.clone())).expect("answered");
+    assert_eq!(told.expect("told")["of_hex"], path);
+    let told = bench.runtime.block_on(client.misses(Some(7), Some("jax".into())));
+    let told = told.expect("answered").expect("told");
+    assert_eq!((&told["more"], &told["client"]), (&7.into(), &"jax".into()));
+    for bad in ["{\"op\":\"explain\"}", "{\"op\":\"misses\",\"uid\":-1}"] {
+        let refused: Response =
+            serde_json::from_str(&bench.raw(format!("{bad}\n").as_bytes())).expect("understood");
+        assert!(matches!(refused, Response::Error(failure) if failure.is(Kind::Invalid)), "{bad}");
+    }
 }
 
 #[test]

@@ -26,9 +26,11 @@ pub use gc::{
 };
 pub use look::{LOOK, Seen, look_at};
 pub use notify::MANAGER_VARIABLES;
-pub use rules::{lifecycle, store};
+pub use rules::{credentials_remedy, credentials_source, lifecycle, region, store};
 pub use serve::{ExitReport, serve};
 
-pub use crate::remote::{Declaration, Declared, Lifecycle, Report, StoreId, is_shorter};
+pub use crate::remote::{
+    Access, Declaration, Declared, Lifecycle, Obstacle, Report, Step, StoreId, Trial, is_shorter,
+};
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,9 @@ use crate::control::{
     LocalUsage, Node, Phase, SetAsideReport, SlowedReport, Status,
 };
 use crate::error::{Error, Kind, Result};
+use crate::fs::Asker;
 use crate::name::TreePath;
+use crate::namespace::path_of_hex;
 use crate::remote::Remote;
 use crate::sync::SetAside;
 
@@ -356,6 +358,19 @@ impl Node for MountedNode {
             clients: counts.clients.into_iter().map(client).collect(),
             entries: counts.entries.into_iter().map(entry).collect(),
         }
+    }
+
+    async fn explain(&self, path: &str) -> Result<serde_json::Value> {
+        let path = path_of_hex(path)
+            .ok_or_else(|| Error::new(Kind::NotFound, "that is no path that a mount can have"))?;
+        let explained = self.rooms.fs.explain(Asker::Trusted, path).await;
+        Ok(serde_json::to_value(explained).unwrap_or_default())
+    }
+
+    fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value {
+        let misses = self.rooms.fs.misses(Asker::Trusted, uid, client);
+        // Texts and numbers: there is always JSON for them.
+        serde_json::to_value(misses).unwrap_or_default()
     }
 
     fn progress(&self) -> DrainProgress {

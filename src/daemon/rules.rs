@@ -11,7 +11,7 @@ use super::build::remote_options;
 use crate::config::Settings;
 use crate::control::RulesReport;
 use crate::error::{Error, Kind, Result};
-use crate::remote::{Environment, Lifecycle, Remote, RemoteOptions, Report};
+use crate::remote::{self, Environment, Lifecycle, Remote, RemoteOptions, Report};
 use crate::stamp::NodeId;
 use crate::task;
 
@@ -32,6 +32,24 @@ fn open(settings: &Settings, options: &RemoteOptions) -> Result<Lifecycle> {
 pub fn store(settings: &Settings, clock: &crate::clock::Clock) -> Result<Remote> {
     let url = settings.remote.url.as_ref().ok_or_else(no_remote)?;
     Remote::open(url, &remote_options(settings), clock.clone(), NodeId(0))
+}
+
+/// Says where the credentials for the store come from in this process, by names of variables and files; `None` without a
+/// bucket.
+pub fn credentials_source(settings: &Settings) -> Option<String> {
+    let url = settings.remote.url.as_ref()?;
+    remote::source_of_credentials(url, &remote_options(settings), &Environment::process())
+}
+
+/// Says what a person can do about credentials that the store refuses.
+pub fn credentials_remedy(settings: &Settings) -> &'static str {
+    settings.remote.url.as_ref().map_or("name a store", remote::credentials_remedy)
+}
+
+/// Says in which region the bucket is asked; `None` where there are none.
+pub fn region(settings: &Settings) -> Option<String> {
+    let url = settings.remote.url.as_ref()?;
+    remote::region_of(url, &remote_options(settings), &Environment::process())
 }
 
 fn no_remote() -> Error {

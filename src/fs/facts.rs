@@ -54,11 +54,11 @@ impl Filesystem {
     }
 
     /// Reports whether a caller may know what holds for the files of others.
-    fn is_trusted(&self, caller: &Caller) -> bool {
+    pub(super) fn is_trusted(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.0.rules.owner
     }
 
-    fn facts_of_path(&self, path: &TreePath) -> Facts {
+    pub(super) fn facts_of_path(&self, path: &TreePath) -> Facts {
         let profiles = &self.0.rules.profiles;
         let class = profiles.classify(path);
         let (kind, is_entry) = match class.kind {

@@ -17,6 +17,7 @@ use super::kept::Spare;
 use super::live::Live;
 use super::lock_files::LockFiles;
 use super::lookup::{Seen, seen_in};
+use super::misses::RecentMisses;
 use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
@@ -99,6 +100,7 @@ pub(super) struct Inner {
     pub(super) lock_files: Mutex<LockFiles>,
     pub(super) spare: Spare,
     pub(super) busy: Busy,
+    pub(super) misses: RecentMisses,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
@@ -130,6 +132,7 @@ impl Filesystem {
             lock_files: Mutex::default(),
             spare: Spare::default(),
             busy: Busy::default(),
+            misses: RecentMisses::default(),
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
             told: Mutex::new(0),

@@ -234,7 +234,7 @@ impl Filesystem {
                 if self.0.busy.is_watched(|| self.0.rooms.clock.mono()) {
                     self.0.busy.miss(&self.0.rules.profiles, &path);
                 }
-                self.say_miss(&path);
+                self.note_miss(caller, path);
                 Ok(Lookup::Missing { ttl })
             }
         }

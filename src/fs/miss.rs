@@ -1,53 +1,118 @@
-//! Misses: one log line each, at level `debug`, with the name and the reason.
+//! Misses, as they happen: each is remembered for a while, and one log line at level `debug`.
 //!
-//! Owns the reasons. Must never cost anything while the level `debug` is off: a compile cache misses all day.
+//! Owns the reasons that are known at that moment. Must never ask the store: a compile cache misses all day.
 
-use hearthfs_mount::Ino;
+use hearthfs_mount::{Caller, Errno, Ino};
 use tracing::Level;
 
 use super::filesystem::Filesystem;
 use super::lookup::seen_in;
 use crate::digest::Digest;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::name::TreePath;
+use crate::namespace::{Reason, is_edition};
+
+/// Says a reason in the log.
+fn said(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Removed => "it was removed",
+        Reason::Never | Reason::Unsure => "no node has it",
+        Reason::Damaged | Reason::Evicted => "its bytes are lost",
+        Reason::Expired => "it is past its age",
+        _ => "it is not for this caller",
+    }
+}
 
 impl Filesystem {
-    /// Says that a name was asked for and is not there. Must be called without the lock of the state.
-    pub(super) fn say_miss(&self, path: &TreePath) {
-        if !tracing::enabled!(Level::DEBUG) {
+    /// Notes that a name was asked for and is not there. Must be called without the lock of the state.
+    pub(super) fn note_miss(&self, caller: &Caller, path: TreePath) {
+        if is_edition(&path) {
             return;
         }
         let rooms = &self.0.rooms;
-        let ledger = &rooms.ledger;
-        let reason = ledger.read(|fold| match seen_in(fold, path) {
-            None if fold.register(path).is_some() => "it was removed",
-            None => "no node has it",
-            Some(seen) if ledger.hidden(&seen.entry) => "its bytes are lost",
-            Some(seen) => {
-                let changed_ms = seen.stamp.map(|_| seen.changed_ms);
-                match ledger.living_left(fold, path, &seen.entry, changed_ms) {
-                    None => "it is past its age",
-                    Some(_) => "it is not for this caller",
-                }
-            }
-        });
+        let reason = self.absence(&path);
         // What another node has may be missing here.
-        let stale = !rooms.freshness.ready();
-        tracing::debug!(name = %path, reason, stale, "miss");
+        let stale = reason == Reason::Never && !rooms.freshness.ready();
+        if tracing::enabled!(Level::DEBUG) {
+            tracing::debug!(name = %path, reason = said(reason), stale, "miss");
+        }
+        let reason = if stale { Reason::Unsure } else { reason };
+        self.0.misses.note(path, caller.uid, reason, rooms.clock.mono());
     }
 
-    /// Says that the bytes of an entry could not be had; `ino` is the inode that was to be opened, if there is one.
-    pub(super) fn say_unfetched(&self, ino: Option<Ino>, digest: &Digest, error: &Error) {
-        if !tracing::enabled!(Level::DEBUG) {
-            return;
-        }
-        let path = ino.and_then(|ino| {
-            let state = self.0.state.lock();
-            let inode = state.names.inode(ino)?;
-            let spot = inode.places.first().or(inode.last.as_ref())?.clone();
-            state.names.path_of(&spot)
+    /// Returns why a name that was not found is not there, by what is known here.
+    fn absence(&self, path: &TreePath) -> Reason {
+        let ledger = &self.0.rooms.ledger;
+        let mut lost = None;
+        let reason = ledger.read(|fold| {
+            // By far most misses are of names that no node has ever had: one look.
+            if !fold.knows(path) {
+                return Reason::Never;
+            }
+            let Some(seen) = seen_in(fold, path) else {
+                let removed = fold.register(path).is_some_and(|register| register.entry.is_none());
+                return if removed { Reason::Removed } else { Reason::NoDirectory };
+            };
+            let changed_ms = seen.stamp.map(|_| seen.changed_ms);
+            let content = seen.entry.content();
+            match content.filter(|_| ledger.hidden(&seen.entry)) {
+                Some((digest, _)) => {
+                    lost = Some(digest);
+                    Reason::Evicted
+                }
+                None if ledger.living_left(fold, path, &seen.entry, changed_ms).is_none() => {
+                    Reason::Expired
+                }
+                None => Reason::Unknown,
+            }
         });
-        let name = path.map(|path| path.to_string()).unwrap_or_default();
-        tracing::debug!(name, %digest, reason = error.chain(), "miss");
+        lost.map_or(reason, |digest| self.loss(&digest))
+    }
+
+    /// Returns why the bytes of a content are neither here nor anywhere known. Must be called without the lock of the namespace.
+    pub(super) fn loss(&self, digest: &Digest) -> Reason {
+        if self.0.rules.shared && self.0.rooms.ledger.is_damaged(digest) {
+            Reason::Damaged
+        } else {
+            Reason::Evicted
+        }
+    }
+
+    /// Notes that the first file of a unit could not be opened because others of it are missing.
+    pub(super) fn note_open_miss(&self, ino: Ino, caller: &Caller, errno: Errno) {
+        if errno == Errno::ENOENT
+            && let Some(path) = self.path_for_miss(ino)
+        {
+            self.0.misses.note(path, caller.uid, Reason::Incomplete, self.0.rooms.clock.mono());
+        }
+    }
+
+    /// Notes that the bytes of an entry could not be had; `asked` is the inode that was to be opened, and who opens it, if
+    /// there is one.
+    pub(super) fn note_unfetched(
+        &self,
+        asked: Option<(Ino, &Caller)>,
+        digest: &Digest,
+        error: &Error,
+    ) {
+        let path = asked.and_then(|(ino, _)| self.path_for_miss(ino));
+        if tracing::enabled!(Level::DEBUG) {
+            let name = path.as_ref().map(ToString::to_string).unwrap_or_default();
+            tracing::debug!(name, %digest, reason = error.chain(), "miss");
+        }
+        let (Some(path), Some((_, caller))) = (path, asked) else { return };
+        let reason = match error.kind() {
+            Kind::NoSpace => Reason::NoRoom,
+            Kind::NotFound | Kind::Corrupt => Reason::Damaged,
+            _ => Reason::StoreDown,
+        };
+        self.0.misses.note(path, caller.uid, reason, self.0.rooms.clock.mono());
+    }
+
+    fn path_for_miss(&self, ino: Ino) -> Option<TreePath> {
+        let state = self.0.state.lock();
+        let inode = state.names.inode(ino)?;
+        let spot = inode.places.first().or(inode.last.as_ref())?.clone();
+        state.names.path_of(&spot).filter(|path| !is_edition(path))
     }
 }

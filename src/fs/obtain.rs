@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hearthfs_mount::{Errno, Ino, Opened, Reply};
+use hearthfs_mount::{Caller, Errno, Ino, Opened, Reply};
 
 use super::filesystem::Filesystem;
 use super::handles::Bytes;
@@ -38,10 +38,10 @@ impl Filesystem {
 
     /// Makes a blob local, within the deadline from the last byte that came, and opens it. Whatever goes wrong is a miss.
     ///
-    /// `ino` is the inode that is to be opened, for the log.
+    /// `asked` is the inode that is to be opened and who opens it, for what is told of misses.
     pub(super) async fn obtain(
         &self,
-        ino: Option<Ino>,
+        asked: Option<(Ino, &Caller)>,
         digest: Digest,
         size: u64,
     ) -> Reply<Arc<Source>> {
@@ -62,7 +62,7 @@ impl Filesystem {
                 Err(error) => Err(super::errno::of_open(error.kind())),
             },
             Err(error) => {
-                self.say_unfetched(ino, &digest, &error);
+                self.note_unfetched(asked, &digest, &error);
                 rooms.metrics.misses.add(1);
                 rooms.metrics.fetch_failures.add(1);
                 Err(super::errno::of_open(error.kind()))

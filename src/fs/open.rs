@@ -116,15 +116,18 @@ impl Filesystem {
             return Err(Errno::ENFILE).into();
         }
         match self.open_in_edition(ino, &wish, kept.retry.as_ref()) {
-            Err(errno) => return Err(errno).into(),
+            Err(errno) => {
+                self.note_open_miss(ino, caller, errno);
+                return Err(errno).into();
+            }
             Ok(lacking) if lacking.is_empty() => {}
             Ok(lacking) => {
                 let this = self.clone();
                 return Answer::later(async move {
-                    this.fetch_members(ino, lacking).await?;
+                    this.fetch_members(ino, &wish.caller, lacking).await?;
                     // Meanwhile the unit may have moved on, or its reader may count as one that has long read nothing.
                     match this.open_in_edition(ino, &wish, kept.retry.as_ref()) {
-                        Ok(lacking) => this.fetch_members(ino, lacking).await?,
+                        Ok(lacking) => this.fetch_members(ino, &wish.caller, lacking).await?,
                         Err(errno) => return Err(errno),
                     }
                     let reply = match this.open_file_as(ino, &wish) {
@@ -223,7 +226,7 @@ impl Filesystem {
             match step {
                 Step::Done(reply) => return reply,
                 Step::Blob { digest, size, aside } => {
-                    return match self.obtain(Some(ino), digest, size).await {
+                    return match self.obtain(Some((ino, &wish.caller)), digest, size).await {
                         Ok(source) => Ok(self.opened_blob(ino, &wish, source, aside)),
                         Err(errno) => {
                             self.uncount_open(ino);

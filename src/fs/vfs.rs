@@ -234,6 +234,9 @@ impl Vfs for Filesystem {
         if name == FACTS_NAME {
             return self.facts(caller, ino).into();
         }
+        if let Some(answer) = self.explained(caller, ino, name.as_bytes()) {
+            return answer;
+        }
         self.get_xattr(ino, name.as_bytes()).into()
     }
 

@@ -12,6 +12,7 @@ mod facts;
 mod fold;
 mod living;
 mod location;
+mod misses;
 mod profiles;
 
 pub use age::Age;
@@ -29,7 +30,11 @@ pub use facts::{Bytes, ContentFacts, FACTS_NAME, Facts};
 pub use fold::{Applied, Builder, Child, Fold, Register};
 pub use living::Living;
 pub use location::{Location, Site};
+pub use misses::{
+    Explained, MISSES_NAME, MISSES_PREFIX, MISSES_TOLD_MAX, Missed, Misses, Reason, WHY_PREFIX,
+    path_of_hex, path_to_hex,
+};
 pub use profiles::{
     Check, Class, Draft as ProfilesDraft, FileKind, PROFILE_KEYS, Part, Pattern, Profile, Profiles,
-    Refused, Rule, RuleKind, Scope, Touch, UnitKey, Unless, Writers,
+    Program, Refused, Rule, RuleKind, Scope, Touch, UnitKey, Unless, Writers,
 };

@@ -5,6 +5,7 @@
 
 mod class;
 mod pattern;
+mod program;
 mod spec;
 
 use std::cmp::Reverse;
@@ -17,6 +18,7 @@ use toml::de::{DeTable, DeValue};
 pub use class::{Check, Class, FileKind, Part, Scope, Touch, UnitKey, Writers};
 use pattern::Names;
 pub use pattern::Pattern;
+pub use program::Program;
 pub use spec::{PROFILE_KEYS, Profile, Refused, Rule, RuleKind, Unless};
 
 use crate::name::TreePath;

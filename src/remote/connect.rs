@@ -6,6 +6,7 @@
 mod azure;
 mod gcs;
 mod s3;
+mod source;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +18,8 @@ use object_store::client::{HttpClient, HttpConnector as _, ReqwestConnector};
 use object_store::{
     BackoffConfig, Certificate, ClientOptions, CredentialProvider, ObjectStore, RetryConfig,
 };
+
+pub(super) use source::{region, source};
 
 use super::lifecycle::door::Door;
 use super::meter::{Meter, MeteredConnector};

@@ -4,8 +4,8 @@
 //! list, parts of an upload and retries all count; for other stores at the operation. Must never fail
 //! a request.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -82,7 +82,14 @@ pub(super) struct Meter {
     pub(super) latency: Latency,
     /// What the clock of the last server that answered has shown, in milliseconds since the Unix epoch; 0 for nothing new.
     date_ms: AtomicU64,
+    /// The same, kept.
+    last_date_ms: AtomicU64,
+    /// The region in which the bucket is, as the first answer that names one says.
+    region: OnceLock<String>,
 }
+
+/// The longest name of a region that is taken over.
+const REGION_BYTES_MAX: usize = 64;
 
 impl Meter {
     /// Returns what the clock of the last server that answered has shown, once.
@@ -96,8 +103,32 @@ impl Meter {
     /// Notes what a header `Date` says.
     fn note_date(&self, date: &str) {
         if let Ok(date) = chrono::DateTime::parse_from_rfc2822(date) {
-            self.date_ms.store(date.timestamp_millis().max(0) as u64, Ordering::Relaxed);
+            let date_ms = date.timestamp_millis().max(0) as u64;
+            self.date_ms.store(date_ms, Ordering::Relaxed);
+            self.last_date_ms.store(date_ms, Ordering::Relaxed);
         }
+    }
+
+    /// Returns what the clock of the last server that answered has shown.
+    pub(super) fn last_date_ms(&self) -> Option<u64> {
+        Some(self.last_date_ms.load(Ordering::Relaxed)).filter(|ms| *ms > 0)
+    }
+
+    /// Notes in which region an answer says that the bucket is.
+    fn note_region(&self, region: &str) {
+        let is_name = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+        if self.region.get().is_none()
+            && (1..=REGION_BYTES_MAX).contains(&region.len())
+            && region.bytes().all(is_name)
+        {
+            // Another answer may have been faster, and says the same.
+            self.region.set(region.to_owned()).ok();
+        }
+    }
+
+    /// Returns in which region the bucket is, if an answer has named one.
+    pub(super) fn region(&self) -> Option<String> {
+        self.region.get().cloned()
     }
 
     pub(super) fn request(&self, verb: Verb) {
@@ -185,6 +216,10 @@ impl HttpService for Metered {
         if let Some(date) = date.and_then(|date| date.to_str().ok()) {
             self.meter.note_date(date);
         }
+        let region = answer.headers().get("x-amz-bucket-region");
+        if let Some(region) = region.and_then(|region| region.to_str().ok()) {
+            self.meter.note_region(region);
+        }
         Ok(answer)
     }
 }
@@ -218,6 +253,18 @@ mod tests {
         }
         assert_eq!(meter.take_date_ms(), Some(784_111_777_000));
         assert_eq!(meter.take_date_ms(), None);
+    }
+
+    #[test]
+    fn a_region_is_a_plain_name() {
+        let meter = Meter::default();
+        for region in ["", "\u{1b}[31m", "a b", &"x".repeat(65)] {
+            meter.note_region(region);
+        }
+        assert_eq!(meter.region(), None);
+        meter.note_region("eu-west-1");
+        meter.note_region("us-east-1");
+        assert_eq!(meter.region().as_deref(), Some("eu-west-1"));
     }
 
     #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! the object-store library. Must never decide what to upload, fetch or apply: `sync` does.
 
 mod abilities;
+mod access;
 mod blobs;
 mod bundle;
 mod call;
@@ -36,6 +37,9 @@ mod validate;
 pub mod fault;
 
 pub use abilities::Abilities;
+pub use access::{
+    Access, Obstacle, Step, Trial, credentials_remedy, region_of, source_of_credentials,
+};
 pub use bundle::{BUNDLE_BYTES_MAX, BUNDLE_COMMITS_MAX, Bundle};
 pub use call::{REQUESTS_IN_FLIGHT_MAX, RESERVE_MAX};
 pub use checkpoint::{

@@ -20,6 +20,8 @@ pub const FRESH_FOR_EVER: Duration = Duration::from_hours(24);
 const ACTIVE_FOR: Duration = Duration::from_secs(10);
 /// A list that failed is not repeated for a waiting program within this time.
 const FAILED_FOR: Duration = Duration::from_millis(500);
+/// A person who asks what is known starts a list not more often than this, together with all others who ask.
+const ANEW_EVERY: Duration = Duration::from_millis(250);
 /// Names are vouched for only where lists come much more often than they must.
 const VOUCHED_FROM: Duration = Duration::from_millis(400);
 /// This part of the window is left for telling the kernel that nobody vouches for its names any more.
@@ -111,12 +113,35 @@ impl Freshness {
         if self.is_down() {
             return self.ready();
         }
+        self.wait_for_list(limit, self.0.limit).await
+    }
+
+    /// As [`Freshness::wait_fresh`], for a person who asks what is known: only a list counts that begins after the question,
+    /// however old an answer may be otherwise.
+    pub async fn ask_anew(&self, limit: Duration) -> bool {
+        if self.0.remote.is_none() {
+            return true;
+        }
+        if self.is_down() {
+            return false;
+        }
+        let (_, last, _) = self.lists();
+        let next = last.map_or(Duration::ZERO, |begun| begun + ANEW_EVERY);
+        let asked = async {
+            clock::sleep(next.saturating_sub(self.0.clock.mono())).await;
+            self.wait_for_list(limit, Duration::ZERO).await
+        };
+        clock::within(limit, asked).await.unwrap_or(false)
+    }
+
+    /// Waits for a list that is at most `old`, for at most `limit`; returns whether it came.
+    async fn wait_for_list(&self, limit: Duration, old: Duration) -> bool {
         let now = self.0.clock.mono();
         let mut ended = self.0.ended.subscribe();
         let need = self.0.state.lock().begun + 1;
         let wait = async {
             loop {
-                if let Some(fresh) = self.settle(now, need) {
+                if let Some(fresh) = self.settle(now, need, old) {
                     return fresh;
                 }
                 if ended.changed().await.is_err() {
@@ -128,8 +153,8 @@ impl Freshness {
     }
 
     /// Returns whether the wait that began at `since` is over and how; asks for a list if need be.
-    fn settle(&self, since: Duration, need: u64) -> Option<bool> {
-        let limit = self.0.limit;
+    /// `limit`: so old may a list be; zero asks each time.
+    fn settle(&self, since: Duration, need: u64, limit: Duration) -> Option<bool> {
         let will_do =
             |list: &List| list.number >= need || (!limit.is_zero() && list.start + limit >= since);
         let mut state = self.0.state.lock();
@@ -227,7 +252,8 @@ impl Freshness {
         self.0.clock.mono().as_millis() as u64 + 1
     }
 
-    pub(super) fn is_down(&self) -> bool {
+    /// Reports whether the store is known not to be usable.
+    pub fn is_down(&self) -> bool {
         self.0.remote.as_ref().is_some_and(|remote| remote.health() != Health::Up)
     }
 

@@ -115,6 +115,14 @@ impl Node for Fake {
         BusyReport::default()
     }
 
+    async fn explain(&self, _: &str) -> Result<serde_json::Value> {
+        Ok(serde_json::json!({ "reason": "never" }))
+    }
+
+    fn misses(&self, _: Option<u32>, _: Option<&str>) -> serde_json::Value {
+        serde_json::json!({ "misses": [], "more": 0 })
+    }
+
     fn progress(&self) -> DrainProgress {
         DrainProgress { backlog: self.backlog(), trouble: None }
     }

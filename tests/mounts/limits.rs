@@ -261,6 +261,9 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     let mount = b.mount.to_string_lossy();
     let text = b.command(&["status", &mount]).good();
     assert!(text.contains("no room") && text.contains("disk      FULL: "), "{text}");
+    let large = b.at("large").to_string_lossy().into_owned();
+    let why = b.command(&["explain", "--json", &large]).good();
+    assert!(why.contains("\"reason\": \"no_room\""), "{why}");
     let said = b.command(&["run", "--mount", &mount, "--", "true"]);
     assert!(said.err.contains("is full ("), "{said:?}");
     assert!(said.err.contains(&format!("the log of the daemon is {}", b.log_path())), "{said:?}");

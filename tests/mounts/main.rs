@@ -21,6 +21,8 @@ mod copy_clients;
 mod copy_races;
 mod credentials;
 mod directory_times;
+mod doctor;
+mod explain;
 mod exports;
 mod fallbacks;
 mod few_descriptors;

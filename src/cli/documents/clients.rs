@@ -53,6 +53,7 @@ title = \"My compiler\"
 variables = [\"MY_CACHE_DIR\"]   # `hearthfs run` sets it to MOUNT/mine
 dir = \"mine\"
 rules = [{ names = [\"*.part\"], kind = \"temporary\", what = \"entries that are being written\" }]
+program = [\"{stem}-{hex}.o\"]   # what of a name is the program, whatever its key: for `hearthfs explain`
 
 [profiles.go]
 enabled = false                # no variable is set, and its names mean nothing

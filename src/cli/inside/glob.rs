@@ -81,7 +81,7 @@ pub(super) fn is_typed_pattern(name: &[u8]) -> bool {
 }
 
 /// Returns the name that one as typed stands for; `None` where that is more than one.
-pub(super) fn typed_name(name: &[u8]) -> Result<Option<Vec<u8>>, String> {
+pub(in crate::cli) fn typed_name(name: &[u8]) -> Result<Option<Vec<u8>>, String> {
     let mut glob = Glob::default();
     glob.push_typed(name)?;
     Ok(glob.literal(0))

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hearthfs_mount::{Errno, Ino, Reply};
+use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::editions::{Edition, EditionId};
 use super::route::Purpose;
@@ -212,11 +212,12 @@ impl Filesystem {
     pub(in crate::fs) async fn fetch_members(
         &self,
         ino: Ino,
+        caller: &Caller,
         lacking: Vec<(Digest, u64)>,
     ) -> Reply<()> {
         for (digest, size) in lacking {
             // Those that travelled together come with the first.
-            self.obtain(Some(ino), digest, size).await?;
+            self.obtain(Some((ino, caller)), digest, size).await?;
         }
         Ok(())
     }

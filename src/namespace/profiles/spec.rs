@@ -38,6 +38,9 @@ pub struct Profile {
     pub also: Vec<Pattern>,
     /// What is known of its names; the first rule that fits a name says its kind.
     pub rules: Vec<Rule>,
+    /// Patterns of the names that say which program an entry is of: `{stem}`, whatever its key.
+    #[serde(default)]
+    pub program: Vec<Pattern>,
     /// How it is pointed at the mount, where a variable is not all.
     pub how: String,
     /// What has to be so for entries to be found that were made elsewhere and imported. OLD is the directory that they were
@@ -188,7 +191,7 @@ impl Refused {
 }
 
 /// The keys of a profile.
-pub const PROFILE_KEYS: [&str; 13] = [
+pub const PROFILE_KEYS: [&str; 14] = [
     "title",
     "variables",
     "dir",
@@ -198,6 +201,7 @@ pub const PROFILE_KEYS: [&str; 13] = [
     "short_compiles",
     "also",
     "rules",
+    "program",
     "how",
     "import",
     "notes",
@@ -229,6 +233,11 @@ impl Profile {
                 let rules: Vec<Rule> = read(value)?;
                 rules.iter().try_for_each(Rule::check)?;
                 self.rules.splice(0..0, rules);
+            }
+            "program" => {
+                let patterns: Vec<Pattern> = read(value)?;
+                patterns.iter().try_for_each(check_program)?;
+                self.program = patterns;
             }
             "how" => self.how = read(value)?,
             "import" => self.import = read(value)?,
@@ -289,6 +298,19 @@ impl Profile {
         }
         Ok(roots)
     }
+}
+
+/// Checks a pattern that tells programs apart.
+fn check_program(pattern: &Pattern) -> Result<(), Refused> {
+    let text = pattern.text();
+    let last = text.rsplit('/').next().unwrap_or_default();
+    if !last.starts_with("{stem}") || text.matches("{stem}").count() > 1 {
+        let reason = format!(
+            "the pattern {text:?} of `program`: its last name, and no other, begins with `{{stem}}`"
+        );
+        return Err(Refused::of(reason));
+    }
+    Ok(())
 }
 
 impl Rule {

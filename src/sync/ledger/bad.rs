@@ -166,6 +166,11 @@ impl Ledger {
         }
     }
 
+    /// Reports whether a content was not where it should be when this node looked, and no other place is known.
+    pub fn is_damaged(&self, digest: &Digest) -> bool {
+        self.0.order.lock().bad.place(digest).is_some()
+    }
+
     /// Stores contents again with the next commit, if their bytes are here.
     pub(in crate::sync) fn store_again(&self, contents: &[(Digest, u64)]) {
         {

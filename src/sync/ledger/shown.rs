@@ -124,6 +124,11 @@ impl Ledger {
         self.living(&fold, |living| living.left_of(&digest, changed_ms))
     }
 
+    /// Reports whether a record that puts a content is not yet remote.
+    pub fn is_unsent(&self, digest: &Digest) -> bool {
+        self.0.unsent.has(digest)
+    }
+
     /// Looks at the namespace as it is now.
     pub(super) fn living<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
         let (age, pending) = (self.age(), |digest: &Digest| self.0.unsent.has(digest));

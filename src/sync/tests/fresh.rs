@@ -81,6 +81,39 @@ fn one_list_serves_all_who_wait() {
     });
 }
 
+/// Whoever asks why something is missing hears of what was there when it asked, at a bounded price.
+#[test]
+fn a_person_who_asks_gets_a_list_that_begins_after_the_question() {
+    run_real(async {
+        let world = World::with_clock(Clock::system());
+        let (mut a, b) = (world.node(), world.node());
+        b.engine.start();
+        let freshness = b.engine.follower().freshness().clone();
+        assert!(b.engine.follower().wait_fresh(LONG).await);
+        a.write("f", b"x");
+        a.push().await;
+        assert!(freshness.ready() && b.entry("f").is_none(), "an old answer may stand");
+        assert!(freshness.ask_anew(LONG).await);
+        assert!(b.entry("f").is_some());
+        let clock = Clock::system();
+        let (begun, before) = (clock.mono(), b.remote().requests().lists);
+        for _ in 0..4 {
+            let all = (0..100).map(|_| freshness.ask_anew(LONG));
+            assert!(futures::future::join_all(all).await.into_iter().all(|fresh| fresh));
+        }
+        let took = clock.mono().saturating_sub(begun);
+        let lists = b.remote().requests().lists - before;
+        let most = took.as_millis() as u64 / 250 + 2;
+        assert!(lists <= 2 * most, "{lists} requests in {took:?}");
+        b.fail("resets=100");
+        sleep(Duration::from_millis(600)).await;
+        let begun = clock.mono();
+        assert!(!freshness.ask_anew(Duration::from_secs(2)).await);
+        assert!(clock.mono().saturating_sub(begun) < Duration::from_secs(4));
+        b.engine.stop().await;
+    });
+}
+
 #[test]
 fn p8_never_in_the_way_of_a_store_that_is_gone() {
     run_real(async {

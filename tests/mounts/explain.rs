@@ -1,0 +1,399 @@
+//! `hearthfs explain`: each reason for a miss, as the command tells it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use serde_json::Value;
+
+use crate::copies::{SEEN_MS, put};
+use crate::harness::command::{Said, run};
+use crate::harness::hand::User;
+use crate::harness::node::{Site, dress};
+use crate::harness::{
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms,
+};
+use crate::users::{self, A, B, World};
+
+const LIMIT_MS: u64 = 60_000;
+/// More than what commits carry along.
+const LARGE: usize = 60_000;
+
+fn content(seed: u8) -> Vec<u8> {
+    (0..LARGE).map(|at| (at * 31 + at / 251) as u8 ^ seed).collect()
+}
+
+fn said(node: &Node, words: &[&str], path: &Path) -> Said {
+    let path = path.to_str().must("text");
+    node.command(&[&["explain"], words, &[path]].concat())
+}
+
+/// Returns what is told of a path of a node.
+#[track_caller]
+fn why(node: &Node, name: &str) -> Value {
+    let said = said(node, &["--json"], &node.at(name));
+    assert!(said.status.success(), "{said:?}");
+    let json: Value = serde_json::from_str(&said.out).must(format_args!("JSON: {said:?}"));
+    assert_eq!(json["version"], 1);
+    for key in ["path", "why", "remedy"] {
+        assert!(json[key].as_str().is_some_and(|text| !text.is_empty()), "{key} of {json:#}");
+    }
+    json
+}
+
+#[track_caller]
+fn is(node: &Node, name: &str, reason: &str) -> Value {
+    let json = why(node, name);
+    assert_eq!(json["reason"], reason, "{name}: {json:#}");
+    json
+}
+
+/// Returns what a node calls itself.
+fn identity(node: &Node, hand: &mut Hand) -> String {
+    hand.put(&node.at("mark"), b"mark").must("put a mark");
+    let facts = hand.getxattr(&node.at("mark"), "hearthfs.entry").must("facts");
+    let facts: Value = serde_json::from_slice(&facts).must("JSON");
+    hand.unlink(&node.at("mark")).must("remove a mark");
+    facts["node"].as_str().must("a node").to_owned()
+}
+
+fn arrives(hand: &mut Hand, node: &Node, name: &str) {
+    eventually(SEEN_MS, "it arrives", || {
+        hand.stat(&node.at(name)).map_err(|errno| errno.to_string())
+    });
+}
+
+fn goes(hand: &mut Hand, node: &Node, name: &str) {
+    eventually(SEEN_MS, "it goes", || match hand.stat(&node.at(name)) {
+        Err(Errno::NOENT) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}
+
+/// Never made, another key, removed and by whom, with its directory, not a directory, being written, of the node, there.
+fn commands_explain_says_what_happened_to_a_name(io: Io) {
+    let cluster = Cluster::two(io);
+    let (a, b) = (&cluster.a, &cluster.b);
+    let mut hand = Hand::new();
+    let (of_a, of_b) = (identity(a, &mut hand), identity(b, &mut hand));
+    for name in ["jax", "jax/dir"] {
+        hand.mkdir(&a.at(name)).must("mkdir");
+    }
+    is(a, "jax/jit_f-00-cache", "never");
+    for name in ["jax/jit_f-11-cache", "jax/jit_g-11-cache", "jax/gone", "jax/dir/in", "jax/file"] {
+        hand.put(&a.at(name), name.as_bytes()).must("put");
+    }
+    // Only this name is asked for until it is there: the others have no miss before.
+    hand.put(&a.at("jax/last"), b"last").must("put");
+    a.drain();
+    arrives(&mut hand, b, "jax/last");
+    assert_eq!(hand.stat(&b.at("jax/jit_f-22-cache")).map(drop), Err(Errno::NOENT));
+    let other = is(b, "jax/jit_f-22-cache", "never");
+    assert!(other["why"].as_str().must("text").contains("same program"), "{other:#}");
+    assert_eq!(other["client"], "jax");
+    let similar: Vec<&str> = other["similar"]
+        .as_array()
+        .must("a list")
+        .iter()
+        .filter_map(|one| one["path"].as_str())
+        .collect();
+    assert_eq!(similar, [b.at("jax/jit_f-11-cache").to_str().must("text")], "{other:#}");
+    assert_eq!((&other["last"]["reason"], &other["last"]["times"]), (&"never".into(), &1.into()));
+
+    let there = is(b, "jax/file", "there");
+    assert_eq!((&there["node"], &there["own"]), (&of_a.as_str().into(), &false.into()));
+    is(b, "jax/file/x", "no_directory");
+    is(b, "jax/.lockfile", "node_local");
+
+    hand.unlink(&b.at("jax/gone")).must("unlink");
+    hand.unlink(&b.at("jax/dir/in")).must("unlink");
+    hand.rmdir(&b.at("jax/dir")).must("rmdir");
+    b.drain();
+    goes(&mut hand, a, "jax/dir");
+    for (node, own) in [(a, false), (b, true)] {
+        let gone = is(node, "jax/gone", "removed");
+        assert_eq!((&gone["node"], &gone["own"]), (&of_b.as_str().into(), &own.into()));
+        let ago =
+            gone["now_ms"].as_u64().must("a time") - gone["changed_ms"].as_u64().must("a time");
+        assert!(ago < 60_000, "{gone:#}");
+        let inside = is(node, "jax/dir/never-there", "removed");
+        let dir = node.at("jax/dir");
+        assert_eq!(inside["of"]["path"].as_str(), dir.to_str(), "{inside:#}");
+    }
+
+    let fd = hand.open(&a.at("jax/new"), OFlags::CREATE | OFlags::WRONLY, 0o644).must("open");
+    hand.write(fd, b"half").must("write");
+    is(a, "jax/new", "writing");
+    hand.close(fd).must("close");
+    is(a, "jax/new", "there");
+    is(a, "", "there");
+}
+in_both_modes!(commands_explain_says_what_happened_to_a_name);
+
+/// What was published elsewhere and had not arrived when it was asked for is told from what was written later.
+#[test]
+fn commands_explain_tells_what_had_not_arrived() {
+    let options = Options::new(Io::best()).freshness("60s");
+    let cluster = Cluster::with(Store::dir, &options);
+    let (a, b) = (&cluster.a, &cluster.b);
+    let mut hand = Hand::new();
+    let of_a = identity(a, &mut hand);
+    hand.put(&a.at("early"), b"early").must("put");
+    a.drain();
+    // B has heard of nothing since its mount, and need not ask for a minute.
+    let missed = hand.stat(&b.at("early")).is_err();
+    let told = why(b, "early");
+    let wanted = if missed { "late" } else { "there" };
+    assert_eq!((&told["reason"], &told["node"]), (&wanted.into(), &of_a.as_str().into()));
+    assert_eq!(hand.stat(&b.at("other")).map(drop), Err(Errno::NOENT));
+    hand.put(&a.at("other"), b"other").must("put");
+    a.drain();
+    is(b, "other", "late");
+    is(b, "early", if missed { "late" } else { "there" });
+}
+
+/// Store down: bytes that are not here, and names of which nothing is known. Damage. Misses of opens are remembered, too.
+#[test]
+fn commands_explain_tells_trouble_with_bytes() {
+    let cluster = Cluster::two(Io::best());
+    let (a, b) = (&cluster.a, &cluster.b);
+    let mut hand = Hand::new();
+    for (seed, name) in [(1, "far"), (2, "spoilt")] {
+        hand.put(&a.at(name), &content(seed)).must("put");
+        a.drain();
+    }
+    arrives(&mut hand, b, "spoilt");
+    let packs = cluster.store.objects_in("packs");
+    cluster.store.fail();
+    eventually(SEEN_MS, "B notices", || match hand.get(&b.at("far")) {
+        Err(Errno::NOENT) if b.status()["health"]["up"] == false => Ok(()),
+        other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
+    });
+    let down = is(b, "far", "store_down");
+    assert!(down["remedy"].as_str().must("text").contains("hearthfs doctor"));
+    is(b, "nobody-knows", "unsure");
+    let mount = b.mount.to_string_lossy().into_owned();
+    let last = b.command(&["explain", "--last", "--json", &mount]).good();
+    let last: Value = serde_json::from_str(&last).must("JSON");
+    let reasons: Vec<&str> = last["misses"]
+        .as_array()
+        .must("a list")
+        .iter()
+        .filter_map(|miss| miss["reason"].as_str())
+        .collect();
+    assert!(reasons.contains(&"store_down"), "{last:#}");
+    cluster.store.heal();
+    eventually(SEEN_MS, "B recovers", || match hand.get(&b.at("far")) {
+        Ok(bytes) if bytes == content(1) => Ok(()),
+        other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
+    });
+    is(b, "far", "there");
+
+    for pack in &packs {
+        std::fs::write(pack, vec![7; 100]).must("spoil a pack");
+    }
+    eventually(SEEN_MS, "B finds the damage", || match hand.get(&b.at("spoilt")) {
+        Err(Errno::NOENT) => Ok(()),
+        other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
+    });
+    is(b, "spoilt", "damaged");
+    hand.put(&a.at("spoilt"), &content(3)).must("write it again");
+    a.drain();
+    eventually(SEEN_MS, "it is whole again", || match hand.get(&b.at("spoilt")) {
+        Ok(bytes) if bytes == content(3) => Ok(()),
+        other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
+    });
+    is(b, "spoilt", "there");
+}
+
+/// What is past its age, until it is forgotten.
+#[test]
+fn commands_explain_tells_what_is_past_its_age() {
+    let options = Options::new(Io::best()).expiry("12s").without_renewal();
+    let cluster = Cluster::with(Store::dir, &options);
+    let mut hand = Hand::new();
+    hand.put(&cluster.a.at("old"), &content(1)).must("put");
+    cluster.a.drain();
+    arrives(&mut hand, &cluster.b, "old");
+    goes(&mut hand, &cluster.b, "old");
+    let old = is(&cluster.b, "old", "expired");
+    assert!(old["remedy"].as_str().must("text").contains("expiry.age"));
+}
+
+/// Without a store: what was evicted, and what was removed and is forgotten. A unit that has lost a member.
+#[test]
+fn commands_explain_tells_what_a_node_alone_has_lost() {
+    let site = Site::new();
+    let node = Node::start(&site, "m", None, Options::new(Io::best()).cache_size("16MiB"));
+    let mut hand = Hand::new();
+    for number in 0..5_u8 {
+        let body: Vec<u8> = content(number).iter().cycle().take(5_000_000).copied().collect();
+        hand.put(&node.at(format!("f{number}")), &body).must("put");
+        sleep_ms(50);
+    }
+    eventually(SEEN_MS, "the first is evicted", || match hand.get(&node.at("f0")) {
+        Err(Errno::NOENT) => Ok(()),
+        other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
+    });
+    let evicted = is(&node, "f0", "evicted");
+    assert!(evicted["remedy"].as_str().must("text").contains("local.cache_size"));
+    hand.put(&node.at("small"), b"small").must("put");
+    hand.unlink(&node.at("small")).must("unlink");
+    let gone = is(&node, "small", "never");
+    assert!(gone["why"].as_str().must("text").contains("removed and forgotten"), "{gone:#}");
+
+    // The file that completes the unit comes last.
+    for name in ["k.json", "k.ttir", "__grp__k.json"] {
+        put(&node.at("triton/KEY").join(name), "\"text\"", 0o644);
+    }
+    eventually(SEEN_MS, "the unit is there", || {
+        hand.get(&node.at("triton/KEY/__grp__k.json")).map_err(|errno| errno.to_string())
+    });
+    hand.unlink(&node.at("triton/KEY/k.json")).must("unlink");
+    assert_eq!(Hand::new().get(&node.at("triton/KEY/__grp__k.json")), Err(Errno::NOENT));
+    let incomplete = is(&node, "triton/KEY/__grp__k.json", "incomplete");
+    assert_eq!((&incomplete["client"], &incomplete["kind"]), (&"triton".into(), &"unit".into()));
+}
+
+/// Runs `explain` as another user.
+fn asked_by(user: User, cluster: &Cluster, words: &[&str], path: &Path) -> Said {
+    let program = cluster.site.path().join("hearthfs");
+    if !program.exists() {
+        let built = env!("CARGO_BIN_EXE_hearthfs");
+        let copied = run(Command::new("cp").arg(built).arg(&program), LIMIT_MS);
+        assert!(copied.status.success(), "{copied:?}");
+        users::let_in(&program, 0o755);
+    }
+    let mut command = Command::new(&program);
+    dress(&mut command, cluster.site.path());
+    command.uid(user.uid).gid(user.gid).current_dir("/").arg("explain").args(words).arg(path);
+    run(&mut command, LIMIT_MS)
+}
+
+fn json_by(user: User, cluster: &Cluster, words: &[&str], path: &Path) -> Value {
+    let said = asked_by(user, cluster, &[&["--json"], words].concat(), path);
+    assert!(said.status.success(), "{said:?}");
+    serde_json::from_str(&said.out).must(format_args!("JSON: {said:?}"))
+}
+
+fn paths(list: &Value) -> Vec<String> {
+    let all = list["misses"].as_array().must("a list").iter();
+    all.map(|miss| miss["path"].as_str().must("a path").to_owned()).collect()
+}
+
+/// Other users learn what the mode bits let them list, and of misses their own; root learns all.
+#[test]
+fn commands_explain_keeps_what_users_may_not_see() {
+    let Some(mut world) = World::two(Io::best(), "commands_explain_keeps_what_users_may_not_see")
+    else {
+        return;
+    };
+    let cluster = &world.cluster;
+    let a = &cluster.a;
+    let (secret, own) = (a.at("private/secret"), a.at("open/own"));
+    world.a.put(&secret, b"secret").must("put");
+    // What goes before it was remote leaves no trace.
+    a.drain();
+    world.a.unlink(&secret).must("unlink");
+    assert_eq!(world.a.stat(&a.at("private/missing")).map(drop), Err(Errno::NOENT));
+    assert_eq!(world.b.stat(&own).map(drop), Err(Errno::NOENT));
+
+    // A removed it, so A is told so; B cannot tell it from what never was.
+    assert_eq!(json_by(A, cluster, &[], &secret)["reason"], "removed");
+    for name in ["private/secret", "private/never", "private/deeper/never"] {
+        let told = json_by(B, cluster, &[], &a.at(name));
+        assert_eq!(told["reason"], "denied", "{name}: {told:#}");
+        assert_eq!(told["of"]["path"].as_str(), a.at("private").to_str(), "{told:#}");
+        assert!(told["last"].is_null() && told["node"].is_null(), "{told:#}");
+    }
+    assert_eq!(json_by(B, cluster, &[], &own)["reason"], "never");
+    world.root.put(&a.at("open/closed"), b"closed").must("put");
+    world.root.chmod(&a.at("open/closed"), 0o600).must("chmod");
+    assert_eq!(json_by(B, cluster, &[], &a.at("open/closed"))["reason"], "denied");
+
+    let last = |user| json_by(user, cluster, &["--last"], &a.mount);
+    let (of_a, of_b) = (last(A), last(B));
+    assert_eq!(paths(&of_b), [own.to_str().must("text")], "{of_b:#}");
+    assert!(paths(&of_a).contains(&a.at("private/missing").to_string_lossy().into_owned()));
+    assert!(!paths(&of_a).contains(&own.to_string_lossy().into_owned()), "{of_a:#}");
+    let refused = asked_by(B, cluster, &["--last", "--all-users"], &a.mount);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let mount = a.mount.to_string_lossy().into_owned();
+    let all = a.command(&["explain", "--last", "--all-users", "--json", &mount]).good();
+    let all: Value = serde_json::from_str(&all).must("JSON");
+    for path in [&own, &a.at("private/missing")] {
+        assert!(paths(&all).contains(&path.to_string_lossy().into_owned()), "{all:#}");
+    }
+
+    // Of a client, B is told what it could list.
+    for dir in ["open/jax", "jax"] {
+        world.root.mkdir_with(&a.at(dir), 0o755).must("mkdir");
+    }
+    world.root.mkdir_with(&a.at("jax/closed"), 0o700).must("mkdir");
+    for name in ["jax/seen", "jax/closed/hidden"] {
+        assert_eq!(world.root.stat(&a.at(name)).map(drop), Err(Errno::NOENT));
+    }
+    let of_jax = json_by(B, cluster, &["--client", "jax"], &a.mount);
+    let of_jax = paths(&of_jax);
+    let has = |name: &str| of_jax.contains(&a.at(name).to_string_lossy().into_owned());
+    assert!(has("jax/seen") && !has("jax/closed/hidden"), "{of_jax:?}");
+    let long = a.at("open").join("x".repeat(250));
+    let refused = asked_by(B, cluster, &[], &long);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+/// Names that are no text are taken and shown escaped; without a terminal or on no mount it says so.
+#[test]
+fn commands_explain_takes_and_shows_any_name() {
+    let cluster = Cluster::two(Io::best());
+    let a = &cluster.a;
+    let mut hand = Hand::new();
+    let name = OsStr::from_bytes(b"odd\x1b[31m\n\xff");
+    let odd = a.mount.join(name);
+    hand.put(&odd, b"odd").must("put");
+    a.drain();
+    hand.unlink(&odd).must("unlink");
+    let mut command = cluster.site.hearthfs();
+    let raw = run(command.arg("explain").arg(&odd), LIMIT_MS);
+    assert!(raw.status.success(), "{raw:?}");
+    assert!(raw.out.contains("odd\\x1b[31m\\n\\xff") && raw.out.contains("removed"), "{raw:?}");
+    assert!(!raw.out.contains('\u{1b}'), "{raw:?}");
+    let typed = a.mount.join("odd\\x1b[31m\\n\\xff");
+    let typed = said(a, &[], &typed);
+    assert_eq!(typed.out.lines().next(), raw.out.lines().next(), "the form that is printed");
+    hand.stat(&odd).expect_err("it is gone");
+    let last = said(a, &["--last"], &a.mount);
+    assert!(last.out.contains("odd\\x1b[31m") && last.out.contains("remedy: "), "{last:?}");
+
+    let outside = said(a, &[], &cluster.site.path().join("nowhere"));
+    assert_eq!(outside.status.code(), Some(3), "{outside:?}");
+    for bad in ["a/../../..", "x*", "\\xzz"] {
+        let refused = said(a, &[], &a.mount.join(bad));
+        assert!(matches!(refused.status.code(), Some(2 | 3)), "{bad}: {refused:?}");
+    }
+    assert_eq!(a.command(&["explain"]).status.code(), Some(2));
+    let mut deep = OsString::from("d");
+    (0..1500).for_each(|_| deep.push("/d"));
+    let told = said(a, &["--json"], &a.mount.join(deep));
+    assert!(told.out.contains("\"never\""), "{told:?}");
+}
+
+/// A daemon that does not explain to other users, because it is old or has no attributes, is said to be that.
+#[test]
+fn commands_explain_without_a_daemon_that_tells() {
+    const NAME: &str = "commands_explain_without_a_daemon_that_tells";
+    if !users::can_be_others(NAME, Io::best()) {
+        return;
+    }
+    let options = Options::new(Io::best()).without_xattrs();
+    let cluster = Cluster::with(Store::dir, &options);
+    users::let_in(cluster.site.path(), 0o755);
+    let told = asked_by(B, &cluster, &[], &cluster.a.at("x"));
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(told.err.contains("older version"), "{told:?}");
+    is(&cluster.a, "x", "never");
+}
