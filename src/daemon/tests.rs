@@ -10,6 +10,7 @@ mod kernel;
 mod mapped;
 mod model;
 mod node;
+mod order;
 mod overtaken;
 mod programs;
 mod random;

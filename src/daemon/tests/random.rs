@@ -377,10 +377,13 @@ impl World<'_> {
 pub(super) fn config(cases: u32) -> ProptestConfig {
     // `HEARTHFS_TEST_SEEDS` overrides it, for a soak.
     let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok().and_then(|text| text.parse().ok());
+    let shortens = if wanted.is_some() { 1500 } else { 400 };
+    let default = ProptestConfig::default();
     ProptestConfig {
         cases: wanted.unwrap_or(cases),
-        max_shrink_iters: if wanted.is_some() { 1500 } else { 400 },
-        ..ProptestConfig::default()
+        // `PROPTEST_MAX_SHRINK_ITERS` lowers it: whether a fault is found is known sooner than its shortest program.
+        max_shrink_iters: default.max_shrink_iters.min(shortens),
+        ..default
     }
 }
 
