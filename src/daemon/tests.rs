@@ -5,6 +5,7 @@ mod arrivals;
 mod beside;
 mod calls;
 mod closed;
+mod faults;
 mod given;
 mod kernel;
 mod mapped;

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::kernel::Kernel;
-use super::node::{READ, in_both_modes, node, put, runtime};
+use super::node::{READ, get, in_both_modes, node, put, runtime};
 use super::programs::Program;
 use super::random::config;
 
@@ -155,6 +155,7 @@ fn p5_a_change_that_was_seen_takes_back_what_the_kernel_remembers_of_others() {
         kernel.arrive_untold(&all);
         for path in ["other", "known", "missing"] {
             assert_eq!(size(kernel, path), Ok(5), "{path} has come with the others");
+            assert_eq!(get(kernel, &program, path), b"newer", "{path}");
         }
         kernel.tell(true);
     });
