@@ -2,6 +2,7 @@
 //! "Faults put in on purpose").
 
 use std::ffi::OsStr;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use hearthfs_mount::{Answer, Errno, FlockKind, Ino, Lookup, OpenFlags, Vfs as _}
 
 use super::given::Counted;
 use super::kernel::Kernel;
-use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
+use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, node, put, runtime};
 use super::programs::Program;
 use super::units::{make_dirs, missing};
-use super::users::{ANN, BOB};
+use super::users::{ANN, BOB, ROOT};
 
 const EMPTY: OpenFlags = OpenFlags { read: false, ..REPLACE };
 
@@ -52,6 +53,42 @@ fn what_is_written_by_a_descriptor_that_was_left_is_published_by_its_close() {
             assert_eq!(get(kernel, &other, "file"), b"LATER");
         }
     });
+}
+
+#[test]
+fn a_descriptor_that_was_left_and_wrote_nothing_more_replaces_nothing() {
+    in_both_modes(|kernel| {
+        let [opener, heir, other] = std::array::from_fn(|_| Program::start());
+        for flags in [REPLACE, EMPTY] {
+            kernel.open(&opener.caller(), "file", 1, flags, true).unwrap();
+            kernel.duplicate(1, 2);
+            kernel.write(1, 0, b"first").unwrap();
+            kernel.close(&opener.caller(), 1).unwrap();
+            assert_eq!(get(kernel, &other, "file"), b"first");
+            put(kernel, &other, "file", b"second");
+            kernel.close(&heir.caller(), 2).unwrap();
+            assert_eq!(get(kernel, &other, "file"), b"second");
+        }
+    });
+}
+
+/// With passthrough a mapping outlives the last word of its file that the daemon gets.
+#[test]
+fn what_is_stored_after_the_end_of_a_file_changes_no_entry() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let kernel = &mut Kernel::start(&runtime, node(&dir), true);
+    let (one, other) = (Program::start(), Program::start());
+    let who = one.caller();
+    kernel.open(&who, "file", 1, EMPTY, true).unwrap();
+    kernel.open(&who, "file", 2, UPDATE, false).unwrap();
+    let mapped = kernel.backing_of(2).expect("who writes it already decides how all do");
+    kernel.write(1, 0, b"published").unwrap();
+    kernel.close(&who, 2).unwrap();
+    kernel.close(&who, 1).unwrap();
+    mapped.file().write_all_at(b"STORED", 0).unwrap();
+    assert_eq!(get(kernel, &other, "file"), b"published");
+    put(kernel, &other, "same", b"published");
+    assert_eq!(get(kernel, &other, "same"), b"published");
 }
 
 #[test]
@@ -101,6 +138,70 @@ fn a_file_that_is_renamed_keeps_its_inode_over_another() {
         kernel.rename(&one.caller(), "new", "old").unwrap();
         assert_eq!(kernel.look_again(&other.caller(), "old").unwrap().ino, inode);
         assert_eq!(get(kernel, &other, "old"), b"new text");
+    });
+}
+
+/// The kernel has checked the version before: what has come since is another user's, and closed to all others.
+#[test]
+fn who_was_led_to_an_open_file_does_not_begin_from_a_closed_one() {
+    in_both_modes(|kernel| {
+        let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
+        kernel.chmod(&root.caller(), "", 0o777).unwrap();
+        put(kernel, &ann, "file", b"for all");
+        kernel.chmod(&ann.caller(), "file", 0o666).unwrap();
+        let mut moments = 0;
+        let opened = kernel.race(&bob.caller(), "file", Ok((1, UPDATE)), |kernel| {
+            moments += 1;
+            if moments == 4 {
+                kernel.expect_arrival("file", Some((b"secret", ANN.makes(0o600))), 0);
+                kernel.end_call();
+            }
+        });
+        assert_eq!((opened, moments), (Err(Errno::EACCES), 4));
+        assert_eq!(get(kernel, &root, "file"), b"secret");
+    });
+}
+
+#[test]
+fn who_found_an_open_file_does_not_read_the_closed_one_that_has_its_name_now() {
+    in_both_modes(|kernel| {
+        let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
+        kernel.chmod(&root.caller(), "", 0o777).unwrap();
+        put(kernel, &ann, "file", b"for all");
+        kernel.stat(&bob.caller(), "file").unwrap();
+        let mut moments = 0;
+        let opened = kernel.race(&bob.caller(), "file", Ok((1, READ)), |kernel| {
+            moments += 1;
+            let came = match moments {
+                2 => None,
+                3 => return kernel.open(&ann.caller(), "file", 2, EMPTY, true).unwrap(),
+                4 => {
+                    kernel.unlink(&ann.caller(), "file").unwrap();
+                    Some((&b"secret"[..], ANN.makes(0o600)))
+                }
+                _ => return,
+            };
+            kernel.expect_arrival("file", came, 0);
+            kernel.end_call();
+        });
+        assert_eq!((opened, moments), (Err(Errno::ENOENT), 4));
+        kernel.close(&ann.caller(), 2).unwrap();
+        assert_eq!(get(kernel, &root, "file"), b"secret");
+    });
+}
+
+#[test]
+fn what_a_killed_writer_has_written_is_not_read_by_who_found_its_name_before() {
+    in_both_modes(|kernel| {
+        let (mut writer, reader) = (Program::start(), Program::start());
+        kernel.open(&writer.caller(), "file", 1, EMPTY, true).unwrap();
+        kernel.write(1, 0, b"half").unwrap();
+        let opened = kernel.open_late(&reader.caller(), "file", READ, |kernel| {
+            writer.kill();
+            kernel.close(&writer.caller(), 1).unwrap();
+        });
+        assert_eq!(opened, Err(Errno::ESTALE), "it looks again, and finds nothing");
+        assert!(missing(kernel, &reader, "file"));
     });
 }
 

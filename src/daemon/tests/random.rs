@@ -230,7 +230,7 @@ fn any_act() -> impl Strategy<Value = Act> {
         1 => (path(), any_size()).prop_map(|(path, size)| Act::Truncate { path, size }),
         3 => (path(), 0..MODES.len()).prop_map(|(path, mode)| Act::ChangeMode { path, mode }),
         2 => path().prop_map(|path| Act::Glance { path }),
-        2 => (path(), 0..32_usize).prop_map(|(path, how)| Act::Leave { path, how }),
+        2 => (path(), 0..128_usize).prop_map(|(path, how)| Act::Leave { path, how }),
         2 => (path(), 0..16_usize).prop_map(|(path, how)| Act::ComeBack { path, how }),
         2 => (path(), path()).prop_map(|(from, to)| Act::Link { from, to }),
         1 => Just(Act::Die),
@@ -345,7 +345,7 @@ impl World<'_> {
             Act::Linker { handle } => return self.link_by(step, program, handle),
             Act::Glance { path } => return self.glance(program, PATHS[path]),
             Act::Leave { path, how } => {
-                return self.leave(program, PATHS[path], &text_of(step, 3 + how), how);
+                return self.leave(program, PATHS[path], &text_of(step, 3 + how % 16), how);
             }
             Act::ComeBack { path, how } => {
                 return self.come_back(program, PATHS[path], text_of(step, 3 + how), how);

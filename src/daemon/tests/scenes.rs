@@ -77,12 +77,17 @@ impl World<'_> {
         let write = OpenFlags { read: how & 2 > 0, truncate: how & 4 > 0, ..UPDATE };
         let flags = if how & 8 > 0 { write } else { READ };
         let opened = self.call(third, &Call::Open { path, fd, flags, mode: None });
-        self.call(heir, &Call::Write { fd: left, at: 1, text: later });
+        if how & 32 > 0 {
+            self.call(heir, &Call::Write { fd: left, at: 1, text: later });
+        }
         if opened && flags.read {
             self.call(third, &Call::Read { fd });
         }
         if opened && flags.write {
             self.call(third, &Call::Write { fd, at: 2, text: Text(b"_".to_vec()) });
+        }
+        if opened && how & 64 > 0 {
+            self.call(third, &Call::Close { fd });
         }
         if how & 16 > 0 {
             self.call(heir, &Call::Close { fd: left });

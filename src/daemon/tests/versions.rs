@@ -59,7 +59,8 @@ fn any_act() -> impl Strategy<Value = Act> {
         6 => (unit.clone(), member.clone(), any::<bool>(), prop::bool::weighted(0.5)).prop_map(
             |(unit, member, renamed, complete)| Act::Put { unit, member, renamed, complete }
         ),
-        5 => (unit.clone(), any::<bool>()).prop_map(|(unit, all)| Act::ReadEntry { unit, all }),
+        5 => (unit.clone(), prop::bool::weighted(0.8))
+            .prop_map(|(unit, all)| Act::ReadEntry { unit, all }),
         6 => (unit.clone(), member).prop_map(|(unit, member)| Act::ReadMember { unit, member }),
         1 => unit.prop_map(|unit| Act::Remove { unit }),
         1 => Just(Act::Kill),
@@ -69,8 +70,8 @@ fn any_act() -> impl Strategy<Value = Act> {
 
 /// A version of another node that arrives: with which members, and after how many requests of the act.
 fn any_arrival() -> impl Strategy<Value = Option<(usize, [bool; 2], u32)>> {
-    let arrival = (0..UNITS.len(), any::<[bool; 2]>(), prop_oneof![0..12_u32, 5..9_u32]);
-    prop::option::weighted(0.2, arrival)
+    let arrival = (0..UNITS.len(), any::<[bool; 2]>(), prop_oneof![0..12_u32, 4..8_u32]);
+    prop::option::weighted(0.3, arrival)
 }
 
 /// What is known of one program and one unit.
