@@ -5,9 +5,12 @@ use parking_lot::Mutex;
 use super::{Ledger, Moved};
 use crate::name::TreePath;
 
-/// What they will be told, while they wait: counts, and the paths that moved.
+/// A count, and the paths that moved.
+type Told = (u64, Option<Vec<TreePath>>);
+
+/// What they will be told, while they wait.
 #[derive(Default)]
-pub(super) struct Untold(Mutex<Option<Vec<(u64, Option<Vec<TreePath>>)>>>);
+pub(super) struct Untold(Mutex<Option<Vec<Told>>>);
 
 impl Untold {
     /// Keeps what is to be told, if the subscribers wait.
