@@ -202,7 +202,24 @@ impl Filesystem {
         }
         let (file, creates) = ((file, staged, clean), false);
         let id = self.begin_live(state, on, wish, base, file, creates)?;
-        Ok(Some(self.attach_writer(state, ino, id, wish)))
+        let opened = self.attach_writer(state, ino, id, wish);
+        let further = self.further_names(state, base);
+        drop(guard);
+        // By these the kernel may remember the published version, and its size: the writer sees its own.
+        self.doubt(further);
+        Ok(Some(opened))
+    }
+
+    /// Returns the further names that a file with hard links has, where the kernel knows them.
+    fn further_names(&self, state: &State, base: &Base) -> Vec<Spot> {
+        let entry = base.published.as_ref().map(|published| &published.entry);
+        let Some((spot, group)) = base.spot.as_ref().zip(entry.and_then(|entry| entry.link)) else {
+            return Vec::new();
+        };
+        self.0.rooms.ledger.read(|fold| {
+            let names = fold.links(group).filter_map(|name| state.names.spot_of(name));
+            names.filter(|name| name != spot).collect()
+        })
     }
 
     /// Adds a live file.

@@ -189,3 +189,21 @@ fn a_file_is_known_by_the_names_that_it_has_left() {
         assert_eq!(get(kernel, &bob, "first"), b"te");
     });
 }
+
+#[test]
+fn a_mode_that_is_set_on_a_removed_file_brings_it_back_with_its_close() {
+    in_both_modes(|kernel| {
+        let [_, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        for mode in [0o600, 0o666] {
+            arrives(kernel, "file", Some((b"text", ANN.makes(0o666))));
+            kernel.open(&who, "file", 1, UPDATE, false).unwrap();
+            arrives(kernel, "file", None);
+            kernel.set_mode(&who, 1, mode).unwrap();
+            kernel.close(&who, 1).unwrap();
+            let found = kernel.stat(&who, "file").map(|attr| u32::from(attr.perm));
+            // As it is, it is the file that was removed.
+            assert_eq!(found, if mode == 0o600 { Ok(mode) } else { Err(Errno::ENOENT) });
+        }
+    });
+}

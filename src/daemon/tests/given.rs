@@ -122,9 +122,16 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
 
 /// Counts what a kernel with epochs is told.
 #[derive(Debug, Default)]
-struct Counted {
+pub(super) struct Counted {
     all: AtomicU32,
     one: AtomicU32,
+}
+
+impl Counted {
+    /// Returns how often names were taken back.
+    pub(super) fn taken_back(&self) -> u32 {
+        self.all.load(Ordering::Relaxed) + self.one.load(Ordering::Relaxed)
+    }
 }
 
 impl Notices for Counted {

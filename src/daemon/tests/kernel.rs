@@ -167,6 +167,23 @@ impl<'a> Kernel<'a> {
         self.requests_before.set(requests_before);
     }
 
+    /// Brings in files of another node at once, or the removal of what is there, before anything else is told of it: see
+    /// [`Kernel::tell`].
+    pub(super) fn arrive_untold(&self, files: &[(&str, Option<Vec<u8>>)]) {
+        let rights = Rights { uid: 0, gid: 0, mode: 0o644 };
+        let change = |(path, bytes): &(&str, Option<Vec<u8>>)| {
+            self.change_of(path, bytes.as_ref().map(|bytes| (&bytes[..], rights)))
+        };
+        self.arrival.replace(files.iter().map(change).collect());
+        self.rooms().engine.ledger().tell_later();
+        self.arrive();
+    }
+
+    /// Tells of what has arrived; `any`: without the names.
+    pub(super) fn tell(&self, any: bool) {
+        self.rooms().engine.ledger().tell_now(any);
+    }
+
     /// Has several files of another node arrive at once.
     pub(super) fn expect_unit(&self, files: &[(String, Vec<u8>)], requests_before: u32) {
         let rights = Rights { uid: 0, gid: 0, mode: 0o644 };

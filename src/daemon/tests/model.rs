@@ -324,6 +324,13 @@ impl Model {
         mine.map(|(id, _)| id).filter(|id| self.concerns(*id, path)).last()
     }
 
+    /// Reports whether what is published is written on through what its opener has left open: the size by the name may be
+    /// that of either (semantics, "What is not promised").
+    fn is_written_after_its_close(&self, path: &str, thing: &Thing) -> bool {
+        let mut left = self.drafts_at(path).filter(|(id, _)| !self.is_open(*id));
+        left.any(|(_, draft)| draft.wrote && draft.began == Some(thing.put))
+    }
+
     /// Returns what a program finds under a name: its own draft, what is published, or, where there is nothing yet,
     /// what others write (rules 1 to 3).
     fn view(&self, program: usize, path: &str) -> Option<View> {
@@ -336,6 +343,7 @@ impl Model {
         }
         if let Some(thing) = self.published(path) {
             let size = thing.text().map(|text| text.0.len() as u64);
+            let size = size.filter(|_| !self.is_written_after_its_close(path, &thing));
             return Some(View { kind: thing.kind(), rights: thing.rights, size, draft: None });
         }
         // How far another has come with its file is nobody's business.

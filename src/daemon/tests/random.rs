@@ -130,6 +130,16 @@ enum Act {
     Glance {
         path: usize,
     },
+    /// A file is written on by a descriptor that its opener has left.
+    Leave {
+        path: usize,
+        how: usize,
+    },
+    /// A file is opened once more by its descriptor.
+    ComeBack {
+        path: usize,
+        how: usize,
+    },
     List {
         path: usize,
     },
@@ -222,6 +232,8 @@ fn any_act() -> impl Strategy<Value = Act> {
         1 => (path(), any_size()).prop_map(|(path, size)| Act::Truncate { path, size }),
         3 => (path(), 0..MODES.len()).prop_map(|(path, mode)| Act::ChangeMode { path, mode }),
         2 => path().prop_map(|path| Act::Glance { path }),
+        2 => (path(), 0..128_usize).prop_map(|(path, how)| Act::Leave { path, how }),
+        2 => (path(), 0..16_usize).prop_map(|(path, how)| Act::ComeBack { path, how }),
         2 => (path(), path()).prop_map(|(from, to)| Act::Link { from, to }),
         1 => Just(Act::Die),
         1 => any::<bool>().prop_map(|orderly| Act::Restart { orderly }),
@@ -334,6 +346,12 @@ impl World<'_> {
             Act::Spawn { handle } => return self.spawn_from(step, program, handle),
             Act::Linker { handle } => return self.link_by(step, program, handle),
             Act::Glance { path } => return self.glance(program, PATHS[path]),
+            Act::Leave { path, how } => {
+                return self.leave(program, PATHS[path], &text_of(step, 3 + how % 16), how);
+            }
+            Act::ComeBack { path, how } => {
+                return self.come_back(program, PATHS[path], text_of(step, 3 + how), how);
+            }
             Act::Get { path } => return self.get(program, PATHS[path]),
             Act::Die => return self.die(program),
             Act::Forget => {
@@ -380,11 +398,15 @@ pub(super) fn config(cases: u32) -> ProptestConfig {
     // `HEARTHFS_TEST_SEEDS` overrides it, for a soak.
     let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok().and_then(|text| text.parse().ok());
     let usual = ProptestConfig::default();
-    let Some(wanted) = wanted else {
-        return ProptestConfig { cases, max_shrink_iters: 400, ..usual };
-    };
-    let max_shrink_iters = usual.max_shrink_iters.min(1500);
-    ProptestConfig { cases: wanted, max_shrink_iters, rng_seed: RngSeed::Random, ..usual }
+    // `PROPTEST_MAX_SHRINK_ITERS` lowers it: whether a fault is found is known sooner than its shortest program.
+    let at_most = |iterations| usual.max_shrink_iters.min(iterations);
+    match wanted {
+        None => ProptestConfig { cases, max_shrink_iters: at_most(400), ..usual },
+        Some(cases) => {
+            let (max_shrink_iters, rng_seed) = (at_most(1500), RngSeed::Random);
+            ProptestConfig { cases, max_shrink_iters, rng_seed, ..usual }
+        }
+    }
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use hearthfs_mount::OpenFlags;
 
 use super::calls::{Call, Text};
 use super::kernel::Fd;
-use super::node::{READ, REPLACE};
+use super::node::{READ, REPLACE, UPDATE};
 use super::world::{PROGRAMS, World};
 
 impl World<'_> {
@@ -57,6 +57,76 @@ impl World<'_> {
         let text = Text(text.0.to_ascii_uppercase());
         self.call(program, &Call::Store { mapping, at: 0, text });
         self.call(program, &Call::Unmap { mapping });
+    }
+
+    /// Writes and closes a file that another program still has open; a third one begins to read or to write it, before that one
+    /// writes on (P3, rules 4 and 10).
+    pub(super) fn leave(&mut self, program: usize, path: &'static str, text: &Text, how: usize) {
+        let (heir, third) = ((program + 1) % PROGRAMS, (program + 2) % PROGRAMS);
+        let later = Text(text.0.to_ascii_uppercase());
+        let Some(fd) = self.new_fd() else { return };
+        let flags = OpenFlags { read: how & 1 > 0, ..REPLACE };
+        if !self.call(program, &Call::Open { path, fd, flags, mode: Some(0o666) }) {
+            return;
+        }
+        let Some(left) = self.new_fd() else { return };
+        self.call(program, &Call::Duplicate { fd, new: left, to: heir });
+        self.call(program, &Call::Write { fd, at: 0, text: text.clone() });
+        self.call(program, &Call::Close { fd });
+        let Some(fd) = self.new_fd() else { return };
+        let write = OpenFlags { read: how & 2 > 0, truncate: how & 4 > 0, ..UPDATE };
+        let flags = if how & 8 > 0 { write } else { READ };
+        let opened = self.call(third, &Call::Open { path, fd, flags, mode: None });
+        if how & 32 > 0 {
+            self.call(heir, &Call::Write { fd: left, at: 1, text: later });
+        }
+        if opened && flags.read {
+            self.call(third, &Call::Read { fd });
+        }
+        if opened && flags.write {
+            self.call(third, &Call::Write { fd, at: 2, text: Text(b"_".to_vec()) });
+        }
+        if opened && how & 64 > 0 {
+            self.call(third, &Call::Close { fd });
+        }
+        if how & 16 > 0 {
+            self.call(heir, &Call::Close { fd: left });
+        }
+        self.get(third, path);
+    }
+
+    /// Has a file open to read, lets its name go or not, and opens it once more to write, by its descriptor (P14).
+    pub(super) fn come_back(&mut self, program: usize, path: &'static str, text: Text, how: usize) {
+        let (Some(fd), Some(reader)) = (self.new_fd(), self.new_fd()) else { return };
+        let own = how & 1 > 0;
+        if own && !self.call(program, &Call::Open { path, fd, flags: REPLACE, mode: Some(0o666) }) {
+            return;
+        }
+        let look = Call::Open { path, fd: reader, flags: READ, mode: None };
+        let opened = self.call(program, &look);
+        if own {
+            self.call(program, &Call::Write { fd, at: 0, text: text.clone() });
+        }
+        if how & 2 > 0 {
+            self.call(program, &Call::Unlink { path });
+        }
+        if own {
+            self.call(program, &Call::Close { fd });
+        }
+        let Some(new) = self.new_fd().filter(|_| opened) else { return };
+        let flags = OpenFlags { read: false, truncate: how & 4 > 0, ..UPDATE };
+        let flags = if how & 8 > 0 { READ } else { flags };
+        if !self.call(program, &Call::Reopen { fd: reader, new, flags }) {
+            return;
+        }
+        if flags.write {
+            self.call(program, &Call::Write { fd: new, at: 0, text });
+        } else {
+            self.call(program, &Call::Read { fd: new });
+        }
+        self.call(program, &Call::Read { fd: reader });
+        self.call(program, &Call::Close { fd: new });
+        self.get((program + 1) % PROGRAMS, path);
     }
 
     /// Has all programs look at a name, one after the other: what it leads one to must not be shown to the next.

@@ -469,3 +469,22 @@ fn a_version_of_another_is_there_by_each_name_while_an_older_one_is_not_released
         }
     });
 }
+
+#[test]
+fn who_writes_by_one_name_sees_its_size_by_the_other() {
+    in_both_modes(|kernel| {
+        let (writer, other) = (Program::start(), Program::start());
+        let size = |kernel: &mut Kernel<'_>, program: &Program| {
+            kernel.stat(&program.caller(), "second").unwrap().size
+        };
+        put(kernel, &writer, "first", b"text");
+        kernel.link(&writer.caller(), "first", "second").unwrap();
+        assert_eq!(size(kernel, &writer), 4);
+        kernel.open(&writer.caller(), "first", 1, UPDATE, false).unwrap();
+        kernel.write(1, 4, b" and more").unwrap();
+        assert_eq!(size(kernel, &writer), 13, "it is one file");
+        assert_eq!(size(kernel, &other), 4, "it is not closed");
+        kernel.close(&writer.caller(), 1).unwrap();
+        assert_eq!(size(kernel, &other), 13);
+    });
+}

@@ -211,3 +211,72 @@ fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_n
     assert_eq!(plan(asked), Plan::Fail(Errno::ENOENT));
     assert_eq!(plan(Asked { unseen: false, ..asked }), Plan::ReadLive, "it has it open");
 }
+
+/// The cases that come of names that move while they are opened, one by one.
+#[test]
+fn rare_days() {
+    let read = Asked { write: false, truncate: false, last: false, walked: false, unseen: false };
+    let write = Asked { write: true, ..read };
+    let empty = Asked { truncate: true, ..write };
+    let unseen = Asked { unseen: true, ..write };
+    let again = |asked| Asked { last: true, ..asked };
+    let walked = |asked| Asked { walked: true, ..again(asked) };
+    let entry = |bound, readable| Is::Entry { bound, readable };
+    let gone = |open| Is::Gone { open };
+    let none = NameHas::default();
+    let (own, joinable) = (NameHas { own: true, ..none }, NameHas { joinable: true, ..none });
+    let current = NameHas { current: true, ..none };
+    let writing = LiveIs {
+        stage: StageIs::Writing,
+        member: false,
+        named: true,
+        open: true,
+        writers: true,
+        settling: false,
+    };
+    let nameless = LiveIs { named: false, ..writing };
+    let dropped = LiveIs { stage: StageIs::Dropped, ..nameless };
+    let held = LiveIs { stage: StageIs::Held, open: false, ..writing };
+    let own_of = |live: LiveIs| Is::Live(LiveIs { member: true, ..live });
+    let missing = Plan::Fail(Errno::ENOENT);
+    let nowhere = Plan::Aside { named: false };
+    let table = [
+        (again(write), Is::Reserved, joinable, Plan::JoinAside),
+        (again(empty), Is::Reserved, joinable, Plan::Begin),
+        (walked(read), Is::Reserved, current, Plan::ReadCurrent),
+        (walked(read), Is::Reserved, none, missing),
+        (write, gone(true), none, Plan::LookAgain),
+        (again(write), gone(true), none, nowhere),
+        (again(write), gone(false), none, missing),
+        (again(empty), gone(false), none, nowhere),
+        (again(read), gone(true), current, Plan::Read),
+        (walked(read), gone(true), current, Plan::ReadCurrent),
+        (walked(read), gone(true), none, missing),
+        (read, entry(true, true), own, Plan::LookAgain),
+        (again(read), entry(true, true), own, Plan::Read),
+        (again(read), entry(false, true), none, Plan::Read),
+        (walked(read), entry(true, false), current, Plan::ReadCurrent),
+        (write, entry(true, false), none, Plan::LookAgain),
+        (again(write), entry(true, false), none, missing),
+        (again(write), entry(true, false), own, Plan::Aside { named: true }),
+        (again(write), entry(true, false), joinable, Plan::JoinAside),
+        (again(write), entry(false, true), joinable, nowhere),
+        (unseen, entry(true, true), none, Plan::Aside { named: true }),
+        (unseen, entry(false, true), none, Plan::LookAgain),
+        (unseen, Is::Live(writing), none, Plan::Aside { named: true }),
+        (unseen, Is::Live(LiveIs { writers: false, ..writing }), none, Plan::Join),
+        (read, own_of(dropped), none, Plan::ReadLive),
+        (again(read), Is::Live(dropped), none, missing),
+        (walked(read), Is::Live(dropped), current, Plan::ReadCurrent),
+        (again(write), Is::Live(dropped), none, nowhere),
+        (write, Is::Live(nameless), none, Plan::LookAgain),
+        (again(write), Is::Live(nameless), none, Plan::Join),
+        (write, own_of(nameless), none, Plan::Join),
+        (read, Is::Live(held), none, Plan::Wait),
+        (write, Is::Live(held), none, Plan::Settle),
+        (write, Is::Live(LiveIs { settling: true, ..writing }), none, Plan::Wait),
+    ];
+    for (asked, is, name, plan) in table {
+        assert_eq!(decide_open(asked, is, name), plan, "{asked:?} {is:?} {name:?}");
+    }
+}

@@ -137,6 +137,8 @@ impl Ledger {
             saving: Mutex::new(generation),
             kept,
             subscribers: RwLock::new(Vec::new()),
+            #[cfg(test)]
+            untold: super::untold::Untold::default(),
             queued: Notify::new(),
             remote_upto: watch::Sender::new(before),
             room,

@@ -5,10 +5,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 use hearthfs_mount::{
-    Answer, Attr, Caller, Errno, FileType, FlockKind, Handle, Ino, Io, OpenFlags, Opened, Reply,
-    SetAttr, Vfs as _, XattrMode,
+    Answer, Attr, Backing, Caller, Errno, FileType, FlockKind, Handle, Ino, Io, OpenFlags, Opened,
+    Reply, SetAttr, Vfs as _, XattrMode,
 };
 
 use super::walk::Place;
@@ -127,6 +128,14 @@ impl Kernel<'_> {
     pub(in crate::daemon::tests) fn maps_through_cache(&self, fd: Fd) -> bool {
         let file = self.file(fd);
         file.flags.read && file.flags.write && matches!(file.opened.io, Io::Cached { .. })
+    }
+
+    /// Returns the file that the kernel itself reads and writes for a descriptor: a mapping holds it beyond the last close.
+    pub(in crate::daemon::tests) fn backing_of(&self, fd: Fd) -> Option<Arc<Backing>> {
+        match &self.file(fd).opened.io {
+            Io::Passthrough(backing) | Io::Beside(backing) => Some(Arc::clone(backing)),
+            _ => None,
+        }
     }
 
     /// Reports whether a descriptor can read.

@@ -244,6 +244,7 @@ impl Model {
                 self.linked_drafts_below(from) || self.linked_drafts_below(to)
             }
             Call::Stat { path } => self.is_written_aside(path),
+            Call::SetMode { fd, .. } => self.is_older_than_what_is_written(*fd),
             // Whether it is published with the end of the mapping or with that of what else is left of the file is not
             // said (rule 10).
             Call::Store { mapping, .. } => {
@@ -262,6 +263,18 @@ impl Model {
             self.files.values().any(|file| file.aside && file.write && file.of == Of::Draft(id))
         };
         self.drafts_at(path).any(|(id, _)| beside(id))
+    }
+
+    /// Reports whether a descriptor is of a version that its name has no more and that others write on from: whether a change
+    /// through it is done to what they write is not said.
+    fn is_older_than_what_is_written(&self, fd: Fd) -> bool {
+        let (own, put) = match &self.files[&self.descriptors[&fd].file].of {
+            Of::Draft(id) => (Some(*id), self.drafts[id].began),
+            Of::Version { put, .. } => (None, Some(*put)),
+        };
+        let is_there = self.live_below("").any(|(_, thing)| Some(thing.put) == put);
+        let next = |(id, draft): (&usize, &Draft)| Some(*id) != own && draft.began == put;
+        put.is_some() && !is_there && self.drafts.iter().any(next)
     }
 
     /// Reports whether a file that was closed has a descriptor or a mapping left.
