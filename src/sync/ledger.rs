@@ -15,6 +15,7 @@ mod bad;
 mod hold;
 mod inline;
 mod late;
+mod needless;
 mod open;
 mod own;
 mod purge;
@@ -47,6 +48,7 @@ pub use self::aside::SetAside;
 use self::bad::{Bad, Doubted};
 pub use self::hold::{HOLD_MAX, HoldToken};
 use self::late::Late;
+use self::needless::LeftOut;
 pub use self::open::LedgerParts;
 use self::own::Own;
 pub(in crate::sync) use self::purge::PurgeMark;
@@ -199,6 +201,7 @@ struct Order {
     own: Own,
     apart: Apart,
     touched: Touched,
+    left_out: LeftOut,
     times: Times,
     /// Set while late changes go.
     late: Option<Late>,

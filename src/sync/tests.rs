@@ -3,6 +3,7 @@
 mod absence;
 mod age;
 mod ages;
+mod alike;
 mod apart;
 mod bundles;
 mod checkpoints;
@@ -18,6 +19,7 @@ mod lean;
 mod lifetimes;
 mod missing;
 mod moves;
+mod needless;
 mod older;
 mod order;
 mod own;

@@ -60,6 +60,8 @@ pub(super) struct Apart {
     paths: BTreeMap<TreePath, Kept>,
     /// How many of them wait for company.
     rides: usize,
+    /// How many of them a private mount has changed.
+    private: usize,
     /// What others know of them.
     known: Fold,
     /// Versions that gave way to those of others while the journal still has them, the last of each path: a start must
@@ -90,6 +92,19 @@ impl Apart {
     /// Counts the paths that wait for company.
     pub(super) fn rides(&self) -> usize {
         self.rides
+    }
+
+    /// Reports whether a private mount has changed any of them.
+    pub(super) fn has_private(&self) -> bool {
+        self.private > 0
+    }
+
+    /// Counts a version that comes, and one that goes.
+    fn count(&mut self, come: Option<Why>, gone: Option<Why>) {
+        self.rides += usize::from(come == Some(Why::Used));
+        self.rides -= usize::from(gone == Some(Why::Used));
+        self.private += usize::from(come == Some(Why::Private));
+        self.private -= usize::from(gone == Some(Why::Private));
     }
 
     /// Yields the paths that wait for company, from behind one on.
@@ -129,10 +144,8 @@ impl Apart {
     /// Notes that a path shows what others do not know. `known` is what they do, where it has shown that before.
     pub(super) fn begin(&mut self, path: &TreePath, kept: Kept, known: Option<Register>) {
         let before = self.paths.insert(path.clone(), kept);
-        self.rides += usize::from(kept.why == Why::Used);
-        if let Some(before) = before {
-            self.rides -= usize::from(before.why == Why::Used);
-        } else {
+        self.count(Some(kept.why), before.map(|before| before.why));
+        if before.is_none() {
             self.known.reset(path, known);
         }
         self.moved.insert(path.clone());
@@ -141,7 +154,7 @@ impl Apart {
     /// Notes that others know what a path shows, or will.
     pub(super) fn leave(&mut self, path: &TreePath) {
         let before = self.paths.remove(path);
-        self.rides -= usize::from(before.is_some_and(|kept| kept.why == Why::Used));
+        self.count(None, before.map(|before| before.why));
         self.known.reset(path, None);
         self.moved.insert(path.clone());
         if self.paths.is_empty() {

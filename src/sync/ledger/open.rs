@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use super::apart::{Apart, TornContents};
 use super::aside::{ASIDE, Aside};
 use super::bad::{Bad, Doubted};
+use super::needless::LeftOut;
 use super::own::{OWN, Own, Split};
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
@@ -87,6 +88,7 @@ impl Ledger {
             own: Own::default(),
             apart: Apart::default(),
             touched: Touched::default(),
+            left_out: LeftOut::default(),
             times: Times::default(),
             late: None,
             saved_times: Times::default(),
