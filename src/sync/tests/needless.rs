@@ -156,6 +156,7 @@ fn a_time_that_a_program_gave_is_sent() {
         let (mut a, mut b) = (world.node(), world.node());
         close(&world, &a, "f", 1);
         a.push().await;
+        pass(&world, 100);
         let (at, op) = put(&world, &b, "f", 1);
         let Op::Put(entry) = op else { unreachable!("it is a put") };
         let attrs = Attrs { mtime: Time { secs: 1_000_000, nanos: 7 }, ..entry.attrs.clone() };
