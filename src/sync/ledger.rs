@@ -164,6 +164,9 @@ struct Inner {
     /// What this run has noted in the cache directory of the store that it uses.
     bound: Mutex<Option<Known>>,
     traffic: Traffic,
+    /// How often a purge asked whether bytes are lost.
+    #[cfg(test)]
+    pub(in crate::sync) asked_lost: AtomicU64,
     doubted: Doubted,
     quiet_aside: Quiet,
     quiet_bad: Quiet,
@@ -367,6 +370,12 @@ impl Ledger {
             told(moved);
         }
         self.0.told.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts how often a purge asked whether the bytes of an entry are lost.
+    #[cfg(test)]
+    pub(in crate::sync) fn asked_lost(&self) -> u64 {
+        self.0.asked_lost.load(Ordering::Relaxed)
     }
 
     /// Returns the counts of what went to the store and came from it.

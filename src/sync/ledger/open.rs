@@ -158,6 +158,8 @@ impl Ledger {
             bound: Mutex::new(None),
             quiet_bad: Quiet::default(),
             traffic: super::Traffic::default(),
+            #[cfg(test)]
+            asked_lost: AtomicU64::new(0),
             quiet_save: Quiet::default(),
         }));
         ledger.observe_all();
