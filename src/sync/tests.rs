@@ -15,6 +15,7 @@ mod fresh;
 mod gc;
 mod harness;
 mod history;
+mod hours;
 mod lean;
 mod lifetimes;
 mod missing;
