@@ -58,6 +58,17 @@ const FLUSH_WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Index(Arc<Owner>);
 
+/// What came of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// All that was saved in this generation is on disk.
+    Durable(u64),
+    /// It took too long, or failed. What was lost is saved again in the next generation.
+    Unsure,
+    /// The index is off, for now or for good.
+    Off,
+}
+
 /// Stops the thread when the last clone of the index is dropped.
 #[derive(Debug)]
 struct Owner {
@@ -143,13 +154,15 @@ impl Index {
         }
     }
 
-    /// Returns when everything saved before is on disk, or given up.
-    pub fn flush(&self) {
+    /// Returns when everything saved before is on disk, or given up. Reports how that went: nothing is on disk that was
+    /// saved in another generation than the one it names.
+    pub fn flush(&self) -> Flushed {
         let (reply, answer) = sync_channel(1);
         self.0.shared.send(Order::Flush(reply));
-        if answer.recv_timeout(FLUSH_WAIT).is_err() {
+        answer.recv_timeout(FLUSH_WAIT).unwrap_or_else(|_| {
             tracing::debug!("the index was not flushed");
-        }
+            Flushed::Unsure
+        })
     }
 }
 

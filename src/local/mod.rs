@@ -19,7 +19,7 @@ mod whole;
 pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, State, Usage};
 pub use descriptors::{for_programs as descriptors_for_programs, raise_limit, spare};
 pub use dir::CacheDir;
-pub use index::{Batch, Index, Loaded, Used};
+pub use index::{Batch, Flushed, Index, Loaded, Used};
 pub use journal::{Journal, Note, Record, Seq, Torn};
 pub use leftovers::Leftover;
 pub use lock_owners::{LockOwner, LockOwners};

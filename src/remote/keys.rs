@@ -19,7 +19,7 @@ pub const PACKS: &str = "packs";
 pub const BLOBS: &str = "blobs";
 /// Where checkpoints lie.
 pub const CHECKPOINTS: &str = "checkpoints";
-/// Where nodes write to learn the store's time; nothing there is ever read by another node.
+/// Where nodes write to learn the store's time, and what they are about to upload; nothing depends on what lies there.
 pub const PROBES: &str = "probes";
 
 const COMMIT_END: &str = ".commit";
@@ -117,8 +117,12 @@ impl Keys {
         self.prefix.clone().join(LOG)
     }
 
+    pub(super) fn probes(&self) -> Path {
+        self.prefix.clone().join(PROBES)
+    }
+
     pub(super) fn probe(&self, node: NodeId) -> Path {
-        self.prefix.clone().join(PROBES).join(node.to_string())
+        self.probes().join(node.to_string())
     }
 
     pub(super) fn commit(&self, name: &str) -> Result<Path> {

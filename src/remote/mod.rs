@@ -10,6 +10,7 @@ mod bundle;
 mod call;
 mod check;
 mod checkpoint;
+mod claims;
 mod codec;
 mod connect;
 mod credentials;
@@ -47,6 +48,7 @@ pub use checkpoint::{
     CheckpointCounts, CheckpointEarly, CheckpointHead, CheckpointItem, CheckpointReader,
     CheckpointWriter,
 };
+pub use claims::{CLAIM_BYTES_MAX, ClaimName};
 pub use codec::{
     COMMIT_BLOBS_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, COMMIT_PACKS_MAX, COMMIT_RAW_BYTES_MAX,
     INLINE_BYTES_MAX, decode_commit, decode_commit_named, encode_commit,

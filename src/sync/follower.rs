@@ -266,6 +266,17 @@ impl Follower {
     pub async fn poll(&self) -> bool {
         let Some(remote) = &self.0.remote else { return true };
         let _one = self.0.polling.lock().await;
+        self.poll_alone(remote).await
+    }
+
+    /// As [`Follower::poll`], unless all of the log was folded as it was so short a time ago.
+    pub(super) async fn poll_within(&self, within: Duration) -> bool {
+        let Some(remote) = &self.0.remote else { return true };
+        let _one = self.0.polling.lock().await;
+        self.0.ledger.has_listed(within) || self.poll_alone(remote).await
+    }
+
+    async fn poll_alone(&self, remote: &Remote) -> bool {
         let list = self.0.freshness.begin();
         // Whoever gives up a poll half-way must not leave others waiting for it.
         let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };

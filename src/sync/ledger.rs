@@ -15,6 +15,7 @@ mod bad;
 mod hold;
 mod inline;
 mod late;
+mod needless;
 mod open;
 mod own;
 mod purge;
@@ -49,6 +50,7 @@ pub use self::aside::SetAside;
 use self::bad::{Bad, Doubted};
 pub use self::hold::{HOLD_MAX, HoldToken};
 use self::late::Late;
+use self::needless::LeftOut;
 pub use self::open::LedgerParts;
 use self::own::Own;
 pub(in crate::sync) use self::purge::PurgeMark;
@@ -168,6 +170,9 @@ struct Inner {
     /// What this run has noted in the cache directory of the store that it uses.
     bound: Mutex<Option<Known>>,
     traffic: Traffic,
+    /// How often a purge asked whether bytes are lost.
+    #[cfg(test)]
+    pub(in crate::sync) asked_lost: AtomicU64,
     doubted: Doubted,
     quiet_aside: Quiet,
     quiet_bad: Quiet,
@@ -209,6 +214,7 @@ struct Order {
     own: Own,
     apart: Apart,
     touched: Touched,
+    left_out: LeftOut,
     times: Times,
     /// Set while late changes go.
     late: Option<Late>,
@@ -378,6 +384,12 @@ impl Ledger {
             told(moved);
         }
         self.0.told.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts how often a purge asked whether the bytes of an entry are lost.
+    #[cfg(test)]
+    pub(in crate::sync) fn asked_lost(&self) -> u64 {
+        self.0.asked_lost.load(Ordering::Relaxed)
     }
 
     /// Returns the counts of what went to the store and came from it.

@@ -8,6 +8,7 @@ mod backoff;
 mod batch;
 mod chains;
 mod checkpointer;
+mod claims;
 mod covers;
 mod doubts;
 mod draft;

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
 use super::batch::Batch;
+use super::claims::Claims;
 use super::doubts;
 use super::follower::Follower;
 use super::ledger::{Ledger, Outlook, Pending};
@@ -74,6 +75,7 @@ struct Inner {
     ledger: Ledger,
     remote: Remote,
     uploader: Arc<Uploader>,
+    claims: Claims,
     follower: Follower,
     pace: Pace,
     pack_bytes: u64,
@@ -114,9 +116,19 @@ impl Publisher {
         let run = Mutex::new(Run::new(ledger.incarnation()));
         let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
         let pace = Pace::new(delay);
-        let inner =
-            Inner { ledger, remote, uploader, follower, pace, pack_bytes, run, last, hurried };
-        Self(Arc::new(inner))
+        let claims = Claims::new(ledger.clone(), remote.clone(), follower.clone());
+        Self(Arc::new(Inner {
+            ledger,
+            remote,
+            uploader,
+            claims,
+            follower,
+            pace,
+            pack_bytes,
+            run,
+            last,
+            hurried,
+        }))
     }
 
     /// Starts its tasks. Aborting them at any point loses nothing.
@@ -126,7 +138,7 @@ impl Publisher {
         let collect = task::spawn(runtime, "collect", async move {
             loop {
                 one.ripe().await;
-                let Some(next) = one.upload_next().await else { continue };
+                let Some(next) = one.agree_and_upload().await else { continue };
                 if sender.send(next).await.is_err() {
                     return;
                 }
@@ -213,14 +225,27 @@ impl Publisher {
         }
     }
 
+    /// Takes the next batch, if there is one, and uploads of its blobs what no other node has uploaded, or is about to.
+    async fn agree_and_upload(&self) -> Option<Uploaded> {
+        let inner = &self.0;
+        let mut batch = inner.ledger.take()?;
+        let lacking = |batch: &Batch| inner.uploader.lacking(batch);
+        let claim = inner.claims.agree(&mut batch, lacking, || inner.is_hurried()).await;
+        let mut uploaded = self.upload_batch(batch).await;
+        uploaded.claim = claim;
+        Some(uploaded)
+    }
+
     /// Takes the next batch, if there is one, and uploads its blobs.
+    #[cfg(test)]
     pub(super) async fn upload_next(&self) -> Option<Uploaded> {
         let batch = self.0.ledger.take()?;
         Some(self.upload_batch(batch).await)
     }
 
     /// Uploads the blobs of a batch.
-    pub(super) async fn upload_batch(&self, batch: Batch) -> Uploaded {
+    pub(super) async fn upload_batch(&self, mut batch: Batch) -> Uploaded {
+        self.0.ledger.leave_needless(&mut batch);
         self.0.uploader.upload(batch).await
     }
 
@@ -238,7 +263,7 @@ impl Publisher {
                 Put::Old => {}
             }
         };
-        let Uploaded { batch, mut locations, .. } = uploaded;
+        let Uploaded { batch, mut locations, claim, .. } = uploaded;
         let landed: Vec<Digest> = locations.iter().map(|(digest, _)| *digest).collect();
         if let Some(commit) = &commit {
             self.0.run.lock().sequence += 1;
@@ -258,6 +283,9 @@ impl Publisher {
         let _landing = ledger.landing().await;
         ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
         self.0.uploader.landed(landed.into_iter());
+        if let Some(claim) = claim {
+            self.0.claims.end(claim).await;
+        }
     }
 
     /// Returns when the store's time is known, by which stamps are judged.
@@ -282,7 +310,9 @@ impl Publisher {
         if uploader.is_old(&uploaded) {
             // Nobody may go on relying on where it was.
             uploader.landed(uploaded.locations.iter().map(|(digest, _)| *digest));
+            let claim = uploaded.claim;
             uploaded = self.upload_batch(uploaded.batch).await;
+            uploaded.claim = claim;
         }
         uploaded
     }

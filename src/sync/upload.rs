@@ -13,8 +13,9 @@ use futures::stream;
 use parking_lot::Mutex;
 
 use super::backoff::Backoff;
-use super::batch::Batch;
+use super::batch::{Batch, contents_of};
 use super::checkpointer::LOG_GRACE;
+use super::claims::Claim;
 use super::ledger::{Ledger, PACKED_BELOW_BYTES};
 use super::quiet::Quiet;
 use crate::clock;
@@ -63,6 +64,8 @@ pub(super) struct Uploaded {
     pub(super) blobs: Vec<BlobAt>,
     /// Where the new blobs lie; those in the commit are not among them.
     pub(super) locations: Vec<(Digest, Location)>,
+    /// The claim under which it was uploaded.
+    pub(super) claim: Option<Claim>,
     /// Since when what it relies on is known to be in the store, by the monotonic clock.
     since: Duration,
 }
@@ -161,7 +164,7 @@ impl Uploader {
         let since = plan.since;
         let flying = locations.iter().cloned();
         self.flying.lock().extend(flying.map(|(digest, at)| (digest, (at, since))));
-        Uploaded { batch, packs, blobs, locations, since }
+        Uploaded { batch, packs, blobs, locations, claim: None, since }
     }
 
     /// Reports whether what a batch relies on was seen in the store too long ago to write its commit.
@@ -173,6 +176,15 @@ impl Uploader {
     pub(super) fn landed(&self, contents: impl Iterator<Item = Digest>) {
         let mut flying = self.flying.lock();
         contents.for_each(|digest| drop(flying.remove(&digest)));
+    }
+
+    /// Returns the contents that a batch puts and that would be uploaded for it.
+    pub(super) fn lacking(&self, batch: &Batch) -> Vec<(Digest, u64)> {
+        let mut contents = contents_of(&batch.changes);
+        contents.retain(|(digest, _)| {
+            !self.ledger.is_aside(digest) && matches!(self.known(digest), Known::Nowhere)
+        });
+        contents
     }
 
     fn plan(&self, batch: &Batch) -> Plan {
@@ -238,7 +250,9 @@ impl Uploader {
         let Some(location) = self.ledger.location(digest) else { return Known::Nowhere };
         let here = self.ledger.blobs().contains(digest);
         let inline = matches!(location.site, Site::Inline { .. });
-        if here && (inline || !self.ledger.may_reuse(digest, &location)) {
+        // A small content is told again rather than looked for in an old commit.
+        let old = inline && !self.ledger.is_young(location.stored_ms);
+        if here && (old || !self.ledger.may_reuse(digest, &location)) {
             return Known::Nowhere;
         }
         if inline { Known::Said } else { Known::At(location, self.ledger.clock().mono()) }

@@ -88,3 +88,32 @@ fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
     assert_eq!(counts(&cluster).1, before.1 + 1);
 }
 in_both_modes!(unchanged_attributes_and_missing_names_are_not_published);
+
+/// What another node has published is not published again, and both show the same version.
+fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
+    let cluster = Cluster::two(io);
+    let bytes = |n: u32| vec![n as u8; 9_000 + n as usize];
+    let write = |node: &Node| {
+        let mut hand = Hand::new();
+        for n in 0..50 {
+            hand.put(&node.at(format!("file{n}")), &bytes(n)).must("put");
+        }
+        node.drain();
+    };
+    write(&cluster.a);
+    let objects = || ["log", "packs", "blobs"].map(|place| cluster.store.objects_in(place).len());
+    let before = objects();
+    write(&cluster.b);
+    assert_eq!(objects(), before, "commits, packs and blobs");
+    let times = |node: &Node, n: u32| {
+        let about = Hand::new().stat(&node.at(format!("file{n}"))).must("stat");
+        (about.mtime_s, about.mtime_ns)
+    };
+    for n in 0..50 {
+        for node in [&cluster.a, &cluster.b] {
+            assert_eq!(std::fs::read(node.at(format!("file{n}"))).must("read"), bytes(n));
+        }
+        assert_eq!(times(&cluster.a, n), times(&cluster.b, n), "file{n}");
+    }
+}
+in_both_modes!(unchanged_files_of_another_node_are_not_published_again);

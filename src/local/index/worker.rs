@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::facts::{Batch, Facts};
 use super::load::Piece;
-use super::{Store, Trouble};
+use super::{Flushed, Store, Trouble};
 use crate::clock::Clock;
 
 /// Operations that may wait for the index thread; then a save waits.
@@ -108,7 +108,7 @@ pub(super) enum Order {
     /// Some of all facts, in order, because the owner saves all of them anew in this generation.
     Fill(u64, Batch),
     Load(SyncSender<Piece>),
-    Flush(SyncSender<()>),
+    Flush(SyncSender<Flushed>),
     /// What it was filled with so far is out of date.
     StopFilling,
     /// Begin again, because what was loaded makes no sense.
@@ -263,10 +263,16 @@ impl Worker {
                 .map(drop),
             Order::Lose(why) => Err(why),
             Order::Flush(reply) => {
+                let generation = self.shared.generation.load(Ordering::Acquire);
                 let done = self.flush();
+                let flushed = match (&done, &self.store) {
+                    (Err(_), _) => Flushed::Unsure,
+                    (Ok(()), None) => Flushed::Off,
+                    (Ok(()), Some(_)) => Flushed::Durable(generation),
+                };
                 self.lose_if(done);
                 // A caller that gave up waiting does not mind.
-                reply.send(()).or(Ok(()))
+                reply.send(flushed).or(Ok(()))
             }
             Order::Refilled(generation) => {
                 let now = self.shared.generation.load(Ordering::Acquire);

@@ -34,7 +34,10 @@ impl Journal {
     /// that was appended before: call [`Journal::append`] and apply its changes under one lock, and
     /// let `live` take that lock. Appends go on meanwhile and are kept. The replaced records and the
     /// snapshot are both whole at every instant, so a crash leaves one or the other.
-    pub fn compact<I: IntoIterator<Item = Change>>(&self, live: impl FnOnce() -> I) -> Result<()> {
+    pub fn compact<I: IntoIterator<Item = (Change, bool)>>(
+        &self,
+        live: impl FnOnce() -> I,
+    ) -> Result<()> {
         let _one = self.compacting.lock();
         let first = {
             let mut state = self.state.lock();
@@ -78,16 +81,22 @@ impl Journal {
 fn write_snapshot(
     path: &std::path::Path,
     first: u64,
-    live: impl Iterator<Item = Change>,
+    live: impl Iterator<Item = (Change, bool)>,
 ) -> io::Result<Segment> {
     let file = segment::create_file(path)?;
     let mut segment = Segment::new(path.to_owned(), first);
     let mut end = HEADER_BYTES;
     let mut seq = first;
     let mut live = live.peekable();
-    while live.peek().is_some() {
-        let group: Vec<Change> = live.by_ref().take(SNAPSHOT_GROUP).collect();
-        let mut bytes = record::encode(&group, &Note::default())
+    while let Some((_, private)) = live.peek() {
+        let private = *private;
+        let mut group = Vec::new();
+        while group.len() < SNAPSHOT_GROUP
+            && let Some((change, _)) = live.next_if(|(_, other)| *other == private)
+        {
+            group.push(change);
+        }
+        let mut bytes = record::encode(&group, &Note { torn: Vec::new(), private })
             .map_err(|e| io::Error::other(Error::with(Kind::Internal, "encode a snapshot", e)))?;
         record::finish(&mut bytes, seq);
         file.write_all_at(&bytes, end)?;

@@ -208,6 +208,11 @@ fn a_full_disk_costs_only_the_record_that_did_not_fit() {
     assert_eq!(numbers(&records), [1, 3]);
 }
 
+/// The changes of a snapshot, none of them private.
+fn shared(changes: Vec<Change>) -> Vec<(Change, bool)> {
+    changes.into_iter().map(|change| (change, false)).collect()
+}
+
 #[test]
 fn compaction_keeps_what_lives_and_what_comes_meanwhile() {
     let fixture = Fixture::new();
@@ -222,7 +227,7 @@ fn compaction_keeps_what_lives_and_what_comes_meanwhile() {
         journal.append(&[change(500)]).unwrap();
         (0..1000).map(change).collect::<Vec<_>>()
     };
-    journal.compact(live).unwrap();
+    journal.compact(|| shared(live())).unwrap();
     journal.append(&[change(501)]).unwrap();
     assert!(!journal.wants_compaction(1000));
     let expected: Vec<_> = (0..1000).chain([500, 501]).collect();
@@ -236,7 +241,7 @@ fn compaction_keeps_what_lives_and_what_comes_meanwhile() {
     assert_eq!(numbers(&records), expected);
     assert!(old.iter().all(|(path, _)| !path.exists()));
     assert!(!fixture.path().join("00000000000fffff.tmp").exists());
-    journal.compact(|| [change(7)]).unwrap();
+    journal.compact(|| shared(vec![change(7)])).unwrap();
     journal.compact(Vec::new).unwrap();
     assert_eq!(journal.backlog(), (0, 0));
     let last = journal.append(&[change(8)]).unwrap();
@@ -301,7 +306,7 @@ proptest! {
                 }
                 Step::Compact => {
                     let live: Vec<_> = model.values().flatten().cloned().collect();
-                    journal.compact(|| live.clone()).unwrap();
+                    journal.compact(|| shared(live.clone())).unwrap();
                     drop((dir, journal));
                     let (d, j, records) = fixture.open();
                     (dir, journal) = (d, j);

@@ -19,7 +19,7 @@ use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::local::{Batch, Note, Seq, Torn};
 use crate::name::TreePath;
-use crate::namespace::{Applied, Change, Check, Entry, Fold, Op, Register, Time};
+use crate::namespace::{Applied, Change, Check, Entry, FileKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 
 /// Contents of which it is remembered that they are not complete.
@@ -60,6 +60,8 @@ pub(super) struct Apart {
     paths: BTreeMap<TreePath, Kept>,
     /// How many of them wait for company.
     rides: usize,
+    /// How many of them a private mount has changed.
+    private: usize,
     /// What others know of them.
     known: Fold,
     /// Versions that gave way to those of others while the journal still has them, the last of each path: a start must
@@ -90,6 +92,47 @@ impl Apart {
     /// Counts the paths that wait for company.
     pub(super) fn rides(&self) -> usize {
         self.rides
+    }
+
+    /// Reports whether nothing is kept here, and nothing has given way of late.
+    pub(super) fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.gone.is_empty()
+    }
+
+    /// Reports whether a path shows what a private mount has made of it by a change with this stamp.
+    pub(super) fn is_private(&self, path: &TreePath, stamp: Stamp) -> bool {
+        self.paths.get(path).is_some_and(|kept| kept.why == Why::Private && kept.stamp == stamp)
+    }
+
+    /// Yields the paths behind one, up to another, that a private mount has changed.
+    pub(super) fn private_between<'a>(
+        &'a self,
+        after: &TreePath,
+        upto: &TreePath,
+    ) -> impl Iterator<Item = &'a TreePath> + use<'a> {
+        let bounds = (Bound::Excluded(after.clone()), Bound::Included(upto.clone()));
+        let some = (self.private > 0 && after < upto).then(|| self.paths.range(bounds));
+        let private = some.into_iter().flatten().filter(|(_, kept)| kept.why == Why::Private);
+        private.map(|(path, _)| path)
+    }
+
+    /// Returns what the index is to have for a path, while it is filled: what others know, if this version came after the
+    /// table was written. The journal still has it.
+    pub(super) fn filled(&self, path: &TreePath, shown: Register) -> Option<Register> {
+        if self.has(path) && self.moved.contains(path) { self.known(path) } else { Some(shown) }
+    }
+
+    /// Reports whether a private mount has changed any of them.
+    pub(super) fn has_private(&self) -> bool {
+        self.private > 0
+    }
+
+    /// Counts a version that comes, and one that goes.
+    fn count(&mut self, come: Option<Why>, gone: Option<Why>) {
+        self.rides += usize::from(come == Some(Why::Used));
+        self.rides -= usize::from(gone == Some(Why::Used));
+        self.private += usize::from(come == Some(Why::Private));
+        self.private -= usize::from(gone == Some(Why::Private));
     }
 
     /// Yields the paths that wait for company, from behind one on.
@@ -129,10 +172,8 @@ impl Apart {
     /// Notes that a path shows what others do not know. `known` is what they do, where it has shown that before.
     pub(super) fn begin(&mut self, path: &TreePath, kept: Kept, known: Option<Register>) {
         let before = self.paths.insert(path.clone(), kept);
-        self.rides += usize::from(kept.why == Why::Used);
-        if let Some(before) = before {
-            self.rides -= usize::from(before.why == Why::Used);
-        } else {
+        self.count(Some(kept.why), before.map(|before| before.why));
+        if before.is_none() {
             self.known.reset(path, known);
         }
         self.moved.insert(path.clone());
@@ -141,7 +182,7 @@ impl Apart {
     /// Notes that others know what a path shows, or will.
     pub(super) fn leave(&mut self, path: &TreePath) {
         let before = self.paths.remove(path);
-        self.rides -= usize::from(before.is_some_and(|kept| kept.why == Why::Used));
+        self.count(None, before.map(|before| before.why));
         self.known.reset(path, None);
         self.moved.insert(path.clone());
         if self.paths.is_empty() {
@@ -160,7 +201,12 @@ impl Apart {
 
     /// Reports whether a change that stays here has given way to others, before the journal let go of it.
     pub(super) fn is_gone(&self, change: &Change) -> bool {
-        self.gone.get(&change.path).is_some_and(|gone| change.stamp <= gone.stamp)
+        // Attributes go with the version that they belong to.
+        let stamp = match &change.op {
+            Op::Attrs { of, .. } => *of,
+            Op::Put(_) | Op::Remove => change.stamp,
+        };
+        self.gone.get(&change.path).is_some_and(|gone| stamp <= gone.stamp)
     }
 
     /// Forgets what has given way up to `acked`, the last record that the journal has let go of.
@@ -285,7 +331,7 @@ impl Ledger {
     /// Decides which changes of a record stay here: what is not complete, with the unit it belongs to, and attributes of
     /// what stays; on a private mount all.
     pub(super) fn judge(&self, order: &Order, changes: &[Change], private: bool) -> Stays {
-        if private && self.0.remote.is_some() {
+        if private {
             let each = changes.iter().map(|change| !self.stays_here(&change.path)).collect();
             return Stays { each, note: Note { torn: Vec::new(), private } };
         }
@@ -463,10 +509,19 @@ impl Ledger {
 
     /// Returns a path with those that stay here because of the same version of its unit.
     pub(super) fn with_unit(&self, order: &Order, path: &TreePath) -> Vec<TreePath> {
-        let Some(kept) = order.apart.paths.get(path).filter(|_| self.is_member(path)) else {
+        let Some(kept) = order.apart.paths.get(path) else { return vec![path.clone()] };
+        // One record may have versions of several units, under one stamp.
+        let FileKind::Unit(part) = self.0.profiles.classify(path).kind else {
             return vec![path.clone()];
         };
-        let all = order.apart.paths.iter().filter(|(_, other)| other.stamp == kept.stamp);
+        let first = TreePath::from_bytes(part.key.prefix).unwrap_or_else(|_| TreePath::root());
+        let near = order.apart.paths.range(first..);
+        let near = near.take_while(|(other, _)| other.as_bytes().starts_with(part.key.prefix));
+        let is_of_unit = |other: &TreePath| {
+            let kind = self.0.profiles.classify(other).kind;
+            matches!(kind, FileKind::Unit(other) if other.key == part.key)
+        };
+        let all = near.filter(|(other, version)| version.stamp == kept.stamp && is_of_unit(other));
         all.map(|(path, _)| path.clone()).collect()
     }
 

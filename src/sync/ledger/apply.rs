@@ -44,6 +44,7 @@ impl Ledger {
             self.observe(commit.stamp, now_ms);
             let now = Time::from_wall(self.0.clock.wall());
             let mut fold = self.0.fold.write();
+            let mut again = Vec::new();
             moved = Vec::new();
             self.hear(&mut order, &fold, doubts::of(commit));
             let mut healed = HashSet::new();
@@ -79,10 +80,15 @@ impl Ledger {
                 order.dirty.paths.insert(change.path.clone());
                 if fold.apply(change, now) != Applied::Nothing {
                     moved.push(change.path.clone());
+                    again.extend(order.left_out.hear(change));
                 }
             }
             if !healed.is_empty() {
                 moved.extend(bad::paths_of(&fold, &healed));
+            }
+            drop(fold);
+            for changes in again {
+                moved.extend(self.put_again(&mut order, changes));
             }
             if order.bad.has_amends() {
                 self.0.queued.notify_waiters();

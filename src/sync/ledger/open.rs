@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use super::apart::{Apart, TornContents};
 use super::aside::{ASIDE, Aside};
 use super::bad::{Bad, Doubted};
+use super::needless::LeftOut;
 use super::own::{OWN, Own, Split};
 use super::queue::Queue;
 use super::save::{CHAINS, Dirty, MISSING};
@@ -87,6 +88,7 @@ impl Ledger {
             own: Own::default(),
             apart: Apart::default(),
             touched: Touched::default(),
+            left_out: LeftOut::default(),
             times: Times::default(),
             late: None,
             saved_times: Times::default(),
@@ -158,6 +160,8 @@ impl Ledger {
             bound: Mutex::new(None),
             quiet_bad: Quiet::default(),
             traffic: super::Traffic::default(),
+            #[cfg(test)]
+            asked_lost: AtomicU64::new(0),
             quiet_save: Quiet::default(),
         }));
         ledger.observe_all();

@@ -55,6 +55,11 @@ impl Own {
         self.contents.contains_key(digest)
     }
 
+    /// Reports whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
     /// Returns the paths.
     pub(super) fn paths(&self) -> impl Iterator<Item = &TreePath> {
         self.paths.keys()

@@ -57,14 +57,14 @@ impl Ledger {
         self.read(|fold| {
             self.back_then(fold, |living| {
                 for (path, register) in fold.registers_after(from).take(STEP) {
-                    if self.is_purgeable(living, &path, &register) || self.is_lost(fold, &register)
-                    {
+                    if self.is_purgeable(living, &path, &register) {
                         due.push(path.clone());
                     }
                     last = Some(path);
                 }
             });
         });
+        due.extend(self.lost_between(from, last.as_ref()));
         if !due.is_empty() {
             let (mut shown, mut count) = (Vec::new(), None);
             let mut order = self.0.order.lock();
@@ -109,6 +109,18 @@ impl Ledger {
         let is_over = |stamp_ms| self.kept_age().is_tombstone_over(stamp_ms, now_ms);
         self.0.fold.write().forget_early(is_over);
         PurgeMark::Locations(0)
+    }
+
+    /// Returns the paths behind one, up to another, whose private versions were evicted.
+    fn lost_between(&self, from: &TreePath, upto: Option<&TreePath>) -> Vec<TreePath> {
+        let Some(upto) = upto else { return Vec::new() };
+        let order = self.0.order.lock();
+        let fold = self.0.fold.read();
+        let private = order.apart.private_between(from, upto);
+        let is_lost = |path: &&TreePath| {
+            fold.register(path).is_some_and(|register| self.is_lost(&fold, &register))
+        };
+        private.filter(is_lost).cloned().collect()
     }
 
     /// Forgets the tombstones of members by which no unit is a miss: it has no entry point, or one that came later.
@@ -180,6 +192,8 @@ impl Ledger {
 
     /// Reports whether the bytes of an entry are neither here nor in the store.
     fn is_lost(&self, fold: &Fold, register: &Register) -> bool {
+        #[cfg(test)]
+        self.0.asked_lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         register.entry.as_ref().is_some_and(|entry| self.hidden_in(fold, entry))
     }
 

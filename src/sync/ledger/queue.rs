@@ -302,11 +302,8 @@ impl Queue {
                 && !trail.known
             {
                 resets.push((change.path.clone(), change.stamp, trail.before.clone()));
-                trail.changes -= batch.paths.remove(&change.path).unwrap_or(0);
-                if trail.changes == 0 {
-                    self.paths.remove(&change.path);
-                    self.committed.reset(&change.path, None);
-                }
+                let count = batch.paths.remove(&change.path).unwrap_or(0);
+                self.let_go(&change.path, count);
             }
         }
         // What is left are the paths that are sent.
@@ -317,6 +314,16 @@ impl Queue {
         resets
     }
 
+    /// Notes that so many changes of a path are remote, or need not be.
+    pub(super) fn let_go(&mut self, path: &TreePath, count: u32) {
+        let Some(trail) = self.paths.get_mut(path) else { return };
+        trail.changes = trail.changes.saturating_sub(count);
+        if trail.changes == 0 {
+            self.paths.remove(path);
+            self.committed.reset(path, None);
+        }
+    }
+
     /// Notes that the oldest batch that was taken is remote.
     pub(super) fn done(&mut self, batch: &Batch) {
         self.flying.pop_front();
@@ -324,13 +331,7 @@ impl Queue {
             self.committed.apply(change, Time::default());
         }
         for (path, count) in &batch.paths {
-            if let Some(trail) = self.paths.get_mut(path) {
-                trail.changes = trail.changes.saturating_sub(*count);
-                if trail.changes == 0 {
-                    self.paths.remove(path);
-                    self.committed.reset(path, None);
-                }
-            }
+            self.let_go(path, *count);
         }
         if self.paths.is_empty() {
             // With what it has noted of directories.

@@ -18,12 +18,26 @@ use crate::stamp::Stamp;
 impl Ledger {
     /// Fills the index. The order of the parts is that of [`crate::local::Index::fill`].
     pub(super) fn refill(&self, generation: u64) -> Result<()> {
+        self.refill_with(generation, || ())
+    }
+
+    /// Fills the index as if it were lost; calls `between` when the first part is there.
+    #[cfg(test)]
+    pub(in crate::sync) fn refill_for_test(&self, between: impl FnOnce()) {
+        let mut known = self.0.saving.lock();
+        self.0.index.renew();
+        *known = self.0.index.generation();
+        self.refill_with(*known, between).expect("it is filled");
+    }
+
+    fn refill_with(&self, generation: u64, between: impl FnOnce()) -> Result<()> {
         tracing::info!("the index is filled again");
         // Before all else: an object of the log counts as seen only with all that it has brought.
         let log = self.log();
         let apart = self.apart_again();
         let fill = |batch| self.0.index.fill(generation, batch);
         fill(apart);
+        between();
         let mut digests: Vec<Digest> =
             self.read(|fold| fold.locations().map(|(digest, _)| digest).collect());
         digests.sort_unstable();
@@ -108,7 +122,9 @@ impl Ledger {
                         || apart
                         || self.stays_here(&path)
                         || order.touched.has(&path);
-                    batch.register(&path, &register);
+                    if let Some(register) = order.apart.filled(&path, register) {
+                        batch.register(&path, &register);
+                    }
                 }
                 last = Some(path);
             }

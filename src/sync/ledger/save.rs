@@ -10,7 +10,7 @@ use super::Ledger;
 use super::aside::ASIDE;
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::local::{Batch, Seq};
+use crate::local::{Batch, Flushed, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Change, Fold, Op, Register};
 use crate::remote::keys;
@@ -68,17 +68,34 @@ impl Ledger {
                 news.gone.iter().for_each(|digest| batch.forget_seal(digest));
             }
             self.0.index.save(batch);
-            if learned || ack.is_some() {
-                self.0.index.flush();
-            }
+            let flushed = (learned || ack.is_some()).then(|| self.0.index.flush());
             if let Some(upto) = ack {
-                self.0.journal.ack(upto)?;
+                if self.may_let_go(flushed, generation) {
+                    self.0.journal.ack(upto)?;
+                } else {
+                    // With the next save, which fills the index anew if it has lost something.
+                    let mut order = self.0.order.lock();
+                    order.dirty.ack = order.dirty.ack.max(Some(upto));
+                }
             }
             if last {
                 break;
             }
         }
         self.compact()
+    }
+
+    /// Reports whether the journal may let go of what was saved in a generation of the index. Where the index is off, what
+    /// is in the store can be read from there, at the next start; what stays on this node cannot.
+    fn may_let_go(&self, flushed: Option<Flushed>, generation: u64) -> bool {
+        match flushed {
+            Some(Flushed::Durable(now)) => now == generation,
+            Some(Flushed::Unsure) | None => false,
+            Some(Flushed::Off) => {
+                let order = self.0.order.lock();
+                order.own.is_empty() && order.apart.is_empty()
+            }
+        }
     }
 
     /// As [`Ledger::save`], for who can do nothing about a failure: the next start takes longer.
@@ -165,9 +182,14 @@ impl Ledger {
         }
         tracing::debug!(live, "the journal is compacted");
         self.0.journal.compact(|| {
-            let _order = self.0.order.lock();
+            let order = self.0.order.lock();
             self.read(|fold| {
-                fold.registers().flat_map(|(p, r)| changes_of(&p, &r)).collect::<Vec<_>>()
+                let all = fold.registers().flat_map(|(path, register)| {
+                    // A later mount with a remote must not send them.
+                    let private = order.apart.is_private(&path, register.stamp);
+                    changes_of(&path, &register).into_iter().map(move |change| (change, private))
+                });
+                all.collect::<Vec<_>>()
             })
         })
     }

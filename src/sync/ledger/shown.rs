@@ -13,19 +13,22 @@ use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Age, Entry, Fold, Living, Location, Op};
+use crate::remote::Remote;
 
-/// A location that is known is relied on for a new entry only this long after the content was seen to be in
-/// use, and after the log was listed: what nobody uses may be deleted in the store an hour later.
+/// A location that is known is relied on for a new entry only this long after it was stored, or after a list of the log
+/// began that showed the content in use: what nobody uses may be deleted in the store an hour later.
 pub(super) const REUSE_WITHIN: Duration = Duration::from_mins(10);
+/// Clocks differ by less than this: what was stored further ahead says nothing about its age.
+const AHEAD_MAX: Duration = Duration::from_mins(1);
 
 /// A content that a record puts which is not yet remote.
 #[derive(Debug, Clone, Copy)]
 struct Put {
     /// The last record that puts it.
     last: Seq,
-    /// Some other entry pointed to it when it was put last, ...
+    /// Some other entry pointed to it, ...
     shared: bool,
-    /// ... by the monotonic clock.
+    /// ... as the log said at this time of the monotonic clock.
     at: Duration,
 }
 
@@ -34,13 +37,18 @@ struct Put {
 pub(super) struct Unsent(Mutex<HashMap<Digest, Put>>);
 
 impl Unsent {
-    /// Notes that a record puts a content, and whether others have it in use before.
-    pub(super) fn note(&self, seq: Seq, digest: Digest, in_use: bool, at: Duration) {
+    /// Notes that a record puts a content. `in_use` is when the log was listed that shows it in use by others, if it
+    /// does.
+    pub(super) fn note(&self, seq: Seq, digest: Digest, in_use: Option<Duration>) {
         let mut puts = self.0.lock();
-        let known = puts.get(&digest).is_some_and(|put| put.shared && within(put.at, at));
-        // What only records that wait point to is nobody's in the store.
-        let shared = known || (in_use && !puts.contains_key(&digest));
-        puts.insert(digest, Put { last: seq, shared, at });
+        match puts.get_mut(&digest) {
+            // What only records that wait point to is in no use in the store, so this one proves nothing new.
+            Some(put) => put.last = seq,
+            None => {
+                let (shared, at) = (in_use.is_some(), in_use.unwrap_or_default());
+                puts.insert(digest, Put { last: seq, shared, at });
+            }
+        }
     }
 
     /// Notes that the records up to one are remote, which put these contents.
@@ -61,7 +69,7 @@ impl Unsent {
         self.0.lock().contains_key(digest)
     }
 
-    /// Reports whether a content was in use by somebody else when it was put, a moment ago.
+    /// Reports whether a content was in use by others, a moment ago.
     fn is_shared(&self, digest: &Digest, now: Duration) -> bool {
         self.0.lock().get(digest).is_some_and(|put| put.shared && within(put.at, now))
     }
@@ -155,14 +163,30 @@ impl Ledger {
         self.is_half_over(stored_ms) && !self.is_expired(stored_ms)
     }
 
-    /// Reports whether a new entry may rely on a location that is known. It must last, and nobody may be
-    /// about to delete it because nobody uses it: so others use the content, as far as the log tells.
+    /// Reports whether a new entry may rely on a location that is known. It must last, and nothing may be
+    /// about to delete it because no entry uses it: so it is too young for that, or other entries use the content, as
+    /// far as the log tells.
     pub(in crate::sync) fn may_reuse(&self, digest: &Digest, location: &Location) -> bool {
+        !self.is_unsure(digest, location.stored_ms)
+            && (self.is_young(location.stored_ms)
+                || self.0.unsent.is_shared(digest, self.0.clock.mono()))
+    }
+
+    /// Reports whether what was stored at a time is so young that nothing deletes it for most of the grace time, whether
+    /// or not an entry uses it.
+    pub(in crate::sync) fn is_young(&self, stored_ms: u64) -> bool {
+        let now_ms = self.now_ms();
+        let reuse_ms = REUSE_WITHIN.as_millis() as u64;
+        // Our own clock may be far behind the store's.
+        self.0.remote.as_ref().is_some_and(Remote::knows_time)
+            && stored_ms <= now_ms.saturating_add(AHEAD_MAX.as_millis() as u64)
+            && stored_ms.saturating_add(reuse_ms) > now_ms
+    }
+
+    /// Reports whether the log was listed so short a time ago.
+    pub(in crate::sync) fn has_listed(&self, within: Duration) -> bool {
         let now = self.0.clock.mono();
-        let listed = self.0.listed.lock().is_some_and(|at| within(at, now));
-        listed
-            && !self.is_unsure(digest, location.stored_ms)
-            && self.0.unsent.is_shared(digest, now)
+        self.0.listed.lock().is_some_and(|at| now.saturating_sub(at) < within)
     }
 
     /// Notes what a record puts before it is applied: it keeps the bytes that the remote does not have, or
@@ -171,8 +195,9 @@ impl Ledger {
         let Op::Put(entry) = op else { return };
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else { return };
         // What a path of this node alone has, no other node need have.
-        let in_use = fold.uses(&digest) && !order.own.holds(&digest);
-        self.0.unsent.note(seq, digest, in_use, self.0.clock.mono());
+        let in_use = fold.uses(&digest) && !order.own.holds(&digest) && !order.apart.has_private();
+        let listed = *self.0.listed.lock();
+        self.0.unsent.note(seq, digest, listed.filter(|_| in_use));
         if fold.stored_ms(&digest).is_none_or(|stored_ms| self.is_unsure(&digest, stored_ms)) {
             self.0.blobs.mark_unsaved(&digest);
         }

@@ -57,7 +57,7 @@ impl<'a> Turn<'a> {
             return Err(Error::new(Kind::Invalid, op));
         }
         self.ledger.check_bounds(&self.order, &changes)?;
-        let stays = self.ledger.judge(&self.order, &changes, self.ledger.0.private);
+        let stays = self.ledger.judge(&self.order, &changes, self.ledger.is_private());
         self.ledger.check_own(&self.order, &changes, &stays)?;
         let seq = self.ledger.0.journal.append_with(&changes, &stays.note)?;
         let stamps = changes.iter().map(|change| change.stamp).collect();

@@ -205,10 +205,11 @@ fn p11_what_is_put_again_rests_on_no_old_copy() {
         a.write("g", &content(1, 9_000));
         a.push().await;
         assert_eq!(count(&world, "packs/").await, 1, "it is young, and in use");
-        // Nobody uses it any more, so it may be deleted at any time.
+        // Nobody uses it any more, so it may be deleted at any time once it is not young.
         a.remove("f");
         a.remove("g");
         a.push().await;
+        world.clock.advance(Duration::from_mins(11));
         assert!(a.pull().await);
         a.write("h", &content(1, 9_000));
         a.push().await;

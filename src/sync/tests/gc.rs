@@ -183,13 +183,13 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
 fn what_goes_while_it_is_read_is_told_from_what_cannot_be_read() {
     const AGE: Duration = Duration::from_hours(240);
     run(async {
-        for (wait, notes, unused) in [(LOG_GRACE * 2, 1, 0), (AGE, 0, 2)] {
+        for (wait, notes, unused) in [(LOG_GRACE * 2, 1, 0), (AGE, 0, 3)] {
             let world = World::aging(AGE);
             let mut a = world.node();
             write_and_replace(&mut a).await;
             checkpoint(&a).await;
             for n in 0..12 {
-                a.write(&format!("later{n}"), &content(n, 9000));
+                a.write(&format!("later{n}"), &content(1000 + n, 9000));
                 a.push().await;
             }
             let keys = world.store.keys().await;

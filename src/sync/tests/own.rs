@@ -124,6 +124,7 @@ fn a_content_of_this_node_alone_is_uploaded_when_it_is_shared() {
         a.push().await;
         a.remove("old");
         a.push().await;
+        world.clock.advance(std::time::Duration::from_mins(11));
         assert!(a.pull().await);
         let before = a.remote().requests().bytes_up;
         a.write(TEMPORARY, &bytes);

@@ -227,3 +227,187 @@ fn what_was_evicted_is_forgotten() {
         assert!(p.registers().iter().all(|(at, _)| *at != path("g")));
     });
 }
+
+/// The journal lets go of nothing that only the index would have, if the index has lost it or is off.
+#[test]
+fn the_journal_keeps_what_the_index_has_lost() {
+    run(async {
+        for losses in [1, 2] {
+            let world = World::new();
+            let mut a = world.node();
+            a.write("open", b"the store");
+            a.push().await;
+            let p = private(&world, new_root());
+            assert!(p.pull().await);
+            p.engine.ledger().save().unwrap();
+            for loss in 0..losses {
+                p.write(&format!("{loss}"), b"of p");
+                std::fs::remove_dir_all(p.dir().join("index")).unwrap();
+                // The second time it is too soon to begin it again.
+                settle(&p);
+                std::fs::create_dir_all(p.dir().join("index")).unwrap();
+            }
+            p.write("last", b"of p");
+            settle(&p);
+            let p = private(&world, p.crash());
+            for loss in 0..losses {
+                assert_eq!(p.read(&format!("{loss}")).await, Some(b"of p".to_vec()), "{losses}");
+            }
+            assert_eq!(p.read("last").await, Some(b"of p".to_vec()), "{losses}");
+        }
+    });
+}
+
+/// What is in the store need not be kept in a journal that would grow without end.
+#[test]
+fn without_an_index_the_journal_lets_go_of_what_is_in_the_store() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for round in 0..3 {
+            a.write(&format!("{round}"), b"x");
+            a.push().await;
+            std::fs::remove_dir_all(a.dir().join("index")).ok();
+            a.engine.ledger().save().unwrap();
+        }
+        let a = world.node_at(a.crash());
+        assert_eq!(a.engine.ledger().pending().records, 0);
+        assert!(a.pull().await && a.entry("0").is_some() && a.entry("2").is_some());
+    });
+}
+
+/// Of several units that one record has put, others replace one.
+#[test]
+fn a_version_of_others_replaces_one_unit_of_a_record() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("open", b"the store");
+        a.push().await;
+        let p = private(&world, new_root());
+        assert!(p.pull().await);
+        let names = |unit: &str| ["k.json", "__grp__k.json"].map(|n| format!("triton/{unit}/{n}"));
+        let puts = |node: &Node, unit: &str, text: &str| {
+            names(unit).map(|at| (path(&at), Op::Put(node.store(format!("\"{text}\"").as_bytes()))))
+        };
+        p.publish([puts(&p, "K", "of p"), puts(&p, "L", "of p")].concat());
+        a.publish(puts(&a, "K", "of a").to_vec());
+        a.push().await;
+        assert!(p.pull().await);
+        for (unit, text) in [("K", "\"of a\""), ("L", "\"of p\"")] {
+            for at in names(unit) {
+                assert_eq!(p.read(&at).await, Some(text.as_bytes().to_vec()), "{at}");
+            }
+        }
+    });
+}
+
+/// A kill while the index is filled again does not take a private version for one that others have.
+#[test]
+fn what_comes_while_the_index_is_filled_is_private_still() {
+    run(async {
+        let world = World::aging(std::time::Duration::from_hours(24));
+        let mut a = world.node();
+        a.write("f", b"of a");
+        a.push().await;
+        let p = private(&world, new_root());
+        assert!(p.pull().await);
+        p.engine.ledger().save().unwrap();
+        p.engine.ledger().refill_for_test(|| {
+            p.write("f", b"of p");
+            p.write("g", b"of p");
+        });
+        let p = private(&world, p.crash());
+        assert_eq!(p.read("f").await, Some(b"of p".to_vec()));
+        assert!(p.pull().await);
+        let digest = crate::digest::Digest::of(b"of p");
+        let blob = p.dir().join("blobs").join(digest.shard()).join(digest.to_string());
+        std::fs::remove_file(blob).unwrap();
+        assert!(p.engine.ledger().blobs().open_blob(&digest, 4).unwrap().is_none());
+        p.purge();
+        assert_eq!(p.read("f").await, Some(b"of a".to_vec()), "what others have");
+        assert!(p.registers().iter().all(|(at, _)| *at != path("g")));
+    });
+}
+
+/// Attributes of a version that has given way are not kept for one that may come.
+#[test]
+fn attributes_of_what_has_given_way_go_with_it() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("open", b"the store");
+        a.push().await;
+        let p = private(&world, new_root());
+        assert!(p.pull().await);
+        p.write("f", b"of p");
+        set_mode(&p, "f", 0o600);
+        a.write("f", b"of a");
+        a.push().await;
+        assert!(p.pull().await);
+        p.engine.ledger().save().unwrap();
+        let p = private(&world, p.crash());
+        assert_eq!(p.read("f").await, Some(b"of a".to_vec()));
+        let early = p.engine.ledger().read(|fold| fold.early_attrs().count());
+        assert_eq!(early, 0);
+    });
+}
+
+/// A mount without a remote in between, with a journal that is compacted, makes nothing shared of it.
+#[test]
+fn what_is_private_stays_so_through_a_mount_without_a_remote() {
+    run(async {
+        for saved in [false, true] {
+            let world = World::new();
+            let (mut a, b) = (world.node(), world.node());
+            a.write("open", b"the store");
+            a.push().await;
+            let p = private(&world, new_root());
+            assert!(p.pull().await);
+            for at in ["left", "over"] {
+                p.write(at, b"of p");
+            }
+            if saved {
+                settle(&p);
+            }
+            let root = p.crash();
+            let engine = world.engine(root.path(), None);
+            let alone = Node::alone(root, engine);
+            let size = |node: &Node| super::harness::dir_bytes(&node.dir().join("journal"));
+            for n in 0..20_000 {
+                alone.publish(vec![(path("busy"), Op::Put(file_of(n)))]);
+            }
+            alone.write("over", b"alone");
+            let before = size(&alone);
+            alone.engine.ledger().save().unwrap();
+            assert!(size(&alone) < before / 10, "it is compacted");
+            let mut shared = world.node_at(alone.crash());
+            assert_eq!(shared.read("left").await, Some(b"of p".to_vec()), "saved: {saved}");
+            shared.push().await;
+            assert!(b.pull().await);
+            assert_eq!(b.read("over").await, Some(b"alone".to_vec()), "saved: {saved}");
+            assert!(b.entry("left").is_none(), "saved: {saved}");
+        }
+    });
+}
+
+/// Only what others do not have can be lost by an eviction, so a purge asks for nothing else.
+#[test]
+fn p13_bounded_what_a_purge_asks() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..600 {
+            a.write(&format!("{n}"), format!("{n}").as_bytes());
+        }
+        a.push().await;
+        let p = private(&world, new_root());
+        assert!(p.pull().await);
+        for n in 0..3 {
+            p.write(&format!("own{n}"), b"of p");
+        }
+        p.purge();
+        assert_eq!(p.engine.ledger().asked_lost(), 3);
+        assert!(p.entry("own0").is_some());
+    });
+}

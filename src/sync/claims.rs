@@ -1,0 +1,270 @@
+//! Claims: which of several nodes uploads what all of them have just written.
+//!
+//! Owns the agreement before an upload. A node that is about to upload writes a claim, which names the contents, waits for
+//! a moment, and reads the claims of the others. The oldest that is about the same goes ahead, and the others look at
+//! the log until they find there what it has uploaded. Nothing depends on a claim: whatever fails, and when its turn is
+//! over, a node uploads. Must never hold up a drain, nor a node that has not met others with the same for a while, more
+//! than once.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::batch::Batch;
+use super::follower::Follower;
+use super::ledger::Ledger;
+use crate::clock;
+use crate::digest::Digest;
+use crate::namespace::Op;
+use crate::remote::{ClaimName, Remote};
+use crate::task;
+
+/// Fewer bytes are uploaded without a claim, which costs two requests.
+const CLAIM_FROM_BYTES: u64 = 4 << 10;
+/// After so long without an upload, or after a meeting, others may be about to write the same.
+const ALONE_AFTER: Duration = Duration::from_mins(10);
+/// The most contents that a claim names; what is beyond is uploaded by each.
+const CONTENTS_MAX: usize = 4096;
+/// Claims of others that are read, the oldest ones.
+const READ_MAX: usize = 16;
+/// A claim is waited for if it is about this part of what is to be uploaded.
+const SHARED_PART: u64 = 32;
+/// An older claim is of a node that has ended.
+const LIFE_MS: u64 = 10_000;
+/// How long each request for claims is waited for, and each look at the log.
+const REQUEST_MAX: Duration = Duration::from_secs(1);
+/// The wait between writing a claim and reading those of the others: theirs may take as long as ours, and longer.
+const SETTLE_MIN: Duration = Duration::from_millis(10);
+const SETTLE_MAX: Duration = Duration::from_millis(250);
+/// A list of the log that is older is made anew before an upload: while others write the same, and at other times.
+const LISTED_WITHIN_MET: Duration = Duration::from_millis(50);
+const LISTED_WITHIN: Duration = Duration::from_secs(1);
+/// How often the log is looked at for what another node uploads, with up to as much again at random.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long each older claim is waited for, with the time for the bytes at this rate, and all of them together.
+const TURN: Duration = Duration::from_secs(2);
+const TURN_BYTES_PER_SEC: u64 = 8 << 20;
+const WAIT_MAX: Duration = Duration::from_secs(8);
+/// What a claim begins with.
+const MAGIC: &[u8] = b"hearthfs claim 1\n";
+
+/// Agrees with other nodes.
+#[derive(Debug)]
+pub(super) struct Claims {
+    ledger: Ledger,
+    remote: Remote,
+    follower: Follower,
+    state: Mutex<State>,
+}
+
+/// The claim of this node.
+#[derive(Debug)]
+pub(super) struct Claim {
+    name: ClaimName,
+    needs: Vec<(Digest, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When this node uploaded last, and when it last met another node with the same contents, by the monotonic clock.
+    uploaded: Option<Duration>,
+    met: Option<Duration>,
+}
+
+impl Claims {
+    pub(super) fn new(ledger: Ledger, remote: Remote, follower: Follower) -> Self {
+        Self { ledger, remote, follower, state: Mutex::default() }
+    }
+
+    /// Leaves out of a batch what others have, and waits for those who are about to upload the same. `lacking` tells what
+    /// of the batch has to be uploaded, and `is_hurried` whether it has to be now. Returns the claim of this node, to be
+    /// [ended](Self::end) when the batch is remote.
+    pub(super) async fn agree(
+        &self,
+        batch: &mut Batch,
+        lacking: impl Fn(&Batch) -> Vec<(Digest, u64)>,
+        is_hurried: impl Fn() -> bool,
+    ) -> Option<Claim> {
+        if !batch.changes.iter().any(|change| matches!(change.op, Op::Put(_))) {
+            return None;
+        }
+        let has_met = self.state.lock().has_met(self.ledger.clock().mono());
+        self.look(batch, if has_met { LISTED_WITHIN_MET } else { LISTED_WITHIN }).await;
+        let needs = lacking(batch);
+        if bytes_of(&needs) < CLAIM_FROM_BYTES {
+            return None;
+        }
+        let now = self.ledger.clock().mono();
+        let due = self.state.lock().uploads(now);
+        if !due || is_hurried() {
+            return None;
+        }
+        let name = self.claim(&needs).await?;
+        let from_ms = name.ms().saturating_sub(LIFE_MS);
+        let older = self.others((from_ms, name.ms()), &needs, |other| other < name).await;
+        // Where a claim has just ended, what it was about is in the log.
+        self.look(batch, Duration::ZERO).await;
+        self.give_way(batch, &older, &lacking, &is_hurried).await;
+        let needs = lacking(batch);
+        if needs.is_empty() {
+            self.remote.drop_claim(name).await;
+            return None;
+        }
+        Some(Claim { name, needs })
+    }
+
+    /// Ends a claim, once what it names is remote.
+    pub(super) async fn end(&self, claim: Claim) {
+        let Claim { name, needs } = claim;
+        // Those who came after it and gave way.
+        self.others((name.ms(), self.ledger.now_ms()), &needs, |other| other > name).await;
+        self.remote.drop_claim(name).await;
+    }
+
+    /// Looks what others have published, and leaves that out.
+    async fn look(&self, batch: &mut Batch, within: Duration) {
+        if !self.follower.freshness().is_down() {
+            clock::within(REQUEST_MAX, self.follower.poll_within(within)).await;
+        }
+        if self.ledger.leave_needless(batch) {
+            self.state.lock().met = Some(self.ledger.clock().mono());
+        }
+    }
+
+    /// Writes a claim. Returns its name once others can read it for sure.
+    async fn claim(&self, needs: &[(Digest, u64)]) -> Option<ClaimName> {
+        let name = ClaimName::new(self.ledger.now_ms());
+        let began = self.ledger.clock().mono();
+        let put = self.remote.put_claim(name, encode(needs));
+        if let Err(error) = clock::within(REQUEST_MAX, put).await? {
+            tracing::debug!(error = %error.chain(), "no claim was written");
+            return None;
+        }
+        let took = self.ledger.clock().mono().saturating_sub(began);
+        clock::sleep((took * 2).clamp(SETTLE_MIN, SETTLE_MAX)).await;
+        Some(name)
+    }
+
+    /// Reads the claims of others that were made between two times and are about the same.
+    async fn others(
+        &self,
+        (from_ms, upto_ms): (u64, u64),
+        needs: &[(Digest, u64)],
+        wanted: impl Fn(ClaimName) -> bool,
+    ) -> Vec<HashSet<u64>> {
+        let list = self.remote.list_claims(from_ms, upto_ms);
+        let Some(Ok(mut names)) = clock::within(REQUEST_MAX, list).await else { return Vec::new() };
+        names.retain(|name| wanted(*name));
+        names.truncate(READ_MAX);
+        let reads = names.into_iter().map(|name| self.remote.get_claim(name));
+        let read = clock::within(REQUEST_MAX, futures::future::join_all(reads)).await;
+        let claims = read.unwrap_or_default().into_iter().filter_map(|got| decode(&got.ok()?));
+        let claims: Vec<_> = claims.filter(|claim| is_shared(claim, needs)).collect();
+        if !claims.is_empty() {
+            self.state.lock().met = Some(self.ledger.clock().mono());
+        }
+        claims
+    }
+
+    /// Waits until others have published what they have claimed before this node, or their turns are over.
+    async fn give_way(
+        &self,
+        batch: &mut Batch,
+        older: &[HashSet<u64>],
+        lacking: &impl Fn(&Batch) -> Vec<(Digest, u64)>,
+        is_hurried: &impl Fn() -> bool,
+    ) {
+        let began = self.ledger.clock().mono();
+        loop {
+            let needs = lacking(batch);
+            let waited = self.ledger.clock().mono().saturating_sub(began);
+            let for_bytes = Duration::from_millis(bytes_of(&needs) * 1000 / TURN_BYTES_PER_SEC);
+            let turn = TURN + for_bytes;
+            let is_due = |(place, claim): (u32, &HashSet<u64>)| {
+                waited < (turn * place).min(WAIT_MAX) && is_shared(claim, &needs)
+            };
+            let waits = !needs.is_empty() && (1..).zip(older).any(is_due);
+            if !waits || is_hurried() || self.ledger.room().is_pressed() {
+                return;
+            }
+            let more_ms = task::random_u64() % LOOK_EVERY.as_millis() as u64;
+            clock::sleep(LOOK_EVERY + Duration::from_millis(more_ms)).await;
+            self.look(batch, LOOK_EVERY).await;
+        }
+    }
+}
+
+impl State {
+    /// Notes that this node is about to upload. Returns whether others may be about to upload the same.
+    fn uploads(&mut self, now: Duration) -> bool {
+        let due = is_old(self.uploaded, now) || self.has_met(now);
+        self.uploaded = Some(now);
+        due
+    }
+
+    fn has_met(&self, now: Duration) -> bool {
+        !is_old(self.met, now)
+    }
+}
+
+fn is_old(at: Option<Duration>, now: Duration) -> bool {
+    at.is_none_or(|at| now.saturating_sub(at) >= ALONE_AFTER)
+}
+
+fn bytes_of(contents: &[(Digest, u64)]) -> u64 {
+    contents.iter().map(|(_, size)| size).sum()
+}
+
+/// Reports whether a claim is about enough of what is to be uploaded to be waited for.
+fn is_shared(claim: &HashSet<u64>, needs: &[(Digest, u64)]) -> bool {
+    let shared = needs.iter().filter(|(digest, _)| claim.contains(&short(digest)));
+    let shared: u64 = shared.map(|(_, size)| size).sum();
+    shared > 0 && shared * SHARED_PART >= bytes_of(needs)
+}
+
+/// Returns the beginning of a digest. Two that begin alike cost a wait, and nothing else.
+fn short(digest: &Digest) -> u64 {
+    let (first, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
+    u64::from_le_bytes(*first)
+}
+
+fn encode(needs: &[(Digest, u64)]) -> Bytes {
+    let some = needs.iter().take(CONTENTS_MAX).flat_map(|(digest, _)| short(digest).to_le_bytes());
+    MAGIC.iter().copied().chain(some).collect()
+}
+
+/// Reads a claim; `None` when it is none.
+fn decode(bytes: &[u8]) -> Option<HashSet<u64>> {
+    let (all, rest) = bytes.strip_prefix(MAGIC)?.as_chunks::<8>();
+    rest.is_empty().then(|| all.iter().map(|one| u64::from_le_bytes(*one)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_read_as_they_are_written() {
+        let needs: Vec<(Digest, u64)> =
+            (0..5000_u64).map(|n| (Digest::of(&n.to_le_bytes()), 100)).collect();
+        let claim = decode(&encode(&needs)).expect("a claim");
+        assert_eq!(claim.len(), CONTENTS_MAX);
+        assert!(encode(&needs).len() as u64 <= crate::remote::CLAIM_BYTES_MAX);
+        assert!(is_shared(&claim, &needs) && !is_shared(&claim, &needs[CONTENTS_MAX - 10..]));
+        assert_eq!(decode(b"hearthfs probe 0123 1\n"), None);
+        assert_eq!(decode(&encode(&needs)[..100]), None, "a torn one");
+    }
+
+    #[test]
+    fn a_claim_is_made_after_a_rest_and_while_others_write_the_same() {
+        let (mut state, hour) = (State::default(), Duration::from_hours(1));
+        assert!(state.uploads(hour), "the first upload");
+        assert!(!state.uploads(hour + Duration::from_secs(1)));
+        state.met = Some(hour + Duration::from_secs(1));
+        assert!(state.uploads(hour + Duration::from_secs(2)));
+        assert!(!state.uploads(hour + ALONE_AFTER + Duration::from_secs(1)), "it is long ago");
+        assert!(state.uploads(hour * 2));
+    }
+}

@@ -1,0 +1,309 @@
+//! What need not be sent, because others have it: the same bytes under the same name, or a later version.
+//!
+//! Owns the question, just before a batch is uploaded, and the memory of what was left out for being the same. Must never
+//! leave out a part of what belongs together, nor what would live longer if it were sent, nor go by what others do not
+//! know, such as a version that stays on this node.
+//!
+//! What is left out counts as remote. The version of the others is shown from then on, with its times. It was made before
+//! ours; a change of a third node that was made in between and arrives later would have lost to ours. Then ours is
+//! sent after all.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Ledger, Moved, Order};
+use crate::digest::Digest;
+use crate::error::Result;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
+use crate::stamp::Stamp;
+use crate::sync::batch::Batch;
+use crate::sync::checkpointer::LOG_GRACE;
+
+/// The log must have been listed so short a time ago: what it shows may have been removed since.
+const LISTED_WITHIN: Duration = Duration::from_secs(10);
+/// A time that is so near to that of the change says when the file was written, and was given by no program.
+const WRITTEN_WITHIN_MS: u64 = 60_000;
+/// Paths of which it is remembered what was left out, and for how long.
+const LEFT_OUT_MAX: usize = 10_000;
+const LEFT_OUT_FOR: Duration = LOG_GRACE;
+
+/// Changes that were left out together, because others had all of it.
+#[derive(Debug)]
+struct Group {
+    changes: Vec<Change>,
+    /// When, by the monotonic clock.
+    at: Duration,
+}
+
+/// What was left out, the last of each path.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut {
+    paths: HashMap<TreePath, Arc<Group>>,
+    /// The paths in the order in which they came; one may be here more than once.
+    order: VecDeque<(TreePath, Arc<Group>)>,
+}
+
+impl LeftOut {
+    fn note(&mut self, group: &Arc<Group>) {
+        for change in &group.changes {
+            self.paths.insert(change.path.clone(), Arc::clone(group));
+            self.order.push_back((change.path.clone(), Arc::clone(group)));
+        }
+        while let Some((path, oldest)) = self.order.front()
+            && (self.order.len() > LEFT_OUT_MAX
+                || group.at.saturating_sub(oldest.at) > LEFT_OUT_FOR)
+        {
+            if self.paths.get(path).is_some_and(|last| Arc::ptr_eq(last, oldest)) {
+                self.paths.remove(path);
+            }
+            self.order.pop_front();
+        }
+    }
+
+    /// Looks at a change of another node that is shown now. Returns what was left out at its path if that is the later of
+    /// the two.
+    pub(super) fn hear(&mut self, change: &Change) -> Option<Vec<Change>> {
+        if matches!(change.op, Op::Attrs { .. }) {
+            return None;
+        }
+        let group = self.paths.get(&change.path)?;
+        let ours = group.changes.iter().find(|ours| ours.path == change.path)?;
+        if is_alike_put(ours, change) {
+            return None;
+        }
+        let is_later = ours.stamp > change.stamp;
+        let group = self.paths.remove(&change.path).filter(|_| is_later)?;
+        for other in &group.changes {
+            self.paths.remove(&other.path);
+        }
+        Some(group.changes.clone())
+    }
+}
+
+/// What came of leaving changes out.
+#[derive(Debug, Default)]
+struct Gone {
+    /// The paths that show another version now.
+    moved: Vec<TreePath>,
+    /// Another node has written one of them at the same time.
+    met: bool,
+}
+
+/// Why a change need not be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needless {
+    /// Others know a later version, to which it would lose.
+    Superseded,
+    /// Others have the same.
+    Same,
+}
+
+impl Ledger {
+    /// Leaves out of a batch what others have, as the last list of the log tells. The members of a unit that one record
+    /// has put go together or not at all. Reports whether another node has written some of it at the same time.
+    pub(in crate::sync) fn leave_needless(&self, batch: &mut Batch) -> bool {
+        if batch.changes.is_empty() || !self.has_listed(LISTED_WITHIN) {
+            return false;
+        }
+        let mut count = None;
+        let Gone { moved, met } = {
+            let mut order = self.0.order.lock();
+            let order = &mut *order;
+            if order.late.is_some() {
+                return false;
+            }
+            let mut fold = self.0.fold.write();
+            let needless = self.needless(order, &fold, batch);
+            if needless.is_empty() {
+                return false;
+            }
+            let puts = batch.contents();
+            let (out, rest): (Vec<Change>, Vec<Change>) = std::mem::take(&mut batch.changes)
+                .into_iter()
+                .partition(|change| needless.contains_key(&group_of(change)));
+            batch.changes = rest;
+            let left: HashSet<Digest> = batch.contents().into_iter().map(|one| one.0).collect();
+            let gone = puts.into_iter().map(|one| one.0).filter(|digest| !left.contains(digest));
+            batch.dropped.extend(gone);
+            let gone = self.leave_out(order, &mut fold, batch, out);
+            if !gone.moved.is_empty() {
+                count = Some(self.count_applied());
+            }
+            gone
+        };
+        if let Some(count) = count {
+            self.tell(Moved { count, paths: Some(&moved) });
+        }
+        met
+    }
+
+    /// Returns the groups of a batch of which nothing need be sent.
+    fn needless(&self, order: &Order, fold: &Fold, batch: &Batch) -> BTreeMap<Stamp, Needless> {
+        let mut groups: BTreeMap<Stamp, Option<Needless>> = BTreeMap::new();
+        let mut sizes: HashMap<Stamp, usize> = HashMap::new();
+        for change in &batch.changes {
+            *sizes.entry(group_of(change)).or_default() += 1;
+        }
+        for change in &batch.changes {
+            let of = group_of(change);
+            let together = sizes.get(&of).is_some_and(|size| *size > 1);
+            let why = self.why_needless(order, fold, batch, (change, together));
+            let all = groups.entry(of).or_insert(why);
+            *all = match (*all, why) {
+                (Some(Needless::Superseded), Some(Needless::Superseded)) => why,
+                (Some(_), Some(_)) => Some(Needless::Same),
+                _ => None,
+            };
+        }
+        groups.into_iter().filter_map(|(of, why)| Some((of, why?))).collect()
+    }
+
+    /// Says why a change need not be sent, for itself; `together` with others.
+    fn why_needless(
+        &self,
+        order: &Order,
+        fold: &Fold,
+        batch: &Batch,
+        (change, together): (&Change, bool),
+    ) -> Option<Needless> {
+        let path = &change.path;
+        // A later or an earlier change of ours, which others do not know yet, would be taken for theirs or lost.
+        let all_here = batch.paths.get(path).copied() == Some(order.queue.changes(path));
+        if !all_here
+            || batch.rides.contains(path)
+            || order.apart.has(path)
+            || order.touched.has(path)
+        {
+            return None;
+        }
+        let known = order.queue.committed(path)?;
+        let of = group_of(change);
+        if known.stamp > of {
+            return Some(Needless::Superseded);
+        }
+        if known.stamp == of {
+            return None;
+        }
+        if change.op == Op::Remove {
+            // Alone it also removes what is older and has not arrived.
+            return (together && known.entry.is_none()).then_some(Needless::Same);
+        }
+        let shown = fold.register(path).filter(|shown| shown.stamp == of)?;
+        (is_alike(&shown, &known) && self.lasts(fold, &known)).then_some(Needless::Same)
+    }
+
+    /// Reports whether what others know of a path would live no longer if it were published again, and can be had.
+    fn lasts(&self, fold: &Fold, known: &Register) -> bool {
+        let content = known.entry.as_ref().and_then(Entry::content);
+        match content.filter(|(_, size)| *size > 0) {
+            None => !self.is_half_over(known.changed_ms()),
+            Some((digest, _)) => {
+                fold.stored_ms(&digest).is_some_and(|stored_ms| !self.is_unsure(&digest, stored_ms))
+            }
+        }
+    }
+
+    /// Takes changes off the way to the remote, and shows what others know instead.
+    fn leave_out(
+        &self,
+        order: &mut Order,
+        fold: &mut Fold,
+        batch: &mut Batch,
+        out: Vec<Change>,
+    ) -> Gone {
+        let mut gone = Gone::default();
+        let mut groups: BTreeMap<Stamp, Vec<Change>> = BTreeMap::new();
+        for change in out {
+            let path = &change.path;
+            // Attributes go with the content that they belong to, and have come off with it.
+            if let Some(count) = batch.paths.remove(path)
+                && let Some(known) = order.queue.committed(path)
+            {
+                order.queue.let_go(path, count);
+                let apart_ms = known.stamp.ms.abs_diff(change.stamp.ms);
+                gone.met |= known.stamp.node != self.node() && apart_ms < WRITTEN_WITHIN_MS;
+                if fold.register(path).is_some_and(|shown| shown.stamp == group_of(&change)) {
+                    fold.reset(path, Some(known));
+                    gone.moved.push(path.clone());
+                }
+                order.dirty.paths.insert(path.clone());
+            }
+            groups.entry(group_of(&change)).or_default().push(change);
+        }
+        let at = self.0.clock.mono();
+        for changes in groups.into_values() {
+            tracing::debug!(changes = changes.len(), path = %changes[0].path, "others have it");
+            order.left_out.note(&Arc::new(Group { changes, at }));
+        }
+        gone
+    }
+
+    /// Publishes again what was left out, because a change of another node would have lost to it. Returns the paths.
+    pub(super) fn put_again(&self, order: &mut Order, changes: Vec<Change>) -> Vec<TreePath> {
+        match self.try_again(order, changes) {
+            Ok(paths) => paths,
+            Err(error) => {
+                tracing::warn!(error = %error.chain(), "what others have removed is not published again");
+                Vec::new()
+            }
+        }
+    }
+
+    fn try_again(&self, order: &mut Order, changes: Vec<Change>) -> Result<Vec<TreePath>> {
+        let seq = self.0.journal.append(&changes)?;
+        let now = Time::from_wall(self.0.clock.wall());
+        let mut fold = self.0.fold.write();
+        for change in &changes {
+            order.track(change, &fold);
+            self.note_put(seq, order, &fold, &change.op);
+            fold.apply(change, now);
+            order.dirty.paths.insert(change.path.clone());
+        }
+        drop(fold);
+        let paths = changes.iter().map(|change| change.path.clone()).collect();
+        order.queue.push(seq, changes, self.0.clock.mono(), None);
+        self.note_totals(order);
+        self.0.queued.notify_waiters();
+        Ok(paths)
+    }
+}
+
+/// Returns the stamp by which changes belong together: that of a unit's members in one record, or of the content whose
+/// attributes a change is.
+fn group_of(change: &Change) -> Stamp {
+    match &change.op {
+        Op::Attrs { of, .. } => *of,
+        Op::Put(_) | Op::Remove => change.stamp,
+    }
+}
+
+/// Reports whether two changes put the same.
+fn is_alike_put(ours: &Change, theirs: &Change) -> bool {
+    let register = |change: &Change| match &change.op {
+        Op::Put(entry) => {
+            Some(Register { stamp: change.stamp, attr_stamp: None, entry: Some(entry.clone()) })
+        }
+        Op::Remove | Op::Attrs { .. } => None,
+    };
+    register(ours).zip(register(theirs)).is_some_and(|(ours, theirs)| is_alike(&ours, &theirs))
+}
+
+/// Reports whether two versions are the same but for the times at which they were written.
+fn is_alike(shown: &Register, known: &Register) -> bool {
+    let (Some(ours), Some(theirs)) = (&shown.entry, &known.entry) else { return false };
+    let (mtime, atime) = (theirs.attrs.mtime, theirs.attrs.atime);
+    let same = ours.attrs.mtime == mtime || (is_written(shown) && is_written(known));
+    same && Entry { attrs: Attrs { mtime, atime, ..ours.attrs.clone() }, ..ours.clone() } == *theirs
+}
+
+/// Reports whether the time of an entry is that at which it was written, and none that a program gave it.
+fn is_written(register: &Register) -> bool {
+    register.entry.as_ref().is_some_and(|entry| {
+        let Time { secs, nanos } = entry.attrs.mtime;
+        let mtime_ms = i128::from(secs) * 1000 + i128::from(nanos / 1_000_000);
+        let apart = mtime_ms - i128::from(register.stamp.ms);
+        apart.unsigned_abs() <= u128::from(WRITTEN_WITHIN_MS)
+    })
+}

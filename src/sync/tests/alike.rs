@@ -1,0 +1,228 @@
+//! Nodes that write the same: one of them uploads it, the others find that there is nothing to say.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::harness::*;
+use crate::namespace::{Attrs, Entry, Op, Time};
+
+const FILES: u64 = 50;
+
+/// Nodes that run, over a store whose requests take a while.
+struct Fleet {
+    world: World,
+    nodes: Vec<Node>,
+}
+
+impl Fleet {
+    /// Starts nodes on an empty store, or one that an earlier fleet has left.
+    fn new(world: &World, count: usize) -> Self {
+        let nodes: Vec<Node> = (0..count).map(|_| world.node()).collect();
+        for node in &nodes {
+            node.fail("latency_ms=20");
+            node.engine.start();
+        }
+        Self { world: world.clone(), nodes }
+    }
+
+    /// Lets time pass for all of them.
+    async fn pass(&self, ms: u64) {
+        for _ in 0..ms.div_ceil(STEP_MS) {
+            self.world.clock.advance(Duration::from_millis(STEP_MS));
+            crate::clock::sleep(Duration::from_millis(STEP_MS)).await;
+        }
+    }
+
+    /// Lets time pass until nothing waits for the store; returns how long that took, in milliseconds.
+    async fn settle(&self) -> u64 {
+        let mut waited_ms = 0;
+        while self.nodes.iter().any(|node| node.engine.ledger().pending().records > 0) {
+            self.pass(20).await;
+            waited_ms += 20;
+            assert!(waited_ms < 60_000, "something waits for ever");
+        }
+        waited_ms
+    }
+
+    fn bytes_up(&self) -> u64 {
+        self.nodes.iter().map(|node| node.remote().requests().bytes_up).sum()
+    }
+
+    fn commits(&self) -> u64 {
+        let of =
+            |node: &Node| node.engine.ledger().traffic().commits_written.load(Ordering::Relaxed);
+        self.nodes.iter().map(of).sum()
+    }
+
+    /// Checks that all nodes show the same, and that it is what was written.
+    async fn agree(&self, size: usize) {
+        for node in &self.nodes {
+            assert!(node.pull().await);
+        }
+        let first = self.nodes[0].registers();
+        for node in &self.nodes {
+            assert!(node.registers() == first, "nodes differ");
+        }
+        let late = self.world.node();
+        assert!(late.pull().await);
+        assert!(late.registers() == first, "they show other things than the log says");
+        for n in 0..FILES {
+            assert_eq!(late.read(&format!("d/{n}")).await, Some(content(n, size)));
+        }
+    }
+
+    async fn stop(&self) {
+        for node in &self.nodes {
+            node.engine.stop().await;
+        }
+    }
+}
+
+/// The time that passes at once.
+const STEP_MS: u64 = 5;
+
+/// Closes a file now, with the time of now.
+fn close(world: &World, node: &Node, at: &str, bytes: &[u8]) {
+    let now = Time::from_wall(world.clock.wall());
+    let entry = node.store(bytes);
+    let attrs = Attrs { mtime: now, atime: now, ..entry.attrs };
+    node.publish(vec![(path(at), Op::Put(Entry { attrs, ..entry }))]);
+}
+
+/// Has nodes write the same files; `every_ms` is what passes between two files of one node, and each node begins
+/// `apart_ms` after the one before.
+async fn write_all(fleet: &Fleet, size: usize, every_ms: u64, apart_ms: u64) {
+    let nodes = fleet.nodes.len() as u64;
+    let end_ms = (FILES - 1) * every_ms + (nodes - 1) * apart_ms;
+    let mut at_ms = 0;
+    while at_ms <= end_ms {
+        for (i, node) in (0..).zip(&fleet.nodes) {
+            for n in 0..FILES {
+                if n * every_ms + i * apart_ms == at_ms {
+                    close(&fleet.world, node, &format!("d/{n}"), &content(n, size));
+                }
+            }
+        }
+        at_ms += STEP_MS;
+        fleet.pass(STEP_MS).await;
+    }
+}
+
+/// Returns the copies that a fleet uploads, with the commits that it makes.
+async fn copies(nodes: usize, size: usize, every_ms: u64, apart_ms: u64) -> (f64, u64) {
+    let world = World::new();
+    let fleet = Fleet::new(&world, nodes);
+    fleet.pass(1000).await;
+    let before = fleet.bytes_up();
+    write_all(&fleet, size, every_ms, apart_ms).await;
+    let settled_ms = fleet.settle().await;
+    let copies = (fleet.bytes_up() - before) as f64 / (FILES * size as u64) as f64;
+    let commits = fleet.commits();
+    assert!(settled_ms < 2000, "settled after {settled_ms} ms");
+    fleet.agree(size).await;
+    fleet.stop().await;
+    (copies, commits)
+}
+
+#[test]
+fn nodes_that_write_the_same_at_once_upload_one_copy() {
+    run(async {
+        for nodes in [8, 32] {
+            let (copies, _) = copies(nodes, 8 << 10, 0, 0).await;
+            assert!(copies <= 1.2, "{copies} copies of {nodes} nodes");
+        }
+    });
+}
+
+#[test]
+fn nodes_that_write_the_same_within_seconds_upload_one_copy() {
+    run(async {
+        for (nodes, apart_ms) in [(8, 100), (32, 30)] {
+            let (copies, _) = copies(nodes, 8 << 10, 40, apart_ms).await;
+            assert!(copies <= 1.2, "{copies} copies of {nodes} nodes");
+        }
+    });
+}
+
+#[test]
+fn small_files_that_all_write_are_uploaded_once() {
+    run(async {
+        let (copies, _) = copies(16, 1500, 20, 10).await;
+        assert!(copies <= 1.3, "{copies} copies, with what commits and claims take");
+    });
+}
+
+#[test]
+fn a_node_that_comes_late_uploads_and_commits_nothing() {
+    run(async {
+        for size in [8 << 10, 700] {
+            let world = World::new();
+            let fleet = Fleet::new(&world, 1);
+            write_all(&fleet, size, 0, 0).await;
+            fleet.settle().await;
+            fleet.pass(20_000).await;
+            let late = Fleet::new(&world, 1);
+            late.pass(1000).await;
+            let before = late.bytes_up();
+            write_all(&late, size, 20, 0).await;
+            late.settle().await;
+            assert_eq!((late.bytes_up() - before, late.commits()), (0, 0), "{size}");
+            late.agree(size).await;
+            // Nor does the first one say it twice.
+            let before = (fleet.bytes_up(), fleet.commits());
+            write_all(&fleet, size, 0, 0).await;
+            fleet.settle().await;
+            assert_eq!((fleet.bytes_up(), fleet.commits()), before, "{size}");
+            fleet.stop().await;
+            late.stop().await;
+        }
+    });
+}
+
+/// A node that has claimed and does nothing more is not waited for for long.
+#[test]
+fn a_node_that_claims_and_dies_holds_the_others_up_for_its_turn() {
+    run(async {
+        let world = World::new();
+        let (dead, fleet) = (Fleet::new(&world, 1), Fleet::new(&world, 4));
+        fleet.pass(1000).await;
+        write_all(&dead, 8 << 10, 0, 0).await;
+        // Its claim is written, and its bytes are not.
+        while !world.store.keys().await.iter().any(|key| key.starts_with("probes/")) {
+            dead.pass(STEP_MS).await;
+        }
+        dead.nodes[0].engine.kill().await;
+        let before = fleet.bytes_up();
+        write_all(&fleet, 8 << 10, 0, 0).await;
+        let waited_ms = fleet.settle().await;
+        assert!((1000..4000).contains(&waited_ms), "{waited_ms} ms");
+        let copies = (fleet.bytes_up() - before) as f64 / (FILES * (8 << 10)) as f64;
+        assert!(copies <= 1.2, "{copies} copies");
+        fleet.agree(8 << 10).await;
+        fleet.stop().await;
+    });
+}
+
+/// A node that is alone with what it writes claims once, and leaves nothing of it.
+#[test]
+fn p13_bounded_a_node_alone_claims_once() {
+    run(async {
+        let world = World::new();
+        let fleet = Fleet::new(&world, 2);
+        fleet.pass(1000).await;
+        let (a, before) = (&fleet.nodes[0], fleet.nodes[0].remote().requests());
+        for n in 0..20_u64 {
+            close(&world, a, &format!("{n}"), &content(n, 9000));
+            fleet.pass(1000).await;
+        }
+        fleet.settle().await;
+        let after = a.remote().requests();
+        let (puts, lists) = (after.puts - before.puts, after.lists - before.lists);
+        assert_eq!(puts, 20 * 2 + 1, "a pack and a commit for each, and the claim");
+        assert!(lists <= 40 + 4, "{lists} lists in 20 s");
+        assert_eq!(after.deletes - before.deletes, 1);
+        let keys = world.store.keys().await;
+        assert!(keys.iter().all(|key| !key.starts_with("probes/")), "{keys:?}");
+        fleet.stop().await;
+    });
+}

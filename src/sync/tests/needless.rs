@@ -1,0 +1,370 @@
+//! What is not sent because others have it: never a part, never what would be lost by it.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::harness::*;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, Op, Register, Time};
+use crate::stamp::Stamp;
+use crate::sync::gc::{Collector, Options};
+use crate::sync::{LOG_GRACE, gc};
+
+const BYTES: usize = 9000;
+
+/// Closes a file now, with the time of now.
+fn close(world: &World, node: &Node, at: &str, seed: u64) -> Stamp {
+    node.publish(vec![put(world, node, at, seed)])
+}
+
+fn put(world: &World, node: &Node, at: &str, seed: u64) -> (TreePath, Op) {
+    let now = Time::from_wall(world.clock.wall());
+    let entry = node.store(&content(seed, BYTES));
+    (path(at), Op::Put(Entry { attrs: Attrs { mtime: now, atime: now, ..entry.attrs }, ..entry }))
+}
+
+fn register(node: &Node, at: &str) -> Register {
+    node.engine.ledger().read(|fold| fold.register(&path(at))).expect("it is known")
+}
+
+fn stamp(node: &Node, at: &str) -> Stamp {
+    register(node, at).stamp
+}
+
+fn commits(node: &Node) -> u64 {
+    node.engine.ledger().traffic().commits_written.load(Ordering::Relaxed)
+}
+
+fn pass(world: &World, ms: u64) {
+    world.clock.advance(Duration::from_millis(ms));
+}
+
+async fn write_checkpoint(node: &Node) {
+    node.engine.checkpointer().unwrap().write().await.expect("it is written");
+}
+
+/// Collects garbage; returns what was deleted.
+async fn collect(node: &Node) -> u64 {
+    let options = Options { grace: LOG_GRACE, told: false };
+    let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
+    let report: gc::Report = collector.collect(|_| ()).await.expect("it is done");
+    report.total().objects
+}
+
+#[test]
+fn the_version_of_the_others_is_shown_and_ours_is_no_change() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        let first = close(&world, &a, "f", 1);
+        a.push().await;
+        pass(&world, 1000);
+        let second = close(&world, &b, "f", 1);
+        assert_eq!(stamp(&b, "f"), second);
+        assert!(b.pull().await);
+        assert_eq!(stamp(&b, "f"), second, "it is the later one");
+        let before = b.remote().requests();
+        let applied = b.engine.ledger().applied();
+        b.push().await;
+        let after = b.remote().requests();
+        assert_eq!((after.puts, after.bytes_up), (before.puts, before.bytes_up));
+        assert_eq!(stamp(&b, "f"), first, "what all others show");
+        assert!(b.engine.ledger().applied() > applied, "the kernel hears of it");
+        let usage = b.engine.ledger().blobs().usage();
+        assert_eq!((usage.unsaved_bytes, b.engine.ledger().pending().records), (0, 0));
+        // Also after a restart, in which the journal may have it still.
+        let b = world.node_at(b.crash());
+        assert!(b.read("f").await == Some(content(1, BYTES)));
+    });
+}
+
+#[test]
+fn a_list_that_is_old_is_not_believed() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        close(&world, &a, "f", 1);
+        a.push().await;
+        assert!(b.pull().await);
+        pass(&world, 60_000);
+        close(&world, &b, "f", 1);
+        b.push().await;
+        assert_eq!(commits(&b), 1, "the entry may have gone meanwhile");
+    });
+}
+
+/// A removal that was made between the two and arrives later would have lost to our version.
+#[test]
+fn what_others_have_removed_in_between_is_sent_after_all() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
+        close(&world, &a, "f", 1);
+        a.push().await;
+        assert!(c.pull().await);
+        pass(&world, 100);
+        c.remove("f");
+        pass(&world, 100);
+        let ours = close(&world, &b, "f", 1);
+        assert!(b.pull().await);
+        b.push().await;
+        assert_eq!(commits(&b), 0);
+        c.push().await;
+        assert!(b.pull().await);
+        assert_eq!(stamp(&b, "f"), ours);
+        b.push().await;
+        for node in [&a, &c] {
+            assert!(node.pull().await);
+            assert_eq!(stamp(node, "f"), ours);
+            assert!(node.read("f").await == Some(content(1, BYTES)));
+        }
+        // What is removed later goes, and does not come back.
+        pass(&world, 100);
+        c.remove("f");
+        c.push().await;
+        assert!(b.pull().await);
+        b.push().await;
+        assert!(a.pull().await && b.pull().await);
+        assert!(a.entry("f").is_none() && b.entry("f").is_none() && c.entry("f").is_none());
+    });
+}
+
+#[test]
+fn an_explicit_removal_after_ours_stands() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        close(&world, &a, "f", 1);
+        a.push().await;
+        pass(&world, 100);
+        close(&world, &b, "f", 1);
+        assert!(b.pull().await);
+        b.push().await;
+        pass(&world, 100);
+        a.remove("f");
+        a.push().await;
+        assert!(b.pull().await);
+        b.push().await;
+        assert_eq!((commits(&b), b.entry("f")), (0, None));
+    });
+}
+
+#[test]
+fn a_time_that_a_program_gave_is_sent() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        close(&world, &a, "f", 1);
+        a.push().await;
+        pass(&world, 100);
+        let (at, op) = put(&world, &b, "f", 1);
+        let Op::Put(entry) = op else { unreachable!("it is a put") };
+        let attrs = Attrs { mtime: Time { secs: 1_000_000, nanos: 7 }, ..entry.attrs.clone() };
+        let ours = b.publish(vec![(at, Op::Put(Entry { attrs, ..entry }))]);
+        assert!(b.pull().await);
+        let up = b.remote().requests().bytes_up;
+        b.push().await;
+        assert_eq!(commits(&b), 1);
+        assert!(b.remote().requests().bytes_up - up < 1000, "without the bytes");
+        assert!(a.pull().await);
+        assert_eq!(stamp(&a, "f"), ours);
+        // The same given time again is no change.
+        let (at, op) = put(&world, &a, "f", 1);
+        let Op::Put(entry) = op else { unreachable!("it is a put") };
+        let mtime = Time { secs: 1_000_000, nanos: 7 };
+        pass(&world, 100);
+        let attrs = Attrs { mtime, ..entry.attrs.clone() };
+        a.publish(vec![(at, Op::Put(Entry { attrs, ..entry }))]);
+        let before = commits(&a);
+        a.push().await;
+        assert_eq!((commits(&a), stamp(&a, "f")), (before, ours));
+    });
+}
+
+#[test]
+fn other_attributes_are_sent_whenever_they_come() {
+    run(async {
+        for together in [true, false] {
+            let world = World::new();
+            let (mut a, mut b) = (world.node(), world.node());
+            close(&world, &a, "f", 1);
+            a.push().await;
+            assert!(b.pull().await);
+            pass(&world, 100);
+            close(&world, &b, "f", 1);
+            if !together {
+                b.push().await;
+                assert_eq!(commits(&b), 0);
+            }
+            let Register { stamp, entry, .. } = register(&b, "f");
+            let attrs = Attrs { mode: 0o700, ..entry.expect("a file").attrs };
+            b.publish(vec![(path("f"), Op::Attrs { of: stamp, attrs })]);
+            b.push().await;
+            assert!(a.pull().await);
+            assert_eq!(a.entry("f").map(|entry| entry.attrs.mode), Some(0o700), "{together}");
+        }
+    });
+}
+
+/// The members of a unit go together or not at all.
+#[test]
+fn p6_units_are_left_out_whole_or_not_at_all() {
+    run(async {
+        let members = ["triton/K/k.json", "triton/K/k.ptx", "triton/K/__grp__k.json"];
+        let unit = |world: &World, node: &Node, seeds: [u64; 3]| {
+            let puts = members.iter().zip(seeds).map(|(at, seed)| put(world, node, at, seed));
+            node.publish(puts.collect());
+        };
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        unit(&world, &a, [1, 2, 3]);
+        a.push().await;
+        assert!(b.pull().await);
+        pass(&world, 100);
+        unit(&world, &b, [1, 2, 3]);
+        b.push().await;
+        assert_eq!(commits(&b), 0);
+        let stamps = |node: &Node| members.map(|at| stamp(node, at));
+        assert_eq!(stamps(&b), stamps(&a));
+        pass(&world, 100);
+        unit(&world, &b, [1, 2, 4]);
+        let ours = stamps(&b);
+        b.push().await;
+        assert!(a.pull().await);
+        assert_eq!((stamps(&a), ours[0]), (ours, ours[2]), "all of it, with one stamp");
+    });
+}
+
+/// What lives longer if it is published again is published.
+#[test]
+fn p11_expiry_is_no_reason_to_lose_what_was_closed_again() {
+    run(async {
+        let world = World::aging(Duration::from_hours(20));
+        let (mut a, mut b) = (world.node(), world.node());
+        close(&world, &a, "f", 1);
+        a.publish(vec![(path("d"), Op::Put(Entry::directory(0o755, 0, 0, Time::default())))]);
+        a.push().await;
+        world.clock.advance(Duration::from_hours(11));
+        assert!(b.pull().await);
+        close(&world, &b, "f", 1);
+        b.publish(vec![(path("d"), Op::Put(Entry::directory(0o755, 0, 0, Time::default())))]);
+        b.push().await;
+        assert!(a.pull().await);
+        world.clock.advance(Duration::from_hours(12));
+        assert!(a.pull().await);
+        assert!(a.read("f").await == Some(content(1, BYTES)));
+        assert!(a.entry("d").is_some());
+    });
+}
+
+/// What was in use when the log was listed long ago may have been deleted since.
+#[test]
+fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        close(&world, &a, "f", 1);
+        a.push().await;
+        assert!(b.pull().await && b.read("f").await.is_some());
+        a.remove("f");
+        a.push().await;
+        write_checkpoint(&a).await;
+        world.clock.advance(LOG_GRACE * 2);
+        assert!(collect(&a).await > 0);
+        // It shows the entry still, and hears of the removal when the file is written.
+        close(&world, &b, "g", 1);
+        assert!(b.pull().await);
+        b.push().await;
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert!(fresh.read("g").await == Some(content(1, BYTES)));
+    });
+}
+
+/// What only a private mount had used in a cache directory proves nothing of the store.
+#[test]
+fn bytes_are_not_reused_for_what_a_private_mount_uses() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        close(&world, &a, "f", 1);
+        a.push().await;
+        let private = World { private: true, ..world.clone() };
+        let p = private.node();
+        assert!(p.pull().await);
+        close(&world, &p, "own", 1);
+        p.engine.stop().await;
+        a.remove("f");
+        a.push().await;
+        write_checkpoint(&a).await;
+        world.clock.advance(LOG_GRACE * 2);
+        assert!(collect(&a).await > 0);
+        let mut shared = world.node_at(p.crash());
+        assert!(shared.pull().await);
+        assert!(shared.entry("own").is_some() && shared.entry("f").is_none());
+        close(&world, &shared, "g", 1);
+        shared.push().await;
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert!(fresh.read("g").await == Some(content(1, BYTES)));
+    });
+}
+
+/// A content that is young in the store is used again although its entry has gone, and lasts.
+#[test]
+fn young_bytes_are_reused_and_outlast_a_collection() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        for (at, seed) in [("f", 1), ("g", 2)] {
+            close(&world, &a, at, seed);
+        }
+        a.write("small", b"inline");
+        a.push().await;
+        for at in ["f", "g", "small"] {
+            a.remove(at);
+        }
+        a.push().await;
+        world.clock.advance(Duration::from_mins(9));
+        assert!(b.pull().await);
+        let up = b.remote().requests().bytes_up;
+        close(&world, &b, "h", 1);
+        b.write("little", b"inline");
+        b.push().await;
+        assert!(b.remote().requests().bytes_up - up < 1000);
+        for _ in 0..3 {
+            write_checkpoint(&b).await;
+            world.clock.advance(LOG_GRACE);
+            assert!(a.pull().await && b.pull().await);
+            collect(&a).await;
+        }
+        let fresh = world.node();
+        assert!(fresh.pull().await);
+        assert!(fresh.read("h").await == Some(content(1, BYTES)));
+        assert_eq!(fresh.read("little").await, Some(b"inline".to_vec()));
+    });
+}
+
+#[test]
+fn a_kill_between_what_was_left_out_and_the_journal_costs_nothing() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        close(&world, &a, "f", 1);
+        a.push().await;
+        pass(&world, 100);
+        close(&world, &b, "f", 1);
+        close(&world, &b, "g", 2);
+        assert!(b.pull().await);
+        b.upload().await;
+        b.engine.ledger().save().unwrap();
+        let mut b = world.node_at(b.crash());
+        assert!(b.read("f").await == Some(content(1, BYTES)));
+        assert!(b.engine.ledger().pending().records > 0);
+        assert!(b.pull().await);
+        b.push().await;
+        assert!(a.pull().await);
+        assert!(a.registers() == b.registers());
+        assert!(a.read("g").await == Some(content(2, BYTES)));
+    });
+}
