@@ -2,20 +2,54 @@
 //!
 //! Owns the one subscriber of the process. Must never write to stdout.
 
-use std::io::IsTerminal as _;
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 
+use rustix::fs::OFlags;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{Registry, reload};
 
 use crate::config::{Log, LogFormat};
 
+/// Mode of a log file that is made anew: lines name files of all users.
+const FILE_MODE: u32 = 0o600;
 /// Our own crates; a level without a target is theirs.
 const OURS: [&str; 2] = ["hearthfs", "hearthfs_mount"];
 
+/// What can be changed while it goes on.
+#[derive(Debug)]
+pub(super) struct Logging {
+    level: reload::Handle<Targets, Registry>,
+    /// The file that stderr is, by the name that it had at the start.
+    file: Option<PathBuf>,
+}
+
+impl Logging {
+    /// Goes on in a new file of the same name, if stderr is a file: the one before may have been moved aside.
+    pub(super) fn reopen(&self) -> io::Result<()> {
+        let Some(path) = &self.file else { return Ok(()) };
+        // Not through a link, which whoever may write into the directory could have put there.
+        let no_link = OFlags::NOFOLLOW.bits() as i32;
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(FILE_MODE).custom_flags(no_link);
+        rustix::stdio::dup2_stderr(options.open(path)?)?;
+        Ok(())
+    }
+
+    /// Changes what is logged.
+    pub(super) fn set_level(&self, level: &str) {
+        // It fails only where another subscriber was there first, as in a test.
+        self.level.reload(filter(level)).ok();
+    }
+}
+
 /// Starts logging to stderr. The journal stamps lines itself, so they carry no time there.
-pub(super) fn start(log: &Log) {
-    let filter = filter(&log.level);
+pub(super) fn start(log: &Log) -> Logging {
+    let (filter, level) = reload::Layer::new(filter(&log.level));
     let journal = is_journal();
     let terminal = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
@@ -26,6 +60,13 @@ pub(super) fn start(log: &Log) {
     };
     // A second start in one process (a test) keeps the first.
     tracing_subscriber::registry().with(layer.with_filter(filter)).try_init().ok();
+    Logging { level, file: file_of_stderr() }
+}
+
+fn file_of_stderr() -> Option<PathBuf> {
+    let path = std::fs::read_link("/proc/self/fd/2").ok()?;
+    let is_file = path.is_absolute() && path.symlink_metadata().ok()?.is_file();
+    is_file.then_some(path)
 }
 
 /// Reports whether stderr is the journal: the variable names it by device and inode, and is inherited

@@ -135,7 +135,8 @@ Examples:
 
 // Paragraphs are one line each: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
-Stays in the foreground; SIGTERM, SIGINT or SIGHUP uploads what is not yet remote, unmounts, and exits 0. \
+Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0; SIGHUP opens the \
+log again and takes over log.level from the configuration. \
 The mount point must be an empty directory; what a dead daemon left mounted there is replaced. \
 Called as mount.hearthfs, it takes the arguments of mount(8).
 

@@ -7,11 +7,12 @@ use clap::Args;
 
 use super::doctor::{self, Asking};
 use super::failure::{Exit, Failure, Outcome};
+use super::logging::{self, Logging};
 use super::options::MountOptions;
 use super::output::{left, note};
 use super::point::{self, State};
-use super::{background, dirs, logging, wait};
-use crate::config::{Flags, Loaded, Settings, Surroundings};
+use super::{background, dirs, wait};
+use crate::config::{Effective, Flags, Loaded, Settings, Surroundings};
 use crate::control::{self, Phase, Status};
 use crate::daemon;
 use crate::error::{Error, Kind};
@@ -155,19 +156,21 @@ pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
 
 fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
     let (point, loaded) = wait(prepare(around, command.dir.as_deref(), &command.options.flags()))?;
-    logging::start(&loaded.settings.log);
+    let logging = logging::start(&loaded.settings.log);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     let ready = std::cell::Cell::new(false);
     let detached = command.detached;
-    let report = daemon::serve(&loaded.settings, &point, || {
+    let become_ready = || {
         ready.set(true);
         if detached {
             background::detach();
             background::say_ready();
         }
-    });
+    };
+    let reload = || reload(around, command, &loaded, &logging);
+    let report = daemon::serve(&loaded.settings, &point, become_ready, reload);
     match report {
         Ok(report) => {
             if !report.drain.complete && !report.drain.left.is_empty() {
@@ -178,6 +181,42 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
         Err(error) if ready.get() => Err(Failure::new(Exit::Failed, error.chain())),
         Err(error) if error.kind() == Kind::Busy => Err(name_other(around, &point, &error)),
         Err(error) => Err(Failure::at_start(&error)),
+    }
+}
+
+/// Reopens the log, and reads the configuration again. The level of the log is taken over; of other keys that have
+/// changed it is said that they need a new mount.
+fn reload(around: &Surroundings, command: &Mount, loaded: &Loaded, logging: &Logging) {
+    if let Err(error) = logging.reopen() {
+        tracing::warn!(%error, "the log cannot be opened again; it goes on where it is");
+    }
+    let now = match point::settle(around, command.dir.as_deref(), &command.options.flags()) {
+        Ok((_, now)) => now,
+        Err(failure) => {
+            tracing::warn!(
+                why = failure.messages.join(": "),
+                "the configuration is not taken over"
+            );
+            return;
+        }
+    };
+    logging.set_level(&now.settings.log.level);
+    let level = now.settings.log.level.as_str();
+    let before = |key: &str| loaded.effective.iter().find(|entry| entry.key == key);
+    let is_other = |entry: &&Effective| {
+        entry.key != "log.level" && before(entry.key).is_none_or(|was| was.value != entry.value)
+    };
+    let keys: Vec<&str> = now.effective.iter().filter(is_other).map(|entry| entry.key).collect();
+    match keys.as_slice() {
+        [] => tracing::info!(level, "SIGHUP: the log is open again"),
+        keys => {
+            let keys = keys.join(", ");
+            tracing::warn!(
+                level,
+                keys,
+                "SIGHUP: the log is open again; these keys need a new mount"
+            );
+        }
     }
 }
 

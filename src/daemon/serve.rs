@@ -45,12 +45,17 @@ pub struct ExitReport {
 }
 
 /// Mounts and serves until a signal, the control socket or an unmount ends it. `ready` is called once a
-/// look through the mount has worked.
+/// look through the mount has worked, `reload` at each SIGHUP after that.
 ///
 /// # Errors
 ///
 /// What was refused before anything was changed has kind `Invalid`, `Busy`, `Denied` or `NotFound`.
-pub fn serve(settings: &Settings, mount_point: &Path, ready: impl FnOnce()) -> Result<ExitReport> {
+pub fn serve(
+    settings: &Settings,
+    mount_point: &Path,
+    ready: impl FnOnce(),
+    reload: impl Fn(),
+) -> Result<ExitReport> {
     // Each file that a program has open takes one here.
     let open_files_max = raise_limit();
     tracing::debug!(open_files_max, "starting");
@@ -61,7 +66,7 @@ pub fn serve(settings: &Settings, mount_point: &Path, ready: impl FnOnce()) -> R
         .enable_all()
         .build()
         .map_err(|error| Error::io("start the runtime", error))?;
-    let done = serve_on(&runtime, settings, mount_point, ready);
+    let done = serve_on(&runtime, settings, mount_point, ready, reload);
     runtime.shutdown_timeout(END_GRACE);
     done
 }
@@ -71,6 +76,7 @@ fn serve_on(
     settings: &Settings,
     mount_point: &Path,
     ready: impl FnOnce(),
+    reload: impl Fn(),
 ) -> Result<ExitReport> {
     // Before anything can be seen of it: who sees a mount may send its daemon a signal at once.
     let signals = {
@@ -104,7 +110,7 @@ fn serve_on(
     ready();
     let watched = watch(Arc::clone(&node), Arc::from(session.mount_point()));
     let watching = task::spawn(runtime.handle(), "watch", watched);
-    let drain = runtime.block_on(run(&node, &session, signals));
+    let drain = runtime.block_on(run(&node, &session, signals, reload));
     watching.abort();
     making.inspect(JoinHandle::abort);
     sweeping.abort();
@@ -188,20 +194,23 @@ fn look_through(runtime: &Runtime, node: &MountedNode, mount_point: &Path) -> Re
     }
 }
 
-/// The signals that end a mount.
+/// The signals that a mount heeds.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// The terminal is gone; `None` where that is to be passed over.
+    /// `None` where it is to be passed over.
     hangup: Option<Signal>,
+}
+
+/// What a signal asks for.
+enum Asks {
+    End,
+    Reload,
 }
 
 impl Signals {
     fn listen() -> Result<Self> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Error::io("listen for the signals that end a mount", error))
-        };
+        let listen = |kind| signal(kind).map_err(|error| Error::io("listen for signals", error));
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
@@ -213,8 +222,8 @@ impl Signals {
         })
     }
 
-    /// Returns when one has come.
-    async fn any(&mut self) {
+    /// Returns what the next one asks for.
+    async fn next(&mut self) -> Asks {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -222,17 +231,29 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = hangup => {}
+            _ = self.terminate.recv() => Asks::End,
+            _ = self.interrupt.recv() => Asks::End,
+            _ = hangup => Asks::Reload,
+        }
+    }
+
+    /// Returns when one has come that ends the mount.
+    async fn end(&mut self, reload: impl Fn()) {
+        while matches!(self.next().await, Asks::Reload) {
+            reload();
         }
     }
 }
 
 /// Waits for whatever ends the mount, and ends it.
-async fn run(node: &Arc<MountedNode>, session: &Session, mut signals: Signals) -> DrainReport {
+async fn run(
+    node: &Arc<MountedNode>,
+    session: &Session,
+    mut signals: Signals,
+    reload: impl Fn(),
+) -> DrainReport {
     tokio::select! {
-        () = signals.any() => node.end_by_signal().await,
+        () = signals.end(reload) => node.end_by_signal().await,
         () = node.ended() => node.end_by_signal().await,
         () = session.ended() => node.end_after_unmount().await,
     }

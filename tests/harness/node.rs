@@ -418,7 +418,12 @@ impl Node {
         self.command(&["drain", &mount, "--timeout", "60s"]).good();
     }
 
-    /// Returns the place of the log.
+    /// Returns the configuration file.
+    pub(crate) fn config_path(&self) -> PathBuf {
+        self.config.clone()
+    }
+
+    /// Returns where the log is.
     pub(crate) fn log_path(&self) -> String {
         self.log.to_string_lossy().into_owned()
     }

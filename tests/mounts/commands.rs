@@ -1,5 +1,6 @@
 //! The command line: words, exit statuses, and what each command promises.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -425,22 +426,46 @@ fn commands_read_only(io: Io) {
 }
 in_both_modes!(commands_read_only);
 
-/// The end of the terminal is an orderly end, unless whoever started the daemon wants it passed over.
+/// SIGHUP opens the log again and takes over its level; the mount stays.
 #[test]
-fn commands_hangup_ends_a_mount_in_order() {
+fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     let site = Site::new();
     let store = Store::dir(&site);
     let mut node = Node::start(&site, "a", Some(&store), Options::new(Io::best()).delay("30s"));
+    let (log, aside) = (PathBuf::from(node.log_path()), site.path().join("aside"));
     Hand::new().put(&node.at("entry"), b"text").must("put");
+    std::fs::rename(&log, &aside).must("move the log aside");
     kill_process(node.pid(), Signal::HUP).must("hang up");
-    let status = node.await_end(LIMIT_MS);
-    assert!(status.success(), "{status}");
-    assert!(!is_mounted(&node.mount));
+    let line = |text: &'static str| {
+        let log = log.clone();
+        eventually(LIMIT_MS, text, move || {
+            let found = std::fs::read_to_string(&log).map_err(|error| error.to_string())?;
+            if found.contains(text) { Ok(()) } else { Err(found) }
+        });
+    };
+    line("the log is open again");
+    let mode = log.metadata().must("the new log").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    assert!(!std::fs::read_to_string(&aside).must("read").contains("open again"));
+    // What the configuration says now, as far as it can be taken over.
+    let config = node.config_path();
+    let before = std::fs::read_to_string(&config).must("read the configuration");
+    let changed = format!("{before}\n[log]\nlevel = \"debug\"\n[metrics]\nallow_remote = true\n");
+    std::fs::write(&config, changed).must("change the configuration");
+    kill_process(node.pid(), Signal::HUP).must("hang up");
+    line("keys=\"metrics.allow_remote\"");
+    assert!(!node.at("nothing").exists());
+    line("DEBUG");
+    // One that cannot be read changes nothing.
+    std::fs::write(&config, "[log]\nlevel = \"loud\"\n").must("spoil the configuration");
+    kill_process(node.pid(), Signal::HUP).must("hang up");
+    line("the configuration is not taken over");
+    std::fs::write(&config, before).must("restore the configuration");
+    assert_eq!(Hand::new().get(&node.at("entry")).must("it goes on"), b"text");
+    node.stop();
     let words = ["sh", "-c", "trap '' HUP; \"$@\"; exit $?", "sh"];
     let mut node = Node::start(&site, "b", Some(&store), Options::new(Io::best()).wrapped(&words));
-    assert_eq!(Hand::new().get(&node.at("entry")).must("it was uploaded"), b"text");
     kill_process(node.pid(), Signal::HUP).must("hang up");
-    sleep_ms(300);
     assert_eq!(Hand::new().get(&node.at("entry")).must("it goes on"), b"text");
     node.stop();
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, in_both_modes};
+use crate::copies::SEEN_MS;
+use crate::harness::{Cluster, Hand, Io, Must as _, Node, eventually, in_both_modes};
 
 /// Objects in the log, and what the writer counts as published.
 fn counts(cluster: &Cluster) -> (usize, u64) {
@@ -101,6 +102,10 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
         node.drain();
     };
     write(&cluster.a);
+    // A list of the log that is a moment old is not made again before an upload.
+    eventually(SEEN_MS, "node B has it", || {
+        if cluster.b.at("file49").exists() { Ok(()) } else { Err("it is not there".to_owned()) }
+    });
     let objects = || ["log", "packs", "blobs"].map(|place| cluster.store.objects_in(place).len());
     let before = objects();
     write(&cluster.b);
