@@ -195,6 +195,7 @@ pub struct Traffic {
 }
 
 /// What is guarded by the order lock.
+#[derive(Default)]
 struct Order {
     queue: Queue,
     dirty: Dirty,

@@ -9,16 +9,13 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use super::apart::{Apart, TornContents};
+use super::apart::TornContents;
 use super::aside::{ASIDE, Aside};
-use super::bad::{Bad, Doubted};
-use super::needless::LeftOut;
-use super::own::{OWN, Own, Split};
-use super::queue::Queue;
-use super::save::{CHAINS, Dirty, MISSING};
+use super::bad::Doubted;
+use super::own::{OWN, Split};
+use super::save::{CHAINS, MISSING};
 use super::shown::Unsent;
 use super::times::{DECLARED, TIMES, Times, decode_declared};
-use super::touch::Touched;
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::digest::Digest;
@@ -27,7 +24,7 @@ use crate::local::{
     Blobs, CacheDir, Index, Journal, Leftover, Loaded, Note, Record, Seq, Staging, State,
 };
 use crate::namespace::{Age, Fold, Op, Profiles, Time};
-use crate::remote::{Declared, Remote, keys};
+use crate::remote::{Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
 use crate::sync::missing::Missing;
@@ -73,28 +70,7 @@ impl Ledger {
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();
         let stamps = StampClock::new(parts.dir.node());
-        let mut order = Order {
-            queue: Queue::default(),
-            dirty: Dirty::default(),
-            seen: HashSet::new(),
-            chains: Chains::default(),
-            named_ms: 0,
-            greatest: Stamp::default(),
-            bad: Bad::default(),
-            aside: Aside::default(),
-            saved_aside: Aside::default(),
-            before: None,
-            missing: Missing::default(),
-            own: Own::default(),
-            apart: Apart::default(),
-            touched: Touched::default(),
-            left_out: LeftOut::default(),
-            times: Times::default(),
-            late: None,
-            saved_times: Times::default(),
-            saved_declared: Declared::Unknown,
-            saved_missing: Missing::default(),
-        };
+        let mut order = Order::default();
         take_times(&mut order, &parts);
         let own = parts.loaded.meta.get(OWN).cloned();
         let apart = std::mem::take(&mut parts.loaded.apart);
