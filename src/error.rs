@@ -12,7 +12,7 @@ pub enum Kind {
     NotFound,
     /// It is there already.
     Exists,
-    /// Somebody else holds it.
+    /// Another process holds it.
     Busy,
     /// No room on the disk, or a limit reached.
     NoSpace,

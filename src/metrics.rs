@@ -66,7 +66,7 @@ kinds! {
         Write = "write",
         /// Closes one descriptor.
         Flush = "flush",
-        /// Gives a handle back; nobody waits for it.
+        /// Gives a handle back; no caller waits for it.
         Release = "release",
         /// Makes a file durable.
         Fsync = "fsync",
@@ -80,7 +80,7 @@ kinds! {
         OpenDir = "opendir",
         /// Lists a directory.
         ReadDir = "readdir",
-        /// Ends a listing; nobody waits for it.
+        /// Ends a listing; no caller waits for it.
         ReleaseDir = "releasedir",
         /// Makes a directory durable.
         FsyncDir = "fsyncdir",
@@ -120,7 +120,7 @@ macro_rules! counters {
             /// remote counts them itself, too.
             pub throttled: BTreeMap<String, u64>,
             /// Requests to the remote by kind; those that were never made are left out. The remote counts them
-            /// itself, and whoever tells of both fills them in.
+            /// itself, and a report of both fills them in.
             pub requests: BTreeMap<String, u64>,
         }
 

@@ -219,7 +219,7 @@ fn s3_a_change_of_others_right_after_ours_is_noticed() {
     bucket.trouble(get, Trouble::Meanwhile(|_| {}));
     // The second look is the one after the write.
     bucket.trouble(get, Trouble::Meanwhile(|state| state.xml = Some(rule("taken", "t/", 1))));
-    bench.says(&["apply", S3], 1, &["rules of others", "somebody else changed them"]);
+    bench.says(&["apply", S3], 1, &["rules of others", "another program changed them"]);
 }
 
 /// Some stores drop what they do not know. The prefix must not be among it: the rule would then delete

@@ -21,7 +21,7 @@ use crate::vfs::{Answer, Errno, Reply, Vfs};
 
 /// Most bytes of one read or write request.
 const TRANSFER_MAX_BYTES: u32 = 1024 * 1024;
-/// Most requests that nobody waits for (read-ahead, releases) the kernel keeps in flight.
+/// Most requests that no caller waits for (read-ahead, releases) the kernel keeps in flight.
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
 /// How deep file systems may be stacked below a backing file. One is ours, so backing files must lie
 /// on a file system that is not stacked itself.

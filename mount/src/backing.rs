@@ -17,7 +17,7 @@ pub struct Backing {
 /// What became of offering the file to the kernel.
 #[derive(Debug)]
 pub(crate) enum Registration {
-    /// Nobody has tried.
+    /// It was not tried.
     Untried,
     /// The kernel knows it by this id.
     Registered(fuser::BackingId),
@@ -37,7 +37,7 @@ impl Backing {
         &self.file
     }
 
-    /// Registers the file if nobody has yet. The holder of the guard may hand out the id.
+    /// Registers the file if it is not registered yet. The holder of the guard may hand out the id.
     pub(crate) fn registered(
         &self,
         register: impl FnOnce(&File) -> io::Result<fuser::BackingId>,

@@ -1,7 +1,7 @@
 //! A mount that is not attached anywhere yet.
 //!
 //! Owns making and attaching it; its descriptor tells it from every other mount. Must never let a
-//! program see the directory below a dead mount: it would write there what nobody finds again, and what
+//! program see the directory below a dead mount: it would write there what is never found again, and what
 //! hinders the next mount.
 
 use std::io;

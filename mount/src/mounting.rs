@@ -19,7 +19,7 @@ use crate::topmost::{self, Topmost};
 use crate::turn::Turn;
 use crate::{device, helper, process};
 
-/// A mount that was just made, and nobody else's.
+/// A mount that was just made by this process.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) device: OwnedFd,
@@ -35,7 +35,7 @@ pub(crate) fn mount(mount_point: &Path, shape: &Shape<'_>) -> io::Result<Attache
     // A process that could not wait for its turn finds out here. The upper mount goes, so that one stays.
     match mounts::beneath(&attached.entry)? {
         Some(other) if other.is_hearthfs() => {
-            // What nobody serves hinders nobody, until it is gone.
+            // What is not served hinders no program, until it is gone.
             drop(attached.device);
             topmost::take_away(&attached.entry)?;
             Err(topmost::taken(&other))

@@ -73,7 +73,7 @@ pub(crate) fn beneath(mount: &MountEntry) -> io::Result<Option<MountEntry>> {
     let here = at(&mount.mount_point)?;
     // As the table is now: another may have come between.
     let Some(now) = here.iter().find(|entry| entry.is_same(mount)) else {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "somebody took the mount away"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the mount was taken away meanwhile"));
     };
     Ok(here.iter().find(|entry| entry.id == now.parent).cloned())
 }
@@ -133,7 +133,7 @@ pub(crate) fn abort_entry(entry: &MountEntry) -> io::Result<()> {
     if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
         return Ok(());
     }
-    // Aborted, but somebody still has a file open.
+    // Aborted, but a program still has a file open.
     unmount_entry(entry, true)
 }
 

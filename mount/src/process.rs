@@ -58,7 +58,7 @@ pub fn own_id() -> u32 {
 
 /// Closes a file and says what came of it: a file system may find out only then that it cannot keep what was written.
 pub fn close(file: OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor was owned by nobody else, and nobody owns it now.
+    // SAFETY: the descriptor had no other owner, and has none now.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -119,7 +119,7 @@ mod tests {
     fn a_signal_is_passed_over_if_somebody_said_so() {
         // The runtime of Rust passes over no signal of these.
         assert!(!is_ignored(Signal::User2));
-        // SAFETY: nobody else in this process cares for this signal.
+        // SAFETY: no other code of this process uses this signal.
         unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
         assert!(is_ignored(Signal::User2));
         // SAFETY: as above.

@@ -72,7 +72,7 @@ impl Session {
             allow_other: options.allow_other,
             default_permissions: kernel_checks(&options),
         };
-        // Nobody serves the mount before `serve`, so nothing may touch what lies below it.
+        // The mount is not served before `serve`, so nothing may touch what lies below it.
         let Attached { device, entry } = mounting::mount(&mount_point, &shape)?;
         Self::serve(&vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
             drop(unmount_if_ours(&entry, true));
@@ -201,7 +201,7 @@ fn start_server(
             _ => Err(error),
         });
         if let Err(error) = &result {
-            // Nobody reads requests any more, but the device stays open as long as names can be
+            // No thread reads requests any more, but the device stays open as long as names can be
             // invalidated: without this, callers would wait for ever.
             let aborted = abort_if_ours(&entry);
             tracing::error!(%error, ?aborted, "fuse session failed");
@@ -223,7 +223,7 @@ fn kernel_checks(options: &MountOptions) -> bool {
 
 /// Unmounts if the topmost mount there is still this one.
 fn unmount_if_ours(entry: &MountEntry, lazy: bool) -> io::Result<()> {
-    // Or what somebody else is mounting there might be taken away instead.
+    // Or what another program is mounting there might be taken away instead.
     let _turn = Turn::take(&entry.mount_point);
     match mounts::top_at(&entry.mount_point)? {
         Some(top) if is_same(&top, entry) => mounts::unmount_entry(&top, lazy),

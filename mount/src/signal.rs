@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-/// Ends this process the way `signal` ends a process that does not handle it, so that whoever waits
+/// Ends this process the way `signal` ends a process that does not handle it, so that a process that waits
 /// for us sees what it would have seen of the command that we ran. Leaves no core file of ours; where
 /// the signal does not end a process, exits with 128 plus its number, as shells do.
 pub fn die_of(signal: i32) -> ! {

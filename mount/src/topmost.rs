@@ -51,7 +51,7 @@ impl Topmost {
         self.root.as_fd()
     }
 
-    /// Tells whether nobody serves it any more. The thread that waits for one that hangs is left behind:
+    /// Tells whether it is served no more. The thread that waits for one that hangs is left behind:
     /// nothing can end it.
     fn is_dead(&self) -> io::Result<bool> {
         let root = self.root.try_clone()?;
@@ -130,7 +130,7 @@ pub fn clear_stale(point: &Path) -> io::Result<bool> {
     Err(io::Error::other(format!("more than {PILE_MAX} mounts are piled up")))
 }
 
-/// Tells whether the mount of ours at exactly this path is one that nobody serves any more.
+/// Tells whether the mount of ours at exactly this path is one that is served no more.
 pub fn is_stale(point: &Path) -> io::Result<bool> {
     Topmost::at(&mounts::resolve(point)?)?.map_or(Ok(false), |top| top.is_dead())
 }

@@ -72,7 +72,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // While it is locked, so that nobody takes away another's.
+        // While it is locked, so that none takes away that of another.
         let gone = rustix::fs::unlinkat(&self.dir, self.name.as_str(), AtFlags::empty());
         if let Err(error) = gone {
             tracing::debug!(%error, "the lock of a mount point stays");

@@ -168,7 +168,7 @@ pub(super) fn take_name() {
     std::fs::write("/proc/self/comm", "hearthfs").ok();
 }
 
-/// The child's end: leaves the session and the directory of whoever started it. Only once the mount works:
+/// The child's end: leaves the session and the directory of the process that started it. Only once the mount works:
 /// where an automount waits for it, only the process group that makes the mount may touch its directory.
 pub(super) fn detach() {
     let moved = rustix::process::setsid().map(drop).map_err(std::io::Error::from);
@@ -187,7 +187,7 @@ pub(super) fn say_failure(failure: &Failure) {
     tell(&failure.text());
 }
 
-/// Whoever started us may be gone; then nobody wants to know.
+/// The process that started us may be gone; then there is nothing to tell.
 fn tell(text: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();

@@ -1,7 +1,7 @@
 //! The command that `run` runs: its signals and its end.
 //!
 //! Owns forwarding signals. Must never signal a process that is not the command: its number is used
-//! only while nobody can have waited for it.
+//! only while it cannot have been waited for.
 
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt as _;

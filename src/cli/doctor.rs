@@ -77,7 +77,7 @@ pub(super) fn run(command: &Doctor) -> Outcome<ExitCode> {
         Some(Ok(State::Live(found))) => Some(&found.1),
         _ => None,
     };
-    // Who only uses the mount of another user mounts nothing.
+    // A user of the mount of another user mounts nothing.
     findings.extend(match &state {
         Some(Ok(State::Foreign)) => machine::check_for_users(),
         _ => machine::check(&around, settings.as_ref(), status),

@@ -62,7 +62,7 @@ pub(super) fn run(command: &Collect) -> Outcome<()> {
         .hint("check that the credentials may delete; what was left is tried again next time"))
 }
 
-/// Says that the expiry that counts is not the only one that somebody has named.
+/// Says that the expiry that counts is not the only one that was named.
 fn difference(declared: Declared, counts: Option<Duration>, chosen: &Chosen) -> Option<String> {
     let url = chosen.settings.remote.url.as_ref()?;
     let (own, counts) = (format_age(chosen.settings.expiry.age), format_age(counts));

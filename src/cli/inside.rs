@@ -1,7 +1,7 @@
 //! Looking into a mount: what `ls`, `stat`, `du` and `rm` have in common.
 //!
 //! These are ordinary programs on the mount: the kernel decides which names the user may see, change and remove, and the daemon
-//! is asked, through the same calls, only for what the kernel does not show. So nobody learns or does more by them than by
+//! is asked, through the same calls, only for what the kernel does not show. So a user learns and does no more by them than by
 //! `ls`, `stat` and `rm`.
 //!
 //! Owns which names an argument stands for, and their walk. Must never hold a list of the names of a tree, follow a link, or leave

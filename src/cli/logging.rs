@@ -32,7 +32,7 @@ impl Logging {
     /// Goes on in a new file of the same name, if stderr is a file: the one before may have been moved aside.
     pub(super) fn reopen(&self) -> io::Result<()> {
         let Some(path) = &self.file else { return Ok(()) };
-        // Not through a link, which whoever may write into the directory could have put there.
+        // Not through a link, which a user who may write into the directory could have put there.
         let no_link = OFlags::NOFOLLOW.bits() as i32;
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(FILE_MODE).custom_flags(no_link);

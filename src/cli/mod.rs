@@ -284,7 +284,7 @@ Examples:
   hearthfs ls --json '/mnt/cache/**' | jq -r 'select(.bytes == \"remote\").path'";
 
 const STAT_NOTES: &str = "\
-What the columns of `hearthfs ls -l` mean (see its help), and more: owner and mode, when the content was last stored, when it expires if nobody \
+What the columns of `hearthfs ls -l` mean (see its help), and more: owner and mode, when the content was last stored, when it expires if it is not \
 opens it before, and its digest. When it was used, stored and expires holds for all files with the same content, so only root and the user of the \
 mount are told. Nothing is fetched, and nothing counts as used. --json prints one object with the fields of `ls --json`.
 
@@ -321,7 +321,7 @@ Examples:
 
 const TOP_NOTES: &str = "\
 A page that is written anew at each interval; q, Esc or Ctrl-C ends it. Hits are opens that were answered with an entry, misses are names that were asked for and that \
-no node has; what the kernel remembers is not asked again. Clients and entries are counted by the daemon only while somebody watches; the opens of \
+no node has; what the kernel remembers is not asked again. Clients and entries are counted by the daemon only while a client watches; the opens of \
 an entry are those since then, and what was long ago counts less. Only root and the user of the mount may watch. Without a terminal it prints one page as text, \
 for one interval. There are no colours where NO_COLOR is set.
 
@@ -332,7 +332,7 @@ Examples:
 const RM_NOTES: &str = "\
 Counts what fits, says how much it is, and asks. Then removes it as `rm` by the same user would: what that may not remove stays, and the exit status is 1. \
 A directory that fits goes with all below it. Links are removed and not followed; what is mounted below stays. Of files that only make sense together (a \
-Triton kernel, numba's index and data) the one that their readers open first goes first, so nobody finds the others without it; name the directory of \
+Triton kernel, numba's index and data) the one that their readers open first goes first, so no reader finds the others without it; name the directory of \
 such a unit rather than single files in it. What programs have open they keep. Other nodes miss it when the change has reached the store and them; \
 what a program writes anew meanwhile, here or elsewhere, stays. Without a terminal to ask on it refuses, unless there is --yes. \
 Where nothing fits, it says so and exits 0; a path without a wildcard that is not there is an error.";
@@ -398,7 +398,7 @@ pub fn main() -> ExitCode {
     match dispatch(&cli.command) {
         Ok(status) => status,
         Err(failure) => {
-            // When stderr is gone there is nobody left to tell.
+            // When stderr is gone, there is nothing to do.
             std::io::stderr().lock().write_all(failure.text().as_bytes()).ok();
             ExitCode::from(failure.exit as u8)
         }

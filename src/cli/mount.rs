@@ -119,7 +119,7 @@ async fn await_end(around: &Surroundings, point: &Path, limit: Duration) -> Outc
     let shown = point.display();
     if status.phase == Phase::Starting {
         return Err(Failure::refused(format!(
-            "{shown} is being mounted just now by somebody else"
+            "{shown} is being mounted just now by another process"
         )));
     }
     note(&format!(
@@ -150,7 +150,10 @@ pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
     note(&format!("took away the mount that a dead daemon left at {}", point.display()));
     match point::inspect(around, point).await? {
         State::Free => Ok(()),
-        _ => Err(Failure::refused(format!("{} was mounted by somebody else", point.display()))),
+        _ => Err(Failure::refused(format!(
+            "{} was mounted by another process meanwhile",
+            point.display()
+        ))),
     }
 }
 

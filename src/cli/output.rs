@@ -21,7 +21,7 @@ pub(super) fn data(text: &str) -> Outcome<()> {
     }
 }
 
-/// Prints a line for people. When stderr is gone there is nobody left to tell.
+/// Prints a line for people. When stderr is gone, nothing is printed.
 pub(super) fn note(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").ok();
 }

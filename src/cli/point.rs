@@ -57,7 +57,7 @@ pub(super) async fn inspect(around: &Surroundings, point: &Path) -> Outcome<Stat
     match Mounts::read()?.at(point) {
         None => check_directory(around, point).map(|()| State::Free),
         Some(mounted) if mounted.is_ours() => ours(around, mounted).await,
-        // Nobody may look into it: that would wait for the very mount that is to be made.
+        // It must not be looked into: that would wait for the very mount that is to be made.
         Some(other) if other.fs_type == "autofs" => Ok(State::Free),
         Some(other) => Err(Failure::refused(format!(
             "{} is a mount point already: {} of type {}",

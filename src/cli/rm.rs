@@ -3,7 +3,7 @@
 //! Removes through the mount, as the user who runs it: the kernel and the daemon decide as for any `unlink`, and each removal is a
 //! change that all nodes get.
 //!
-//! Owns the order: what readers of a unit open first goes first, so that nobody finds the rest without it. Must never remove what
+//! Owns the order: what readers of a unit open first goes first, so that no reader finds the rest without it. Must never remove what
 //! was not counted and confirmed by its pattern.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
@@ -265,7 +265,7 @@ impl Removing<'_> {
     fn unlink(&mut self, hit: &Hit<'_>, how: AtFlags) -> bool {
         match unlinkat(hit.dir, hit.name, how) {
             Ok(()) => true,
-            // Somebody else was faster.
+            // Another process was faster.
             Err(Errno::NOENT) => false,
             Err(error) => {
                 // What cannot go in the first walk is tried and told in the second.

@@ -105,7 +105,7 @@ pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
     Ok(end_like(status))
 }
 
-/// Returns the mount point, and whether somebody named it.
+/// Returns the mount point, and whether it was named.
 fn mount_point(around: &Surroundings, command: &Run) -> Outcome<(PathBuf, bool)> {
     if let Some(dir) = &command.mount {
         return Ok((point::absolute(around, dir), true));
@@ -235,7 +235,7 @@ async fn execute(command: &Run, plan: &Plan, signals: &mut Signals) -> Outcome<E
     Running::start(process)?.finish(signals).await
 }
 
-/// Drains, says what happened, and unmounts if nobody else needs the mount. What goes wrong here is
+/// Drains, says what happened, and unmounts if no other run needs the mount. What goes wrong here is
 /// told and does not change how the command ended; a signal cuts it short.
 async fn finish(
     around: &Surroundings,

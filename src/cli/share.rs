@@ -42,7 +42,7 @@ impl Share {
         let place = Place::new(&dir, point);
         let setup = Setup::take(&place).await?;
         let users = open(&place, "users")?;
-        // Under the setup lock nobody holds it alone.
+        // Under the setup lock no process holds it alone.
         flock(&users, FlockOperation::LockShared).map_err(failed)?;
         Ok((Self { place, users }, setup))
     }
@@ -158,6 +158,6 @@ mod tests {
         setup.done();
         let service = Status { pid: 7, started_ms: 2000, ..Status::default() };
         let left = block(stranger.leave(&service)).expect("left");
-        assert!(left.is_none(), "somebody else mounted this one meanwhile");
+        assert!(left.is_none(), "another process mounted this one meanwhile");
     }
 }

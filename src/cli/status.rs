@@ -54,7 +54,10 @@ pub(super) fn run(command: &Show) -> Outcome<()> {
     for stray in table_of_mounts.ours().into_iter().filter(visible) {
         let known = |status: &Status| Path::new(&status.mount_point) == stray.point;
         if !all.iter().any(known) {
-            note(&format!("{} is mounted too; nobody answers for it here", stray.point.display()));
+            note(&format!(
+                "{} is mounted too; no daemon answers for it here",
+                stray.point.display()
+            ));
         }
     }
     if all.is_empty() {

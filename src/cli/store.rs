@@ -33,7 +33,7 @@ pub(super) struct StoreOptions {
 #[derive(Clone, Debug)]
 pub(super) struct Chosen {
     pub(super) settings: Settings,
-    /// Who has set the expiry; nobody when it is the default.
+    /// Where the expiry was set; `None` when it is the default.
     pub(super) expiry_by: Option<Origin>,
 }
 

@@ -87,7 +87,7 @@ fn point(around: &Surroundings, command: &Unmount) -> Outcome<PathBuf> {
 
 /// Takes away a dead mount, if there is one, unless the service manager is about to mount there again:
 /// until then programs are better off with an error than with the empty directory below, into which they
-/// would write what nobody sees again.
+/// would write what is never seen again.
 fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
     if !Mounts::read()?.at(point).is_some_and(Mounted::is_ours) {
         return Ok(());

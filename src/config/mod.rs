@@ -241,7 +241,7 @@ fn settle_cache_dir(
     }
 }
 
-/// Who sets only the deadline means all waits: the default of the other one gives way.
+/// A user who sets only the deadline means all waits: the default of the other one gives way.
 fn settle_open_wait(settings: &mut Settings, effective: &mut [Effective]) {
     let limit = settings.remote.deadline;
     let wait = effective.iter_mut().find(|e| e.key == "writeback.open_wait");

@@ -95,7 +95,7 @@ pub fn resolve(path: &Path) -> PathBuf {
     for _ in 0..40 {
         let Some((parent, name)) = split(&path) else { return resolve_parent(&path) };
         let here = resolve_parent(parent).join(name);
-        // On a mount point this fails without asking whoever serves the mount.
+        // On a mount point this fails without asking the daemon of the mount.
         match std::fs::read_link(&here) {
             Ok(target) => path = here.parent().unwrap_or(&here).join(target),
             Err(_) => return here,

@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Origin {
-    /// Nobody set it.
+    /// It was not set.
     Default,
     /// In the file.
     File {

@@ -1,7 +1,7 @@
 //! The address of the remote, as it is written.
 //!
 //! Owns the check of its form. Must never connect to anything, and never repeat a password that
-//! somebody put into an address: messages show it without.
+//! a person put into an address: messages show it without.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

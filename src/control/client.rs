@@ -36,7 +36,7 @@ pub struct Client {
 
 impl Client {
     /// Connects to the daemon at `place`. `NotFound` when none runs there; a socket that a dead one
-    /// left is removed. `Denied` when it belongs to somebody else.
+    /// left is removed. `Denied` when it belongs to another user.
     /// `users` are those whose sockets are believed, besides root's.
     pub async fn connect(place: &Place, users: &[u32]) -> Result<Self> {
         let socket = place.socket();
@@ -208,7 +208,7 @@ fn unexpected(response: &Response) -> Error {
     }
 }
 
-/// Reports whether a process has ended, even if nobody has waited for it yet.
+/// Reports whether a process has ended, even if its parent has not waited for it yet.
 fn has_ended(handle: &OwnedFd) -> bool {
     let mut wanted = [PollFd::new(handle, PollFlags::IN)];
     !matches!(

@@ -155,11 +155,11 @@ pub struct Status {
     pub counters: Snapshot,
 }
 
-/// Which clients and entries are busy. It is counted while somebody asks, and for ten seconds after.
+/// Which clients and entries are busy. It is counted while a client asks, and for ten seconds after.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BusyReport {
-    /// Each client of which a name was asked for since somebody began to ask, by name.
+    /// Each client of which a name was asked for since a client began to ask, by name.
     pub clients: Vec<BusyClient>,
     /// The entries that were opened most, the busiest first.
     pub entries: Vec<BusyEntry>,
@@ -183,7 +183,7 @@ pub struct BusyClient {
 pub struct BusyEntry {
     /// Its path below the mount; what is not plain text is escaped.
     pub path: String,
-    /// How often it was opened since somebody began to ask; what was long ago counts less.
+    /// How often it was opened since a client began to ask; what was long ago counts less.
     pub opens: u64,
 }
 

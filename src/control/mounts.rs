@@ -1,6 +1,6 @@
 //! The kernel's table of mounts, as far as we care.
 //!
-//! Owns reading `/proc/self/mountinfo`. Must never touch a mount point: behind it there may be nobody
+//! Owns reading `/proc/self/mountinfo`. Must never touch a mount point: behind it there may be no daemon
 //! who answers.
 
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! Where control sockets lie.
 //!
 //! Owns the rules for the runtime directory and the names in it. Must never trust a directory that
-//! another user could write into: whoever answers on the socket is believed.
+//! another user could write into: the process that answers on the socket is believed.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};

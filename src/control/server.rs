@@ -1,7 +1,7 @@
 //! The daemon's end of the control socket.
 //!
 //! Owns the socket file and its lock. Must never let a client hold the daemon up: requests are short,
-//! waits have limits, and whoever is slow is cut off.
+//! waits have limits, and a slow client is cut off.
 
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -68,7 +68,7 @@ pub trait Node: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Server {
     place: Place,
-    /// Held locked: whoever holds it owns the socket's name.
+    /// Held locked: its holder owns the socket's name.
     _lock: File,
     end: watch::Sender<bool>,
     accepting: JoinHandle<()>,
@@ -99,7 +99,7 @@ impl Server {
 
     /// Ends the server: no new connection, answers under way get a moment, the socket is removed.
     pub async fn close(self) {
-        // Nobody listens any more only if the task is gone already.
+        // It fails only if the task is gone already.
         self.end.send(true).ok();
         if within(CLOSE_DEADLINE, self.accepting).await.is_some() {
             let all = CONNECTIONS_MAX as u32;

@@ -284,7 +284,7 @@ fn probe_name(settings: &Settings) -> NodeId {
     NodeId(u64::from_le_bytes(*first))
 }
 
-/// Returns what the root shall look like until somebody changes it: as the mount point did.
+/// Returns what the root looks like until it is changed: as the mount point did.
 fn root_of(mount_point: &Path) -> Result<Entry> {
     let looked = match stat(mount_point) {
         // Where that cannot be had, the dead mount goes before there is a new one.

@@ -21,7 +21,7 @@ use crate::task;
 pub struct Collection {
     /// Nothing at all is written.
     pub dry_run: bool,
-    /// Somebody has set the expiry: it is not the default.
+    /// The expiry was set: it is not the default.
     pub told: bool,
     /// How long what nodes may rely on is kept; for stores on which no node is mounted, or for tests.
     pub grace: Option<Duration>,

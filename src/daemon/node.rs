@@ -56,7 +56,7 @@ pub(super) struct MountedNode {
     started_ms: u64,
     started: Duration,
     phase: AtomicU8,
-    /// Held by whoever ends the mount, so that only one does.
+    /// Held while the mount is ended, so that only one task does it.
     ending: tokio::sync::Mutex<Option<DrainReport>>,
     ended: watch::Sender<bool>,
     /// Held while a process of ours looks at the mount: until it ends it is a user like any other.
@@ -139,7 +139,7 @@ impl MountedNode {
         self.end(None, true).await.unwrap_or_default()
     }
 
-    /// Drains after somebody else unmounted.
+    /// Drains after another program has unmounted.
     pub(super) async fn end_after_unmount(&self) -> DrainReport {
         let mut ending = self.ending.lock().await;
         if let Some(report) = ending.as_ref() {

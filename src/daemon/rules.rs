@@ -1,4 +1,4 @@
-//! The rules of the bucket, for a mount and for whoever sets them up.
+//! The rules of the bucket, for a mount and for the commands that set them up.
 //!
 //! Owns the one look at them that a mount takes, and what is said of it. Must never delay a mount,
 //! write anything, or ask twice. A store that cannot be reached at the mount is looked at when it can be.
@@ -76,7 +76,7 @@ pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote
             Err(error) => Err(error),
         };
         let report = said(&remote.url().to_string(), report);
-        // There is one look, so nobody has set it.
+        // There is one look, so it is not set yet.
         answer.set(report).ok();
     }));
     found

@@ -88,7 +88,7 @@ fn serve_on(
     manager.status("starting");
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
     let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned(), manager));
-    // Before the mount shows, so that whoever finds the mount finds who serves it.
+    // Before the mount shows, so that a program that finds the mount finds its daemon.
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;

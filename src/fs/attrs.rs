@@ -142,7 +142,7 @@ impl Filesystem {
         if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {
             return self.attr_of(&self.0.state.lock(), ino).into();
         }
-        // Somebody may stand in this directory and only ever ask for it: it must not grow stale.
+        // A process may have this as its working directory and ask for nothing else: it must not grow stale.
         self.0.rooms.freshness.note_activity();
         let this = self.clone();
         Answer::later(async move {

@@ -1,6 +1,6 @@
-//! Which clients and entries are busy, for as long as somebody watches.
+//! Which clients and entries are busy, for as long as a client watches.
 //!
-//! Owns these counts. Must never cost anything while nobody watches: an open does without them then.
+//! Owns these counts. Must never cost anything while no client watches: an open does without them then.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ const ENTRIES_TOLD: usize = 50;
 /// The name of what lies in no client's directory.
 const NO_CLIENT: &str = "(none)";
 
-/// What was counted since somebody began to watch.
+/// What was counted since a client began to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BusyCounts {
     /// Hits and misses by client.
@@ -38,13 +38,13 @@ struct Counts {
 /// The counts.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    /// Until when somebody watches, in milliseconds of the monotonic clock.
+    /// Until when a client watches, in milliseconds of the monotonic clock.
     until_ms: AtomicU64,
     counts: Mutex<Counts>,
 }
 
 impl Busy {
-    /// Reports whether somebody watches. The clock is asked only where somebody has.
+    /// Reports whether a client watches. The clock is asked only if one has.
     pub(super) fn is_watched(&self, now: impl FnOnce() -> Duration) -> bool {
         let until_ms = self.until_ms.load(Ordering::Relaxed);
         until_ms > 0 && now().as_millis() < u128::from(until_ms)
@@ -76,7 +76,7 @@ impl Busy {
         self.counts.lock().clients.entry(client).or_default().1 += 1;
     }
 
-    /// Watches on, and tells what was counted. If nobody has watched, the counts begin now.
+    /// Watches on, and tells what was counted. If no client has watched, the counts begin now.
     pub(super) fn watch(&self, now: Duration) -> BusyCounts {
         let was_watched = self.is_watched(|| now);
         let until_ms = (now + WATCHED_FOR).as_millis() as u64;

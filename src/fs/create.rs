@@ -212,7 +212,7 @@ impl Filesystem {
         Ok(Created { found, opened })
     }
 
-    /// Creates with `O_RDONLY`: nobody will write it, so the empty file is published at once.
+    /// Creates with `O_RDONLY`: no handle can write it, so the empty file is published at once.
     fn create_to_read(&self, spot: &Spot, wish: &Wish, attrs: Attrs) -> Reply<Created> {
         let kind = Kind::File { digest: Digest::empty(), size: 0 };
         let ino = match self.put_new(spot, Entry { kind, attrs, link: None }) {

@@ -94,7 +94,7 @@ pub(super) enum Plan {
     JoinAside,
     /// It begins a live file on the inode that was reserved for it.
     Begin,
-    /// It begins a live file of its own, through this inode: nobody else sees the handle's bytes.
+    /// It begins a live file of its own, through this inode: no other handle sees its bytes.
     Aside {
         /// They are published under the name of the inode.
         named: bool,
@@ -186,7 +186,7 @@ fn write_live(asked: Asked, live: LiveIs) -> Plan {
     if asked.truncate && (closed || !live.member) {
         return again_or(Plan::Aside { named });
     }
-    // Its published bytes have to be kept elsewhere before somebody writes on.
+    // Its published bytes have to be kept elsewhere before a writer goes on.
     if live.stage == StageIs::Writing { Plan::Join } else { Plan::Settle }
 }
 
@@ -195,7 +195,7 @@ fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> Plan
     if !has_bytes {
         return if asked.last { Plan::Fail(Errno::ENOENT) } else { Plan::LookAgain };
     }
-    // A caller that cannot be seen can look again, but nobody can lead it.
+    // A caller that cannot be seen can look again, but cannot be led.
     let cannot_be_led = asked.last || (asked.unseen && bound);
     if !cannot_be_led {
         return Plan::LookAgain;

@@ -77,7 +77,7 @@ pub struct Rules {
     /// Whether there is a remote that gets what is published. Without one, blobs may be evicted at once
     /// and are then gone.
     pub shared: bool,
-    /// The root directory, until somebody changes it.
+    /// The root directory, until it is changed.
     pub root: Entry,
     /// Whether what is changed here is sent to other nodes.
     pub sends: bool,

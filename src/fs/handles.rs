@@ -61,7 +61,7 @@ pub(super) struct OpenFile {
     pub(super) appends: bool,
     /// Its opener has closed it. Descriptors that were inherited or duplicated may still be open.
     pub(super) closed: bool,
-    /// Somebody closed a descriptor of it in an orderly way.
+    /// A descriptor of it was closed in an orderly way.
     pub(super) flushed: bool,
     /// Since then it was closed only by programs that were killed.
     pub(super) torn: bool,

@@ -52,7 +52,7 @@ impl Source {
 pub(super) struct Published {
     /// What was published; attributes as last seen.
     pub(super) entry: Entry,
-    /// The change that put it; `None` for a directory that nobody made.
+    /// The change that put it; `None` for a directory that was never made.
     pub(super) stamp: Option<Stamp>,
     /// Time of the last change, in milliseconds since the Unix epoch.
     pub(super) changed_ms: u64,

@@ -172,7 +172,7 @@ impl Filesystem {
         if kept { Ok((names, who)) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Collects the names of a directory, in parts: nobody waits for a large one behind a lock.
+    /// Collects the names of a directory, in parts: no caller waits for a large one behind a lock.
     fn names_in(&self, ino: Ino, path: &TreePath) -> Vec<Listed> {
         let ledger = &self.0.rooms.ledger;
         let mut names: Vec<Listed> = Vec::new();

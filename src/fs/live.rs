@@ -1,4 +1,4 @@
-//! Live files: files that somebody on this node can still write.
+//! Live files: files that a process on this node can still write.
 //!
 //! A live file has its bytes in staging and an inode of its own. A close publishes it; it stays live until its
 //! last writable handle is released, and only then its bytes become a blob. Owns the table of live files and
@@ -98,7 +98,7 @@ impl Touch {
 /// How far a live file has come.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Its bytes are nobody's but its writers'. Something of it may have been published before.
+    /// Only its writers see its bytes. Something of it may have been published before.
     Writing,
     /// Its bytes are those of an entry.
     Published(Box<Version>),
@@ -123,7 +123,7 @@ pub(super) struct Live {
     pub(super) writers: u32,
     /// Those of them whose openers have not closed them.
     pub(super) open: u32,
-    /// Somebody has closed it in an orderly way.
+    /// It was closed once in an orderly way.
     pub(super) closed_once: bool,
     /// What it looked like at the last such close, if others had it open then: these bytes are closed, and not
     /// published yet.
@@ -158,7 +158,7 @@ pub(super) struct Live {
     /// A handle that can be mapped for writing was given the file itself: a mapping may outlive the handle,
     /// so the file never becomes a blob; a copy does.
     pub(super) mapped: bool,
-    /// It is being published or becomes a blob: nobody may begin to share its bytes now.
+    /// It is being published or becomes a blob: no handle may begin to share its bytes now.
     pub(super) settling: bool,
     /// Serialises publishing and preserving; held while hashing, never together with the state's lock waiting
     /// for it.
@@ -277,7 +277,7 @@ impl Live {
         Mark::and_disk_bytes(self.file()).is_ok_and(|(_, bytes)| self.note_disk_bytes(bytes))
     }
 
-    /// Notes the same where somebody has just looked.
+    /// Notes the same where it was just looked at.
     pub(super) fn note_disk_bytes(&self, bytes: u64) -> bool {
         self.staged.as_ref().is_some_and(|staged| staged.note_bytes(bytes))
     }
@@ -312,7 +312,7 @@ impl Live {
         self.settled();
     }
 
-    /// Reports whether it is a matter of what its name has now: somebody writes it, or it is the same file. What was
+    /// Reports whether it is a matter of what its name has now: it has a writer, or it is the same file. What was
     /// closed and replaced is not, until the kernel's word of its end has come.
     pub(super) fn concerns(&self, seen: Option<&Seen>) -> bool {
         self.open > 0 || (self.is_next_of(seen) && !self.is_replaced(seen))
@@ -334,7 +334,7 @@ impl Live {
         }
     }
 
-    /// Reports whether its name is there because of it, where nothing is published: somebody writes it, or nothing of
+    /// Reports whether its name is there because of it, where nothing is published: it has a writer, or nothing of
     /// it was ever published. What was closed goes with what was published.
     pub(super) fn makes_a_name(&self) -> bool {
         !self.is_dropped() && (self.open > 0 || self.began.is_none() || self.settling)
@@ -483,7 +483,7 @@ impl Lives {
     }
 }
 
-/// The modification time of a copy that nobody has written to: no clock gives it, so that any write
+/// The modification time of a copy that was not written to: no clock gives it, so that any write
 /// shows, however fast it follows.
 pub(super) const UNTOUCHED: Time = Time { secs: 1, nanos: 1 };
 

@@ -32,7 +32,7 @@ struct TableId(u64);
 pub(super) enum Asked {
     /// It is done.
     Done,
-    /// Somebody is in the way.
+    /// Another holder is in the way.
     Waits(Waits),
 }
 
@@ -185,7 +185,7 @@ impl Locks {
         }
     }
 
-    /// Does what `flock` asks of an open file, or has it wait. `EAGAIN`: somebody is in the way, and there is
+    /// Does what `flock` asks of an open file, or has it wait. `EAGAIN`: another holder is in the way, and there is
     /// no room for one more that waits.
     pub(super) fn ask(&mut self, handle: Handle, user: u32, kind: FlockKind) -> Reply<Asked> {
         let id = self.members.get(&handle).ok_or(Errno::EBADF)?.table;
@@ -320,7 +320,7 @@ impl Locks {
             let Some(waiter) = table.waiting.remove(at) else { return };
             let user = waiter.user;
             self.waiting.give_back(user, 1);
-            // Nobody listens once the daemon stops.
+            // The receiver is gone once the daemon stops.
             if waiter.give.send(()).is_err() {
                 self.shares.give_back(user, 1);
                 continue;

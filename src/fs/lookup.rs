@@ -35,7 +35,7 @@ pub(super) const TTL_OF_LIVE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) entry: Entry,
-    /// The change that put it; `None` for a directory that nobody made.
+    /// The change that put it; `None` for a directory that was never made.
     pub(super) stamp: Option<Stamp>,
     pub(super) changed_ms: u64,
     /// For how much longer it may be shown.
@@ -95,7 +95,7 @@ impl Filesystem {
         seen
     }
 
-    /// Reports whether an inode is what its name still has, though nobody is shown it: its bytes are lost, or it is past
+    /// Reports whether an inode is what its name still has, though it is hidden: its bytes are lost, or it is past
     /// its age. What another node has removed is not.
     pub(super) fn hides(&self, state: &State, spot: &Spot, ino: Ino) -> bool {
         let path = state.names.path_of(spot).filter(|_| state.names.bound(spot) == Some(ino));
@@ -440,7 +440,7 @@ pub(super) fn is_hidden(parent: Ino, name: &[u8]) -> bool {
 
 /// Returns what goes into the number of a published entry beside its path.
 pub(super) fn version_of(entry: &Entry, stamp: Stamp) -> Vec<u8> {
-    // A directory is the same whoever made it last: what is open below it is found by its number, also by
+    // A directory is the same whichever node made it last: what is open below it is found by its number, also by
     // a kernel that forgot it meanwhile.
     if entry.is_directory() { Vec::new() } else { stamp.sortable().into_bytes() }
 }

@@ -1,4 +1,4 @@
-//! Making names: directories, links, devices, and files that nobody writes.
+//! Making names: directories, links, devices, and files without a writer.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -55,7 +55,7 @@ impl Filesystem {
 
     /// Returns the changes that keep the directories from which something is removed. One that another node
     /// has removed meanwhile lives on only through what lies in it; to the program here it is a directory
-    /// that it has emptied, and that stays until somebody removes it.
+    /// that it has emptied, and that stays until it is removed.
     fn directories_to_keep(&self, ops: &[(TreePath, Op)]) -> Vec<(TreePath, Op)> {
         let removed = ops.iter().filter(|(_, op)| *op == Op::Remove);
         let mut above: Vec<TreePath> = removed.filter_map(|(path, _)| path.parent()).collect();
@@ -81,7 +81,7 @@ impl Filesystem {
         })
     }
 
-    /// Puts an entry under a name that must lead nowhere; `then` gets its inode under the same lock: what nobody was
+    /// Puts an entry under a name that must lead nowhere; `then` gets its inode under the same lock: what no caller was
     /// told of yet is forgotten when its name goes.
     fn put_then<R>(
         &self,
@@ -267,7 +267,7 @@ fn published_place(state: &State, ino: Ino) -> Reply<Spot> {
     match &inode.node {
         Node::Directory => return Err(Errno::EPERM),
         Node::Gone(_) | Node::Reserved(_) => return Err(Errno::ENOENT),
-        // Its bytes are nobody's yet, so a second name has nothing to lead to.
+        // It has no published bytes yet, so a second name has nothing to lead to.
         Node::Live(id) if state.lives.get(*id).is_none_or(|live| live.version().is_none()) => {
             return Err(Errno::EPERM);
         }

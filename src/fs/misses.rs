@@ -48,7 +48,7 @@ impl Ring {
         }
         let has = self.of_users.get(&uid).copied().unwrap_or(0);
         let own = uid != 0 && has >= OF_ONE_USER_MAX;
-        // Who has most of them has one of the first.
+        // A user that has its part has at least one.
         let at = if own { self.misses.iter().position(|miss| miss.uid == uid) } else { Some(0) };
         let Some(gone) = at.and_then(|at| self.misses.remove(at)) else { return };
         if let Some(left) = self.of_users.get_mut(&gone.uid) {
@@ -61,7 +61,7 @@ impl Ring {
 }
 
 impl RecentMisses {
-    /// Remembers one; the oldest go. Not one whose path is very long: whoever asks has the rights of each directory checked.
+    /// Remembers one; the oldest go. Not one whose path is very long: for each that is shown, the rights of each directory are checked.
     pub(super) fn note(&self, path: TreePath, uid: u32, reason: Reason, at: Duration) {
         if path.as_bytes().len() > PATH_BYTES_MAX {
             return;

@@ -189,8 +189,8 @@ impl Filesystem {
         Ok(flush_of(id, live))
     }
 
-    /// Decides what the death of a writer comes to. What it wrote is lost; if it wrote nothing, whoever else
-    /// has the file open goes on, and what somebody closed before stands. Where another process has written the
+    /// Decides what the death of a writer comes to. What it wrote is lost; if it wrote nothing, each other process that
+    /// has the file open goes on, and what was closed before stands. Where another process has written the
     /// same file beside it, the file is that one's as well, and goes on.
     fn plan_death(
         &self,
@@ -237,7 +237,7 @@ impl Filesystem {
     }
 
     /// Publishes a live file: digest, journal, namespace. Blocks; idempotent. `seen` is how its file looked a
-    /// moment ago, if somebody has looked. Nothing happens if somebody has opened it for writing meanwhile: then
+    /// moment ago, if it was looked at. Nothing happens if it was opened for writing meanwhile: then
     /// that one's close is the last.
     pub(super) fn publish(
         &self,
@@ -345,7 +345,7 @@ impl Filesystem {
             let Some(live) = state.lives.get(id).filter(|live| !live.is_dropped()) else {
                 return Ok(Announced::Done(false));
             };
-            // Perhaps it was unlinked while it was digested: then nobody will ever ask for these bytes.
+            // Perhaps it was unlinked while it was digested: then these bytes will never be asked for.
             let Some((spot, path)) = place_of(&state, live) else {
                 return Ok(Announced::Done(false));
             };

@@ -25,7 +25,7 @@ pub(super) struct Last {
     id: LiveId,
     /// The size of its file.
     bytes: u64,
-    /// Bytes were written after the last publish, by somebody who has closed a descriptor.
+    /// Bytes were written after the last publish, by a process that has closed a descriptor.
     late: bool,
     /// Bytes were written and no descriptor was ever closed.
     torn: bool,
@@ -152,8 +152,8 @@ impl Filesystem {
         done
     }
 
-    /// Makes the published bytes of a live file a blob, by its own file where nobody can write to that.
-    /// Returns false where somebody is on its way to write it.
+    /// Makes the published bytes of a live file a blob, by its own file where no process can write to that.
+    /// Returns false where a writer is on its way.
     fn settle(&self, id: LiveId) -> Result<bool, Error> {
         let lock = self.0.state.lock().lives.get(id).map(|live| Arc::clone(&live.publishing));
         let Some(lock) = lock else { return Ok(true) };
@@ -166,7 +166,7 @@ impl Filesystem {
             let Some(live) = state.lives.get_mut(id) else { return Ok(true) };
             let synced = live.synced;
             let (mapped, source) = (live.mapped, Arc::clone(&live.source));
-            // What lost its name is nobody's.
+            // What lost its name is not published.
             let Some(version) = live.version_mut().filter(|version| bound && version.mark.size > 0)
             else {
                 return Ok(true);

@@ -380,7 +380,7 @@ impl Filesystem {
         for id in state.names.lives(&from.spot).to_vec() {
             state.move_live(id, &to.spot);
             if let Some(live) = state.lives.get_mut(id) {
-                // Who began from nothing and has written nothing still makes no file.
+                // A writer that began from nothing and has written nothing still makes no file.
                 live.fresh |= live.began.is_some() || live.clean.size > 0;
                 // It replaces what is published there, and is another file.
                 live.began = None;

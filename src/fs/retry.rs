@@ -218,7 +218,7 @@ impl Retries {
 
 impl Filesystem {
     /// Ends the retry of a thread that is about to be refused. The kernel asks for the attributes of what a thread was
-    /// led to, checks the mode, and tells nobody of a refusal: the next call of the thread is another one.
+    /// led to, checks the mode, and reports no refusal: the next call of the thread is another one.
     pub(super) fn note_refusal(&self, caller: &Caller, ino: Ino) {
         let retry = {
             let mut state = self.0.state.lock();

@@ -37,7 +37,7 @@ pub(super) struct State {
     pub(super) changed_elsewhere: Option<Duration>,
     /// Large files that no handle writes any more and that have yet to become blobs; each is a live file.
     pub(super) ending: Vec<Last>,
-    /// Files that nobody needs any more, with the names in staging of those that will never be an entry: see
+    /// Files that are not needed any more, with the names in staging of those that will never be an entry: see
     /// [`close_files`].
     let_go: Vec<(Arc<Source>, Option<StagedPath>)>,
 }
@@ -336,7 +336,7 @@ impl State {
         self.settle_inode(ino);
     }
 
-    /// Gives up what was kept for a thread that looked again. Returns the live file that nobody writes now.
+    /// Gives up what was kept for a thread that looked again. Returns the live file that has no writer now.
     #[must_use]
     pub(super) fn give_up(&mut self, retry: Option<Retry>) -> Option<LiveId> {
         let ino = retry?.seat?;
@@ -352,7 +352,7 @@ impl State {
         id.filter(|id| self.is_idle(*id))
     }
 
-    /// Reports whether nobody writes a live file and nobody is on its way to do so.
+    /// Reports whether a live file has no writer, and none is on its way.
     pub(super) fn is_idle(&self, id: LiveId) -> bool {
         self.lives.get(id).is_some_and(|live| {
             let seats = self.names.inode(live.ino).map_or(0, |inode| inode.seats);
@@ -393,7 +393,7 @@ impl State {
 }
 
 /// Returns what the inode of a live file that ends is from now on: the entry that it is bound to be, what it began from and
-/// nobody has written, or nothing.
+/// no process has written, or nothing.
 fn end_of(live: &mut Live, bound: bool) -> Node {
     if let Some(version) = live.version().filter(|_| bound) {
         return Node::Entry(version.published.clone());

@@ -98,7 +98,7 @@ pub struct OpenBlob {
 pub struct News {
     /// Blobs that were sealed or used.
     pub sealed: Vec<(Digest, Used)>,
-    /// Blobs that are no longer there: evicted, damaged, or removed by somebody else.
+    /// Blobs that are no longer there: evicted, damaged, or removed by another program.
     pub gone: Vec<Digest>,
 }
 

@@ -27,7 +27,7 @@ const STORE: &str = "store";
 /// What marks a directory as a cache for backup programs (the Cache Directory Tagging Specification).
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This directory is a cache of hearthfs; it can be left out of backups.\n";
-/// Who owns what belongs to nobody in this user namespace.
+/// The owner of what has none in this user namespace.
 const OVERFLOW_UID: u32 = 65_534;
 /// The most that is read of a small file of ours.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
@@ -235,7 +235,7 @@ fn check_place(root: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a cache directory that somebody else could put other files into, or exchange for another: what lies
+/// Refuses a cache directory that another user could put other files into, or exchange for another: what lies
 /// there is served to everybody, and written with this user's rights.
 ///
 /// Root is trusted, which can do all that anyway. Of the directories above, the nearest is looked at: a default
@@ -394,7 +394,7 @@ fn node_of(v1: &Path) -> io::Result<NodeId> {
         if let Ok(id) = u64::from_str_radix(text.trim(), 16) {
             return Ok(NodeId(id));
         }
-        // A new identity is always safe; an old one that is half read might be somebody else's.
+        // A new identity is always safe; an old one that is half read might be that of another node.
         tracing::warn!(path = %path.display(), "the node's identity is unreadable; a new one is made");
     }
     let node = NodeId(task::random_u64());

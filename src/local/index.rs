@@ -94,7 +94,7 @@ impl Index {
         Self(Arc::new(Owner { shared, threaded }))
     }
 
-    /// Returns a number that moves when the index was begun again: whoever owns the facts should
+    /// Returns a number that moves when the index was begun again: the owner of the facts should
     /// then save all of them and call [`Index::refilled`] with the number seen before.
     pub fn generation(&self) -> u64 {
         self.0.shared.generation.load(Ordering::Acquire)
@@ -108,7 +108,7 @@ impl Index {
     /// Says that what all facts stand for was made anew: the generation moves, and what the index is
     /// [filled](Index::fill) with takes the place of all it has. Until then it keeps that.
     pub fn renew(&self) {
-        // At once, so that whoever saves next fills it first.
+        // At once, so that the next save fills it first.
         self.0.shared.generation.fetch_add(1, Ordering::AcqRel);
         self.0.shared.send(Order::StopFilling);
     }
@@ -320,7 +320,7 @@ impl Store {
         self.check()
     }
 
-    /// Looks whether the files are there: sled goes on writing to a file that somebody has removed,
+    /// Looks whether the files are there: sled goes on writing to a file that was removed,
     /// and says nothing, or waits for ever.
     fn check(&self) -> Result<(), Trouble> {
         match fs::metadata(&self.file) {
@@ -390,7 +390,7 @@ impl Store {
         Ok(())
     }
 
-    /// Sends all facts, older ones first, until nobody takes them.
+    /// Sends all facts, older ones first, until the receiver is gone.
     fn load(&mut self, pieces: &SyncSender<Piece>) -> Result<(), Trouble> {
         let mut facts = 0;
         if let Some(base) = &self.base {

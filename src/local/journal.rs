@@ -258,7 +258,7 @@ impl Journal {
     fn begin_segment(&self, state: &mut State) -> io::Result<()> {
         let (segment, file) = segment::create(&self.path, state.next)?;
         let file = Arc::new(file);
-        // Bounded: a run of segments that nobody syncs is given to the kernel to write.
+        // Bounded: a run of segments that is not synced is given to the kernel to write.
         if state.unsynced.len() >= UNSYNCED_SEGMENTS {
             state.unsynced.remove(0).sync_data()?;
         }

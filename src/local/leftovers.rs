@@ -1,7 +1,7 @@
 //! Staging files that an earlier run left behind.
 //!
 //! A closed file stays in staging until its last descriptor is gone. If the daemon stops in between, the
-//! journal names a content that no blob has, and the staging file holds it. Owns these files until somebody
+//! journal names a content that no blob has, and the staging file holds it. Owns these files until a task
 //! has looked at them. Must never make one of them a blob itself: a program may still write to it through a
 //! descriptor that the kernel passed through.
 

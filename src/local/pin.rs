@@ -1,4 +1,4 @@
-//! Pins: what keeps a blob from eviction while somebody uses it.
+//! Pins: what keeps a blob from eviction while it is used.
 
 use std::fmt;
 

@@ -14,7 +14,7 @@ pub const FACTS_NAME: &str = "hearthfs.entry";
 pub struct Facts {
     /// The store's time as the node knows it, in milliseconds since the Unix epoch: ages are counted to it.
     pub now_ms: u64,
-    /// The node that wrote it, 16 hex digits; `None` for a directory that nobody made, and while it is being written.
+    /// The node that wrote it, 16 hex digits; `None` for a directory that was never made, and while it is being written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Whether that is the node of this mount.
@@ -54,7 +54,7 @@ pub struct ContentFacts {
     /// When it was last stored, in milliseconds since the Unix epoch by the store's time; `None` where the store does not have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_ms: Option<u64>,
-    /// When it becomes a miss if nobody opens it before, in the same form; `None` where it does not age.
+    /// When it becomes a miss if it is not opened before, in the same form; `None` where it does not age.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
 }

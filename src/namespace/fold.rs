@@ -227,7 +227,7 @@ impl Fold {
         }
     }
 
-    /// Puts a register back as it was before changes that nobody else will ever see; `None` for a
+    /// Puts a register back as it was before changes that no other node will ever see; `None` for a
     /// path of which nothing was known.
     pub fn reset(&mut self, path: &TreePath, register: Option<Register>) {
         if let Some(register) = register {
@@ -446,7 +446,7 @@ impl Fold {
     }
 
     /// Yields the registers behind a path, tombstones included, in path order: with the path that
-    /// came last, whoever cannot keep the namespace still for long gets all of it in parts.
+    /// came last, a caller that cannot keep the namespace still for long gets all of it in parts.
     pub fn registers_after(&self, path: &TreePath) -> impl Iterator<Item = (TreePath, Register)> {
         self.records_after(path.as_bytes()).map(|record| (path_of(record), self.unpack(record)))
     }

@@ -37,7 +37,7 @@ impl std::fmt::Debug for Living<'_> {
 
 impl Living<'_> {
     /// Returns for how much longer what a path has may be shown; `None` when it is expired.
-    /// `changed_ms` is the time of its last change; `None` for a directory that nobody made.
+    /// `changed_ms` is the time of its last change; `None` for a directory that was never made.
     pub fn left(
         &self,
         path: &TreePath,
@@ -57,7 +57,7 @@ impl Living<'_> {
 
     /// Returns for how much longer a content serves in an entry that was changed at `changed_ms`.
     pub fn left_of(&self, digest: &Digest, changed_ms: u64) -> Option<Duration> {
-        // Of a copy that is only here, and not on its way, nobody knows the age but by its entry.
+        // Of a copy that is only here, and not on its way, only the entry tells the age.
         let stored_ms = self.fold.stored_ms(digest).unwrap_or(changed_ms);
         match self.age.left(stored_ms, self.now_ms) {
             None if (self.pending)(digest) => Some(Duration::MAX),

@@ -299,7 +299,7 @@ async fn abort(remote: &Remote, mut parts: Box<dyn MultipartUpload>) {
     }
 }
 
-/// Compresses the content into pieces while it checks it. `Err(None)` when nobody wants them any
+/// Compresses the content into pieces while it checks it. `Err(None)` when the receiver wants no
 /// more.
 fn compress(
     file: &File,

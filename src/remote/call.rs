@@ -156,7 +156,7 @@ impl Caller {
         let may_not_write = denied
             && !matches!(trouble.cause(), Cause::Credentials | Cause::NoCredentials)
             && matches!(call.verb, Verb::Put | Verb::Delete);
-        // Whoever checks the store says why it lets nobody in, in one message.
+        // The check of the store says in one message why it refuses.
         let said_elsewhere = denied && !call.guarded;
         if may_not_write || said_elsewhere || trouble.cause() == Cause::Crowded {
             ticket.undecided();

@@ -174,7 +174,7 @@ impl Remote {
         let _one = match inner.checking.try_lock() {
             Ok(one) => one,
             Err(_) if lane == Lane::Background => inner.checking.lock().await,
-            // Somebody asks already, and it may take its whole deadline.
+            // A question is under way already, and may take its whole deadline.
             Err(_) if self.health() != Health::Up => return Err(down()),
             Err(_) => clock::within(inner.caller.deadline, inner.checking.lock())
                 .await

@@ -33,7 +33,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How many unused connections are kept.
 const POOL_IDLE_MAX: usize = 24;
-/// How often the client itself tries again; whoever called tries again for as long as it likes.
+/// How often the client itself tries again; the caller tries again for as long as it likes.
 const RETRIES_MAX: usize = 2;
 /// How long after the first attempt the client still tries again.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -287,7 +287,7 @@ impl<C: fmt::Debug + Send + Sync> CredentialProvider for Explained<C> {
 fn install_tls() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Fails when somebody else in the process has set one already, which serves as well.
+        // Fails when the process has set one already, which serves as well.
         drop(rustls::crypto::ring::default_provider().install_default());
     });
 }

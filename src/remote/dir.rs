@@ -61,7 +61,7 @@ impl SharedDir {
             return Err(Error::with(Kind::NotFound, op, error));
         }
         let store = LocalFileSystem::new_with_prefix(&self.root).map_err(|_| self.gone())?;
-        // Whoever drops its journal after a put relies on the put to survive a power loss.
+        // A node that drops its journal after a put relies on the put to survive a power loss.
         self.store.get_or_init(|| Arc::new(store.with_fsync(true)));
         Ok(())
     }
@@ -72,7 +72,7 @@ impl SharedDir {
     }
 
     /// Reports whether this still is the directory that was checked, and neither the bare mount point that an
-    /// unmounted share leaves behind, nor a store that somebody has made there since.
+    /// unmounted share leaves behind, nor a store that was made there since.
     pub(super) fn is_present(&self) -> bool {
         let read = || {
             let file = std::fs::File::open(self.root.join(keys::FORMAT))?;
@@ -119,7 +119,7 @@ impl SharedDir {
     /// Removes a file that was stored at a time; returns false, and leaves it, if it was stored again
     /// since. Blocks.
     ///
-    /// It is taken aside first and looked at there: whoever stores it again in between makes a new file
+    /// It is taken aside first and looked at there: a node that stores it again in between makes a new file
     /// under the name, which is not touched.
     pub(super) fn remove_old(&self, key: &str, stored_ms: u64) -> io::Result<bool> {
         self.remove_if(key, |path| {

@@ -1,8 +1,8 @@
 //! How long entries live here, as the store and this node say it.
 //!
 //! Owns what the format object declares and the age that counts where the two differ. Must never
-//! lengthen a life for who reads: he would serve what others delete. Must never shorten one for who
-//! deletes, unless he was told to: others still serve it.
+//! lengthen a life for a reader: it would serve what others delete. Must never shorten one for what
+//! deletes, unless it was told to: others still serve it.
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ impl Declared {
         }
     }
 
-    /// Returns the age by which somebody deletes for all nodes: what the store declares. His own counts
-    /// where it says nothing, and where he was told (`told`) to go by a shorter one.
+    /// Returns the age by which objects are deleted for all nodes: what the store declares. `own` counts
+    /// where it says nothing, and where the caller was told (`told`) to go by a shorter one.
     pub fn deleting(self, own: Option<Duration>, told: bool) -> Option<Duration> {
         match self {
             Self::Age(declared) if !told || !is_shorter(own, declared) => declared,

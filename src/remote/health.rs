@@ -50,7 +50,7 @@ pub struct Outage {
 pub(super) enum Lane {
     /// A program waits.
     Foreground,
-    /// Nobody waits: uploads, polling, prefetch.
+    /// No caller waits: uploads, polling, prefetch.
     Background,
 }
 
@@ -95,7 +95,7 @@ impl State {
 #[derive(Debug)]
 struct Down {
     since_ms: u64,
-    /// Nobody answers, so programs are kept away. Otherwise the store does answer, and each request may be the one
+    /// There is no answer, so programs are kept away. Otherwise the store does answer, and each request may be the one
     /// that is granted.
     closed: bool,
     /// The same by the monotonic clock.

@@ -56,7 +56,7 @@ pub struct Known {
     store: String,
     /// Its address when it was used last; `None` where an older version has kept no more than the identity.
     url: Option<String>,
-    /// What its format object said, so that it can be put back where somebody else's rule has deleted it.
+    /// What its format object said, so that it can be put back where a rule of others has deleted it.
     says: Option<String>,
 }
 

@@ -192,7 +192,7 @@ impl Remote {
         Ok(bytes)
     }
 
-    /// Writes the format object, unless somebody has. Returns whether the store has decided that; otherwise two
+    /// Writes the format object, unless another node has. Returns whether the store has decided that; otherwise two
     /// writers may both have written.
     async fn put_new(&self, lane: Lane, key: &Path, text: Bytes) -> Result<bool> {
         let bytes = text.len() as u64;
@@ -248,7 +248,7 @@ impl Remote {
     }
 
     /// Looks at what lies in a place that is about to be made a store, and says once that there are objects of
-    /// somebody else.
+    /// another node.
     pub(super) async fn look_around(&self, lane: Lane) -> Remains {
         let prefix = self.inner.keys.prefix();
         let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };

@@ -242,7 +242,7 @@ impl Remote {
         self
     }
 
-    /// Returns a handle whose reads are nobody's wait: they leave the reserve to others, and are let
+    /// Returns a handle for reads that no caller waits for: they leave the reserve to others, and are let
     /// through to a store that is down. Writes always are so.
     #[must_use]
     pub fn background(&self) -> Self {

@@ -130,7 +130,7 @@ struct Listing<'a> {
     /// What was listed last.
     last: Option<Path>,
     pages: mpsc::Sender<Vec<Object>>,
-    /// Nobody takes the pages any more; it is known there why.
+    /// The receiver takes no more pages, and knows why.
     over: bool,
 }
 
@@ -226,7 +226,7 @@ pub enum Deleted {
 
 impl Remote {
     /// Lists everything below the prefix, in no order, and hands it over a page at a time. Ends early when
-    /// nobody takes the pages any more. Returns why not all that is foreign was seen, if so.
+    /// the receiver takes no more pages. Returns why not all that is foreign was seen, if so.
     ///
     /// A shared directory may be the root of a disk, or hold what others keep from us: there our places have
     /// to be seen whole, and what is foreign as far as it can be had.

@@ -29,7 +29,7 @@ pub(super) struct StoreTime {
 struct State {
     /// What the store's clock was ahead of our wall clock when an earlier run learned it.
     ahead_ms: i64,
-    /// A time of the store's, and when that was by our monotonic clock, which nobody can set.
+    /// A time of the store's, and when that was by our monotonic clock, which cannot be set.
     base: Option<(u64, Duration)>,
     /// When it was learned last from something that was written.
     learned: Option<Duration>,

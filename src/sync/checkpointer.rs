@@ -31,7 +31,7 @@ use crate::remote::{CheckpointCounts, CheckpointHead, CheckpointWriter, LogItem,
 use crate::stamp::Stamp;
 use crate::task;
 
-/// How long commits are kept that a checkpoint has, and objects that it does not need: whoever listed the
+/// How long commits are kept that a checkpoint has, and objects that it does not need: a node that listed the
 /// log or a checkpoint before reads on for as long.
 pub const LOG_GRACE: Duration = Duration::from_hours(1);
 /// Commits that are in no checkpoint when one may be due; whether it is depends on their bytes, too.
@@ -81,7 +81,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the latest checkpoint was made that we know of; 0 as long as nobody has looked.
+    /// When the latest checkpoint was made that we know of; 0 before the first look.
     latest_ms: u64,
     /// Up to when it and bundles have the log.
     covered_ms: u64,
@@ -312,7 +312,7 @@ impl Checkpointer {
     }
 
     /// Returns what may be missing in a checkpoint: what the latest one does not have either. One that cannot be
-    /// used here may have anything, but when it has grown old nobody else can use it either.
+    /// used here may have anything, but when it has grown old no other node can use it either.
     async fn missing(&self) -> Result<Missing> {
         let ledger = &self.0.ledger;
         if !ledger.is_partial() {

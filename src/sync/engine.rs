@@ -70,7 +70,7 @@ pub struct Unsent {
 }
 
 /// The shortest and the longest wait before what the store refuses is tried again: it may have been a proxy, or a
-/// limit that somebody changes.
+/// limit that is changed.
 const ASIDE_MIN: Duration = Duration::from_mins(1);
 const ASIDE_MAX: Duration = Duration::from_hours(1);
 /// A purge begins this often, or after a hundredth of the age if that is sooner ...

@@ -327,7 +327,7 @@ impl Inner {
                 if ledger.blobs().contains(&member.digest) {
                     continue;
                 }
-                // Nobody has asked for it, so nothing else goes for it.
+                // It was not asked for, so nothing is evicted for it.
                 if !ledger.blobs().has_room(u64::from(member.size)) {
                     break;
                 }

@@ -43,7 +43,7 @@ const READ_TRIES: u32 = 3;
 /// How long is waited between these.
 const READ_WAIT: Duration = Duration::from_millis(50);
 /// Of so many commits that are read together, the last ones, the inline blobs are kept at once: they
-/// are what is asked for next. Those of earlier ones are fetched when somebody wants them, so that a new
+/// are what is asked for next. Those of earlier ones are fetched when they are wanted, so that a new
 /// node need not write a file for every small one that there ever was.
 const KEPT_INLINE: usize = 16;
 /// The longest and the shortest time between two polls.
@@ -83,7 +83,7 @@ struct Inner {
     quiet_withheld: Quiet,
     lag: Lag,
     versions: Versions,
-    /// Held by whoever polls: two that take over a checkpoint must not undo each other's work.
+    /// Held during a poll: two that take over a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
 }
 
@@ -253,7 +253,7 @@ impl Follower {
                 true
             } else {
                 freshness.asked(backoff.wait()).await;
-                // The first list is wanted even if nobody asks: it says what this node can serve.
+                // The first list is wanted even if no program asks: it says what this node can serve.
                 self.0.state.lock().wide.is_some()
             };
             if may_sleep && freshness.woken().await {
@@ -278,7 +278,7 @@ impl Follower {
 
     async fn poll_alone(&self, remote: &Remote) -> bool {
         let list = self.0.freshness.begin();
-        // Whoever gives up a poll half-way must not leave others waiting for it.
+        // A caller that gives up a poll half-way must not leave others waiting for it.
         let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };
         let outcome = self.list_and_fold(remote).await;
         let good = matches!(outcome, Ok(true));

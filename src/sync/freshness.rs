@@ -2,7 +2,7 @@
 //!
 //! Owns the question whether a list of the log is needed, the wait for it, and for how long the kernel may
 //! remember a name. Must never make a program wait for a store that is known not to answer, nor start two
-//! lists where one will do, nor vouch for names without somebody who takes that back in time.
+//! lists where one will do, nor vouch for names without a task that takes that back in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ const FAILED_FOR: Duration = Duration::from_millis(500);
 const ANEW_EVERY: Duration = Duration::from_millis(250);
 /// Names are vouched for only where lists come much more often than they must.
 const VOUCHED_FROM: Duration = Duration::from_millis(400);
-/// This part of the window is left for telling the kernel that nobody vouches for its names any more.
+/// This part of the window is left for telling the kernel that its names are not vouched for any more.
 const GUARD_PART: u32 = 4;
 
 /// Tells whether what we know is fresh enough, and waits until it is; cheap to clone.
@@ -200,8 +200,8 @@ impl Freshness {
         })
     }
 
-    /// Calls `doubt` whenever names were vouched for and are no more: no list came in time, because nobody
-    /// asks, the store does not answer, or the machine is busy. Whoever does not run this vouches for nothing.
+    /// Calls `doubt` whenever names were vouched for and are no more: no list came in time, because no program
+    /// asks, the store does not answer, or the machine is busy. A node that does not run this vouches for nothing.
     pub(super) async fn guard(&self, doubt: impl Fn()) {
         let _guarding = Guarding::new(self, &doubt);
         loop {

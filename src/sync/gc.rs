@@ -31,7 +31,7 @@ pub struct Options {
     /// How long everything is kept that a node may rely on: [`LOG_GRACE`](super::LOG_GRACE) wherever nodes are
     /// mounted.
     pub grace: Duration,
-    /// Somebody has chosen the expiry with which the handles were opened, so that it may be shorter than
+    /// The expiry was chosen with which the handles were opened, so that it may be shorter than
     /// what the store declares.
     pub told: bool,
 }
@@ -91,7 +91,7 @@ impl Collector {
         report.checkpoint = settled.map(|(stamp, _)| crate::remote::keys::checkpoint_name(stamp));
         let (pages, mut arriving) = mpsc::channel::<Vec<Object>>(PAGES_QUEUED_MAX);
         let (rules, into, told) = (&rules, &mut report, &mut progress);
-        // It owns its end: when it fails, nobody takes pages any more, and the list ends too.
+        // It owns its end: when it fails, no more pages are taken, and the list ends too.
         let judging = async move {
             let mut seen = 0;
             while let Some(page) = arriving.recv().await {

@@ -1,4 +1,4 @@
-//! Lacking: contents that were fetched and could not be kept for lack of room, so that nobody fetches them in
+//! Lacking: contents that were fetched and could not be kept for lack of room, so that they are not fetched in
 //! vain again and again.
 //!
 //! Owns a bounded memory. Must never outlast the lack: it goes by a back-off and by what the disk has free.

@@ -4,7 +4,7 @@
 //! namespace shows it, and what another node did is seen whole or not at all. Must never wait for the
 //! store, and never show a file whose bytes cannot be had.
 //!
-//! Two locks, in this order: *order* is held by whoever brings changes in, so that stamps, journal,
+//! Two locks, in this order: *order* is held while changes are brought in, so that stamps, journal,
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 
 mod adopt;
@@ -131,9 +131,9 @@ struct Inner {
     private: bool,
     fold: RwLock<Fold>,
     order: Mutex<Order>,
-    /// Held while a commit of this node is noted, and by whoever needs that there is none.
+    /// Held while a commit of this node is noted, and where there must be none.
     landing: tokio::sync::Mutex<()>,
-    /// Held by whoever saves.
+    /// Held during a save.
     saving: Mutex<u64>,
     /// Paths whose tombstones must stay although there is no remote: an earlier one may know them.
     kept: HashSet<TreePath>,
@@ -346,8 +346,8 @@ impl Ledger {
     }
 
     /// Counts how often what the kernel remembers of any name came into doubt: commits of other nodes that
-    /// moved something, contents that proved lost, and each time that nobody vouches for names any more.
-    /// Whoever reads the namespace first and this then, has what is counted in what was read.
+    /// moved something, contents that proved lost, and each time that names are not vouched for any more.
+    /// A caller that reads the namespace first and this then has what is counted in what was read.
     pub fn applied(&self) -> u64 {
         self.0.applied.load(Ordering::Acquire)
     }

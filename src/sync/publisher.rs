@@ -279,7 +279,7 @@ impl Publisher {
                 "published"
             );
         }
-        // Whoever makes the namespace anew reads first what has landed.
+        // A task that makes the namespace anew reads first what has landed.
         let _landing = ledger.landing().await;
         ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
         self.0.uploader.landed(landed.into_iter());
@@ -308,7 +308,7 @@ impl Publisher {
             *stamped = true;
         }
         if uploader.is_old(&uploaded) {
-            // Nobody may go on relying on where it was.
+            // Nothing may go on relying on where it was.
             uploader.landed(uploaded.locations.iter().map(|(digest, _)| *digest));
             let claim = uploaded.claim;
             uploaded = self.upload_batch(uploaded.batch).await;
@@ -397,7 +397,7 @@ impl Publisher {
                     Ok(()) => return Put::Done,
                     Err(error) => self.0.uploader.again(&error, &mut backoff).await,
                 }
-                // Nobody need know this name: it would come too late for those who list now.
+                // No node needs this name: it would come too late for those that list now.
                 if clock.mono().saturating_sub(stamped) > RESTAMP_AFTER {
                     break;
                 }

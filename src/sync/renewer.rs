@@ -1,7 +1,7 @@
 //! The renewer: what is used after half its age is stored again before it expires (P11).
 //!
-//! Owns what waits for that, and when it is due. Must never renew what has expired, what nobody opened, or
-//! what another node has renewed meanwhile; and never hurry: everything it does is nobody's wait.
+//! Owns what waits for that, and when it is due. Must never renew what has expired, what was not opened, or
+//! what another node has renewed meanwhile; and never hurry: no caller waits for what it does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Renewer {
         if inner.ledger.is_renewing() {
             return false;
         }
-        // Somebody else may have renewed it, or put something else in its place.
+        // Another node may have renewed it, or put something else in its place.
         if !inner.freshness.wait_fresh(LOOK_MAX).await {
             // What expires meanwhile is nothing to wait for.
             inner.waiting.lock().retain(|digest, _| inner.is_due(digest));

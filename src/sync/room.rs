@@ -24,9 +24,9 @@ use crate::remote::{Health, Remote};
 pub const FULL_WAIT: Duration = Duration::from_mins(1);
 /// Writers that wait at once; further ones are refused at once.
 const WAITERS_MAX: usize = 16_384;
-/// How long a reader waits. Whoever asks for what is not here has a deadline of its own.
+/// How long a reader waits. A caller that asks for what is not here has a deadline of its own.
 const READER_WAIT: Duration = Duration::from_secs(5);
-/// How often a waiting writer looks by itself: nobody tells it of readers that close, or of a store that
+/// How often a waiting writer looks by itself: it is not told of readers that close, or of a store that
 /// stops answering.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How many looks in a row a writer waits while nothing is on its way to the store. Then only those who have
@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const IDLE_LOOKS_MAX: u32 = 50;
 /// A store counts as down after this long without an answer: one failed request is no reason to refuse.
 const DOWN_AFTER_MS: u64 = 1_000;
-/// An episode of waiting ends when nobody has waited for this long.
+/// An episode of waiting ends when there was no waiter for this long.
 const EPISODE_GAP: Duration = Duration::from_secs(10);
 /// The part of the tier that may be unsaved before uploads are no longer gathered.
 const UNSAVED_PART: u64 = 2;
@@ -55,7 +55,7 @@ pub enum Demand {
 pub struct Slowed {
     /// Writers that wait at this moment.
     pub writers: u64,
-    /// For how long now and then somebody has waited.
+    /// For how long now and then a writer has waited.
     pub since: Duration,
     /// What stands in the way.
     pub why: String,
@@ -80,7 +80,7 @@ struct Inner {
     pressed: Notify,
     /// Counts what [`Inner::moved`] tells.
     progress: AtomicU64,
-    /// Somebody has waited in vain, and nothing has moved since.
+    /// A writer has waited in vain, and nothing has moved since.
     stalled: AtomicBool,
     /// Of those who wait, who want to publish a closed file or to keep what was fetched. They go before who
     /// begins: their bytes are here already, or a reader waits.
@@ -104,7 +104,7 @@ enum Look {
     Open,
     /// Something is on its way to the store, which will make room.
     Draining,
-    /// Nothing is; only whoever has files open can make room.
+    /// Nothing is; only programs that have files open can make room.
     Idle,
     Hopeless,
 }
@@ -363,7 +363,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// Somebody who waits and goes before those who begin.
+/// A caller that waits, and goes before those that begin.
 struct Ahead<'a>(&'a Room);
 
 impl<'a> Ahead<'a> {

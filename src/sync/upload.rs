@@ -44,7 +44,7 @@ const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u
 /// The shortest and the longest wait before an upload is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// How often the store refuses a content before it is set aside. It may be a proxy, or a limit that somebody changes.
+/// How often the store refuses a content before it is set aside. It may be a proxy, or a limit that is changed.
 const REFUSALS_MAX: u32 = 5;
 /// The longest wait while the store does not answer. A try costs it nothing then, and may be what finds it up again.
 const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -432,7 +432,7 @@ impl Uploader {
     }
 
     /// Leaves out the changes whose content is lost and that were replaced since. The others are
-    /// sent without a content: every node hides them, as this one does, until somebody writes them
+    /// sent without a content: every node hides them, as this one does, until a program writes them
     /// again. To keep them from the others would leave the nodes with different namespaces.
     fn leave_out(&self, batch: &mut Batch, lost: &[Digest]) {
         let mut hidden = 0_u64;

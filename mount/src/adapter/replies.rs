@@ -48,7 +48,7 @@ pub(super) fn empty(answer: Reply<()>, reply: fuser::ReplyEmpty) {
     }
 }
 
-/// What `access` says where root is the only caller: all but running what nobody may run.
+/// What `access` says where root is the only caller: all but running what no user may run.
 pub(super) fn root_may(
     answer: Reply<(Attr, Duration)>,
     mask: fuser::AccessFlags,
@@ -235,7 +235,7 @@ pub(super) fn add_plus(
             attr.kind = translate::dirent_type(entry.file_type);
             (Duration::ZERO, attr)
         }
-        // Any number that is not zero would count a lookup that nobody gave, and zero hides the name.
+        // Any number that is not zero would count a lookup that was not given, and zero hides the name.
         None => return Err(Errno::EIO),
     };
     Ok(reply.add(attr.ino, entry.next, entry.name, &ttl, &attr, GENERATION))

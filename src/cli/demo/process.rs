@@ -36,7 +36,7 @@ pub(super) fn pause() {
     std::thread::sleep(POLL);
 }
 
-/// Whether somebody wants all this to stop.
+/// Whether a signal has asked for the end.
 #[derive(Clone, Debug)]
 pub(super) struct Stop(Arc<AtomicBool>);
 
@@ -71,12 +71,12 @@ impl Stop {
         Ok(Self(wish))
     }
 
-    /// Returns what nobody can stop, for cleaning up.
+    /// Returns one that no signal ends, for cleaning up.
     pub(super) fn never() -> Self {
         Self(Arc::new(AtomicBool::new(false)))
     }
 
-    /// Fails if somebody wants all this to stop.
+    /// Fails if a signal has asked for the end.
     pub(super) fn check(&self) -> Outcome<()> {
         if self.0.load(Ordering::Relaxed) { Err(Failure::failed(INTERRUPTED)) } else { Ok(()) }
     }
@@ -160,7 +160,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command to its end with its output kept in files that nobody else sees.
+/// Runs a command to its end with its output kept in files that no other user sees.
 pub(super) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Outcome<Output> {
     let failed = |error| Failure::failed(format!("cannot make a temporary file: {error}"));
     let (out, err) = (tempfile::NamedTempFile::new(), tempfile::NamedTempFile::new());

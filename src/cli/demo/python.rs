@@ -132,7 +132,7 @@ fn version(python: &Path, stop: &Stop) -> Outcome<(u32, u32)> {
     }
 }
 
-/// Turns a failure into a reason to take another client, unless somebody wants all this to stop.
+/// Turns a failure into a reason to take another client, unless a signal has asked for the end.
 fn soften(what: &'static str) -> impl FnOnce(Failure) -> Failure {
     move |failure| match &failure.messages[..] {
         [problem] if failure.exit == Exit::Failed && problem != INTERRUPTED => {

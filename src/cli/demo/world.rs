@@ -266,7 +266,7 @@ fn unmount_by_force(point: &Path) {
         command
     };
     command.arg(point);
-    // It has to be tried even, and just then, when somebody wants all this to stop.
+    // It has to be tried even, and just then, when a signal asks for the end.
     let done = output(&mut command, ASK_WITHIN, &Stop::never());
     if !done.is_ok_and(|output| output.status.success()) {
         say(format_args!("could not unmount {}", point.display()));

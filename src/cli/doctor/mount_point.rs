@@ -76,7 +76,7 @@ pub(super) fn check(
     all
 }
 
-/// Checks the directories above a mount point: whoever can write there can put another thing in its place.
+/// Checks the directories above a mount point: a user who can write there can put another thing in its place.
 fn modes(uid: u32, settings: Option<&Settings>, point: &Path) -> Finding {
     const NAME: &str = "mount point modes";
     let allow_other = settings.map(|settings| settings.mount.allow_other).unwrap_or_default();

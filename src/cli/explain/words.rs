@@ -69,7 +69,7 @@ pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
              limits of the client's own size, and for its clean-up",
         ),
         Reason::Expired => (
-            "it is past its age: nobody has opened it in the second half of that",
+            "it is past its age: it was not opened in the second half of that",
             "set expiry.age to more, and expiry.renew_on_use = true; the next program that makes it brings it back",
         ),
         Reason::StoreDown => (

@@ -239,7 +239,7 @@ fn find(around: &Surroundings, typed: &Path) -> Outcome<Arg> {
     Ok(Arg { lead: resolve(&lead), rest, about: None })
 }
 
-/// Reports whether the mount has nobody who answers. What is asked of it next says so.
+/// Reports whether no daemon answers for the mount. What is asked of it next says so.
 fn is_dead(error: &std::io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::IO))

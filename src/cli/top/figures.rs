@@ -53,7 +53,7 @@ pub(super) struct Figures {
     pub(super) trouble: Option<String>,
     /// The busiest first; `None` where the daemon does not tell.
     pub(super) clients: Option<Vec<Client>>,
-    /// The entries opened most since somebody has watched; what was long ago counts less.
+    /// The entries opened most since a client has watched; what was long ago counts less.
     pub(super) busiest: Option<Vec<BusyEntry>>,
 }
 
@@ -122,7 +122,7 @@ fn clients(before: Option<&BusyReport>, now: &BusyReport) -> Vec<Client> {
         .iter()
         .map(|client| {
             let before = known(&client.name);
-            // The daemon forgets what was counted when nobody watches for a while.
+            // The daemon forgets what was counted when no client watches for a while.
             let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
             Client {
                 name: client.name.clone(),

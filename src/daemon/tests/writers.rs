@@ -414,7 +414,7 @@ fn who_opens_what_another_makes_makes_no_file_himself() {
             kernel.close(&late.caller(), 3).unwrap();
             let reader = Program::start();
             let found = kernel.open(&reader.caller(), name, 4, READ, false);
-            assert_eq!(found.err(), Some(Errno::ENOENT), "nobody has closed what he made");
+            assert_eq!(found.err(), Some(Errno::ENOENT), "what it made is not closed");
             kernel.close(&guest.caller(), 2).unwrap();
             assert_eq!(get(kernel, &late, name), b"second");
             kernel.unlink(&late.caller(), name).unwrap();

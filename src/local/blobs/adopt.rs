@@ -1,6 +1,6 @@
 //! Adopting a staged file as a blob, and promising one that is still in staging.
 //!
-//! Owns the step from `staging/` to `blobs/`. A file becomes a blob only when nobody can write to it any
+//! Owns the step from `staging/` to `blobs/`. A file becomes a blob only when no process can write to it any
 //! more. Until then its content can be *lodged*: the digest counts as present, although no blob has it yet.
 
 use std::fs::{self, File};
@@ -41,7 +41,7 @@ impl Blobs {
         Lodged { blobs: self.clone(), digest }
     }
 
-    /// Makes a staged file the blob of `digest`. Nobody may write to it any more.
+    /// Makes a staged file the blob of `digest`. No process may write to it any more.
     ///
     /// `file` is the staged file, and `digest` and `size` are its content's: the caller has read it.
     /// Survives SIGKILL once this has returned; [`Blobs::sync`] makes it survive a power loss.
@@ -91,7 +91,7 @@ impl Blobs {
         }
         self.rename(staged.path(), &path, &digest)?;
         staged.consume();
-        // Renaming moves the ctime, so the seal is taken afterwards. It is that of the path: whoever exchanged
+        // Renaming moves the ctime, so the seal is taken afterwards. It is that of the path: a program that exchanged
         // the staged file under its name has not exchanged the bytes that were digested.
         let found = Seal::of(&file.metadata().map_err(|e| failed("examine", &digest, e))?);
         let placed = seal_at(&path).map_err(|e| failed("examine", &digest, e))?;

@@ -1,6 +1,6 @@
 //! Eviction: making room by removing the blobs that were used longest ago.
 //!
-//! Only blobs that the remote has, that nobody holds open and that no writer may change are evicted.
+//! Only blobs that the remote has, that are not open and that no writer may change are evicted.
 //! Open files stay readable in any case: the kernel keeps them until they are closed.
 
 use std::fs;

@@ -37,7 +37,7 @@ impl Blobs {
     }
 }
 
-/// Lists all shards; ends early when nobody is interested any more.
+/// Lists all shards; ends early when the receiver is gone.
 fn list_all(inner: &Weak<Inner>, known: &[Digest]) -> io::Result<()> {
     let alone = known.is_empty();
     let mut unknown: Vec<(Digest, Seal)> = Vec::new();

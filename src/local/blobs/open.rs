@@ -56,7 +56,7 @@ impl Blobs {
         held.is_some_and(|held| held.blob.verified && held.blob.seal == seal && seal.size == size)
     }
 
-    /// Opens a blob while nobody moves its file, if its seal is unbroken then.
+    /// Opens a blob while its file is not moved, if its seal is unbroken then.
     fn open_at_rest(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         let (pin, open) = {
             let _stripe = self.stripe(digest);
@@ -111,7 +111,7 @@ impl Blobs {
     /// Opens the file of a blob, whatever its content, and tells how it looks; `None` when there is no such
     /// file.
     fn open_file(&self, digest: &Digest) -> Result<Option<(File, Seal)>> {
-        // Somebody may have put a FIFO or a link there; neither may stop or lead us astray.
+        // A FIFO or a link may have been put there; neither may stop or lead us astray.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::open(self.path_of(digest), flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -163,7 +163,7 @@ impl Blobs {
         Ok(true)
     }
 
-    /// Forgets a blob whose file somebody else has removed.
+    /// Forgets a blob whose file another program has removed.
     fn vanished(&self, digest: &Digest) {
         let _stripe = self.stripe(digest);
         let gone = fs::symlink_metadata(self.path_of(digest))
@@ -171,7 +171,7 @@ impl Blobs {
         if gone {
             self.0.table.lock().forget(digest);
             if self.may_warn() {
-                tracing::warn!(%digest, "the file of a local blob was removed by somebody else");
+                tracing::warn!(%digest, "the file of a local blob was removed by another program");
             }
         }
     }

@@ -150,7 +150,7 @@ fn a_directory_that_others_can_write_is_refused() {
         assert_eq!(picture(root.path()), before);
         chmod(path, good);
     }
-    // As in `/tmp`, where nobody can move away what is not his.
+    // As in `/tmp`, where no user can move away what belongs to another.
     chmod(&above, 0o1777);
     drop(CacheDir::open(&cache).unwrap());
 }

@@ -1,6 +1,6 @@
 //! Loading: from the facts to what a start needs, without keeping a fact for longer than it takes.
 //!
-//! The thread of the index reads and unpacks, whoever loads takes in: both at once.
+//! The thread of the index reads and unpacks, the caller takes in: both at once.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

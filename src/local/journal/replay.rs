@@ -37,7 +37,7 @@ struct Scan {
     /// Places where something else than a record was found before the last good one, or a record
     /// that was whole but wrong.
     damaged: u64,
-    /// Where the good part ends, if bytes follow that nobody acknowledged.
+    /// Where the good part ends, if bytes follow that were not acknowledged.
     torn_at: Option<u64>,
 }
 

@@ -37,7 +37,7 @@ struct Slot {
     /// Registers that hold it.
     uses: u32,
     place: Where,
-    /// The minute since which nobody is known to hold it, as [`Places::idle_minutes`] has noted it.
+    /// The minute since which it has no known holder, as [`Places::idle_minutes`] has noted it.
     idle: Option<NonZeroU16>,
 }
 
@@ -45,7 +45,7 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     slots: Vec<Slot>,
-    /// Slots that hold nothing: nobody uses them and they are nowhere.
+    /// Slots that hold nothing: they are not used, and they are nowhere.
     free: Vec<u32>,
     by_digest: HashTable<u32>,
     names: Names,
@@ -117,7 +117,7 @@ impl Places {
 
     /// Returns for how many minutes a content that the remote has is known to be held by no register, none if one
     /// holds it. The count begins with the first call since it was held or located; `minute` is a clock's, and never
-    /// goes back. Whoever calls less often than once in 45 days gets too few.
+    /// goes back. A caller that calls less often than once in 45 days gets too few.
     pub(super) fn idle_minutes(&mut self, digest: &Digest, minute: u64) -> u64 {
         let Some(number) = self.find(digest) else { return 0 };
         let slot = &mut self.slots[number as usize];
@@ -129,7 +129,7 @@ impl Places {
         (u64::from(now) + IDLE_TURN - u64::from(since.get() - 1)) % IDLE_TURN
     }
 
-    /// Begins to count anew for how long nobody holds a content.
+    /// Begins to count anew for how long a content has no holder.
     pub(super) fn wake(&mut self, digest: &Digest) {
         if let Some(number) = self.find(digest) {
             self.slots[number as usize].idle = None;

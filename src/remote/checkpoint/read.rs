@@ -110,7 +110,7 @@ impl<R: Read> CheckpointReader<R> {
     /// Reads the next item; `None` at the end, when all that came before is known to be whole.
     #[expect(
         clippy::should_implement_trait,
-        reason = "whoever ignores an error takes half for all"
+        reason = "a caller that ignores an error takes half for all"
     )]
     pub fn next(&mut self) -> Result<Option<CheckpointItem>> {
         while self.at == self.items.len() {

@@ -117,7 +117,7 @@ fn read(file: &File, size: u64, pieces: &mpsc::Sender<Result<Piece>>) -> Result<
         left -= bytes.len() as u64;
         let piece = if left == 0 { Piece::Last(bytes) } else { Piece::Part(bytes) };
         if pieces.blocking_send(Ok(piece)).is_err() {
-            return Err(Error::new(Kind::Closed, "nobody takes the checkpoint any more"));
+            return Err(Error::new(Kind::Closed, "the reader of the checkpoint has ended"));
         }
         if left == 0 {
             return Ok(());

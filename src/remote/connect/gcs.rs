@@ -34,7 +34,7 @@ const GOOGLE: &str = "https://storage.googleapis.com";
 pub(super) enum Way {
     /// None are sent.
     None,
-    /// A token that somebody else fetched.
+    /// A token that was fetched elsewhere.
     Token(String),
     /// A key in a variable.
     Key(String),

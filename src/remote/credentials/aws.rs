@@ -22,7 +22,7 @@ pub(in crate::remote) struct ProfileFiles {
     pub(in crate::remote) credentials: PathBuf,
     pub(in crate::remote) config: PathBuf,
     pub(in crate::remote) profile: String,
-    /// Somebody asked for this profile, so that it has to be there.
+    /// This profile was asked for, so it has to be there.
     pub(in crate::remote) asked: bool,
 }
 

@@ -1,5 +1,5 @@
 //! The policy of an Azure storage account, which we can only print: Azure keeps it in its management API,
-//! out of reach of whoever has the keys of the storage.
+//! out of reach of a holder of the keys of the storage.
 //!
 //! Owns the text of the policy and of the commands. Must never promise that they were run.
 

@@ -1,9 +1,9 @@
 //! The rules of a bucket over the network: reading them, and changing ours.
 //!
-//! Owns the order of requests, and what happens when somebody else changes the rules at the same time.
+//! Owns the order of requests, and what happens when another program changes the rules at the same time.
 //! Must never write rules that were not read just before, and never write when nothing has to change.
 //!
-//! A write is never just repeated. One of which no answer came may have been carried out, and somebody else
+//! A write is never just repeated. One of which no answer came may have been carried out, and another program
 //! may have changed the rules since: they are read again first.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::s3::{self, Versions};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 
-/// How often rules are read and written anew when a write does not come through, or somebody else changes
+/// How often rules are read and written anew when a write does not come through, or another program changes
 /// them in between.
 const ROUNDS_MAX: u32 = 4;
 /// How often written rules are read back until they show.
@@ -264,7 +264,7 @@ impl Bucket {
         }
         Err(trouble.unwrap_or_else(|| {
             let url = &self.url;
-            let op = format!("somebody else keeps changing the rules of {url}; run it again");
+            let op = format!("another program keeps changing the rules of {url}; run it again");
             Error::new(Kind::Busy, op)
         }))
     }
@@ -350,7 +350,7 @@ impl Bucket {
         Err(Error::new(Kind::Invalid, op))
     }
 
-    /// Says that nobody knows what the store has made of what we wrote.
+    /// Says that it is not known what the store has made of what we wrote.
     fn unchecked(&self, what: &str, error: &Error) -> Error {
         let op = format!(
             "the rules of {} {what}, and it could not be checked what the store has made of them: {}; look \
@@ -363,7 +363,7 @@ impl Bucket {
 
     fn meddled(&self) -> Error {
         let op = format!(
-            "the rules of others in the bucket of {} are not what they were before we wrote: somebody else \
+            "the rules of others in the bucket of {} are not what they were before we wrote: another program \
              changed them at the same time; look at them",
             self.url
         );
@@ -371,7 +371,7 @@ impl Bucket {
     }
 
     /// Looks whether what was written is there, and whether the rules of others still are: the store has
-    /// no condition for a write, so somebody else's may have come in between.
+    /// no condition for a write, so that of another program may have come in between.
     async fn read_back(&self, before: &Seen, goal: Goal, rule: &Rule) -> Result<()> {
         let (mut pause, mut look) = (READ_BACK_PAUSE, 0);
         loop {

@@ -135,7 +135,9 @@ impl Answer {
                 let region = region.unwrap_or_default();
                 (Kind::Invalid, format!("check endpoint and region{region}"))
             }
-            (412, _) => (Kind::Exists, "somebody else changed the bucket; run it again".to_owned()),
+            (412, _) => {
+                (Kind::Exists, "another program changed the bucket; run it again".to_owned())
+            }
             (408 | 429 | 500.., _) => (Kind::Unavailable, "try again later".to_owned()),
             _ => (Kind::Invalid, "the store does not take it".to_owned()),
         };

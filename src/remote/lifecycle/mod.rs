@@ -101,7 +101,7 @@ impl Report {
 }
 
 impl Lifecycle {
-    /// Prepares to work on the rules for an address; the expiry is that of the options. Asks nobody.
+    /// Prepares to work on the rules for an address; the expiry is that of the options. Makes no request.
     pub fn open(url: &RemoteUrl, options: &RemoteOptions, env: &Environment) -> Result<Self> {
         let rule = Rule::new(url.prefix(), options.expiry);
         let place = match (url, connect::door(url, options, env)?) {

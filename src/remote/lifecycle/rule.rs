@@ -13,7 +13,7 @@ use crate::remote::keys;
 const PLACES: [&str; 5] = [keys::LOG, keys::PACKS, keys::BLOBS, keys::CHECKPOINTS, keys::PROBES];
 
 /// Days after which the parts of an upload that was begun and not finished are removed. An upload ends
-/// within minutes; the rest is for whoever wants to look at one.
+/// within minutes; the rest is for people who look at one.
 pub(super) const ABORT_DAYS: u64 = 3;
 /// Days after which a version is removed that is not current any more, where a bucket keeps versions.
 /// What hearthfs has deleted it never asks for again.
@@ -110,7 +110,7 @@ pub(super) struct Judged {
     pub(super) notes: Vec<String>,
 }
 
-/// One thing that a rule of somebody else does to objects that are current.
+/// One thing that a rule of others does to objects that are current.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Other {
     /// What to call the rule: ``rule `logs` ``, `rule 2`.
@@ -141,7 +141,7 @@ impl Other {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
     Delete,
-    /// It moves to a class that is for what nobody reads: the class and why.
+    /// It moves to a class that is for what is not read: the class and why.
     Archive(String),
     /// It moves to a class that is for what is read seldom.
     Colder(String),

@@ -111,7 +111,7 @@ impl Ledger {
             let Draft { fold: mut new, seen, chains, missing } = draft;
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
-            // Everything is new to a node that had nothing, and to nobody else.
+            // Everything is new to a node that had nothing, and to no other.
             let nothing = fold.registers().next().is_none();
             let moved = (!nothing).then(|| difference(&fold, &new));
             new.take_times(&mut fold);

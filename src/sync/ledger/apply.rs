@@ -197,8 +197,8 @@ impl Ledger {
             order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
             order.say_apart(batch.upto);
             self.note_totals(&order);
-            // What nobody points to any more, or is remote anyway, need not be kept. Under the
-            // lock, so that whoever publishes it again keeps it again.
+            // What no path points to any more, or is remote anyway, need not be kept. Under the
+            // lock, so that a publish of the same keeps it again.
             let fold = self.0.fold.read();
             let needless =
                 |d: &&Digest| (!fold.uses(d) || fold.stored_ms(d).is_some()) && !order.own.holds(d);

@@ -136,7 +136,7 @@ pub(super) fn learn(
     location: Location,
 ) -> bool {
     if order.bad.is(&digest, &location) {
-        // Whoever says so has not heard of it.
+        // The node that says so has not heard of it.
         order.bad.tell(digest, location);
         return false;
     }
@@ -196,7 +196,7 @@ impl Ledger {
     pub(super) fn hear(&self, order: &mut Order, fold: &Fold, doubts: Vec<Doubt>) {
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
-            // It is somewhere else, or where nobody looks any more.
+            // It is somewhere else, or where no node looks any more.
             if known.is_some_and(|known| known != location || self.is_expired(known.stored_ms))
                 || self.0.doubted.has(&digest, location.stored_ms)
             {
@@ -233,7 +233,7 @@ impl Ledger {
         }
     }
 
-    /// Reports whether what was stored at a time should be stored again by whoever writes it: half of its age is
+    /// Reports whether what was stored at a time should be stored again by the next writer: half of its age is
     /// over, or another node could not read it.
     pub(super) fn is_unsure(&self, digest: &Digest, stored_ms: u64) -> bool {
         self.is_half_over(stored_ms) || self.0.doubted.has(digest, stored_ms)

@@ -183,7 +183,8 @@ impl Ledger {
         if known.stamp > of {
             return Some(Needless::Superseded);
         }
-        if known.stamp == of {
+        // A commit of ours was never read: should it be damaged in the store, to write its files again has to heal that.
+        if known.stamp == of || known.stamp.node == self.node() {
             return None;
         }
         if change.op == Op::Remove {

@@ -189,7 +189,7 @@ impl Ledger {
         fold.apply(change, now);
         let last = fold.register(&change.path);
         if change.op == Op::Remove && last.is_some_and(|last| last.stamp == change.stamp) {
-            // Nobody else can have an older version that would come back.
+            // No other node can have an older version that would come back.
             fold.reset(&change.path, None);
         }
         order.dirty.paths.insert(change.path.clone());

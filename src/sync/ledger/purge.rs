@@ -198,7 +198,7 @@ impl Ledger {
     }
 
     /// Forgets locations of contents that no file has: those past their age, and those that no file had for the time
-    /// after which nobody may rely on them and `gc` may delete them.
+    /// after which no node may rely on them, and `gc` may delete them.
     fn purge_locations(&self, from: u32) -> Option<PurgeMark> {
         let (mut last, mut unused) = (None, Vec::new());
         self.read(|fold| {

@@ -292,7 +292,7 @@ impl Queue {
         Taken { upto: Seq(0), records: 0, bytes: 0, changes: Vec::new() }
     }
 
-    /// Leaves out of a batch what nobody need ever hear of: paths that were made and removed in it.
+    /// Leaves out of a batch what no other node needs: paths that were made and removed in it.
     /// Returns how the fold is to be set back for them: the path, the removal, what was there before.
     pub(super) fn settle(&mut self, batch: &mut Batch) -> Vec<(TreePath, Stamp, Option<Register>)> {
         let mut resets = Vec::new();

@@ -24,7 +24,7 @@ impl Ledger {
         let stamps = ops.iter().map(|(path, op)| self.stands(order, fold, path, op));
         let stamps: Vec<Stamp> = stamps.collect::<Option<_>>()?;
         for digest in ops.iter().filter_map(|(_, op)| put_content(op)) {
-            // Whoever wrote it has marked the blob as one that must be kept for the store.
+            // Its writer has marked the blob as one that must be kept for the store.
             let kept = self.0.unsent.has(&digest) || order.own.holds(&digest);
             if fold.stored_ms(&digest).is_some() && !kept {
                 self.0.blobs.mark_saved(&digest);

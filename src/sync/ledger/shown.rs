@@ -16,7 +16,7 @@ use crate::namespace::{Age, Entry, Fold, Living, Location, Op};
 use crate::remote::Remote;
 
 /// A location that is known is relied on for a new entry only this long after it was stored, or after a list of the log
-/// began that showed the content in use: what nobody uses may be deleted in the store an hour later.
+/// began that showed the content in use: what is not used may be deleted in the store an hour later.
 pub(super) const REUSE_WITHIN: Duration = Duration::from_mins(10);
 /// Clocks differ by less than this: what was stored further ahead says nothing about its age.
 const AHEAD_MAX: Duration = Duration::from_mins(1);
@@ -93,7 +93,7 @@ impl Ledger {
 
     /// Returns for how much longer what a path has may be shown; `None` when it must not be: its bytes are
     /// neither here nor anywhere known, or it is past its age. `changed_ms` is the time of the register's
-    /// last change; `None` for a directory that nobody made. `fold` is the one that [`Ledger::read`] gives.
+    /// last change; `None` for a directory that was never made. `fold` is the one that [`Ledger::read`] gives.
     pub fn shown(
         &self,
         fold: &Fold,
@@ -140,7 +140,7 @@ impl Ledger {
     /// Looks at the namespace as it is now.
     pub(super) fn living<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
         let (age, pending) = (self.age(), |digest: &Digest| self.0.unsent.has(digest));
-        // Where nothing expires, nobody asks for the time.
+        // Where nothing expires, the time is not asked for.
         let now_ms = if age.is_endless() { 0 } else { self.now_ms() };
         look(&Living { fold, age, now_ms, pending: &pending })
     }

@@ -136,7 +136,7 @@ impl Ledger {
         self.0.fresh.fetch_add(u64::from(fresh), Ordering::Relaxed);
     }
 
-    /// Counts the commits that were ever folded; whoever sees it unmoved need not look.
+    /// Counts the commits that were ever folded; a caller that sees it unmoved need not look.
     pub(in crate::sync) fn folded(&self) -> u64 {
         self.0.folded.load(Ordering::Relaxed)
     }
@@ -166,7 +166,7 @@ impl Snapshot {
             let register = kept.unwrap_or_else(|| order.committed(&path, || Some(shown)));
             let Some(register) = register else { continue };
             let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
-            // What only this node could not read is where the log says, for whoever starts from this.
+            // What only this node could not read is where the log says, for a node that starts from this.
             let location = content.and_then(|(digest, _)| {
                 fold.location(&digest).or_else(|| order.bad.place(&digest).cloned())
             });
