@@ -249,10 +249,17 @@ impl Uploader {
         }
         let Some(location) = self.ledger.location(digest) else { return Known::Nowhere };
         let here = self.ledger.blobs().contains(digest);
-        let inline = matches!(location.site, Site::Inline { .. });
-        // A small content is told again rather than looked for in an old commit.
-        let old = inline && !self.ledger.is_young(location.stored_ms);
-        if here && (old || !self.ledger.may_reuse(digest, &location)) {
+        // A small content is told again rather than looked for in an old commit, or in one of this node, which it has never
+        // read: no other node can tell it that such a commit is damaged.
+        let (inline, own) = match &location.site {
+            Site::Inline { commit } => {
+                let stamp = keys::commit_stamp(commit);
+                (true, stamp.is_none_or(|stamp| stamp.node == self.ledger.node()))
+            }
+            Site::Pack { .. } | Site::Object => (false, false),
+        };
+        let again = inline && (own || !self.ledger.is_young(location.stored_ms));
+        if here && (again || !self.ledger.may_reuse(digest, &location)) {
             return Known::Nowhere;
         }
         if inline { Known::Said } else { Known::At(location, self.ledger.clock().mono()) }
