@@ -65,7 +65,7 @@ pub struct Plan {
     /// The status with which requests are answered that do nothing; 0 for none.
     pub status: u16,
     /// Only requests for keys that hold this text meet latency and the faults from `hang` to `status`; a list counts as
-    /// the key [`LIST`]. All requests do when it is empty.
+    /// the key [`LIST`], and a deletion of several as the first of them. All requests do when it is empty.
     pub only: String,
     /// Bytes of a body that arrive in a second; 0 for all at once.
     pub bytes_per_s: u32,
@@ -323,7 +323,15 @@ impl ObjectStore for FaultStore {
         all: BoxStream<'static, object_store::Result<Path>>,
     ) -> BoxStream<'static, object_store::Result<Path>> {
         let (inner, faults) = (self.inner.clone(), self.faults.clone());
-        stream::once(async move { faults.before("").await.map(|_| inner.delete_stream(all)) })
+        let begin = async move {
+            let mut all = Box::pin(all.peekable());
+            let first = match all.as_mut().peek().await {
+                Some(Ok(at)) => at.to_string(),
+                _ => String::new(),
+            };
+            faults.before(&first).await.map(|_| inner.delete_stream(all))
+        };
+        stream::once(begin)
             .flat_map(|allowed| match allowed {
                 Ok(deleted) => deleted,
                 Err(error) => stream::once(async { Err(error) }).boxed(),

@@ -35,6 +35,8 @@ const SHARED_PART: u64 = 32;
 const LIFE_MS: u64 = 10_000;
 /// How long each request for claims is waited for, and each look at the log.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
+/// How long the end of a claim may take.
+const END_MAX: Duration = Duration::from_secs(1);
 /// The wait between writing a claim and reading those of the others: theirs may take as long as ours, and longer.
 const SETTLE_MIN: Duration = Duration::from_millis(10);
 const SETTLE_MAX: Duration = Duration::from_millis(250);
@@ -109,18 +111,27 @@ impl Claims {
         self.give_way(batch, &older, &lacking, &is_hurried).await;
         let needs = lacking(batch);
         if needs.is_empty() {
-            self.remote.drop_claim(name).await;
+            self.drop(name).await;
             return None;
         }
         Some(Claim { name, needs })
     }
 
-    /// Ends a claim, once what it names is remote.
+    /// Ends a claim, once what it names is remote. Takes [`END_MAX`] at most, for the next commit waits meanwhile.
     pub(super) async fn end(&self, claim: Claim) {
         let Claim { name, needs } = claim;
-        // Those who came after it and gave way.
-        self.others((name.ms(), self.ledger.now_ms()), &needs, |other| other > name).await;
-        self.remote.drop_claim(name).await;
+        let end = async {
+            // Those that came after it and gave way.
+            let younger = (name.ms(), self.ledger.now_ms());
+            self.others(younger, &needs, |other| other > name).await;
+            self.drop(name).await;
+        };
+        clock::within(END_MAX, end).await;
+    }
+
+    /// Deletes a claim. One that cannot be deleted in time is ignored after [`LIFE_MS`].
+    async fn drop(&self, name: ClaimName) {
+        clock::within(REQUEST_MAX, self.remote.drop_claim(name)).await;
     }
 
     /// Looks what others have published, and leaves that out.

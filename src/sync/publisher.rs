@@ -279,9 +279,11 @@ impl Publisher {
                 "published"
             );
         }
-        // A task that makes the namespace anew reads first what has landed.
-        let _landing = ledger.landing().await;
-        ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
+        {
+            // A task that makes the namespace anew reads first what has landed.
+            let _landing = ledger.landing().await;
+            ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
+        }
         self.0.uploader.landed(landed.into_iter());
         if let Some(claim) = claim {
             self.0.claims.end(claim).await;

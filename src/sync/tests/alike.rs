@@ -209,6 +209,34 @@ fn a_node_that_claims_and_dies_holds_the_others_up_for_its_turn() {
     });
 }
 
+/// The end of a claim waits neither with the lock of a landing commit held nor for a store that does not answer: the next
+/// commit follows within about a second.
+#[test]
+fn the_end_of_a_claim_holds_nothing_up() {
+    run(async {
+        let world = World::new();
+        let fleet = Fleet::new(&world, 1);
+        fleet.pass(1000).await;
+        let node = &fleet.nodes[0];
+        close(&world, node, "first", &content(1, 9000));
+        while !world.store.keys().await.iter().any(|key| key.starts_with("probes/")) {
+            fleet.pass(STEP_MS).await;
+        }
+        node.fail("hang=1 only=probes/");
+        while fleet.commits() == 0 {
+            fleet.pass(STEP_MS).await;
+        }
+        close(&world, node, "second", &content(2, 9000));
+        fleet.pass(100).await;
+        let landing =
+            crate::clock::within(Duration::from_millis(200), node.engine.ledger().landing());
+        assert!(landing.await.is_some(), "a commit is being noted");
+        let waited_ms = fleet.settle().await;
+        assert!(waited_ms < 2000, "{waited_ms} ms");
+        fleet.stop().await;
+    });
+}
+
 /// A node that is alone with what it writes claims once, and leaves nothing of it.
 #[test]
 fn p13_bounded_a_node_alone_claims_once() {
