@@ -17,6 +17,7 @@ mod notify;
 mod outsider;
 mod rules;
 mod serve;
+mod sight;
 mod watch;
 
 pub use client_dirs::{MAKE_DIRS, make_dirs};

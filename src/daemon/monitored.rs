@@ -1,14 +1,12 @@
 //! The daemon as monitors see it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::look::{Look, Seen};
 use super::node::MountedNode;
-use crate::clock::within;
+use super::sight::Sight;
 use crate::control::{Node as _, Phase};
 use crate::metrics::Distribution;
 use crate::monitor::{self, Figures, Monitored, Series};
@@ -21,12 +19,12 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct MonitoredNode {
     node: Arc<MountedNode>,
-    point: Arc<Path>,
+    sight: Arc<Sight>,
 }
 
 impl MonitoredNode {
-    pub(super) fn new(node: &Arc<MountedNode>, point: &Path) -> Self {
-        Self { node: Arc::clone(node), point: Arc::from(point) }
+    pub(super) fn new(node: &Arc<MountedNode>, sight: &Arc<Sight>) -> Self {
+        Self { node: Arc::clone(node), sight: Arc::clone(sight) }
     }
 
     fn series(&self) -> Vec<Series> {
@@ -48,19 +46,6 @@ impl MonitoredNode {
         }));
         all
     }
-
-    /// Looks through the kernel, as a program does that uses the mount.
-    async fn look(&self) -> Option<&'static str> {
-        let Ok(mut look) = Look::start(&self.point, self.node.may_look().await) else {
-            // Out of processes or memory: that says nothing about the mount.
-            return None;
-        };
-        match look.seen().await {
-            Seen::Alive => None,
-            Seen::Dead => Some("the mount answers with an error"),
-            Seen::Gone => Some("the mount is gone"),
-        }
-    }
 }
 
 #[async_trait]
@@ -77,7 +62,6 @@ impl Monitored for MonitoredNode {
         if self.node.status().phase != Phase::Serving {
             return None;
         }
-        let found = within(LOOK_LIMIT, self.look()).await;
-        found.unwrap_or(Some("the mount does not answer")).map(ToOwned::to_owned)
+        self.sight.see(LOOK_LIMIT).await.err().map(ToOwned::to_owned)
     }
 }

@@ -1,6 +1,6 @@
 //! The daemon as the control socket sees it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -100,6 +100,11 @@ impl MountedNode {
         if self.session.set(session).is_ok() {
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
         }
+    }
+
+    /// Returns where it is mounted, free of links; `None` before that.
+    pub(super) fn mounted_at(&self) -> Option<&Path> {
+        self.session.get().map(|session| session.mount_point())
     }
 
     /// Looks at the rules of the bucket, once, beside everything else.

@@ -15,6 +15,7 @@ use super::look::{Look, Seen};
 use super::monitored::MonitoredNode;
 use super::node::MountedNode;
 use super::notify::Manager;
+use super::sight::Sight;
 use super::watch::watch;
 use crate::clock;
 use crate::config::{AllowOther, IoMode, Settings, Writes};
@@ -92,7 +93,8 @@ fn serve_on(
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
-    let monitored: Arc<dyn Monitored> = Arc::new(MonitoredNode::new(&node, mount_point));
+    let sight = Arc::new(Sight::new(&node));
+    let monitored: Arc<dyn Monitored> = Arc::new(MonitoredNode::new(&node, &sight));
     let monitor = Monitor::start(runtime.handle(), &settings.metrics, &monitored)?;
     let session = mount(runtime, settings, mount_point, node.rooms())?;
     node.rooms().fs.set_notices(Arc::new(session.notifier()));
@@ -108,8 +110,7 @@ fn serve_on(
     let making = client_dirs::make(runtime.handle(), &node, settings, point, others_may(settings));
     node.manager().ready(&node.summary());
     ready();
-    let watched = watch(Arc::clone(&node), Arc::from(session.mount_point()));
-    let watching = task::spawn(runtime.handle(), "watch", watched);
+    let watching = task::spawn(runtime.handle(), "watch", watch(Arc::clone(&node), sight));
     let drain = runtime.block_on(run(&node, &session, signals, reload));
     watching.abort();
     making.inspect(JoinHandle::abort);

@@ -3,32 +3,30 @@
 //! Owns the watchdog's signs of life. Must never take trouble with the store for trouble of the daemon:
 //! a restart does not help against that, and costs what is in memory.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::look::{Look, Seen};
 use super::node::MountedNode;
-use crate::clock::{sleep, within};
+use super::sight::Sight;
+use crate::clock::sleep;
 
 /// How often one looks whether all is in order, where no watchdog asks for more.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Signs of life per watchdog interval, so that one that is late does not kill.
 const SIGNS_PER_INTERVAL: u32 = 3;
 
-/// Looks at the mount at `point` now and then, and tells the service manager how it does, until it is
-/// dropped. While something is wrong there is no sign of life; the watchdog does the rest.
-pub(super) async fn watch(node: Arc<MountedNode>, point: Arc<Path>) {
+/// Looks at the mount now and then, and tells the service manager how it does, until it is dropped. While something is
+/// wrong there is no sign of life; the watchdog does the rest.
+pub(super) async fn watch(node: Arc<MountedNode>, sight: Arc<Sight>) {
     let manager = Arc::clone(node.manager());
     let every = manager.watchdog().map_or(LOOK_EVERY, |limit| limit / SIGNS_PER_INTERVAL);
     let mut trouble = Trouble::default();
-    let mut look = None;
     loop {
         sleep(every).await;
         let found = if node.rooms().engine.has_failed() {
             Err("a background task has panicked")
         } else if manager.watchdog().is_some() {
-            see(&mut look, &node, &point, every).await
+            sight.see(every).await
         } else {
             Ok(())
         };
@@ -40,36 +38,6 @@ pub(super) async fn watch(node: Arc<MountedNode>, point: Arc<Path>) {
                 manager.alive(&node.summary());
             }
             Err(what) => manager.status(&format!("out of order: {what}")),
-        }
-    }
-}
-
-/// Looks through the kernel for at most `limit`. A look that takes longer is asked again next time: at
-/// most one is under way.
-async fn see(
-    look: &mut Option<Look>,
-    node: &MountedNode,
-    point: &Path,
-    limit: Duration,
-) -> Result<(), &'static str> {
-    let mut under_way = match look.take() {
-        Some(look) => look,
-        None => match Look::start(point, node.may_look().await) {
-            Ok(look) => look,
-            Err(error) => {
-                // Out of processes or memory: that says nothing about the mount.
-                tracing::debug!(error = error.chain(), "no look at the mount");
-                return Ok(());
-            }
-        },
-    };
-    match within(limit, under_way.seen()).await {
-        // What is unmounted and still in use is served to its end.
-        Some(Seen::Alive | Seen::Gone) => Ok(()),
-        Some(Seen::Dead) => Err("the mount answers with an error"),
-        None => {
-            *look = Some(under_way);
-            Err("the mount does not answer")
         }
     }
 }

@@ -6,8 +6,9 @@ use std::fmt;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
+use tokio_util::either::Either;
 
 use crate::config::ListenAt;
 use crate::error::{Error, Kind, Result};
@@ -16,11 +17,24 @@ use crate::error::{Error, Kind, Result};
 /// to write.
 const SOCKET_MODE: u32 = 0o666;
 
+/// A connection of a client.
+pub(super) type Stream = Either<TcpStream, UnixStream>;
+
 /// A socket that accepts connections.
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
+}
+
+impl Listener {
+    /// Waits for the next client.
+    pub(super) async fn accept(&self) -> std::io::Result<Stream> {
+        Ok(match self {
+            Self::Tcp(listener) => Either::Left(listener.accept().await?.0),
+            Self::Unix(listener) => Either::Right(listener.accept().await?.0),
+        })
+    }
 }
 
 /// Where it listens; the name of a socket goes with this.

@@ -3,6 +3,7 @@
 //! Owns their names, on which dashboards and alerts rely: they are added, never renamed. Names follow the conventions of
 //! Prometheus: base units, the unit at the end, `_total` for counters. Must never read anything but what it is given.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -219,9 +220,10 @@ pub fn names() -> Vec<String> {
     metrics.chain(histograms).collect()
 }
 
-/// Writes the figures.
+/// Writes the figures. All have the mount point as a label: one collector may read the files of several mounts.
 pub(super) fn render(figures: &Figures) -> String {
-    let mut registry = Registry::with_prefix(PREFIX);
+    let mount = (Cow::Borrowed("mount"), Cow::Owned(figures.status.mount_point.clone()));
+    let mut registry = Registry::with_prefix_and_labels(PREFIX, [mount].into_iter());
     registry.register_collector(Box::new(Once(figures.clone())));
     let mut text = String::new();
     // Writing to a string does not fail, and nothing that is encoded here is refused.
@@ -307,6 +309,7 @@ mod tests {
         histogram.observe(Duration::from_secs(100));
         let status = Status {
             version: "0.1.0".to_owned(),
+            mount_point: "/m".to_owned(),
             health: Some(Health { up: true, ..Health::default() }),
             versions: BTreeMap::from([("a \"b\"\n".to_owned(), 3)]),
             ..Status::default()
@@ -328,15 +331,15 @@ mod tests {
         let text = render(&figures);
         for line in [
             "# TYPE hearthfs_hits counter",
-            "hearthfs_hits_total 7.0",
-            "hearthfs_store_up 1.0",
-            "hearthfs_store_throttled_seconds_total 1.5",
-            "hearthfs_backlog_records{reason=\"queued\"} 0.0",
-            "hearthfs_nodes_seen{version=\"a \\\"b\\\"\\n\"} 3.0",
-            "hearthfs_close_duration_seconds_bucket{le=\"0.00005\"} 0",
-            "hearthfs_close_duration_seconds_bucket{le=\"0.0001\"} 1",
-            "hearthfs_close_duration_seconds_bucket{le=\"+Inf\"} 2",
-            "hearthfs_store_request_duration_seconds_count{kind=\"get\",status=\"200\"} 2",
+            "hearthfs_hits_total{mount=\"/m\"} 7.0",
+            "hearthfs_store_up{mount=\"/m\"} 1.0",
+            "hearthfs_store_throttled_seconds_total{mount=\"/m\"} 1.5",
+            "hearthfs_backlog_records{mount=\"/m\",reason=\"queued\"} 0.0",
+            "hearthfs_nodes_seen{mount=\"/m\",version=\"a \\\"b\\\"\\n\"} 3.0",
+            "hearthfs_close_duration_seconds_bucket{mount=\"/m\",le=\"0.00005\"} 0",
+            "hearthfs_close_duration_seconds_bucket{mount=\"/m\",le=\"0.0001\"} 1",
+            "hearthfs_close_duration_seconds_bucket{mount=\"/m\",le=\"+Inf\"} 2",
+            "hearthfs_store_request_duration_seconds_count{mount=\"/m\",kind=\"get\",status=\"200\"} 2",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use self::address::Listener;
+use self::address::{Listener, Stream};
 use self::textfile::Textfile;
 use crate::clock::{sleep, within};
 use crate::config::Metrics;
@@ -69,7 +68,7 @@ pub trait Monitored: Send + Sync + 'static {
 }
 
 /// What is served to monitors, until it is dropped: then no request is answered any more, and the file is gone, so that
-/// old figures are not taken for new ones.
+/// old figures are not taken for new ones. A daemon that is killed leaves the file; its age tells.
 #[derive(Debug)]
 pub struct Monitor {
     tasks: Vec<JoinHandle<()>>,
@@ -116,31 +115,24 @@ async fn accept(runtime: Handle, listener: Listener, node: Arc<dyn Monitored>) {
     loop {
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
-        let accepted = match &listener {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+        match listener.accept().await {
+            Ok(stream) => {
                 let node = Arc::clone(&node);
                 task::spawn(&runtime, "metrics client", async move {
                     serve(stream, node).await;
                     drop(permit);
                 });
-            }),
-            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
-                let node = Arc::clone(&node);
-                task::spawn(&runtime, "metrics client", async move {
-                    serve(stream, node).await;
-                    drop(permit);
-                });
-            }),
-        };
-        if let Err(error) = accepted {
-            tracing::debug!(%error, "accept on the address of metrics failed");
-            sleep(ACCEPT_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "accept on the address of metrics failed");
+                sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }
 
 /// Serves the requests of one client.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(stream: S, node: Arc<dyn Monitored>) {
+async fn serve(stream: Stream, node: Arc<dyn Monitored>) {
     let service = hyper::service::service_fn(move |request| {
         let node = Arc::clone(&node);
         async move { Ok::<_, std::convert::Infallible>(answer::answer(&request, &*node).await) }

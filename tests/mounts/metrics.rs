@@ -6,10 +6,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::copies::{SEEN_MS, put};
-use crate::harness::node::Site;
+use crate::harness::node::{Site, unmount};
 use crate::harness::store::Trouble;
 use crate::harness::{Io, Must as _, Node, Options, Store, eventually};
 
@@ -36,11 +36,16 @@ fn ask(socket: &Path, path: &str) -> (u16, String) {
     (status.must(format_args!("a status: {head}")), body.to_owned())
 }
 
-/// Reads figures: values, cut to whole numbers, by names with labels.
+/// Reads figures: values, cut to whole numbers, by names with labels. All have the mount point as a label, which is left out
+/// of these.
 fn parsed(text: &str) -> BTreeMap<String, u64> {
     assert!(text.ends_with("# EOF\n"), "{text}");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
+        let (_, rest) = line.split_once("mount=\"/").must(format_args!("a mount: {line}"));
+        let (point, _) = rest.split_once('"').must(format_args!("the end of a mount: {line}"));
+        let label = format!("mount=\"/{point}\"");
+        let line = line.replace(&format!("{{{label}}}"), "").replace(&format!("{label},"), "");
         let (name, value) = line.rsplit_once(' ').must(format_args!("a sample: {line}"));
         let value: f64 = value.parse().must(format_args!("a value: {line}"));
         (name.to_owned(), value as u64)
@@ -141,6 +146,42 @@ fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
     });
     node.stop();
     assert!(!socket.exists(), "the socket is gone with the mount");
+}
+
+/// A mount that was taken out of the tree while a program uses it goes on to its end, and is in order.
+#[test]
+fn metrics_say_that_a_detached_mount_in_use_is_in_order() {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let mut node = monitored(&site, "a", &store, &Options::new(Io::best()));
+    let socket = socket_of(&node);
+    put(&node.at("file"), "text", 0o644);
+    let used = std::fs::File::open(node.at("file")).must("open");
+    unmount(&node.mount);
+    for _ in 0..5 {
+        assert_eq!(ask(&socket, "/healthz"), (200, "ok\n".to_owned()));
+        // Longer than an answer is given again.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    drop(used);
+    node.await_end(30_000);
+}
+
+/// Programs of the node may ask as often as they like: the mount is looked at once a second.
+#[test]
+fn metrics_health_looks_at_the_mount_once_a_second() {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let node = monitored(&site, "a", &store, &Options::new(Io::best()));
+    let socket = socket_of(&node);
+    let looks = || node.status()["counters"]["operations"]["statfs"].as_u64().unwrap_or(0);
+    let (before, began) = (looks(), Instant::now());
+    for _ in 0..100 {
+        assert_eq!(ask(&socket, "/healthz").0, 200);
+    }
+    let at_most = 2 + began.elapsed().as_secs();
+    let made = looks() - before;
+    assert!((1..=at_most).contains(&made), "{made} looks of at most {at_most}");
 }
 
 #[test]

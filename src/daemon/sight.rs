@@ -1,0 +1,80 @@
+//! Whether the mount answers a program that uses it.
+//!
+//! Owns the one look that is under way, and its last answer. Must never start a second look beside it, nor one for each
+//! question: a look is a process, and local users may ask as often as they like.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::look::{Look, Seen};
+use super::node::MountedNode;
+use crate::clock::within;
+
+/// An answer that is younger is given again.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The view that a program has of the mount.
+#[derive(Debug)]
+pub(super) struct Sight {
+    node: Arc<MountedNode>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A look that has taken longer than its limit.
+    under_way: Option<Look>,
+    /// The last answer, and when it came, by the monotonic clock.
+    found: Option<(Duration, Result<(), &'static str>)>,
+}
+
+impl Sight {
+    pub(super) fn new(node: &Arc<MountedNode>) -> Self {
+        Self { node: Arc::clone(node), state: tokio::sync::Mutex::default() }
+    }
+
+    /// Looks through the kernel for at most `limit`, and not at all if that was done just now. A look that takes longer
+    /// is asked again next time.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, where the mount answers with an error, or not in time.
+    pub(super) async fn see(&self, limit: Duration) -> Result<(), &'static str> {
+        let mut state = self.state.lock().await;
+        let now = self.node.rooms().clock.mono();
+        if let Some((at, found)) = state.found
+            && now.saturating_sub(at) < FRESH
+        {
+            return found;
+        }
+        let found = self.look(&mut state, limit).await;
+        state.found = Some((self.node.rooms().clock.mono(), found));
+        found
+    }
+
+    async fn look(&self, state: &mut State, limit: Duration) -> Result<(), &'static str> {
+        let mut under_way = match state.under_way.take() {
+            Some(look) => look,
+            None => {
+                let Some(point) = self.node.mounted_at() else { return Ok(()) };
+                match Look::start(point, self.node.may_look().await) {
+                    Ok(look) => look,
+                    Err(error) => {
+                        // Out of processes or memory: that says nothing about the mount.
+                        tracing::debug!(error = error.chain(), "no look at the mount");
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        match within(limit, under_way.seen()).await {
+            // What is unmounted and still in use is served to its end.
+            Some(Seen::Alive | Seen::Gone) => Ok(()),
+            Some(Seen::Dead) => Err("the mount answers with an error"),
+            None => {
+                state.under_way = Some(under_way);
+                Err("the mount does not answer")
+            }
+        }
+    }
+}
