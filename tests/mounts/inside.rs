@@ -1,4 +1,4 @@
-//! `hearthfs ls`, `stat`, `du` and `rm`.
+//! `hearthfs ls`, `stat` and `du`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -6,28 +6,26 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::Command;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::copies::{SEEN_MS, put};
-use crate::harness::command::{Said, need, run};
+use crate::harness::command::{Said, run};
 use crate::harness::hand::User;
 use crate::harness::node::dress;
-use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, tree,
 };
 use crate::users::{self, World};
 
-const LIMIT_MS: u64 = 60_000;
+/// How long a command may take.
+pub(super) const LIMIT_MS: u64 = 60_000;
 
 /// Runs a command with paths behind its words.
-fn asked(node: &Node, words: &[&str], paths: &[&Path]) -> Said {
+pub(super) fn asked(node: &Node, words: &[&str], paths: &[&Path]) -> Said {
     let mut all: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     all.extend(paths.iter().map(|path| path.to_string_lossy().into_owned()));
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -35,7 +33,7 @@ fn asked(node: &Node, words: &[&str], paths: &[&Path]) -> Said {
 }
 
 /// Runs a command of the program as another user.
-fn asked_by(user: User, cluster: &Cluster, words: &[&str], paths: &[&Path]) -> Said {
+pub(super) fn asked_by(user: User, cluster: &Cluster, words: &[&str], paths: &[&Path]) -> Said {
     // The program itself may lie where others cannot go.
     let program = cluster.site.path().join("hearthfs");
     if !program.exists() {
@@ -53,7 +51,7 @@ fn asked_by(user: User, cluster: &Cluster, words: &[&str], paths: &[&Path]) -> S
 
 /// Returns stdout of a command that succeeded.
 #[track_caller]
-fn good(said: &Said) -> String {
+pub(super) fn good(said: &Said) -> String {
     assert!(said.status.success(), "{said:?}");
     said.out.clone()
 }
@@ -402,182 +400,6 @@ fn commands_inside_of_a_dead_mount() {
     assert_eq!(told(&cluster.a, "dir").len(), 1);
 }
 
-/// `rm` says how much it is, asks, and removes on all nodes; what only leads elsewhere stays.
-fn commands_rm_removes_from_all_nodes(io: Io) {
-    let cluster = Cluster::two(io);
-    let (a, b, site) = (&cluster.a, &cluster.b, &cluster.site);
-    for name in ["jax/1-cache", "jax/2-cache", "jax/deep/er/3-cache", "keep/4-cache"] {
-        put(&a.at(name), name, 0o644);
-    }
-    put(&site.dir("outside").join("precious"), "precious", 0o644);
-    symlink(site.path().join("outside"), a.at("jax/out")).must("symlink");
-    symlink("../keep", a.at("jax/in")).must("symlink");
-    a.drain();
-    eventually(SEEN_MS, "node B has it", || {
-        std::fs::metadata(b.at("keep/4-cache")).map_err(|e| e.to_string())
-    });
-    let before = tree::texts(&a.mount);
-
-    let said = asked(a, &["rm", "--dry-run"], &[&a.at("jax")]);
-    assert_eq!(good(&said), "would remove 5 files and 3 directories (41 B)\n");
-    let said = asked(a, &["rm"], &[&a.at("jax")]);
-    assert_eq!(said.code(), 2, "{said:?}");
-    for part in ["remove 5 files and 3 directories (41 B) below ", "from all nodes?", "--yes"] {
-        assert!(said.err.contains(part) && said.out.is_empty(), "{part}: {said:?}");
-    }
-    for root in [&a.mount, &a.at(".")] {
-        let said = asked(a, &["rm", "--yes"], &[root]);
-        assert_eq!(said.code(), 2, "{said:?}");
-        assert!(said.err.contains("it is the mount itself"), "{said:?}");
-    }
-    assert_eq!(tree::texts(&a.mount), before, "nothing was removed");
-
-    // On the node that has not written it, and for one name first.
-    let said = asked(b, &["rm", "--yes"], &[&b.at("jax/*-cache")]);
-    assert_eq!(good(&said), "removed 2 files (22 B)\n");
-    let said = asked(b, &["rm", "--yes", "--json"], &[&b.at("jax")]);
-    let report: Value = serde_json::from_str(&said.out).must("parse");
-    let counted = ["files", "directories", "bytes", "failed"].map(|key| report[key].as_u64());
-    assert_eq!(counted, [3, 3, 19, 0].map(Some), "{report}");
-    b.drain();
-    eventually(SEEN_MS, "node A misses it", || match tree::texts(&a.mount) {
-        names if names == ["keep"] => Ok(()),
-        names => Err(format!("{names:?}")),
-    });
-    assert_eq!(std::fs::read(a.at("keep/4-cache")).must("read"), b"keep/4-cache");
-    assert_eq!(tree::texts(&site.dir("outside")), ["precious"]);
-    let said = asked(a, &["rm", "--yes"], &[&a.at("jax/*")]);
-    assert!(said.status.success() && said.err.contains("nothing fits"), "{said:?}");
-    let said = asked(a, &["rm", "--yes"], &[&a.at("jax")]);
-    assert_eq!(said.code(), 1, "{said:?}");
-}
-in_both_modes!(commands_rm_removes_from_all_nodes);
-
-/// On a mount that keeps what is written, `rm` removes from this node, and says so.
-#[test]
-fn commands_rm_on_a_private_mount() {
-    let cluster = Cluster::two(Io::best());
-    let a = &cluster.a;
-    put(&a.at("file"), "content", 0o644);
-    a.drain();
-    let private = Node::start(
-        &cluster.site,
-        "private",
-        Some(&cluster.store),
-        Options::new(Io::best()).private(),
-    );
-    eventually(SEEN_MS, "it is there", || {
-        std::fs::metadata(private.at("file")).map_err(|error| error.to_string())
-    });
-    let said = asked(&private, &["rm"], &[&private.at("file")]);
-    assert!(said.code() == 2 && said.err.contains("from this node only?"), "{said:?}");
-    let said = asked(&private, &["rm", "--yes", "--json"], &[&private.at("file")]);
-    assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], false);
-    assert!(!private.at("file").exists());
-    private.drain();
-    assert!(a.at("file").exists(), "others have it still");
-    let said = asked(a, &["rm", "--dry-run", "--json"], &[&a.at("file")]);
-    assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], true);
-}
-
-/// Nobody finds members of a unit without the one that readers open first.
-#[test]
-fn commands_rm_takes_entry_points_first() {
-    const MEMBERS: usize = 600;
-    let cluster = Cluster::two(Io::best());
-    let a = &cluster.a;
-    // The names of the members come before that of the entry point.
-    let mut hand = Hand::new();
-    hand.mkdir(&a.at("triton")).must("mkdir");
-    hand.mkdir(&a.at("triton/KEY")).must("mkdir");
-    for number in 0..MEMBERS {
-        hand.put(&a.at(format!("triton/KEY/0{number}.ttir")), b"member").must("put");
-    }
-    hand.put(&a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
-    let entry = a.at("triton/KEY/__grp__k.json");
-    eventually(SEEN_MS, "the unit is there", || {
-        std::fs::metadata(&entry).map_err(|e| e.to_string())
-    });
-    let member = a.at("triton/KEY/00.ttir");
-    let (torn, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let looker = {
-        let (torn, ended, entry) = (torn.clone(), ended.clone(), entry.clone());
-        thread(move || {
-            let mut looks = 0_u64;
-            while !ended.load(Ordering::SeqCst) {
-                looks += 1;
-                // In this order: the member was missing before the entry point was looked for.
-                if std::fs::symlink_metadata(&member).is_err()
-                    && std::fs::symlink_metadata(&entry).is_ok()
-                {
-                    torn.store(true, Ordering::SeqCst);
-                }
-            }
-            looks
-        })
-    };
-    let said = asked(a, &["rm", "--yes", "--json"], &[&a.at("triton/KEY")]);
-    ended.store(true, Ordering::SeqCst);
-    let looks = looker.join().must("look");
-    let report: Value = serde_json::from_str(&good(&said)).must("parse");
-    assert_eq!(report["files"], MEMBERS as u64 + 1, "{report}");
-    assert_eq!((&report["entry_points"], &report["failed"]), (&1.into(), &0.into()), "{report}");
-    assert!(looks > 10, "{looks} looks");
-    assert!(!torn.load(Ordering::SeqCst), "members were missing while the entry point was there");
-    assert_eq!(tree::texts(&a.mount), ["triton"]);
-}
-
-/// What is mounted below the mount is not entered.
-#[test]
-fn commands_rm_stays_on_the_mount() {
-    let cluster = Cluster::two(Io::best());
-    let a = &cluster.a;
-    if !crate::harness::is_root() {
-        return crate::harness::skipped("commands_rm_stays_on_the_mount", "only root can mount");
-    }
-    put(&a.at("dir/file"), "content", 0o644);
-    std::fs::create_dir(a.at("dir/other")).must("mkdir");
-    let other = a.at("dir/other");
-    let mounted = run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&other), LIMIT_MS);
-    assert!(mounted.status.success(), "{mounted:?}");
-    std::fs::write(other.join("precious"), "precious").must("write");
-    let said = asked(a, &["rm", "--yes"], &[&a.at("dir")]);
-    let kept = std::fs::read(other.join("precious"));
-    run(Command::new("umount").arg(&other), LIMIT_MS).good();
-    assert_eq!(kept.must("read"), b"precious");
-    assert_eq!(said.code(), 1, "{said:?}");
-    assert!(said.err.contains("another file system is mounted there"), "{said:?}");
-    assert_eq!(tree::texts(&a.at("dir")), ["other"]);
-}
-
-/// On a terminal `rm` asks, and only a yes is a yes.
-#[test]
-fn commands_rm_asks_on_a_terminal() {
-    if !need("commands_rm_asks_on_a_terminal", "script") {
-        return;
-    }
-    let cluster = Cluster::two(Io::best());
-    let a = &cluster.a;
-    put(&a.at("file"), "content", 0o644);
-    for (answer, code, there) in [("n", 2, true), ("", 2, true), ("y", 0, false)] {
-        let words = format!("'{}' rm '{}'", env!("CARGO_BIN_EXE_hearthfs"), a.at("file").display());
-        let mut script = Command::new("script");
-        dress(&mut script, cluster.site.path());
-        script.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
-        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = script.spawn().must("start script");
-        let mut input = child.stdin.take().must("its input");
-        std::io::Write::write_all(&mut input, format!("{answer}\n").as_bytes()).must("answer");
-        crate::harness::command::wait(&mut child, LIMIT_MS).must("the end of script");
-        drop(input);
-        let ended = child.wait_with_output().must("its output");
-        let out = String::from_utf8_lossy(&ended.stdout).into_owned();
-        assert_eq!(ended.status.code(), Some(code), "{answer:?}: {out}");
-        assert!(out.contains("remove 1 file (7 B) below ") && out.contains("[y/N]"), "{out}");
-        assert_eq!(a.at("file").exists(), there, "{answer:?}: {out}");
-    }
-}
-
 /// A user learns by the commands what `ls` and `stat` tell that user, and removes what `rm` would.
 fn p14_isolation_of_what_commands_tell(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_what_commands_tell") else { return };
@@ -640,107 +462,3 @@ fn p14_isolation_of_what_commands_tell(io: Io) {
     );
 }
 in_both_modes!(p14_isolation_of_what_commands_tell);
-
-/// `top` tells what happened in the interval, and who did it, to the user of the mount.
-#[test]
-fn commands_top_tells_what_happens() {
-    let cluster = Cluster::two(Io::best());
-    let a = &cluster.a;
-    put(&a.at("jax/jit_f-1-cache"), "content", 0o644);
-    let ended = Arc::new(AtomicBool::new(false));
-    let reader = {
-        let (ended, path) = (ended.clone(), a.at("jax/jit_f-1-cache"));
-        thread(move || {
-            while !ended.load(Ordering::SeqCst) {
-                std::fs::read(&path).must("read");
-                drop(std::fs::metadata(path.with_file_name("missing")));
-                sleep_ms(5);
-            }
-        })
-    };
-    let said = asked(a, &["top", "--json", "--interval", "300ms", "-n", "3"], &[&a.mount]);
-    let text = asked(a, &["top"], &[&a.at("jax")]);
-    ended.store(true, Ordering::SeqCst);
-    reader.join().must("read");
-    let pages: Vec<Value> =
-        good(&said).lines().map(|line| serde_json::from_str(line).must("parse")).collect();
-    assert_eq!(pages.len(), 3, "{said:?}");
-    let last = &pages[2];
-    assert!(last["hits"].as_u64() > Some(0) && last["seconds"].as_f64() > Some(0.2), "{last}");
-    assert_eq!(last["clients"][0]["name"], "jax", "{last}");
-    assert!(last["clients"][0]["hits"].as_u64() > Some(0), "{last}");
-    assert_eq!(last["busiest"][0]["path"], "jax/jit_f-1-cache", "{last}");
-    assert_eq!(last["up"], true, "{last}");
-    assert!(last["calls"]["open"].as_u64() > Some(0), "{last}");
-    let text = good(&text);
-    for part in ["\nremote    up\n", " CLIENT\n", " jax\n", " ENTRY\n", " jax/jit_f-1-cache\n"] {
-        assert!(text.contains(part), "`{part}` is not in:\n{text}");
-    }
-    for (words, code, says) in [
-        (&["--interval", "10ms"][..], 2, "from 200ms to 5s"),
-        (&["--interval", "1h"], 2, "from 200ms to 5s"),
-    ] {
-        let said = asked(a, &[&["top"], words].concat(), &[&a.mount]);
-        assert_eq!(said.code(), code, "{said:?}");
-        assert!(said.err.contains(says), "{said:?}");
-    }
-    if users::can_be_others("commands_top_tells_what_happens", Io::best()) {
-        users::let_in(cluster.site.path(), 0o755);
-        let said = asked_by(users::B, &cluster, &["top"], &[&a.mount]);
-        assert!(said.out.is_empty() && matches!(said.code(), 1 | 2), "{said:?}");
-        assert!(!said.err.contains("jax"), "{said:?}");
-    }
-}
-
-/// On a terminal `top` draws pages until it is told to end, however narrow it is, and leaves the terminal as it was.
-#[test]
-fn commands_top_on_a_terminal() {
-    if !need("commands_top_on_a_terminal", "script") {
-        return;
-    }
-    let cluster = Cluster::two(Io::best());
-    let a = &cluster.a;
-    let shown = |size: &str, words: &str, variable: (&str, &str), keys: &str| {
-        let program = env!("CARGO_BIN_EXE_hearthfs");
-        let words = format!(
-            "stty {size}; stty -g; '{program}' top {words} '{}'; code=$?; stty -g; exit $code",
-            a.mount.display()
-        );
-        let mut script = Command::new("script");
-        dress(&mut script, cluster.site.path());
-        script.env_remove("NO_COLOR").env("TERM", "xterm-256color").env(variable.0, variable.1);
-        script.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
-        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = script.spawn().must("start script");
-        let mut input = child.stdin.take().must("its input");
-        std::io::Write::write_all(&mut input, keys.as_bytes()).must("type");
-        crate::harness::command::wait(&mut child, LIMIT_MS).must("the end of script");
-        drop(input);
-        let ended = child.wait_with_output().must("its output");
-        let out = String::from_utf8_lossy(&ended.stdout).into_owned();
-        assert_eq!(ended.status.code(), Some(0), "{out:?}");
-        let settings: Vec<&str> = out
-            .lines()
-            .filter(|line| line.matches(':').count() > 20)
-            .map(|line| {
-                // What leaves the page may stand before it.
-                line.rsplit('\u{1b}')
-                    .next()
-                    .unwrap_or(line)
-                    .trim_start_matches(|c: char| c != ':')
-                    .trim()
-            })
-            .collect();
-        assert_eq!(settings.len(), 2, "{out:?}");
-        assert_eq!(settings[0], settings[1], "the terminal is as it was");
-        out
-    };
-    let colour = "\u{1b}[38;5;2;";
-    let wide = shown("cols 80 rows 30", "-i 200ms", ("X", "x"), "xxq");
-    assert!(wide.contains("\u{1b}[?1049h") && wide.contains("\u{1b}[?1049l"), "{wide:?}");
-    assert!(wide.contains("backlog") && wide.contains(colour), "{wide:?}");
-    let narrow = shown("cols 20 rows 10", "-i 200ms -n 2", ("NO_COLOR", "1"), "");
-    assert!(narrow.contains("backlog") && !narrow.contains("\u{1b}[38"), "{narrow:?}");
-    let dumb = shown("cols 20 rows 10", "-i 200ms", ("TERM", "dumb"), "");
-    assert!(dumb.contains("backlog") && !dumb.contains('\u{1b}'), "{dumb:?}");
-}

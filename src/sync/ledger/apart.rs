@@ -8,22 +8,17 @@
 //! them. Those of a private mount are not: there the least recently used go, as those of a node without a store.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::num::NonZeroUsize;
 use std::ops::Bound;
 
-use lru::LruCache;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{Ledger, Order};
 use crate::digest::Digest;
-use crate::local::{Batch, Note, Seq, Torn};
+use crate::local::{Batch, Note, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Applied, Change, Check, Entry, FileKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 
-/// Contents of which it is remembered that they are not complete.
-const TORN_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("it is not 0");
 /// Names that a warning names in one run; of further ones only the number is told, by `status`.
 const NAMED_MAX: usize = 1000;
 
@@ -242,16 +237,6 @@ impl Apart {
     }
 }
 
-/// Contents that are known not to be complete.
-#[derive(Debug)]
-pub(super) struct TornContents(Mutex<LruCache<Torn, ()>>);
-
-impl Default for TornContents {
-    fn default() -> Self {
-        Self(Mutex::new(LruCache::new(TORN_MAX)))
-    }
-}
-
 /// Which changes of a record stay here.
 #[derive(Debug, Default)]
 pub(super) struct Stays {
@@ -311,17 +296,6 @@ impl Order {
 }
 
 impl Ledger {
-    /// Notes that a content is not complete, before it is published under a name that asks for that check: there it
-    /// stays on this node.
-    pub fn note_torn(&self, digest: Digest, check: Check) {
-        self.0.torn.0.lock().put((digest, check), ());
-    }
-
-    /// Reports whether an entry stays on this node because it is not complete.
-    pub fn is_torn(&self, path: &TreePath, entry: &Entry) -> bool {
-        self.0.remote.is_some() && self.torn_by(path, entry).is_some()
-    }
-
     /// Counts the files that stay on this node because they are not complete.
     pub fn incomplete(&self) -> u64 {
         let order = self.0.order.lock();
@@ -336,7 +310,7 @@ impl Ledger {
             return Stays { each, note: Note { torn: Vec::new(), private } };
         }
         let is_empty = |change: &Change| matches!(&change.op, Op::Put(entry) if !has_bytes(entry));
-        let whole = self.0.torn.0.lock().is_empty() && !changes.iter().any(is_empty);
+        let whole = self.0.torn.is_empty() && !changes.iter().any(is_empty);
         if self.0.remote.is_none() || (whole && order.apart.paths.is_empty()) {
             return Stays::default();
         }
@@ -372,13 +346,6 @@ impl Ledger {
             *stay |= stamps.contains(&change.stamp);
         }
         stays
-    }
-
-    fn torn_by(&self, path: &TreePath, entry: &Entry) -> Option<Torn> {
-        let (digest, size) = entry.content()?;
-        let torn = (digest, self.0.profiles.classify(path).check?);
-        // Nothing at all is complete in no format.
-        (size == 0 || self.0.torn.0.lock().contains(&torn)).then_some(torn)
     }
 
     /// Brings a change that stays here into the namespace.

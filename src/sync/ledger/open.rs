@@ -9,13 +9,13 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use super::apart::TornContents;
 use super::aside::{ASIDE, Aside};
 use super::bad::Doubted;
 use super::own::{OWN, Split};
 use super::save::{CHAINS, MISSING};
 use super::shown::Unsent;
 use super::times::{DECLARED, TIMES, Times, decode_declared};
+use super::torn::TornContents;
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::digest::Digest;
