@@ -1,6 +1,6 @@
 //! Time, as the benchmark reads it, and a bound on all of it.
 //!
-//! Owns the only clock and the only sleep here. A mount that hangs hangs whoever touches it, so the
+//! Owns the only clock and the only sleep here. A mount that hangs blocks every process that touches it, so the
 //! watchdog kills the daemons of this run when a section takes longer than its limit.
 
 use std::sync::{LazyLock, Mutex, PoisonError};

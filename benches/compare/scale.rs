@@ -146,7 +146,7 @@ fn made(base: &Path, total: usize, table: &mut Table, report: &mut Report) -> Re
     let mut rows = Rows { total, table, report };
     let mut node = rows.fresh_node(base, "made", &store)?;
     if node.read_checkpoint() {
-        bail!("nobody has written a checkpoint, and the first node has read one");
+        bail!("no node has written a checkpoint, and the first node has read one");
     }
     // That it ends writes one.
     node.stop()?;

@@ -15,7 +15,7 @@ use crate::clock;
 use crate::kernel::Tap;
 use crate::node::{self, Node, Options};
 
-/// Operations that nobody on the caller's path waits for.
+/// Operations for which no caller waits.
 const ASIDE: [&str; 5] = ["release", "releasedir", "forget", "batch_forget", "interrupt"];
 const FLOOR_END_MAX: Duration = Duration::from_secs(10);
 

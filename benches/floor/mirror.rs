@@ -64,7 +64,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The numbers of the mirrored files are taken over; nobody else has the number of the root.
+/// The numbers of the mirrored files are taken over; no other file has the number of the root.
 fn number(meta: &fs::Metadata) -> u64 {
     meta.ino() << 1
 }
@@ -124,7 +124,7 @@ impl Mirror {
         Ok(handle)
     }
 
-    /// Counts a request that somebody waits for.
+    /// Counts a request for which a caller waits.
     pub(super) fn count(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }

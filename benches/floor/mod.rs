@@ -58,7 +58,7 @@ impl Floor {
         Ok(Self { session: Some(session), requests })
     }
 
-    /// Returns how many requests came so far that somebody waited for.
+    /// Returns how many requests have come so far for which a caller waits.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_passed_over_if_somebody_said_so() {
+    fn an_ignored_signal_is_passed_over() {
         // The runtime of Rust passes over no signal of these.
         assert!(!is_ignored(Signal::User2));
         // SAFETY: no other code of this process uses this signal.

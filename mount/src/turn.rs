@@ -1,6 +1,6 @@
 //! One daemon at a time at a mount point.
 //!
-//! Owns the lock that all daemons of one user find who mount at one place, whatever their cache and runtime
+//! Owns the lock that all daemons of one user share that mount at one place, whatever their cache and runtime
 //! directories: a file that is named after the place, in a directory that belongs to that user alone. Must
 //! never lie where another user can open it: to hold a lock takes no more than that, and a process that holds
 //! this one keeps an unmount waiting. Must never be all that keeps two daemons apart: those of two users do not

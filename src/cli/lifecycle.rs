@@ -55,7 +55,7 @@ pub(super) fn run(command: &Rules) -> Outcome<()> {
     | Rules::Remove(store)) = command;
     let mut chosen = store.settings()?;
     wait(async {
-        // It refuses what is no address, before anybody is asked.
+        // It refuses what is no address, before a server is asked.
         let mut rules = open(&chosen.settings)?;
         let known = match command {
             Rules::Remove(_) => Ok(Declared::Unknown),

@@ -110,7 +110,7 @@ pub(super) async fn prepare(
     Ok((point, loaded))
 }
 
-/// Waits for an earlier daemon of this mount point: who unmounts with `umount` is not told when its last
+/// Waits for an earlier daemon of this mount point: a process that unmounts with `umount` does not learn when its last
 /// drain is over.
 async fn await_end(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<()> {
     let Ok((client, status)) = control::find(around, point, Some(around.uid)).await else {

@@ -1,6 +1,6 @@
 //! One mount, several `run`s at once.
 //!
-//! Owns knowing who is the last. Must never unmount what no `run` has mounted.
+//! Owns the knowledge which of them is the last. Must never unmount what no `run` has mounted.
 //!
 //! Two locks lie beside the control socket: `setup` is held alone while a mount is being made or taken
 //! away; `users` is held together by all that use it. Both end with their holder, however it ends. The

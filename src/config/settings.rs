@@ -90,7 +90,7 @@ impl Writes {
 /// Whether users other than the one who mounts may use the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AllowOther {
-    /// Yes for root, no for everybody else.
+    /// Yes for root, no for other users.
     #[default]
     Auto,
     /// Yes; a user who is not root needs `user_allow_other` in /etc/fuse.conf.

@@ -1,7 +1,7 @@
 //! Sizes and times as people write them.
 //!
 //! Owns the text forms. Must never guess a unit: a bare number is refused, because `cache_size = 50`
-//! means something else to everybody.
+//! can mean bytes, megabytes or gigabytes.
 
 use std::fmt;
 use std::str::FromStr;

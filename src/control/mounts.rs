@@ -1,7 +1,7 @@
 //! The kernel's table of mounts, as far as we care.
 //!
 //! Owns reading `/proc/self/mountinfo`. Must never touch a mount point: behind it there may be no daemon
-//! who answers.
+//! which daemon answers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;

@@ -79,7 +79,7 @@ fn serve_on(
     ready: impl FnOnce(),
     reload: impl Fn(),
 ) -> Result<ExitReport> {
-    // Before anything can be seen of it: who sees a mount may send its daemon a signal at once.
+    // Before anything can be seen of it: a process that sees a mount may send its daemon a signal at once.
     let signals = {
         let _inside = runtime.enter();
         Signals::listen()?

@@ -1,4 +1,4 @@
-//! Whether the daemon is in order, and who is told.
+//! Whether the daemon is in order, and the signs of life for the service manager.
 //!
 //! Owns the watchdog's signs of life. Must never take trouble with the store for trouble of the daemon:
 //! a restart does not help against that, and costs what is in memory.

@@ -157,7 +157,7 @@ fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
         // name before it was removed.
         StageIs::Writing if !live.named && (asked.walked || asked.unseen) => current(name),
         StageIs::Writing if !live.named => again_or(Plan::ReadLive),
-        // There is a published version for everybody else.
+        // Other processes read the published version.
         StageIs::Writing if name.entry => again_or(Plan::Wait),
         StageIs::Writing | StageIs::Held => Plan::Wait,
         StageIs::Published => Plan::Settle,
@@ -181,7 +181,7 @@ fn write_live(asked: Asked, live: LiveIs) -> Plan {
     if !named && !live.member && !asked.last {
         return Plan::LookAgain;
     }
-    // All who wrote it have closed it: what comes now begins from that, as soon as it is a blob.
+    // All its writers have closed it: what comes now begins from that, as soon as it is a blob.
     let closed = !live.open && matches!(live.stage, StageIs::Published | StageIs::Held);
     if asked.truncate && (closed || !live.member) {
         return again_or(Plan::Aside { named });

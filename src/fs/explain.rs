@@ -1,4 +1,4 @@
-//! Why a name is a miss, for those who ask.
+//! Why a name is a miss, for a user that asks.
 //!
 //! Owns the order in which reasons are looked for, and what of them a caller is told: root and the user of the mount all, others
 //! what the mode bits of the directories let them list. Must never count as a use, nor ask the store more than once.
@@ -45,7 +45,7 @@ struct Known {
 }
 
 impl Filesystem {
-    /// Says why a name is a miss. Asks the store for its log once, together with others who ask.
+    /// Says why a name is a miss. Asks the store for its log once, together with other callers.
     pub async fn explain(&self, asker: Asker, path: TreePath) -> Explained {
         let rooms = &self.0.rooms;
         let was_known = rooms.ledger.read(|fold| fold.knows(&path));

@@ -147,7 +147,7 @@ pub(super) struct Live {
     /// It was renamed over what is published under its name: no other process begins to write that.
     pub(super) renamed: bool,
     /// The put that it may replace: what it began from, was renamed over, or has published last. What replaces that at
-    /// its name may belong to another user, who does not let its writer replace it.
+    /// its name may belong to another user, which does not let its writer replace it.
     pub(super) base: Option<Stamp>,
     /// The hard links that will get the new content too.
     pub(super) link: Option<Stamp>,

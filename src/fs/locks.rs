@@ -2,7 +2,7 @@
 //!
 //! Owns who holds and who waits for the lock of a name, and which open file belongs to which name. Versions
 //! come and go under a name, each with an inode of its own; the table stays. It goes where the name goes, and
-//! an unlink parts the two: who has the file open keeps the table, and the next file with the name starts
+//! an unlink parts the two: a process that has the file open keeps the table, and the next file with the name starts
 //! another. Must never do I/O, read a clock, or know of another node.
 //!
 //! The rules are those of Linux. A lock belongs to an open file, however many descriptors and processes share

@@ -1,7 +1,7 @@
 //! Lookup: which inode a name leads to, for whom, and for how long.
 //!
 //! The rules, in order: a thread that was told to look again finds what its open can use; a process finds the
-//! live file that it writes itself; everybody else finds what is published; where nothing is published yet, the
+//! live file that it writes itself; other processes find what is published; where nothing is published yet, the
 //! newest live file, whose open will wait.
 
 use std::ffi::OsStr;

@@ -117,7 +117,7 @@ impl Filesystem {
         self.put_then(spot, entry, |state, ino| self.found(state, Lead::lasting(ino), Some(spot)))?
     }
 
-    /// Reports whether a name leads anywhere, for anybody.
+    /// Reports whether a name leads anywhere, for any process.
     pub(super) fn is_taken(&self, state: &State, spot: &Spot, path: &TreePath) -> bool {
         self.seen(path).is_some() || state.has_private(spot)
     }
@@ -261,7 +261,7 @@ impl Filesystem {
     }
 }
 
-/// Returns a name under which an inode is what everybody finds.
+/// Returns a name under which all processes find an inode.
 fn published_place(state: &State, ino: Ino) -> Reply<Spot> {
     let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
     match &inode.node {

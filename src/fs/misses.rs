@@ -1,4 +1,4 @@
-//! The misses of the last time, for those who ask why.
+//! The recent misses, for a user that asks why.
 //!
 //! Owns how many are remembered. Must never cost a miss more than a look at one name, and never grow with what programs ask for.
 

@@ -263,7 +263,7 @@ impl Filesystem {
 
     /// Waits for the release of a published file, for a moment; then keeps its published bytes elsewhere.
     pub(super) async fn settle_or_keep(&self, id: LiveId, moved: &mut watch::Receiver<()>) {
-        // Only those who have closed it release it soon.
+        // Only processes that have closed it release it soon.
         let soon = self
             .0
             .state

@@ -151,7 +151,7 @@ impl Filesystem {
         let Some(id) = file.live.filter(|_| file.write) else { return Ok(Flush::Nothing) };
         let opener = file.who == who || file.who == Who::Unseen || who == Who::Unseen;
         if dying && !opener {
-            // Where the opener has closed it, what the killed one wrote since is not closed by anybody.
+            // Where the opener has closed it, no process has closed what the killed one wrote since.
             file.torn |= file.closed;
             if let Some(version) = state.lives.get_mut(id).and_then(Live::version_mut) {
                 version.closed_again = true;
@@ -329,7 +329,7 @@ impl Filesystem {
         Err(Error::new(Kind::Busy, "a closed file is renamed all the time"))
     }
 
-    /// Makes the digested bytes the entry: journal, namespace, and the inode that everybody finds. Does nothing
+    /// Makes the digested bytes the entry: journal, namespace, and the inode that all processes find. Does nothing
     /// when there is nothing to announce: no name any more, no right to replace what has come there, or the
     /// same bytes and attributes as before.
     fn announce(

@@ -195,7 +195,7 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Keeps the published bytes of a live file as a blob while the file goes on: its name leads everybody else to
+    /// Keeps the published bytes of a live file as a blob while the file goes on: its name leads other processes to
     /// these. Blocks; nothing happens where there is nothing to keep.
     pub(super) fn preserve(&self, id: LiveId) {
         let Some(lock) = self.0.state.lock().lives.get(id).map(|l| Arc::clone(&l.publishing))

@@ -115,7 +115,7 @@ impl Filesystem {
                 return Ok(match live.file().metadata()?.len() == size {
                     true => Resize::Done,
                     false if live.version().is_some() => Resize::Keep(id),
-                    // Those who write it go on with it.
+                    // Its writers go on with it.
                     false => self.cut(live, wish),
                 });
             }
@@ -427,7 +427,7 @@ impl Filesystem {
             Node::Live(id) => match state.lives.get(*id) {
                 Some(live) => match live.version() {
                     Some(version) => Some(&version.published),
-                    // What it began from is the same file, for everybody else.
+                    // What it began from is the same file, for all other processes.
                     None => return self.paths_begun_from(state, live),
                 },
                 None => return Vec::new(),

@@ -176,7 +176,7 @@ impl State {
         lives.any(|live| live.renamed && !live.is_dropped())
     }
 
-    /// Reports whether a live file is not what its name leads everybody to.
+    /// Reports whether the name of a live file leads other processes elsewhere.
     pub(super) fn is_unpublished(&self, id: LiveId, spot: &Spot) -> bool {
         self.lives
             .get(id)

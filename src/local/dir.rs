@@ -1,4 +1,4 @@
-//! The cache directory: who holds it, which format it has, who it is.
+//! The cache directory: its holder, its format, its identity.
 //!
 //! Owns the layout below `<cache-dir>/v1`, the lock, the node's identity and the memory of how the
 //! last run ended. Must never change anything in a directory that it refuses.
@@ -236,7 +236,7 @@ fn check_place(root: &Path) -> Result<()> {
 }
 
 /// Refuses a cache directory that another user could put other files into, or exchange for another: what lies
-/// there is served to everybody, and written with this user's rights.
+/// there is served to all users, and written with this user's rights.
 ///
 /// Root is trusted, which can do all that anyway. Of the directories above, the nearest is looked at: a default
 /// place has one of its own. So are links on the way, whose owners may lead them elsewhere at any time.

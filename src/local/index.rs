@@ -49,7 +49,7 @@ const CHUNK: u8 = b'c';
 const OWN: u8 = b'!';
 /// How long a load may take to bring the next facts; then the index counts as empty.
 const LOAD_WAIT: Duration = Duration::from_mins(1);
-/// Pieces of a load that may wait for who takes them in.
+/// Pieces of a load that may wait for their receiver.
 const PIECES_MAX: usize = 8;
 /// How long a flush is waited for.
 const FLUSH_WAIT: Duration = Duration::from_secs(30);

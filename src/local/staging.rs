@@ -76,7 +76,7 @@ pub struct Staging {
     left: Arc<Mutex<Vec<Leftover>>>,
 }
 
-/// Files that were made before anybody asked for them, by a thread of their own, which ends with the last
+/// Files that are made in advance, by a thread of their own, which ends with the last
 /// clone.
 #[derive(Clone, Debug)]
 struct Ready {

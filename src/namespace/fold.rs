@@ -4,7 +4,7 @@
 //! content change with the highest stamp wins; attribute changes apply to the content they name.
 //!
 //! A million entries have to fit into a few hundred megabytes, so registers are kept packed and
-//! locations in slots of fixed size; what is asked for is made anew for each who asks.
+//! locations in slots of fixed size; what is asked for is made anew for each caller.
 
 mod bulk;
 mod packed;
@@ -403,8 +403,8 @@ impl Fold {
         self.record(path).filter(|record| record.is_live()).map(Record::last_stamp)
     }
 
-    /// Notes that the content of a directory moved with a change of this stamp, which need not be known
-    /// to anybody else (a name that is not yet published).
+    /// Notes that the content of a directory moved with a change of this stamp, which other nodes need
+    /// not know (a name that is not yet published).
     pub fn touch_directory(&mut self, dir: &TreePath, stamp: Stamp, now: Time) {
         let given = self.times_given(dir);
         let last = self.moved.get(dir).map(|moved| moved.stamp);

@@ -60,7 +60,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Reports whether the name is not there for anybody.
+    /// Reports whether the name is missing for all users.
     pub fn is_absence(self) -> bool {
         !matches!(self, Self::There | Self::Writing | Self::Late | Self::Denied | Self::Unknown)
     }

@@ -185,7 +185,7 @@ impl Remote {
         match self.put_probe(key, new.clone(), PutMode::Overwrite).await {
             Ok(()) => Ok(vec![new]),
             // Google lets one object be written once a second, and is not always strict about it. That is
-            // enough for us, who never do it but here; it only means that nothing was learned.
+            // enough for us: it is done only here; it only means that nothing was learned.
             Err(error) if Trouble::cause_of(&error) == Cause::Crowded => {
                 Ok([old, vec![new]].concat())
             }

@@ -151,7 +151,7 @@ impl Caller {
             // writers of the same bytes at the same moment.
             trouble.kind = Kind::Unavailable;
         }
-        // Credentials that only may read are no outage for those who read, and no sign that one is over.
+        // Credentials that only may read are no outage for readers, and no sign that one is over.
         let denied = trouble.kind == Kind::Denied;
         let may_not_write = denied
             && !matches!(trouble.cause(), Cause::Credentials | Cause::NoCredentials)

@@ -2,7 +2,7 @@
 //!
 //! Owns their names, and the requests. They lie beside the probes, under names of the same form, so that every version
 //! knows them for something small that may go after a day. The name begins with the time, so a list begins behind the
-//! old ones. Nothing depends on a claim: who cannot write or read one goes on without.
+//! old ones. Nothing depends on a claim: a node that cannot write or read one goes on without.
 
 use bytes::Bytes;
 use futures::StreamExt as _;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::clock;
 
-/// Tells those who wait that bytes have moved; cheap to clone.
+/// Tells waiting callers that bytes have moved; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Progress(Arc<watch::Sender<u64>>);
 

@@ -56,7 +56,7 @@ const JITTER_MAX: Duration = Duration::from_secs(20);
 /// not ask for ever.
 const RETRY_MIN: Duration = Duration::from_mins(5);
 const RETRY_MAX: Duration = Duration::from_hours(6);
-/// A checkpoint that took longer than this is left to another try: those who take it for the latest
+/// A checkpoint that took longer than this is left to another try: nodes that take it for the latest
 /// would lack what was deleted meanwhile.
 pub(super) const WRITE_TIME_MAX: Duration = Duration::from_mins(20);
 /// How often the log is listed before a checkpoint: to read what there is may take longer than its name allows, and
@@ -350,7 +350,7 @@ impl Checkpointer {
     /// Writes a checkpoint; returns its name and the commits that it has.
     async fn write_named(&self) -> Result<(String, Vec<Stamp>)> {
         let ledger = &self.0.ledger;
-        // What is known of a store that was emptied meanwhile must not be told to those who start from the next.
+        // What is known of a store that was emptied meanwhile must not reach nodes that start from the next.
         self.0.remote.check_again().await?;
         let missing = self.missing().await?;
         // It has to have all that an older one had, of which the log may be gone.

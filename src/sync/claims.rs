@@ -80,7 +80,7 @@ impl Claims {
         Self { ledger, remote, follower, state: Mutex::default() }
     }
 
-    /// Leaves out of a batch what others have, and waits for those who are about to upload the same. `lacking` tells what
+    /// Leaves out of a batch what others have, and waits for nodes that are about to upload the same. `lacking` tells what
     /// of the batch has to be uploaded, and `is_hurried` whether it has to be now. Returns the claim of this node, to be
     /// [ended](Self::end) when the batch is remote.
     pub(super) async fn agree(
@@ -121,7 +121,7 @@ impl Claims {
     pub(super) async fn end(&self, claim: Claim) {
         let Claim { name, needs } = claim;
         let end = async {
-            // Those that came after it and gave way.
+            // Nodes that came after it and gave way.
             let younger = (name.ms(), self.ledger.now_ms());
             self.others(younger, &needs, |other| other > name).await;
             self.drop(name).await;

@@ -391,8 +391,8 @@ impl Inner {
         .await
     }
 
-    /// Fetches a commit again and keeps what files use of the blobs in it: who wants one of them is
-    /// likely to want the others.
+    /// Fetches a commit again and keeps what files use of the blobs in it: a caller that wants one of
+    /// them is likely to want the others.
     async fn fetch_commit(&self, name: &Arc<str>, progress: &Progress) -> Result<()> {
         let remote = self.telling(progress)?;
         let bytes = self.request(name, || remote.get_commit(name)).await?;

@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::Progress;
 use crate::task;
 
-/// What a flight came to, for each who waits.
+/// What a flight came to, for each waiting caller.
 type Outcome = Option<Result<()>>;
 
 /// One of them: how it ends, and that it gets on.

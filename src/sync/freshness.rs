@@ -104,7 +104,7 @@ impl Freshness {
     /// Waits until what we know is fresh, for at most `limit`; returns whether it is.
     ///
     /// Joins a list that is under way if it began within the window, and asks for one otherwise, one
-    /// for all who wait. Returns at once when the store is known not to answer.
+    /// for all callers. Returns at once when the store is known not to answer.
     pub async fn wait_fresh(&self, limit: Duration) -> bool {
         if self.0.remote.is_none() {
             return true;
@@ -268,7 +268,7 @@ impl Freshness {
         self.0.limit
     }
 
-    /// Begins a list, which answers everybody who waits for one that has not begun.
+    /// Begins a list, which answers all callers that wait for one that has not begun.
     pub(super) fn begin(&self) -> List {
         let mut state = self.0.state.lock();
         state.begun += 1;

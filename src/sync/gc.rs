@@ -22,7 +22,7 @@ use crate::stamp::Stamp;
 
 /// Pages of the list that wait to be judged.
 const PAGES_QUEUED_MAX: usize = 2;
-/// A probe is deleted at once by who wrote it; one of this age was left behind.
+/// A probe is deleted at once by the node that wrote it; one of this age was left behind.
 const PROBE_AGE: Duration = Duration::from_hours(24);
 
 /// How a collection goes about it.

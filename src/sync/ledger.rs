@@ -89,7 +89,7 @@ pub const PENDING_RECORDS_MAX: u64 = 200_000;
 /// Bytes of content that may wait for the store before new writers are asked to wait; the size of
 /// the local tier is a limit of its own, and usually the smaller one.
 pub const PENDING_BYTES_MAX: u64 = 1 << 40;
-/// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: who only makes
+/// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: a program that only makes
 /// names and changes attributes begins no file, and is not asked to wait before.
 const RECORDS_MAX: u64 = 2 * PENDING_RECORDS_MAX;
 const PENDING_META_BYTES_MAX: u64 = 256 << 20;
@@ -116,7 +116,7 @@ pub struct Moved<'a> {
 pub struct Ledger(Arc<Inner>);
 
 struct Inner {
-    /// Holds the lock of the cache directory for as long as anybody uses what is in it.
+    /// Holds the lock of the cache directory for as long as this process uses what is in it.
     dir: CacheDir,
     clock: Clock,
     /// What the first row of commits of this run is called.
@@ -147,7 +147,7 @@ struct Inner {
     queued: Notify,
     /// The last record that is remote.
     remote_upto: watch::Sender<Seq>,
-    /// What waits, for those who ask without the lock, and who waits for it.
+    /// What waits, for callers without the lock, and the callers that wait for it.
     room: Room,
     warned_ahead: AtomicBool,
     /// Another node has our identity, and that was said.

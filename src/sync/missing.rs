@@ -1,7 +1,7 @@
 //! Missing commits: what is known to have been said in the log, and is not in the namespace.
 //!
 //! Owns what is remembered of them, also over a restart. Must never take one for there before it was folded, or
-//! before everything was made anew from a checkpoint: who writes one himself goes by this.
+//! before everything was made anew from a checkpoint: a node that writes one itself goes by this.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;

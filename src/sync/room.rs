@@ -1,6 +1,6 @@
 //! Room: whether new data may come in, and the wait until it may.
 //!
-//! Owns the one decision about a full tier, a full backlog and a full disk, and who waits for it. Must never
+//! Owns the one decision about a full tier, a full backlog and a full disk, and the callers that wait for it. Must never
 //! be waited for with a lock held, and never keep a writer waiting for what cannot come: a store that is
 //! known to be down, or a file that is larger than the tier.
 
@@ -29,8 +29,8 @@ const READER_WAIT: Duration = Duration::from_secs(5);
 /// How often a waiting writer looks by itself: it is not told of readers that close, or of a store that
 /// stops answering.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How many looks in a row a writer waits while nothing is on its way to the store. Then only those who have
-/// files open can make room, and they need not.
+/// How many looks in a row a writer waits while nothing is on its way to the store. Then only processes
+/// with open files can make room, and they need not.
 const IDLE_LOOKS_MAX: u32 = 50;
 /// A store counts as down after this long without an answer: one failed request is no reason to refuse.
 const DOWN_AFTER_MS: u64 = 1_000;
@@ -82,8 +82,8 @@ struct Inner {
     progress: AtomicU64,
     /// A writer has waited in vain, and nothing has moved since.
     stalled: AtomicBool,
-    /// Of those who wait, who want to publish a closed file or to keep what was fetched. They go before who
-    /// begins: their bytes are here already, or a reader waits.
+    /// Waiting callers that want to publish a closed file or to keep what was fetched. They go before those
+    /// that begin a file: their bytes are here already, or a reader waits.
     ahead: AtomicU64,
     episode: Mutex<Option<Episode>>,
     quiet: Quiet,
@@ -160,8 +160,8 @@ impl Room {
     }
 
     /// Waits until that can be done. `NoSpace` when it cannot: at once when the store is down or the file can
-    /// never fit, else after the node's patience. Nothing is reserved: who comes first goes first. Must not be
-    /// called with a lock held, nor on a thread that answers the kernel. Those who fetch are not counted as slowed.
+    /// never fit, else after the node's patience. Nothing is reserved: the first caller goes first. Must not be
+    /// called with a lock held, nor on a thread that answers the kernel. Fetches are not counted as slowed.
     pub async fn wait(&self, demand: Demand) -> Result<()> {
         if self.is_open(demand) {
             return Ok(());
@@ -217,7 +217,7 @@ impl Room {
             if bytes > inner.blobs.usage().limit {
                 return Look::Hopeless;
             }
-            // The rest of the tier is in the hands of those who have files open. They wait for each other's
+            // The rest of the tier is held by processes with open files. They wait for each other's
             // closes, so this one goes ahead: its blob can be uploaded and evicted, its staging file cannot.
             if !draining && inner.blobs.fits(bytes) {
                 return Look::Open;
@@ -342,7 +342,7 @@ impl Room {
         self.0.records.load(Ordering::Relaxed)
     }
 
-    /// Wakes who waits, because something has become remote or may be evicted now.
+    /// Wakes waiting callers, because something has become remote or may be evicted now.
     pub(super) fn note_progress(&self) {
         self.0.progress.fetch_add(1, Ordering::Relaxed);
         self.0.stalled.store(false, Ordering::Relaxed);

@@ -231,7 +231,7 @@ mod tests {
         assert!(closed.result == Verdict::Warning && closed.found.contains("cannot reach"));
         set_mode(&above, 0o755);
         assert_eq!(modes(uid + 1, Some(&alone), &point).result, {
-            // Root's own directories are everybody's.
+            // Root's own directories are open to all.
             if uid == 0 { Verdict::Ok } else { Verdict::Problem }
         });
     }

@@ -99,7 +99,7 @@ fn facts(dir: &OwnedFd, name: &OsStr, silence: &Silence) -> io::Result<Option<Fa
     let mut value = [0; FACTS_BYTES_MAX];
     let length = match lgetxattr(OsStr::from_bytes(&path), FACTS_NAME, &mut value[..]) {
         Ok(length) => length,
-        // It may not be read by this user, is being removed, or says more than anybody could want to know.
+        // It may not be read by this user, is being removed, or has more to say than fits.
         Err(Errno::ACCESS | Errno::PERM | Errno::NODATA | Errno::RANGE) => return Ok(None),
         Err(Errno::OPNOTSUPP) => {
             silence.note();

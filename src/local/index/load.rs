@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{Builder, Fold, Location, Register, Site};
 
-/// Some facts on their way to who loads them, older ones first.
+/// Some facts on their way to the loader, older ones first.
 #[derive(Debug)]
 pub(super) enum Piece {
     Facts {

@@ -1,6 +1,6 @@
 //! Moving checkpoints: listed, and between the store and a file.
 //!
-//! Must never hold a whole one in memory, nor call what arrived whole: who reads it finds out.
+//! Must never hold a whole one in memory, nor call what arrived whole: the reader finds out.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -27,7 +27,7 @@ const WANTED: &str = "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or 
 
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// The key that everybody's emulator has.
+/// The key that every emulator has.
 const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 /// Where it listens.

@@ -177,7 +177,7 @@ impl Ledger {
             if let Some((commit, names)) = commit {
                 order.seen.extend(names);
                 order.dirty.seen.extend(names);
-                // A checkpoint says it to others, who would take our next one for a gap.
+                // A checkpoint says it to other nodes, which would take our next one for a gap.
                 self.note_chain(&mut order, commit);
                 self.note_folded(commit.stamp);
             }

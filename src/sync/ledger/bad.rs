@@ -1,6 +1,6 @@
 //! Bad places: where the remote should have a content and does not.
 //!
-//! Owns what this node found out and what others told it, and who stores a content again: the node that
+//! Owns what this node found out and what others told it, and which node stores a content again: the node that
 //! stored it there, if it still has the bytes, and otherwise the next node that writes it. Must never take a place for bad
 //! because the store does not answer, nor because another node says so: that may be a node whose memory or proxy is
 //! bad. What another node says is a *doubt*: the place is believed in still, and not relied on unseen.
@@ -18,8 +18,8 @@ use crate::sync::doubts::{Amends, DOUBTS_MAX, Doubt};
 
 /// Places that are remembered; what is forgotten may be found bad once more.
 const BAD_MAX: usize = 10_000;
-/// How often one content is stored again because others cannot read it: more would mean that it is
-/// they who cannot read. After that it waits for its next writer.
+/// How often one content is stored again because others cannot read it: more would mean that those
+/// nodes cannot read at all. After that it waits for its next writer.
 const REPAIRS_MAX: u32 = 3;
 /// Contents that this run has stored as objects of their own, whose names do not tell who did. What is forgotten
 /// waits for its next writer.

@@ -62,7 +62,7 @@ impl Ledger {
             Some(digest) if self.0.unsent.has(&digest) => false,
             Some(digest) => match fold.stored_ms(&digest) {
                 Some(stored_ms) => self.is_unsure(&digest, stored_ms),
-                // The store has lost it; who writes it again brings it back.
+                // The store has lost it; the next node that writes it brings it back.
                 None => self.0.remote.is_some(),
             },
         };

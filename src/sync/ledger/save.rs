@@ -98,7 +98,7 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::save`], for who can do nothing about a failure: the next start takes longer.
+    /// As [`Ledger::save`], for a caller that can do nothing about a failure: the next start takes longer.
     pub fn save_index(&self) {
         if let Err(error) = self.save()
             && let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock)

@@ -1,6 +1,6 @@
 //! What may be shown: its bytes can be had, and it is not past its age (P11).
 //!
-//! Owns the question for all who answer programs, and the memory of contents that a record not yet
+//! Owns the question for all code that answers programs, and the memory of contents that a record not yet
 //! remote puts: these have no age. Must never let an outage of the store make a difference.
 
 use std::collections::HashMap;

@@ -81,7 +81,7 @@ fn one_list_serves_all_who_wait() {
     });
 }
 
-/// Whoever asks why something is missing hears of what was there when it asked, at a bounded price.
+/// A question why something is missing is answered from a list that began after it, at a bounded price.
 #[test]
 fn a_person_who_asks_gets_a_list_that_begins_after_the_question() {
     run_real(async {
