@@ -236,13 +236,6 @@ impl Publisher {
         Some(uploaded)
     }
 
-    /// Takes the next batch, if there is one, and uploads its blobs.
-    #[cfg(test)]
-    pub(super) async fn upload_next(&self) -> Option<Uploaded> {
-        let batch = self.0.ledger.take()?;
-        Some(self.upload_batch(batch).await)
-    }
-
     /// Uploads the blobs of a batch.
     pub(super) async fn upload_batch(&self, mut batch: Batch) -> Uploaded {
         self.0.ledger.leave_needless(&mut batch);

@@ -308,7 +308,7 @@ fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
             b.push().await;
             a.write("mine", b"closed");
             let publisher = a.engine.publisher().unwrap();
-            let uploaded = publisher.upload_next().await.unwrap();
+            let uploaded = a.upload_next().await.unwrap();
             a.fail("latency_ms=1000");
             let landing = async {
                 crate::clock::sleep(Duration::from_millis(500 * start + 250)).await;
@@ -356,7 +356,7 @@ fn a_node_that_publishes_all_the_time_takes_over_a_checkpoint_all_the_same() {
             while !over.get() {
                 a.write(&format!("mine{written}"), b"closed");
                 written += 1;
-                let uploaded = publisher.upload_next().await.unwrap();
+                let uploaded = a.upload_next().await.unwrap();
                 publisher.commit(uploaded).await;
             }
             written

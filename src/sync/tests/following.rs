@@ -143,7 +143,7 @@ fn the_backlog_has_reasons() {
             a.fail(trouble);
             let seen = clock::within(600 * SECOND, async {
                 let uploading = async {
-                    let uploaded = a.engine.publisher().unwrap().upload_next().await;
+                    let uploaded = a.upload_next().await;
                     Box::pin(a.engine.publisher().unwrap().commit(uploaded.unwrap())).await;
                 };
                 let watch = async {

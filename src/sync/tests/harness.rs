@@ -292,10 +292,16 @@ impl Node {
         Some(bytes)
     }
 
+    /// Takes the next batch, if there is one, and uploads its blobs, as a publisher that is in a hurry does.
+    pub(super) async fn upload_next(&self) -> Option<Uploaded> {
+        let batch = self.engine.ledger().take()?;
+        Some(self.engine.publisher().unwrap().upload_batch(batch).await)
+    }
+
     /// Uploads the blobs of the next batch, if none waits for its commit.
     pub(super) async fn upload(&mut self) {
         if self.flying.is_none() {
-            self.flying = self.engine.publisher().unwrap().upload_next().await;
+            self.flying = self.upload_next().await;
         }
     }
 

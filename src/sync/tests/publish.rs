@@ -324,7 +324,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
             // Further files with what is on its way.
             let publisher = a.engine.publisher().unwrap().clone();
             a.write("again", &content(11, sizes[1]));
-            let second = publisher.upload_next().await.unwrap();
+            let second = a.upload_next().await.unwrap();
             let mut gone = 0;
             let clock = world.clock.clone();
             let mut waiting = async || {
@@ -398,7 +398,7 @@ fn a_commit_relies_on_what_was_uploaded_for_another_no_longer_than_that_does() {
         let mut uploads = Vec::new();
         for (name, wait) in [("new", 20), ("again", 15)] {
             a.write(name, &content(1, 9_000));
-            uploads.push(publisher.upload_next().await.unwrap());
+            uploads.push(a.upload_next().await.unwrap());
             world.clock.advance(Duration::from_mins(wait));
         }
         let keys = world.store.keys().await;

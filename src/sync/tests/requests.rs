@@ -125,10 +125,10 @@ fn a_temporary_that_is_renamed_while_it_is_on_its_way_is_uploaded_once() {
         for (name, size) in [("packed", 500_000), ("large", 1_200_000)] {
             let entry = a.store(&content(size as u64, size));
             a.publish(vec![(path("t"), Op::Put(entry.clone()))]);
-            let first = publisher.upload_next().await.unwrap();
+            let first = a.upload_next().await.unwrap();
             let up = a.remote().requests().bytes_up;
             a.publish(vec![(path(name), Op::Put(entry)), (path("t"), Op::Remove)]);
-            let second = publisher.upload_next().await.unwrap();
+            let second = a.upload_next().await.unwrap();
             assert_eq!(a.remote().requests().bytes_up, up);
             publisher.commit(first).await;
             publisher.commit(second).await;
