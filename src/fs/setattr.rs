@@ -287,7 +287,7 @@ impl Filesystem {
             let root = &self.0.rules.root;
             let paths = self.paths_of(state, ino);
             let own = Self::edit_private(state, ino, paths.is_empty(), &edit)?;
-            let further = Self::edit_successors(state, ino, &edit);
+            let further = Self::edit_successors(state, ino, paths.is_empty(), &edit);
             let ops = self.0.rooms.ledger.read(|fold| {
                 let ops = paths.into_iter().filter_map(|path| {
                     let op = attrs_op(fold, &path, root, &edit)?;
@@ -365,10 +365,12 @@ impl Filesystem {
     }
 
     /// Changes the attributes of what others are writing from the version of an inode: it is the same file, and their
-    /// close must not undo the change. Returns what has to be done to their files.
+    /// close must not undo the change. Where the version is `alone`, because it has lost its name, their close is what
+    /// publishes it. Returns what has to be done to their files.
     fn edit_successors(
         state: &mut State,
         ino: Ino,
+        alone: bool,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
     ) -> Vec<Touch> {
         let mut touches = Vec::new();
@@ -388,7 +390,10 @@ impl Filesystem {
             let is_next = |live: &&mut Live| live.continues(stamp, link) && live.ino != ino;
             let Some(live) = state.lives.get_mut(id).filter(is_next) else { continue };
             match live.edit_attrs(edit) {
-                Ok((_, touch)) => touches.extend(touch),
+                Ok((changed, touch)) => {
+                    live.attrs_moved |= alone && changed;
+                    touches.extend(touch);
+                }
                 // What cannot be changed there is not what the caller has named.
                 Err(errno) => {
                     tracing::debug!(?errno, "attributes of a file that is being written stay");

@@ -207,3 +207,19 @@ fn a_mode_that_is_set_on_a_removed_file_brings_it_back_with_its_close() {
         }
     });
 }
+
+#[test]
+fn a_mode_that_is_set_through_a_second_descriptor_brings_a_new_file_back() {
+    in_both_modes(|kernel| {
+        let [_, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        kernel.open_as(&who, "file", 1, READ, Some(0o666)).unwrap();
+        kernel.reopen(&who, 1, 3, WRITE).unwrap();
+        arrives(kernel, "file", None);
+        kernel.set_mode(&who, 3, 0o644).unwrap();
+        kernel.close(&who, 1).unwrap();
+        kernel.close(&who, 3).unwrap();
+        let found = kernel.stat(&who, "file").map(|attr| u32::from(attr.perm));
+        assert_eq!(found, Ok(0o644));
+    });
+}
