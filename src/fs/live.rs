@@ -318,11 +318,12 @@ impl Live {
         self.open > 0 || (self.is_next_of(seen) && !self.is_replaced(seen))
     }
 
-    /// Reports whether its name has got other bytes since it was published: also by a further name of the file, whose put
-    /// says the same of the hard links.
+    /// Reports whether its name has other bytes than those that it has published last, or began from: also by a further
+    /// name of the file, whose put says the same of the hard links.
     fn is_replaced(&self, seen: Option<&Seen>) -> bool {
         let there = seen.map(|seen| &seen.entry.kind);
-        self.version().is_some_and(|version| there != Some(&version.published.entry.kind))
+        let last = self.version().map(|version| &version.published).or(self.same_as.as_ref());
+        last.is_some_and(|last| there != Some(&last.entry.kind))
     }
 
     /// Reports whether what its name has now is the same file: it began from that, or has published it.

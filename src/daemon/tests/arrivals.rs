@@ -223,3 +223,19 @@ fn a_mode_that_is_set_through_a_second_descriptor_brings_a_new_file_back() {
         assert_eq!(found, Ok(0o644));
     });
 }
+
+#[test]
+fn what_was_closed_does_not_replace_a_link_that_has_come_since() {
+    in_both_modes(|kernel| {
+        let [_, ann, ..] = programs(kernel);
+        let who = ann.caller();
+        kernel.open_as(&who, "file", 1, WRITE, Some(0o666)).unwrap();
+        kernel.duplicate(1, 2);
+        kernel.close(&who, 1).unwrap();
+        arrives(kernel, "file", None);
+        kernel.symlink(&who, "file", "target").unwrap();
+        kernel.write(2, 0, b"late").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(kernel.read_link(&who, "file").unwrap(), b"target");
+    });
+}

@@ -43,6 +43,8 @@ struct Draft {
     /// `None` once it was unlinked or replaced: it will never be published.
     name: Option<String>,
     bytes: Vec<u8>,
+    /// What its name had from it last, or what it began from.
+    left: Option<Text>,
     rights: Rights,
     /// Who opened it for writing, and so sees its bytes.
     members: BTreeSet<usize>,
@@ -311,7 +313,9 @@ impl Model {
     fn concerns(&self, id: usize, path: &str) -> bool {
         let (draft, published) = (&self.drafts[&id], self.published(path));
         let same = match &published {
-            Some(thing) if draft.group.is_some() => thing.group == draft.group,
+            Some(thing) if draft.group.is_some() => {
+                thing.group == draft.group && thing.text() == draft.left.as_ref()
+            }
             Some(thing) => draft.began == Some(thing.put),
             None => draft.began.is_none(),
         };

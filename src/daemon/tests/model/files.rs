@@ -115,7 +115,7 @@ impl Model {
             && draft.base != Some(there.put)
         {
             let may = closer.is_some_and(|program| self.users[program].may(W, there.rights));
-            if there.what == What::Dir || !may {
+            if !matches!(there.what, What::File(_)) || !may {
                 self.drafts.get_mut(&id).unwrap().name = None;
                 return;
             }
@@ -127,7 +127,8 @@ impl Model {
                 .filter(|(path, thing)| thing.group == draft.group && *path != name);
             names.extend(others.map(|(path, _)| path.clone()));
         }
-        let what = What::File(Text(draft.bytes.clone()));
+        let text = Text(draft.bytes.clone());
+        let what = What::File(text.clone());
         let put = self.next();
         let thing = Thing { what, rights: draft.rights, group: draft.group, put };
         for name in names {
@@ -135,6 +136,7 @@ impl Model {
         }
         let draft = self.drafts.get_mut(&id).unwrap();
         (draft.wrote, draft.fresh, draft.changed) = (false, false, false);
+        draft.left = Some(text);
         (draft.began, draft.base) = (Some(put), Some(put));
     }
 

@@ -146,6 +146,7 @@ impl Model {
         let draft = Draft {
             name: name.map(str::to_owned),
             fresh: creates || (truncate && !was_empty),
+            left: text.clone(),
             bytes: text.filter(|_| !truncate).unwrap_or_default().0,
             rights,
             members: BTreeSet::new(),
