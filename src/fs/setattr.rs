@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::attrs::{apply, attrs_op};
 use super::begin::{Base, Copied, On};
 use super::filesystem::Filesystem;
+use super::handles::OpenFile;
 use super::inode::{Inode, LiveId, Node, Source};
 use super::live::{Live, Mark, Touch};
 use super::lookup::seen_in;
@@ -365,8 +366,9 @@ impl Filesystem {
     }
 
     /// Changes the attributes of what others are writing from the version of an inode: it is the same file, and their
-    /// close must not undo the change. Where the version is `alone`, because it has lost its name, their close is what
-    /// publishes it. Returns what has to be done to their files.
+    /// close must not undo the change. Where the version is `alone`, because it has lost its name, only a file that is
+    /// written through its inode is meant, which the caller may have open: its close publishes the change. Returns what has
+    /// to be done to their files.
     fn edit_successors(
         state: &mut State,
         ino: Ino,
@@ -388,6 +390,10 @@ impl Filesystem {
         let all = spots.flat_map(|spot| state.lives_of(spot, link));
         for id in all.collect::<Vec<_>>() {
             let is_next = |live: &&mut Live| live.continues(stamp, link) && live.ino != ino;
+            let through = |file: &OpenFile| file.aside && file.ino == ino;
+            if alone && !state.handles.writers(id).any(through) {
+                continue;
+            }
             let Some(live) = state.lives.get_mut(id).filter(is_next) else { continue };
             match live.edit_attrs(edit) {
                 Ok((changed, touch)) => {
