@@ -1,6 +1,6 @@
 //! The documents say what is there: tests that exist, files that exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -145,4 +145,58 @@ fn anchor(heading: &str) -> String {
         .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
         .map(|c| if c == ' ' { '-' } else { c })
         .collect()
+}
+
+/// How many promises there are.
+const PROMISES: usize = 15;
+
+/// Returns the promises of docs/semantics.md, such as `P2 killed-writer`, each with the files that its section names as the
+/// code that keeps it.
+fn promises() -> BTreeMap<String, BTreeSet<String>> {
+    let text = read("docs/semantics.md");
+    let sections = text.split("\n### ").skip(1);
+    let promise = |section: &str| {
+        let (title, body) = section.split_once('\n')?;
+        let body = body.split("\n## ").next().unwrap_or(body);
+        let code = body.split("\nCode: ").nth(1)?.split("\n\n").next()?;
+        Some((title.to_owned(), quoted(code).map(str::to_owned).collect()))
+    };
+    sections.filter_map(promise).collect()
+}
+
+/// Returns the product's source files.
+fn sources() -> Vec<PathBuf> {
+    let (mut found, mut todo) = (Vec::new(), vec![Path::new(ROOT).join("src")]);
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(dir).expect("a readable directory") {
+            let path = entry.expect("a readable directory").path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The head of a module names each promise that it keeps, and docs/semantics.md names the modules that keep a promise.
+#[test]
+fn promises_and_the_code_that_keeps_them_name_each_other() {
+    let promises = promises();
+    assert_eq!(promises.len(), PROMISES, "{:?}", promises.keys());
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in sources() {
+        let text = std::fs::read_to_string(&path).expect("a readable source file");
+        let head: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).collect();
+        let head = head.join("");
+        let Some((_, kept)) = head.split_once(" Keeps P") else { continue };
+        let kept = format!("P{}", kept.split('.').next().unwrap_or_default());
+        let file = path.strip_prefix(ROOT).expect("a path below the root").to_string_lossy();
+        for tag in kept.split(", ").flat_map(|part| part.split(" and ")) {
+            assert!(promises.contains_key(tag), "{file} keeps {tag:?}, which is no promise");
+            found.entry(tag.to_owned()).or_default().insert(file.clone().into_owned());
+        }
+    }
+    assert_eq!(found, promises, "the heads of modules, and docs/semantics.md");
 }

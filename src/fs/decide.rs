@@ -2,6 +2,8 @@
 //!
 //! A pure function of what the inode is, what else its name has, and who asks how. Owns no state, takes no
 //! lock, does no I/O; the caller that carries the plan out must decide again under the lock in which it acts.
+//!
+//! Keeps P1 whole-or-nothing and P3 stable-open.
 
 use hearthfs_mount::Errno;
 

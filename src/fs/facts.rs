@@ -1,8 +1,10 @@
 //! What is told of an entry beside its attributes, to a caller that may read it.
 //!
 //! The kernel finds the inode and checks the caller's rights, as for any call. Owns which of the facts the caller is told: those
-//! of a content hold for the files of others, too, so only root and the user of the mount get them (P14). Must never count as a
+//! of a content hold for the files of others, too, so only root and the user of the mount get them. Must never count as a
 //! use of the entry.
+//!
+//! Keeps P14 isolation.
 
 use std::time::Duration;
 

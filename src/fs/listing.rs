@@ -1,4 +1,6 @@
 //! Listing: the names of a directory, as they are when the listing begins.
+//!
+//! Keeps P12 clean-directories.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

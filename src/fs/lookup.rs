@@ -3,6 +3,8 @@
 //! The rules, in order: a thread that was told to look again finds what its open can use; a process finds the
 //! live file that it writes itself; other processes find what is published; where nothing is published yet, the
 //! newest live file, whose open will wait.
+//!
+//! Keeps P15 own-node-at-once.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -4,6 +4,8 @@
 //! last handle is released (see `release`). What can interleave: other handles of the file closing at the same
 //! time (one publishes, under the file's own lock), a rename or unlink (each takes a turn of the ledger, and so
 //! does this), a descriptor that was duplicated and goes on writing (the mark tells).
+//!
+//! Keeps P1 whole-or-nothing, P2 killed-writer, P4 local-durable and P14 isolation.
 
 use std::sync::Arc;
 use std::time::Duration;

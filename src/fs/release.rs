@@ -2,6 +2,8 @@
 //!
 //! Owns the step by which bytes become a blob. It is taken when no handle can write any more: then the staging
 //! file is renamed. While one still can, a copy becomes the blob, and the file stays its writer's.
+//!
+//! Keeps P3 stable-open.
 
 use std::io;
 use std::os::unix::fs::FileExt;

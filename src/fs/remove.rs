@@ -1,4 +1,6 @@
 //! Removing names.
+//!
+//! Keeps P15 own-node-at-once.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,6 @@
 //! Rename: one atomic group of changes, whatever moves.
+//!
+//! Keeps P15 own-node-at-once.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};

@@ -5,6 +5,8 @@
 //! checked against what was there. Owns that second check. Must never make it long after another node's change: the kernel
 //! knows capabilities, and the groups of callers that cannot be seen, and we do not. The cost is that such a caller, with
 //! CAP_DAC_OVERRIDE or by a supplementary group, may get EACCES for a while after a change.
+//!
+//! Keeps P14 isolation.
 
 use std::time::Duration;
 

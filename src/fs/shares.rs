@@ -1,7 +1,9 @@
 //! Limits that no user can use up alone.
 //!
 //! Owns the counts of one thing that the daemon holds for its callers, of all and of each user. Must never let a user
-//! other than root take the last quarter: an unprivileged user must not be able to keep the others from working (P14).
+//! other than root take the last quarter: an unprivileged user must not be able to keep the others from working.
+//!
+//! Keeps P13 bounded and P14 isolation.
 
 use std::collections::HashMap;
 

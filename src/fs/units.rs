@@ -1,4 +1,4 @@
-//! Units: files that only make sense together, and what each process sees of them (P6).
+//! Units: files that only make sense together, and what each process sees of them.
 //!
 //! A process that reads a unit's entry point, or writes a member, has an *edition* of the unit. While it only reads, and the
 //! version that it began with is the current one, the edition is a list in memory. When it writes, or when the unit
@@ -9,6 +9,8 @@
 //!
 //! Owns the editions and their ends. Must never publish a part of a draft, and never lead a process to members of
 //! two versions.
+//!
+//! Keeps P6 units.
 
 mod complete;
 mod editions;

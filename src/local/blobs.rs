@@ -5,6 +5,8 @@
 //!
 //! Two locks, in this order: a *stripe* serialises everything that changes the file of a digest on
 //! disk; the *table* is what we know, and is held for moments only.
+//!
+//! Keeps P9 self-healing.
 
 mod adopt;
 mod evict;

@@ -1,6 +1,8 @@
 //! Descriptors: some are kept for the daemon's own work, however many files programs have open.
 //!
 //! Owns the reserve. Must never say that something is not there because it cannot be opened now.
+//!
+//! Keeps P13 bounded.
 
 use std::fs::File;
 use std::io;

@@ -7,6 +7,8 @@
 //! number of their first record: `<16 hex>.log`, or `.snap` for a *snapshot*, which stands for
 //! everything with smaller numbers. Numbers only grow; a run never appends to a segment of an
 //! earlier one. `ack` holds the number up to which everything is remote.
+//!
+//! Keeps P4 local-durable and P5 in-order.
 
 mod ack;
 mod compact;

@@ -2,6 +2,8 @@
 //!
 //! Owns the order of use and the sums. Must never touch a file; the blobs room does, and keeps both
 //! in step.
+//!
+//! Keeps P13 bounded.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,6 @@
 //! Pins: what keeps a blob from eviction while it is used.
+//!
+//! Keeps P3 stable-open.
 
 use std::fmt;
 

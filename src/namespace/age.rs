@@ -2,6 +2,8 @@
 //!
 //! Owns every length of time that is a part of the age, so that ledger, fetcher, uploader and renewer
 //! mean the same. Must never read a clock: all times are the store's and handed in.
+//!
+//! Keeps P11 expiry.
 
 use std::time::Duration;
 

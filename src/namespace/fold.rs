@@ -5,6 +5,8 @@
 //!
 //! A million entries have to fit into a few hundred megabytes, so registers are kept packed and
 //! locations in slots of fixed size; what is asked for is made anew for each caller.
+//!
+//! Keeps P7 one-winner.
 
 mod bulk;
 mod packed;

@@ -3,6 +3,8 @@
 //! Owns the gate in front of every request. Must never make a program wait for a store that is known
 //! to be dead, never keep quiet work from finding out that it is alive again, and never take the trouble of one
 //! object for one of the store.
+//!
+//! Keeps P8 never-in-the-way.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,9 @@
 //! Chains: which commits of each run of each node were folded, so that a missing one is noticed.
 //!
-//! Owns the expected sequence numbers (P5). Must never hold a commit back for ever: one that is not
+//! Owns the expected sequence numbers. Must never hold a commit back for ever: one that is not
 //! there when the log is listed again has expired or is lost.
+//!
+//! Keeps P5 in-order.
 
 use std::collections::HashMap;
 use std::ops::Range;

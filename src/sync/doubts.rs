@@ -2,6 +2,8 @@
 //!
 //! Owns the commit extension that carries them. Must never be needed to read the namespace: a node that
 //! skips it only goes on to believe in a place that is empty.
+//!
+//! Keeps P9 self-healing.
 
 use serde::{Deserialize, Serialize};
 

@@ -3,6 +3,8 @@
 //! Owns the way from a location to a verified local blob, and the wait where that is in trouble. Must never let a
 //! byte in that is not what its digest says, never call a blob bad because the store does not answer, and never
 //! make an entry wait for the trouble of another place.
+//!
+//! Keeps P9 self-healing.
 
 use std::collections::HashMap;
 use std::sync::Arc;

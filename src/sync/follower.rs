@@ -1,7 +1,9 @@
-//! The follower: brings in what other nodes have published (P5, P10).
+//! The follower: brings in what other nodes have published.
 //!
 //! Owns the reading of the log. Must never apply a commit before the commits of the same node that
 //! come before it, as long as these can be had, and never miss one for ever.
+//!
+//! Keeps P5 in-order and P10 freshness.
 
 mod bundles;
 mod list;

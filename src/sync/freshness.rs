@@ -1,8 +1,10 @@
-//! Freshness: how old what we know of the remote may be (P10).
+//! Freshness: how old what we know of the remote may be.
 //!
 //! Owns the question whether a list of the log is needed, the wait for it, and for how long the kernel may
 //! remember a name. Must never make a program wait for a store that is known not to answer, nor start two
 //! lists where one will do, nor vouch for names without a task that takes that back in time.
+//!
+//! Keeps P10 freshness.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

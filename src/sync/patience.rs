@@ -2,6 +2,8 @@
 //!
 //! Owns the one wait between a request that failed and the next. Must never wait for a store that is known not to
 //! answer, nor for an answer that stays as it is.
+//!
+//! Keeps P8 never-in-the-way.
 
 use std::time::Duration;
 

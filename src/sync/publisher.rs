@@ -1,4 +1,4 @@
-//! The publisher: brings what was published here to the remote, in order, in atomic batches (P5).
+//! The publisher: brings what was published here to the remote, in order, in atomic batches.
 //!
 //! Owns the sequence numbers of this node's commits. Must never write a commit before the blobs that
 //! it names, nor before the commit that comes before it, and never give up; nor say after a long outage what was
@@ -7,6 +7,8 @@
 //! Two tasks make a pipeline: one collects batches and uploads their blobs, the other writes their
 //! commits, one after the other. So the blobs of a batch are uploaded while the commit of the one
 //! before is on its way.
+//!
+//! Keeps P5 in-order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

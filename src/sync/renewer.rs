@@ -1,7 +1,9 @@
-//! The renewer: what is used after half its age is stored again before it expires (P11).
+//! The renewer: what is used after half its age is stored again before it expires.
 //!
 //! Owns what waits for that, and when it is due. Must never renew what has expired, what was not opened, or
 //! what another node has renewed meanwhile; and never hurry: no caller waits for what it does.
+//!
+//! Keeps P11 expiry.
 
 use std::collections::HashMap;
 use std::sync::Arc;

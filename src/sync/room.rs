@@ -3,6 +3,8 @@
 //! Owns the one decision about a full tier, a full backlog and a full disk, and the callers that wait for it. Must never
 //! be waited for with a lock held, and never keep a writer waiting for what cannot come: a store that is
 //! known to be down, or a file that is larger than the tier.
+//!
+//! Keeps P13 bounded.
 
 use std::future::Future;
 use std::sync::Arc;

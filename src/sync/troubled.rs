@@ -1,6 +1,8 @@
 //! Objects in trouble: what the store does not give out now, each for itself.
 //!
 //! Owns how often such an object is asked for, by all callers together. Must never keep a caller from another object.
+//!
+//! Keeps P8 never-in-the-way.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,6 +1,8 @@
 //! Looking after editions: drafts without a marker, writers that have ended, versions that are no longer read.
 //!
-//! Owns how long each lasts. Must never publish what a killed process wrote (P2).
+//! Owns how long each lasts. Must never publish what a killed process wrote.
+//!
+//! Keeps P2 killed-writer.
 
 use std::collections::HashMap;
 use std::time::Duration;

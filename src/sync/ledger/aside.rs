@@ -3,9 +3,11 @@
 //! Owns which they are, also over a restart. Must never let the only copy be evicted as long as a file uses it, nor
 //! forget to try again: what refuses today may be changed.
 //!
-//! In order (P5): the change that puts such a content goes out in its place, without a location. So other nodes see
+//! In order: the change that puts such a content goes out in its place, without a location. So other nodes see
 //! it before all that came after it. Its entry is a miss to them, as if the bytes were lost, and never an older
 //! version. When the store takes the bytes after all, a commit of its own says where they are.
+//!
+//! Keeps P5 in-order.
 
 use std::collections::BTreeMap;
 

@@ -4,6 +4,8 @@
 //! stored it there, if it still has the bytes, and otherwise the next node that writes it. Must never take a place for bad
 //! because the store does not answer, nor because another node says so: that may be a node whose memory or proxy is
 //! bad. What another node says is a *doubt*: the place is believed in still, and not relied on unseen.
+//!
+//! Keeps P9 self-healing.
 
 use std::collections::{HashMap, HashSet};
 

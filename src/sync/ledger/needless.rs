@@ -7,6 +7,8 @@
 //! What is left out counts as remote. The version of the others is shown from then on, with its times. It was made before
 //! ours; a change of a third node that was made in between and arrives later would have lost to ours. Then ours is
 //! sent after all.
+//!
+//! Keeps P7 one-winner.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! What may be shown: its bytes can be had, and it is not past its age (P11).
+//! What may be shown: its bytes can be had, and it is not past its age.
 //!
 //! Owns the question for all code that answers programs, and the memory of contents that a record not yet
 //! remote puts: these have no age. Must never let an outage of the store make a difference.
+//!
+//! Keeps P11 expiry.
 
 use std::collections::HashMap;
 use std::time::Duration;
