@@ -380,7 +380,12 @@ impl Filesystem {
                 readable: self.is_readable(&published.entry, published.changed_ms),
             },
             Node::Live(id) => match state.lives.get(*id) {
-                Some(live) => Is::Live(live_is(live, wish.who, self.0.rooms.clock.mono())),
+                Some(live) => {
+                    let is = live_is(live, wish.who, self.0.rooms.clock.mono());
+                    // What was renamed over it has taken its name, though it is not published yet.
+                    let lost = !live.renamed && spot.is_some_and(|spot| state.has_successor(spot));
+                    Is::Live(LiveIs { named: is.named && !lost, ..is })
+                }
                 None => return (Plan::LookAgain, name),
             },
         };

@@ -1,11 +1,11 @@
 //! Writing beside others: by descriptors whose names have moved on.
 
-use hearthfs_mount::Errno;
+use hearthfs_mount::{Errno, OpenFlags};
 
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
-use super::users::ROOT;
+use super::users::{ANN, BOB, ROOT};
 
 /// Does all that is done to an open file, and expects it to have this size.
 fn use_open_file(kernel: &mut Kernel<'_>, program: &Program, fd: u32, size: u64) {
@@ -129,5 +129,27 @@ fn an_empty_file_that_its_writer_empties_again_is_not_published() {
         kernel.close(&writer.caller(), 1).unwrap();
         kernel.close(&writer.caller(), 2).unwrap();
         assert_eq!(get(kernel, &other, "file"), b"text");
+    });
+}
+
+/// A closed file whose name an unpublished one has got by a rename is no more what a writer by the name opens.
+#[test]
+fn a_writer_opens_what_was_renamed_over_a_closed_file() {
+    in_both_modes(|kernel| {
+        let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
+        kernel.chmod(&root.caller(), "", 0o777).unwrap();
+        let write = OpenFlags { read: false, ..UPDATE };
+        kernel.open_as(&ann.caller(), "new", 1, write, Some(0o666)).unwrap();
+        kernel.open_as(&ann.caller(), "file", 2, write, Some(0o666)).unwrap();
+        kernel.duplicate(2, 3);
+        kernel.write(2, 0, b"closed").unwrap();
+        kernel.close(&ann.caller(), 2).unwrap();
+        kernel.rename(&ann.caller(), "new", "file").unwrap();
+        kernel.open(&bob.caller(), "file", 4, write, false).unwrap();
+        kernel.write(4, 0, b"new").unwrap();
+        kernel.close(&ann.caller(), 1).unwrap();
+        kernel.close(&bob.caller(), 4).unwrap();
+        kernel.close(&ann.caller(), 3).unwrap();
+        assert_eq!(get(kernel, &bob, "file"), b"new");
     });
 }
