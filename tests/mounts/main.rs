@@ -28,6 +28,7 @@ mod fallbacks;
 mod few_descriptors;
 mod fleet;
 mod gc;
+mod guides;
 mod imports;
 mod index_loss;
 mod inside;
