@@ -45,7 +45,8 @@ pub struct ExitReport {
 }
 
 /// Mounts and serves until a signal, the control socket or an unmount ends it. `ready` is called once a
-/// look through the mount has worked, `reload` at each SIGHUP after that.
+/// look through the mount has worked, `reload` at each SIGHUP after that; of the settings that it returns, those that may change
+/// meanwhile are taken over.
 ///
 /// # Errors
 ///
@@ -54,7 +55,7 @@ pub fn serve(
     settings: &Settings,
     mount_point: &Path,
     ready: impl FnOnce(),
-    reload: impl Fn(),
+    reload: impl Fn() -> Option<Settings>,
 ) -> Result<ExitReport> {
     // Each file that a program has open takes one here.
     let open_files_max = raise_limit();
@@ -76,7 +77,7 @@ fn serve_on(
     settings: &Settings,
     mount_point: &Path,
     ready: impl FnOnce(),
-    reload: impl Fn(),
+    reload: impl Fn() -> Option<Settings>,
 ) -> Result<ExitReport> {
     // Before anything can be seen of it: who sees a mount may send its daemon a signal at once.
     let signals = {
@@ -110,6 +111,11 @@ fn serve_on(
     ready();
     let watched = watch(Arc::clone(&node), Arc::from(session.mount_point()));
     let watching = task::spawn(runtime.handle(), "watch", watched);
+    let reload = || {
+        if let Some(settings) = reload() {
+            node.take_over(runtime.handle(), &settings);
+        }
+    };
     let drain = runtime.block_on(run(&node, &session, signals, reload));
     watching.abort();
     making.inspect(JoinHandle::abort);
