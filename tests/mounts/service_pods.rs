@@ -26,7 +26,7 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        drop(unmount(&self.0, UnmountFlags::DETACH));
+        unmount(&self.0, UnmountFlags::DETACH).ok();
     }
 }
 
