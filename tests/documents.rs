@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "docs/clients.md",
     "docs/configuration.md",
     "docs/design.md",
+    "docs/kubernetes.md",
     "docs/operations.md",
     "docs/semantics.md",
 ];

@@ -4,6 +4,7 @@
 //! file; `docs/clients.md` and the snippets for logins and units, of the profiles of clients.
 
 mod clients;
+mod kubernetes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -173,6 +174,7 @@ fn commands_in_the_documents_are_right() {
         "docs/semantics.md",
         "docs/design.md",
         "docs/clients.md",
+        "docs/kubernetes.md",
     ] {
         assert!(root().join(Path::new(name)).exists(), "{name}");
         for words in commands(&read(name)) {

@@ -29,6 +29,7 @@ mod ls;
 mod mount;
 mod options;
 mod output;
+mod pages;
 mod point;
 mod profiles;
 mod rm;
@@ -100,6 +101,10 @@ enum Command {
     Top(top::Watch),
     /// Remove from all nodes; shows a count and asks
     Rm(rm::Remove),
+    /// Write a man page for each command
+    Man(pages::Pages),
+    /// Print what a shell needs to complete commands and options
+    Completions(pages::Completions),
     /// Look at a mount from outside of its daemon
     #[command(name = crate::daemon::LOOK, hide = true)]
     LookAt { dir: PathBuf },
@@ -136,7 +141,7 @@ Examples:
 // Paragraphs are one line each: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
 Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0; SIGHUP opens the \
-log again and takes over log.level from the configuration. \
+log again and takes over log.level, local.cache_size and writeback.drain_deadline from the configuration. \
 The mount point must be an empty directory; what a dead daemon left mounted there is replaced. \
 Called as mount.hearthfs, it takes the arguments of mount(8).
 
@@ -427,6 +432,8 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Explain(command) => explain::run(command),
         Command::Rm(command) => rm::run(command),
         Command::Top(command) => top::run(command),
+        Command::Man(pages) => pages::man(pages, self::command()),
+        Command::Completions(completions) => pages::completions(completions, &self::command()),
         Command::LookAt { dir } => {
             background::take_name();
             return Ok(ExitCode::from(crate::daemon::look_at(dir) as u8));

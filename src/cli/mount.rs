@@ -187,9 +187,14 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
     }
 }
 
-/// Reopens the log, and reads the configuration again. The level of the log is taken over; of other keys that have
-/// changed it is said that they need a new mount.
-fn reload(around: &Surroundings, command: &Mount, loaded: &Loaded, logging: &Logging) {
+/// Reopens the log, and reads the configuration again. What can be is taken over; of other keys that have changed it
+/// is said that they need a new mount. Returns `None` where nothing can be taken over.
+fn reload(
+    around: &Surroundings,
+    command: &Mount,
+    loaded: &Loaded,
+    logging: &Logging,
+) -> Option<Settings> {
     if let Err(error) = logging.reopen() {
         tracing::warn!(%error, "the log cannot be opened again; it goes on where it is");
     }
@@ -200,27 +205,31 @@ fn reload(around: &Surroundings, command: &Mount, loaded: &Loaded, logging: &Log
                 why = failure.messages.join(": "),
                 "the configuration is not taken over"
             );
-            return;
+            return None;
         }
     };
     logging.set_level(&now.settings.log.level);
     let level = now.settings.log.level.as_str();
     let before = |key: &str| loaded.effective.iter().find(|entry| entry.key == key);
-    let is_other = |entry: &&Effective| {
-        entry.key != "log.level" && before(entry.key).is_none_or(|was| was.value != entry.value)
-    };
-    let keys: Vec<&str> = now.effective.iter().filter(is_other).map(|entry| entry.key).collect();
-    match keys.as_slice() {
-        [] => tracing::info!(level, "SIGHUP: the log is open again"),
-        keys => {
-            let keys = keys.join(", ");
-            tracing::warn!(
-                level,
-                keys,
-                "SIGHUP: the log is open again; these keys need a new mount"
-            );
-        }
+    let is_other =
+        |entry: &&Effective| before(entry.key).is_none_or(|was| was.value != entry.value);
+    // Those of `run` are none of a mount's.
+    let changed = now.effective.iter().filter(is_other).map(|entry| entry.key);
+    let (taken, kept): (Vec<&str>, Vec<&str>) = changed
+        .filter(|key| !key.starts_with("run."))
+        .partition(|key| *key == "log.level" || daemon::TAKEN_OVER.contains(key));
+    let (taken, keys) = (taken.join(", "), kept.join(", "));
+    if kept.is_empty() {
+        tracing::info!(level, taken, "SIGHUP: the log is open again");
+    } else {
+        tracing::warn!(
+            level,
+            taken,
+            keys,
+            "SIGHUP: the log is open again; restart to apply these keys"
+        );
     }
+    Some(now.settings)
 }
 
 /// Says which daemon was faster, as far as its control socket is to be found.

@@ -26,6 +26,7 @@ pub use gc::{
     collector,
 };
 pub use look::{LOOK, Seen, look_at};
+pub use node::TAKEN_OVER;
 pub use notify::MANAGER_VARIABLES;
 pub use rules::{credentials_remedy, credentials_source, lifecycle, region, store};
 pub use serve::{ExitReport, serve};

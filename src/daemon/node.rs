@@ -27,6 +27,7 @@ use crate::name::TreePath;
 use crate::namespace::path_of_hex;
 use crate::remote::Remote;
 use crate::sync::SetAside;
+use crate::task;
 
 /// How long an unmount waits for our own look at the mount.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);
@@ -41,6 +42,9 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How much longer than that an end may take before the manager may take it for stuck: unmounting, and
 /// putting everything away.
 const END_GRACE: Duration = Duration::from_secs(30);
+
+/// The keys that a mount takes over while it goes on, beside those of the log.
+pub const TAKEN_OVER: [&str; 2] = ["local.cache_size", "writeback.drain_deadline"];
 
 /// A mount that is being served.
 #[derive(Debug)]
@@ -65,6 +69,8 @@ pub(super) struct MountedNode {
     rules: OnceLock<Found>,
     /// Why a drain that is under way does not get on.
     stuck: Mutex<Option<String>>,
+    /// How long the last drain may take. It can change while the mount goes on.
+    drain_deadline: Mutex<Duration>,
 }
 
 impl MountedNode {
@@ -77,6 +83,7 @@ impl MountedNode {
         let (started_ms, started) = (rooms.clock.wall_ms(), rooms.clock.mono());
         let starting = AtomicU8::new(Phase::Starting as u8);
         let ended = watch::Sender::new(false);
+        let drain_deadline = Mutex::new(settings.writeback.drain_deadline);
         Self {
             settings,
             rooms,
@@ -92,6 +99,7 @@ impl MountedNode {
             looking: Arc::default(),
             rules: OnceLock::new(),
             stuck: Mutex::new(None),
+            drain_deadline,
         }
     }
 
@@ -105,6 +113,16 @@ impl MountedNode {
     /// Returns where it is mounted, free of links; `None` before that.
     pub(super) fn mounted_at(&self) -> Option<&Path> {
         self.session.get().map(|session| session.mount_point())
+    }
+
+    /// Takes over what may change while the mount goes on: the keys in [`TAKEN_OVER`].
+    pub(super) fn take_over(&self, runtime: &Handle, settings: &Settings) {
+        *self.drain_deadline.lock() = settings.writeback.drain_deadline;
+        let (blobs, bytes) = (self.rooms.blobs.clone(), settings.local.cache_size.0);
+        if blobs.usage().limit != bytes {
+            let shrunk = task::blocking(move || blobs.set_limit(bytes));
+            drop(task::spawn(runtime, "limit", shrunk));
+        }
     }
 
     /// Looks at the rules of the bucket, once, beside everything else.
@@ -151,7 +169,8 @@ impl MountedNode {
             return report.clone();
         }
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
-        let report = self.last_drain(self.settings.writeback.drain_deadline, true).await;
+        let limit = *self.drain_deadline.lock();
+        let report = self.last_drain(limit, true).await;
         *ending = Some(report.clone());
         report
     }
@@ -173,7 +192,7 @@ impl MountedNode {
         }
         self.phase.store(Phase::Ending as u8, Ordering::Relaxed);
         self.rooms.fs.close_to_writers();
-        let limit = limit.unwrap_or(self.settings.writeback.drain_deadline);
+        let limit = limit.unwrap_or_else(|| *self.drain_deadline.lock());
         let report = self.last_drain(limit, lazy).await;
         let _no_look = if lazy { None } else { within(LOOK_DEADLINE, self.may_look()).await };
         if let Err(error) = session.unmount(lazy) {
@@ -230,7 +249,7 @@ impl MountedNode {
         let begun = self.rooms.clock.mono();
         *self.stuck.lock() = None;
         let fs = self.rooms.fs.clone();
-        crate::task::blocking(move || fs.tend()).await;
+        task::blocking(move || fs.tend()).await;
         let complete = {
             let mut watching = std::pin::pin!(self.watch_store());
             let mut drain = std::pin::pin!(self.rooms.engine.drain(limit, |_| {}));

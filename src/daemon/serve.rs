@@ -46,7 +46,8 @@ pub struct ExitReport {
 }
 
 /// Mounts and serves until a signal, the control socket or an unmount ends it. `ready` is called once a
-/// look through the mount has worked, `reload` at each SIGHUP after that.
+/// look through the mount has worked, `reload` at each SIGHUP after that; of the settings that it returns, those that may change
+/// meanwhile are taken over.
 ///
 /// # Errors
 ///
@@ -55,7 +56,7 @@ pub fn serve(
     settings: &Settings,
     mount_point: &Path,
     ready: impl FnOnce(),
-    reload: impl Fn(),
+    reload: impl Fn() -> Option<Settings>,
 ) -> Result<ExitReport> {
     // Each file that a program has open takes one here.
     let open_files_max = raise_limit();
@@ -77,7 +78,7 @@ fn serve_on(
     settings: &Settings,
     mount_point: &Path,
     ready: impl FnOnce(),
-    reload: impl Fn(),
+    reload: impl Fn() -> Option<Settings>,
 ) -> Result<ExitReport> {
     // Before anything can be seen of it: a process that sees a mount may send its daemon a signal at once.
     let signals = {
@@ -111,6 +112,11 @@ fn serve_on(
     node.manager().ready(&node.summary());
     ready();
     let watching = task::spawn(runtime.handle(), "watch", watch(Arc::clone(&node), sight));
+    let reload = || {
+        if let Some(settings) = reload() {
+            node.take_over(runtime.handle(), &settings);
+        }
+    };
     let drain = runtime.block_on(run(&node, &session, signals, reload));
     watching.abort();
     making.inspect(JoinHandle::abort);

@@ -137,7 +137,8 @@ struct Inner {
     /// An empty file, for the digest that needs no blob.
     empty: PathBuf,
     shelf: Arc<Shelf>,
-    limits: Limits,
+    /// What the limits are made of, in bytes.
+    limit: AtomicU64,
     options: Options,
     table: Mutex<Table>,
     stripes: Vec<Mutex<()>>,
@@ -201,7 +202,7 @@ impl Blobs {
             path: dir.path().join("blobs"),
             empty,
             shelf: Arc::clone(dir.shelf()),
-            limits,
+            limit: AtomicU64::new(limits.bytes),
             options,
             table: Mutex::new(Table { tier, news, lodged, evicting: false }),
             stripes: (0..256).map(|_| Mutex::new(())).collect(),
@@ -306,11 +307,16 @@ impl Blobs {
             unsaved_bytes: sums.unsaved,
             pinned_bytes: sums.pinned,
             blobs: table.tier.len() as u64,
-            limit: self.0.limits.bytes,
+            limit: self.limits().bytes,
             evictions: self.0.evictions.load(Ordering::Relaxed),
             evicted_bytes: self.0.evicted_bytes.load(Ordering::Relaxed),
             damaged: self.0.damaged.load(Ordering::Relaxed),
         }
+    }
+
+    /// Returns how many bytes the tier may take at this moment.
+    fn limits(&self) -> Limits {
+        Limits::of(self.0.limit.load(Ordering::Relaxed))
     }
 
     /// Drops one pin.

@@ -40,6 +40,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
 const CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["src/main.rs", "src/cli"]),
     ("clap", &["src/cli"]),
+    ("clap_complete", &["src/cli/pages.rs"]),
+    ("clap_mangen", &["src/cli/pages.rs"]),
     ("fuser", &["mount/src"]),
     ("http_body_util", &["src/monitor"]),
     ("hyper", &["src/monitor"]),

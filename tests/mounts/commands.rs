@@ -431,7 +431,8 @@ in_both_modes!(commands_read_only);
 fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     let site = Site::new();
     let store = Store::dir(&site);
-    let mut node = Node::start(&site, "a", Some(&store), Options::new(Io::best()).delay("30s"));
+    let options = Options::new(Io::best()).delay("30s").cache_size("1GiB");
+    let mut node = Node::start(&site, "a", Some(&store), options);
     let (log, aside) = (PathBuf::from(node.log_path()), site.path().join("aside"));
     Hand::new().put(&node.at("entry"), b"text").must("put");
     std::fs::rename(&log, &aside).must("move the log aside");
@@ -450,12 +451,20 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     // What the configuration says now, as far as it can be taken over.
     let config = node.config_path();
     let before = std::fs::read_to_string(&config).must("read the configuration");
-    let changed = format!("{before}\n[log]\nlevel = \"debug\"\n[metrics]\nallow_remote = true\n");
+    let text = "\n[log]\nlevel = \"debug\"\n[metrics]\nallow_remote = true\n";
+    let smaller = before.replace("\"1GiB\"", "\"64MiB\"");
+    assert_ne!(smaller, before);
+    let changed = smaller + text;
     std::fs::write(&config, changed).must("change the configuration");
     kill_process(node.pid(), Signal::HUP).must("hang up");
     line("keys=\"metrics.allow_remote\"");
+    line("taken=\"local.cache_size, log.level\"");
     assert!(!node.at("nothing").exists());
     line("DEBUG");
+    eventually(LIMIT_MS, "the new limit of the cache", || {
+        let limit = node.status()["local"]["limit_bytes"].clone();
+        if limit == 64 << 20 { Ok(()) } else { Err(limit.to_string()) }
+    });
     // One that cannot be read changes nothing.
     std::fs::write(&config, "[log]\nlevel = \"loud\"\n").must("spoil the configuration");
     kill_process(node.pid(), Signal::HUP).must("hang up");

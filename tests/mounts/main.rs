@@ -70,6 +70,7 @@ mod rules;
 mod s3;
 mod service_helper;
 mod service_notify;
+mod service_pods;
 mod service_restart;
 mod service_systemd;
 mod service_units;

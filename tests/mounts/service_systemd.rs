@@ -121,6 +121,9 @@ impl Booted {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
         for entry in std::fs::read_dir(from).must("list the units") {
             let path = entry.must("list the units").path();
+            if path.is_dir() {
+                continue;
+            }
             let text = std::fs::read_to_string(&path).must("read a unit");
             let text = text.replace("/usr/bin/hearthfs", "/opt/hearthfs");
             std::fs::write(to.join(path.file_name().must("a name")), text).must("write a unit");

@@ -26,6 +26,15 @@ const DISK_PLENTY_BYTES: u64 = 4 << 30;
 const DISK_PLENTY_FOR: Duration = Duration::from_millis(250);
 
 impl Blobs {
+    /// Sets how many bytes the tier may take, and evicts at once what is more. Takes as long as it takes to remove the files.
+    pub fn set_limit(&self, bytes: u64) {
+        self.0.limit.store(bytes, Ordering::Relaxed);
+        let used = self.used();
+        if used > bytes {
+            self.free_up(used - self.limits().low);
+        }
+    }
+
     /// Makes room for `bytes` more of staging data; false when there is none, because the limit or
     /// the disk is full of what cannot be evicted.
     pub fn make_room(&self, bytes: u64) -> bool {
@@ -51,19 +60,19 @@ impl Blobs {
 
     /// Reports whether so many bytes would fit if there were nothing else.
     pub fn could_hold(&self, bytes: u64) -> bool {
-        bytes <= self.0.limits.bytes
+        bytes <= self.limits().bytes
     }
 
     /// Returns how many bytes must go before `bytes` more fit under the limit and on the disk.
     fn lacking(&self, bytes: u64) -> u64 {
         let used = self.used();
-        let over = used.saturating_add(bytes).saturating_sub(self.0.limits.bytes);
+        let over = used.saturating_add(bytes).saturating_sub(self.limits().bytes);
         over.max(bytes.saturating_add(DISK_RESERVE_BYTES).saturating_sub(self.disk_free()))
     }
 
     /// Reports whether a file of that size could be kept if nothing else were: below the limit, on this disk.
     pub fn fits(&self, bytes: u64) -> bool {
-        bytes <= self.0.limits.bytes && self.disk_free() >= DISK_RESERVE_BYTES
+        bytes <= self.limits().bytes && self.disk_free() >= DISK_RESERVE_BYTES
     }
 
     /// Returns how much the disk has free, in bytes.
@@ -95,7 +104,7 @@ impl Blobs {
     /// Evicts down to the low mark once the high one is passed, a step at a time: each adoption of
     /// `adopted` bytes pays for about twice as much.
     pub(super) fn relieve(&self, adopted: u64) {
-        let limits = self.0.limits;
+        let limits = self.limits();
         let used = self.used();
         let evicting = {
             let mut table = self.0.table.lock();

@@ -412,3 +412,23 @@ fn p3_stable_open_of_a_blob_whose_writers_come_and_go() {
         }
     });
 }
+
+#[test]
+fn a_smaller_limit_evicts_at_once_and_a_larger_one_gives_room() {
+    let fixture = Fixture::new(100 << 12);
+    let run = fixture.open();
+    let content = |number: u32| number.to_le_bytes().repeat(1024);
+    for number in 0..80 {
+        run.put(&content(number), State::Saved);
+    }
+    let unsaved = run.put(&content(1000), State::Unsaved);
+    assert!(!run.blobs.could_hold(200 << 12));
+    run.blobs.set_limit(40 << 12);
+    let usage = run.blobs.usage();
+    assert_eq!((usage.limit, usage.bytes), (40 << 12, 36 << 12), "to the low mark");
+    assert!(run.blobs.contains(&unsaved), "what only this node has stays");
+    assert!(run.blobs.contains(&Digest::of(&content(79))) && run.read(&content(0)).is_none());
+    run.blobs.set_limit(300 << 12);
+    assert!(run.blobs.has_room(200 << 12) && run.blobs.could_hold(200 << 12));
+    assert_eq!(run.blobs.usage().bytes, 36 << 12);
+}
