@@ -87,6 +87,7 @@ impl Filesystem {
         live.writers += 1;
         live.open += 1;
         live.members.insert(who);
+        live.writer = wish.caller;
         let source = Arc::clone(&live.source);
         let own_inode = live.ino == ino;
         // What may be mapped for writing goes through the daemon: a mapping of the file itself would outlive

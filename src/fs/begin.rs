@@ -258,6 +258,7 @@ impl Filesystem {
             source: Source::new(file, None),
             staged,
             who: wish.who,
+            writer: wish.caller,
             clean,
             attrs,
             begun: begun.unwrap_or_else(|| self.moment()),

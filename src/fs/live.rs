@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hearthfs_mount::{Ino, Reply};
+use hearthfs_mount::{Caller, Ino, Reply};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -119,6 +119,8 @@ pub(super) struct Live {
     pub(super) stage: Stage,
     /// Processes that opened it for writing, and so see its bytes.
     pub(super) members: HashSet<Who>,
+    /// The caller that opened it for writing last, by whose rights is published what no close has.
+    pub(super) writer: Caller,
     /// Handles that can write and were not released.
     pub(super) writers: u32,
     /// Those of them whose openers have not closed them.
@@ -173,6 +175,7 @@ pub(super) struct Start {
     pub(super) source: Arc<Source>,
     pub(super) staged: StagedPath,
     pub(super) who: Who,
+    pub(super) writer: Caller,
     pub(super) clean: Mark,
     pub(super) attrs: Attrs,
     pub(super) begun: Moment,
@@ -192,6 +195,7 @@ impl Live {
             staged: Some(start.staged),
             stage: Stage::Writing,
             members: HashSet::from([start.who]),
+            writer: start.writer,
             writers: 0,
             open: 0,
             closed_once: false,

@@ -443,9 +443,9 @@ impl Filesystem {
         if seen.entry.content().is_none() || self.keeps_first(path, seen) {
             return false;
         }
-        let owner = Caller { uid: live.attrs.uid, gid: live.attrs.gid, tid: 0 };
-        let who = caller.unwrap_or(&owner);
-        self.permits(who, &seen.entry.attrs, MAY_WRITE).is_ok()
+        // Its thread may be another's by now.
+        let writer = Caller { tid: 0, ..live.writer };
+        self.permits(caller.unwrap_or(&writer), &seen.entry.attrs, MAY_WRITE).is_ok()
     }
 
     /// Returns every name that gets the content: the path, and the hard links of the file.

@@ -13,7 +13,7 @@ use super::attrs::{apply, attrs_op};
 use super::begin::{Base, Copied, On};
 use super::filesystem::Filesystem;
 use super::handles::OpenFile;
-use super::inode::{Inode, LiveId, Node, Source};
+use super::inode::{Inode, LiveId, Node, Source, Spot};
 use super::live::{Live, Mark, Touch};
 use super::lookup::seen_in;
 use super::open::Wish;
@@ -409,9 +409,10 @@ impl Filesystem {
         touches
     }
 
-    /// Returns the paths of the version that a live file began from, while that is what its name has.
-    fn paths_begun_from(&self, state: &State, live: &Live) -> Vec<TreePath> {
-        let path = live.place().and_then(|spot| state.names.path_of(spot));
+    /// Returns the paths of the version that a live file began from, while that is what its name has, or the `last` one: an
+    /// unpublished file may have taken the name, under which others still find that version.
+    fn paths_begun_from(&self, state: &State, live: &Live, last: Option<&Spot>) -> Vec<TreePath> {
+        let path = live.place().or(last).and_then(|spot| state.names.path_of(spot));
         let Some(path) = path.filter(|_| live.began.is_some()) else { return Vec::new() };
         self.0.rooms.ledger.read(|fold| match seen_in(fold, &path) {
             // Not `base`: after a rename over a name, that is the stamp of another file, perhaps of another user.
@@ -439,7 +440,7 @@ impl Filesystem {
                 Some(live) => match live.version() {
                     Some(version) => Some(&version.published),
                     // What it began from is the same file, for all other processes.
-                    None => return self.paths_begun_from(state, live),
+                    None => return self.paths_begun_from(state, live, inode.last.as_ref()),
                 },
                 None => return Vec::new(),
             },

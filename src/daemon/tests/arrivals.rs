@@ -239,3 +239,20 @@ fn what_was_closed_does_not_replace_a_link_that_has_come_since() {
         assert_eq!(kernel.read_link(&who, "file").unwrap(), b"target");
     });
 }
+
+/// What a mapping holds after the close is published by the rights of its writer, not of the file's owner.
+#[test]
+fn p14_isolation_of_what_a_mapping_publishes() {
+    in_both_modes(|kernel| {
+        let [_, _, bob, eve] = programs(kernel);
+        let who = eve.caller();
+        arrives(kernel, "file", Some((b"of Bob", BOB.makes(0o666))));
+        kernel.open(&who, "file", 1, UPDATE, false).unwrap();
+        kernel.map(1, 2);
+        kernel.close(&who, 1).unwrap();
+        kernel.store(2, 0, b"of Eve");
+        arrives(kernel, "file", Some((b"closed", BOB.makes(0o644))));
+        kernel.unmap(2).unwrap();
+        assert_eq!(get(kernel, &bob, "file"), b"closed");
+    });
+}

@@ -237,12 +237,7 @@ impl Model {
     /// P14: a change of the mode through a descriptor is done to the file that it is of.
     pub(super) fn set_mode_of(&mut self, program: usize, fd: Fd, mode: u32) -> Done {
         let (put, draft, rights) = match &self.files[&self.descriptors[&fd].file].of {
-            Of::Draft(id) => {
-                let draft = &self.drafts[id];
-                // What has lost its name to an unpublished file is not what others still find under that.
-                let began = draft.began.filter(|_| draft.name.is_some() || draft.group.is_some());
-                (began, Some(*id), draft.rights)
-            }
+            Of::Draft(id) => (self.drafts[id].began, Some(*id), self.drafts[id].rights),
             Of::Version { put, rights, .. } => (Some(*put), None, *rights),
         };
         if !self.users[program].owns(rights) {
