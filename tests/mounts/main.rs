@@ -26,6 +26,7 @@ mod explain;
 mod exports;
 mod fallbacks;
 mod few_descriptors;
+mod figures;
 mod fleet;
 mod gc;
 mod imports;
