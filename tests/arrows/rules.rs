@@ -51,6 +51,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ratatui", &["src/cli/top"]),
     ("reqwest", &["src/remote"]),
     ("rustls", &["src/remote"]),
+    ("sha2", &["src/monitor"]),
     ("sled", &["src/local/index.rs", "src/local/index"]),
 ];
 

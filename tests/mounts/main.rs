@@ -59,6 +59,7 @@ mod p5;
 mod p7;
 mod p8;
 mod p9;
+mod page;
 mod place;
 mod posix_suites;
 mod private;
