@@ -3,6 +3,7 @@
 //! Owns their names, which appear in `status --json` and stay as they are. Must never take part in a
 //! decision: they are for people and for tests.
 
+mod entries;
 mod histogram;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::entries::{ClientFigures, Figures};
 pub use self::histogram::{BOUNDS_US, Distribution, Histogram};
 
 /// Declares an enum whose variants each have a counter, with their names in reports.

@@ -383,8 +383,8 @@ fn run_sets_variables_and_keeps_the_users() {
         assert!(env.lines().any(|l| l == line), "`{line}` is not in: {env}");
     }
     let summary = err(&output).lines().filter(|l| l.starts_with("hearthfs: ")).count();
-    assert_eq!(summary, 1, "{}", err(&output));
-    assert!(err(&output).contains(" hits, 0 misses, 0 published ("), "{}", err(&output));
+    assert_eq!(summary, 4, "{}", err(&output));
+    assert!(err(&output).contains("hearthfs: 0 entries served locally\n"), "{}", err(&output));
     assert!(fake.is_mounted(), "a mount that run did not make stays");
 }
 

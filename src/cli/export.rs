@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::copy::{OnMount, Plan, Told, Trees, Way, apart, copy_and_tell, find_directory, resolve};
 use super::failure::{Failure, Outcome};
+use super::figures;
 use super::import::exact_modes;
 use crate::config::{Flags, Surroundings};
 use crate::namespace::Pattern;
@@ -47,6 +48,7 @@ pub(super) fn run(command: &Export) -> Outcome<()> {
     let around = Surroundings::of_process();
     let dir = resolve(&around, &command.dir)?;
     let on = OnMount::find(&dir)?;
+    figures::leave_out(&on.point)?;
     let from = find_directory(&around, &command.dir)?;
     let to = resolve(&around, &command.dest)?;
     apart(&from, &to)?;

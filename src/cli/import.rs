@@ -10,6 +10,7 @@ use super::copy::{
 };
 use super::drain;
 use super::failure::{Failure, Outcome};
+use super::figures;
 use super::output::note;
 use crate::config::{Flags, Surroundings, parse_duration};
 
@@ -50,6 +51,7 @@ pub(super) fn run(command: &Import) -> Outcome<()> {
     let from = find_directory(&around, &command.src)?;
     let to = resolve(&around, &command.dir)?;
     let on = OnMount::find(&to)?;
+    figures::leave_out(&on.point)?;
     apart(&from, &to)?;
     if on.point.starts_with(&from) {
         let (from, point) = (from.display(), on.point.display());

@@ -18,6 +18,7 @@ mod du;
 mod explain;
 mod export;
 mod failure;
+mod figures;
 mod gc;
 mod helper;
 mod import;

@@ -13,9 +13,10 @@ use super::background;
 use super::child::{Running, Signals, end_like};
 use super::clients::{Plan, plan, why_nothing};
 use super::failure::{Failure, Outcome};
+use super::figures;
 use super::mount::{check_before_mount, clear, say_store};
 use super::options::MountOptions;
-use super::output::{Progress, count, left, note, time};
+use super::output::{Progress, left, note, time};
 use super::point::{self, State};
 use super::share::Share;
 use super::status::FULL;
@@ -24,7 +25,7 @@ use crate::clock::Clock;
 use crate::config::{self, ByteSize, FlagValue, Flags, Loaded, Origin, Surroundings, Writes};
 use crate::control::{self, Backlog, DrainProgress, DrainReport, Status};
 use crate::daemon::MANAGER_VARIABLES;
-use crate::metrics::Snapshot;
+use crate::metrics::{ClientFigures, Figures, Snapshot};
 
 /// Options of `hearthfs run`.
 #[derive(Args, Clone, Debug)]
@@ -66,6 +67,8 @@ struct Joined {
     share: Share,
     /// The status when the command started; `None` for the mount of another user.
     before: Option<Status>,
+    /// The figures of such a mount, if it tells them.
+    figures: Option<Figures>,
 }
 
 /// Runs the command; returns as it did.
@@ -141,6 +144,7 @@ async fn join(
     loaded: &Loaded,
 ) -> Outcome<Joined> {
     let (share, setup) = Share::enter(around, point).await?;
+    let mut figures = None;
     let before = match point::inspect(around, point).await? {
         State::Live(found) => {
             same_mount(&found.1, loaded)?;
@@ -148,6 +152,7 @@ async fn join(
         }
         State::Foreign => {
             known_writes(point, loaded)?;
+            figures = figures::through_mount(point).ok();
             None
         }
         state @ (State::Free | State::Stale) => {
@@ -163,7 +168,7 @@ async fn join(
         }
     };
     setup.done();
-    Ok(Joined { share, before })
+    Ok(Joined { share, before, figures })
 }
 
 /// Refuses to join a mount that is not the one that was asked for.
@@ -246,7 +251,7 @@ async fn finish(
     signals: &mut Signals,
 ) {
     let Some(before) = joined.before else {
-        note("hearthfs: this mount belongs to another user, so there are no figures");
+        tell_worth(point, joined.figures.as_ref());
         return;
     };
     let limit = loaded.settings.writeback.drain_deadline;
@@ -259,7 +264,9 @@ async fn finish(
     let mut again = Some(Duration::ZERO);
     match drained {
         Ok(drained) => {
-            note(&summary(&before, &drained));
+            for line in summary(&before, &drained) {
+                note(&line);
+            }
             for line in troubles(&before, &drained) {
                 note(&line);
             }
@@ -286,6 +293,22 @@ async fn finish(
     if let Err(failure) = left {
         note(failure.text().trim_end());
         note(&format!("hint: `hearthfs unmount {}` when it is no longer in use", point.display()));
+    }
+}
+
+/// Says what the cache was worth on a mount of another user, which may not be asked for more.
+fn tell_worth(point: &Path, before: Option<&Figures>) {
+    match (before, figures::through_mount(point)) {
+        (Some(before), Ok(now)) => {
+            let growth = ClientFigures::growth(&now, before);
+            for line in figures::lines(&growth, "") {
+                note(&format!("hearthfs: {line}"));
+            }
+        }
+        (_, told) => {
+            note("hearthfs: this mount belongs to another user, and there are no figures");
+            told.err().iter().for_each(|failure| note(failure.text().trim_end()));
+        }
     }
 }
 
@@ -388,31 +411,24 @@ fn troubles(before: &Status, drained: &Drained) -> Vec<String> {
     lines
 }
 
-/// The one line at the end. The counters are the mount's: what other commands did there in the
-/// meantime is in them too.
-fn summary(before: &Status, drained: &Drained) -> String {
-    let grown = grown(before, drained);
-    let mut line = format!(
-        "hearthfs: {}, {}, {} published ({}), ",
-        count(grown.hits, "hit", "hits"),
-        count(grown.misses, "miss", "misses"),
-        grown.published,
-        ByteSize(grown.published_bytes).human(),
-    );
+/// The lines at the end. The figures are the mount's: what other commands did there in the meantime is in them too.
+fn summary(before: &Status, drained: &Drained) -> [String; 4] {
+    let mut sent = "; ".to_owned();
     if drained.status.remote.is_none() || drained.status.private {
-        line.push_str("kept on this node");
+        sent.push_str("kept on this node");
     } else if drained.complete {
-        line.extend(["drained in ", &time(drained.elapsed_ms)]);
+        sent.extend(["drained in ", &time(drained.elapsed_ms)]);
         if let Some(why) = outage(before, &drained.status) {
-            line.extend(["; the store was away meanwhile: ", &why]);
+            sent.extend(["; the store was away meanwhile: ", &why]);
         }
     } else {
         let why = drained.trouble.as_deref();
         let late = || format!("that takes longer than {}", time(drained.elapsed_ms));
-        line.extend([&left(&drained.left), "; ", &why.map_or_else(late, ToOwned::to_owned)]);
-        line.push_str("; it is kept here, and sent as soon as the mount and the store are there");
+        sent.extend([&left(&drained.left), "; ", &why.map_or_else(late, ToOwned::to_owned)]);
+        sent.push_str("; it is kept here, and sent as soon as the mount and the store are there");
     }
-    line
+    let growth = ClientFigures::growth(&drained.status.clients, &before.clients);
+    figures::lines(&growth, &sent).map(|line| format!("hearthfs: {line}"))
 }
 
 #[cfg(test)]
@@ -420,11 +436,16 @@ mod tests {
     use super::*;
     use crate::control::Health;
 
-    fn status(started_ms: u64, hits: u64) -> Status {
-        let counters =
-            Snapshot { hits, published: 1, published_bytes: 1024, ..Snapshot::default() };
+    fn status(started_ms: u64, local: u64) -> Status {
+        let figures = ClientFigures { local, compiled: 1, ..ClientFigures::default() };
+        let clients = Figures::from([("jax".to_owned(), figures)]);
         let remote = Some("s3://bucket".to_owned());
-        Status { remote, started_ms, counters, ..Status::default() }
+        Status { remote, started_ms, clients, ..Status::default() }
+    }
+
+    /// The line of the summary that says what became of what was published.
+    fn sent(before: &Status, drained: &Drained) -> String {
+        summary(before, drained)[2].clone()
     }
 
     fn drained(status: Status) -> Drained {
@@ -434,19 +455,25 @@ mod tests {
 
     #[test]
     fn the_summary_is_the_difference() {
-        let line = summary(&status(1, 10), &drained(status(1, 13)));
-        assert_eq!(line, "hearthfs: 3 hits, 0 misses, 0 published (0 B), drained in 0.4 s");
+        let lines = summary(&status(1, 10), &drained(status(1, 13)));
+        let says = [
+            "hearthfs: 3 entries served locally",
+            "hearthfs: 0 entries fetched from other nodes",
+            "hearthfs: 0 entries compiled here and published; drained in 0.4 s",
+            "hearthfs: 0.0 s saved (an estimate)",
+        ];
+        assert_eq!(lines, says);
         let restarted = summary(&status(1, 10), &drained(status(2, 13)));
-        assert!(restarted.starts_with("hearthfs: 13 hits"), "{restarted}");
+        assert_eq!(restarted, says, "the figures survive a restart");
         let mut late = drained(status(1, 10));
         late.complete = false;
         late.left = Backlog { records: 2, bytes: 3 << 20, oldest_ms: 0 };
-        let line = summary(&status(1, 10), &late);
+        let line = sent(&status(1, 10), &late);
         let says =
             "2 changes (3.0 MiB) not yet remote; that takes longer than 0.4 s; it is kept here";
         assert!(line.contains(says), "{line}");
         late.trouble = Some("status 403".to_owned());
-        let line = summary(&status(1, 10), &late);
+        let line = sent(&status(1, 10), &late);
         assert!(line.contains("not yet remote; status 403; it is kept here"), "{line}");
         assert!(!line.contains("drained"), "{line}");
         let mut after = drained(status(1, 10));
@@ -460,7 +487,7 @@ mod tests {
                 last_error_age_ms,
                 ..Health::default()
             });
-            let line = summary(&Status { uptime_ms: 4_000, ..status(1, 10) }, &after);
+            let line = sent(&Status { uptime_ms: 4_000, ..status(1, 10) }, &after);
             let told = line.ends_with("drained in 0.4 s; the store was away meanwhile: status 503");
             assert_eq!(told, said, "{line}");
         }
@@ -474,10 +501,10 @@ mod tests {
         assert!(lines.len() == 2 && lines[0].contains("is full (0 B free)"), "{lines:?}");
         let mut local = drained(status(1, 10));
         local.status.remote = None;
-        assert!(summary(&status(1, 10), &local).ends_with("kept on this node"));
+        assert!(sent(&status(1, 10), &local).ends_with("kept on this node"));
         let mut private = drained(status(1, 13));
         private.status.private = true;
-        assert!(summary(&status(1, 10), &private).ends_with("kept on this node"));
+        assert!(sent(&status(1, 10), &private).ends_with("kept on this node"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
+use super::figures;
 use super::output::{count, data, note, time};
 use super::point::{self, State};
 use super::{unmount, wait};
@@ -39,6 +40,9 @@ pub(super) fn run(command: &Show) -> Outcome<()> {
     let around = Surroundings::of_process();
     if let Some(dir) = &command.dir {
         let point = point::absolute(&around, dir);
+        if let Some(point) = wait(of_another(&around, &point))? {
+            return of_other_user(&point, command.json);
+        }
         let (_, status) = wait(find(&around, &point))?;
         return data(&if command.json { json(&status)? } else { table(&status) });
     }
@@ -65,6 +69,40 @@ pub(super) fn run(command: &Show) -> Outcome<()> {
     }
     let tables: Vec<_> = all.iter().map(table).collect();
     data(&tables.join("\n"))
+}
+
+/// Returns where the mount is that `path` (resolved) lies on, if it is that of a user who is to be asked for more than the figures.
+async fn of_another(around: &Surroundings, path: &Path) -> Outcome<Option<PathBuf>> {
+    let mounts = Mounts::read()?;
+    let Some(mounted) = mounts.holding(path) else { return Ok(None) };
+    let foreign = matches!(point::inspect(around, &mounted.point).await?, State::Foreign);
+    Ok(foreign.then(|| mounted.point.clone()))
+}
+
+/// What every user of a mount may know of it.
+#[derive(serde::Serialize)]
+struct Told<'a> {
+    mount_point: std::borrow::Cow<'a, str>,
+    clients: crate::metrics::Figures,
+}
+
+/// Tells what any user of a mount may know.
+fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
+    let told = figures::through_mount(point).map_err(|failure| {
+        note(failure.text().trim_end());
+        unmount::foreign(point)
+    })?;
+    if as_json {
+        return data(&json(&Told { mount_point: point.to_string_lossy(), clients: told })?);
+    }
+    note(
+        "this mount belongs to another user: only its figures are told; ask as that user or as root for more",
+    );
+    let mut text = format!("{}\n", point.display());
+    for line in figures::lines(&told, "") {
+        writeln!(text, "  worth     {line}").ok();
+    }
+    data(&text)
 }
 
 /// Connects to the daemon of the mount that `path` (resolved) lies on.
@@ -166,13 +204,16 @@ fn table(status: &Status) -> String {
     text
 }
 
-/// Says what was counted since the mount began.
+/// Says what the cache was worth until now, and what was counted since the mount began.
 fn counted(status: &Status, row: &mut impl FnMut(&str, String)) {
     if let Some(log) = &status.log {
         row("log", log.clone());
     }
     let c = &status.counters;
     let human = |bytes| ByteSize(bytes).human();
+    for line in figures::lines(&status.clients, "") {
+        row("worth", line);
+    }
     row("entries", status.entries.to_string());
     row(
         "lookups",
@@ -344,6 +385,7 @@ mod tests {
             "ordinary (not root), flock by inode (no such kernel)",
             "rules     missing: no rule\n",
             "0 hits, 0 misses",
+            "worth     0 entries served locally\n",
         ] {
             assert!(text.contains(part), "`{part}` is not in:\n{text}");
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Kind;
-use crate::metrics::Snapshot;
+use crate::metrics::{Figures, Snapshot};
 
 /// What a client asks; one line of JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -153,6 +153,8 @@ pub struct Status {
     pub incomplete: u64,
     /// What was counted since the mount began.
     pub counters: Snapshot,
+    /// What the cache was worth to each client, since this cache directory is in use: it goes on after a restart.
+    pub clients: Figures,
 }
 
 /// Which clients and entries are busy. It is counted while a client asks, and for ten seconds after.

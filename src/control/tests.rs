@@ -346,6 +346,7 @@ fn status_words_are_stable() {
         "set_aside",
         "incomplete",
         "counters",
+        "clients",
     ];
     wanted.sort_unstable();
     assert_eq!(words, wanted);

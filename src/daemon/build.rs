@@ -19,7 +19,9 @@ use crate::config::{Settings, Writes};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, Rules};
-use crate::local::{Blobs, CacheDir, Index, Limits, Loaded, LockOwners, Options, Staging};
+use crate::local::{
+    Blobs, CacheDir, FigureFile, Index, Limits, Loaded, LockOwners, Options, Staging,
+};
 use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
 use crate::remote::{Known, Remote, RemoteOptions, THROTTLED};
@@ -62,8 +64,9 @@ impl Rooms {
         self.probe.try_clone().map_err(|error| Error::io("try passthrough", error))
     }
 
-    /// Puts everything away: the index as it is now, and the mark of a clean stop.
+    /// Puts everything away: the figures and the index as they are now, and the mark of a clean stop.
     pub(super) fn finish(&self) {
+        self.fs.keep_figures();
         self.index.flush();
         if let Err(error) = self.engine.ledger().sync().and_then(|()| self.dir.mark_clean()) {
             tracing::warn!(error = error.chain(), "the next start will look twice at what is here");
@@ -139,6 +142,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         metrics: Arc::clone(&metrics),
         tasks: Arc::clone(&tasks),
         lock_owners: Arc::new(LockOwners::open(&dir)),
+        figures: Arc::new(FigureFile::open(&dir)),
     };
     let rules = Rules {
         deadline: settings.remote.deadline,
@@ -303,7 +307,7 @@ fn root_of(mount_point: &Path) -> Result<Entry> {
         gid: meta.st_gid,
         mtime,
         atime: mtime,
-        xattrs: None,
+        ..Attrs::default()
     };
     Ok(Entry { kind: EntryKind::Directory, attrs, link: None })
 }

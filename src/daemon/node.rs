@@ -371,6 +371,7 @@ impl Node for MountedNode {
             set_aside: set_aside(&ledger.aside()),
             incomplete: ledger.incomplete(),
             counters,
+            clients: self.rooms.fs.figures(),
         }
     }
 

@@ -35,6 +35,8 @@ const REQUEST_THREADS_MIN: usize = 4;
 const REQUEST_THREADS_MAX: usize = 16;
 /// How long the first look through the mount may take.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
+/// How often the figures by client are written down, if they have moved: so much of them a crash can lose.
+const KEEP_FIGURES_EVERY: Duration = Duration::from_secs(10);
 /// How long background tasks get to notice that all is over.
 const END_GRACE: Duration = Duration::from_secs(2);
 
@@ -104,6 +106,7 @@ fn serve_on(
         let fs = node.rooms().fs.clone();
         task::spawn(runtime.handle(), "sweep", fs.look_after())
     };
+    let keeping = task::spawn(runtime.handle(), "figures", keep_figures(Arc::clone(&node)));
     look_through(runtime, &node, session.mount_point())?;
     tracing::info!(mount_point = %mount_point.display(), "mounted");
     node.look_at_rules(runtime.handle());
@@ -121,6 +124,7 @@ fn serve_on(
     watching.abort();
     making.inspect(JoinHandle::abort);
     sweeping.abort();
+    keeping.abort();
     drop(monitor);
     runtime.block_on(server.close());
     node.rooms().fs.settle_editions();
@@ -128,6 +132,15 @@ fn serve_on(
     node.finish();
     tracing::info!(left = drain.left.records, "unmounted");
     Ok(ExitReport { drain })
+}
+
+/// Writes the figures by client down now and then, so that a crash loses little of them.
+async fn keep_figures(node: Arc<MountedNode>) {
+    loop {
+        clock::sleep(KEEP_FIGURES_EVERY).await;
+        let fs = node.rooms().fs.clone();
+        task::blocking(move || fs.keep_figures()).await;
+    }
 }
 
 fn mount(

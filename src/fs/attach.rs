@@ -60,6 +60,27 @@ impl Filesystem {
         Ok(self.attach_writer(state, ino, id, wish))
     }
 
+    /// Empties the file that a handle has just joined.
+    pub(super) fn empty(&self, opened: Opened) -> Reply<Opened> {
+        let bytes = {
+            let state = self.0.state.lock();
+            state.handles.file(opened.handle).map(|file| file.bytes.clone())
+        };
+        // What is empty stays as it is: to cut it would move its time, and so be a change.
+        let empty = |file: &std::fs::File| match file.metadata()?.len() {
+            0 => Ok(()),
+            _ => file.set_len(0),
+        };
+        let emptied = bytes.as_ref().and_then(Bytes::file).map_or(Ok(()), empty);
+        match emptied {
+            Ok(()) => Ok(opened),
+            Err(error) => {
+                drop(self.release_file(opened.handle));
+                Err(error.into())
+            }
+        }
+    }
+
     /// Makes a handle on an inode that writes another live file of its name.
     pub(super) fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Step {
         match state.lives.get(id) {

@@ -61,7 +61,8 @@ impl Filesystem {
         if !self.0.state.lock().handles.has_room(caller.uid) {
             return Err(Errno::ENFILE).into();
         }
-        let wish = Wish { caller: *caller, who, flags, tried: ended.0, patient: true };
+        let wish =
+            Wish { caller: *caller, who, flags, tried: ended.0, patient: true, client: None };
         let attrs = match self.attrs_for_new(parent, caller, mode) {
             Ok(attrs) => attrs,
             Err(errno) => return Err(errno).into(),
@@ -247,7 +248,7 @@ impl Filesystem {
             gid,
             mtime: now,
             atime: now,
-            xattrs: None,
+            ..Attrs::default()
         })
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::beginnings::{Beginnings, Moment};
 use super::busy::{Busy, BusyCounts};
+use super::figures::Worth;
 use super::inode::{LiveId, Node, Spot};
 use super::kept::Spare;
 use super::live::Live;
@@ -22,7 +23,7 @@ use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
 use crate::clock::{self, Clock};
-use crate::local::{Blobs, LockOwners, Staging, descriptors_for_programs};
+use crate::local::{Blobs, FigureFile, LockOwners, Staging, descriptors_for_programs};
 use crate::metrics::Metrics;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, FileKind, Profiles, Register, Time};
@@ -63,6 +64,8 @@ pub struct Rooms {
     pub tasks: Arc<Tasks>,
     /// What is kept of the processes that have made lock files.
     pub lock_owners: Arc<LockOwners>,
+    /// Where the figures by client are kept.
+    pub figures: Arc<FigureFile>,
 }
 
 /// What the file system was mounted with.
@@ -101,6 +104,7 @@ pub(super) struct Inner {
     pub(super) spare: Spare,
     pub(super) busy: Busy,
     pub(super) misses: RecentMisses,
+    pub(super) worth: Worth,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's memory of names has been told of.
@@ -121,6 +125,7 @@ impl Filesystem {
     /// Builds a file system over its rooms.
     pub fn new(rooms: Rooms, rules: Rules) -> Self {
         let callers = Callers::new(Arc::clone(&rooms.tasks));
+        let worth = Worth::new(&rules.profiles, rooms.figures.kept());
         let recent = Recent::new(rooms.blobs.usage().limit, descriptors_for_programs());
         let fs = Self(Arc::new(Inner {
             state: Mutex::new(State::new(descriptors_for_programs())),
@@ -133,6 +138,7 @@ impl Filesystem {
             spare: Spare::default(),
             busy: Busy::default(),
             misses: RecentMisses::default(),
+            worth,
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
             told: Mutex::new(0),

@@ -29,6 +29,7 @@ impl Filesystem {
         if is_edition(&path) {
             return;
         }
+        self.note_asked(caller, &path);
         let rooms = &self.0.rooms;
         let reason = self.absence(&path);
         // What another node has may be missing here.

@@ -19,6 +19,7 @@ mod digested;
 mod errno;
 mod explain;
 mod facts;
+mod figures;
 mod filesystem;
 mod flock;
 mod handles;

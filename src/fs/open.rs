@@ -40,6 +40,8 @@ pub(super) struct Wish {
     pub(super) tried: Try,
     /// It has not waited yet for the end of a file that was stored to through a mapping.
     pub(super) patient: bool,
+    /// The client in whose figures it counts, if it reads an entry.
+    pub(super) client: Option<usize>,
 }
 
 impl Wish {
@@ -84,6 +86,8 @@ pub(super) enum Step {
         size: u64,
         /// It is not that of the inode.
         aside: bool,
+        /// How long it took to make.
+        took_ms: u32,
     },
     /// A live file has to be begun.
     Begin(Box<Base>),
@@ -110,12 +114,12 @@ impl Filesystem {
             let (tried, retry) = state.retries.end(caller, ino, flags.write || flags.truncate, now);
             (tried, retry, state.handles.has_room(caller.uid))
         };
-        let wish = Wish { caller: *caller, who, flags, tried, patient: true };
+        let mut wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
         let kept = Kept { fs: self.clone(), retry };
         if !room {
             return Err(Errno::ENFILE).into();
         }
-        match self.open_in_edition(ino, &wish, kept.retry.as_ref()) {
+        match self.open_in_edition(ino, &mut wish, kept.retry.as_ref()) {
             Err(errno) => {
                 self.note_open_miss(ino, caller, errno);
                 return Err(errno).into();
@@ -126,7 +130,7 @@ impl Filesystem {
                 return Answer::later(async move {
                     this.fetch_members(ino, &wish.caller, lacking).await?;
                     // Meanwhile the unit may have moved on, or its reader may count as one that has long read nothing.
-                    match this.open_in_edition(ino, &wish, kept.retry.as_ref()) {
+                    match this.open_in_edition(ino, &mut wish, kept.retry.as_ref()) {
                         Ok(lacking) => this.fetch_members(ino, &wish.caller, lacking).await?,
                         Err(errno) => return Err(errno),
                     }
@@ -192,9 +196,12 @@ impl Filesystem {
     /// Does all that needs no wait.
     fn open_at_once(&self, ino: Ino, wish: &Wish) -> Step {
         match self.step(ino, wish) {
-            Step::Blob { digest, size, aside } => match self.open_here(digest, size) {
-                Ok(Some(source)) => Step::Done(Ok(self.opened_blob(ino, wish, source, aside))),
-                Ok(None) => Step::Blob { digest, size, aside },
+            Step::Blob { digest, size, aside, took_ms } => match self.open_here(digest, size) {
+                Ok(Some(source)) => {
+                    self.note_served(wish.client, Some(&digest), took_ms);
+                    Step::Done(Ok(self.opened_blob(ino, wish, source, aside)))
+                }
+                Ok(None) => Step::Blob { digest, size, aside, took_ms },
                 Err(error) => {
                     // A program that opens too many files must not fill the log as well.
                     if error.kind() == Kind::Exhausted {
@@ -225,9 +232,12 @@ impl Filesystem {
         for _ in 0..DECIDE_TRIES_MAX {
             match step {
                 Step::Done(reply) => return reply,
-                Step::Blob { digest, size, aside } => {
+                Step::Blob { digest, size, aside, took_ms } => {
                     return match self.obtain(Some((ino, &wish.caller)), digest, size).await {
-                        Ok(source) => Ok(self.opened_blob(ino, &wish, source, aside)),
+                        Ok(source) => {
+                            self.note_served(wish.client, Some(&digest), took_ms);
+                            Ok(self.opened_blob(ino, &wish, source, aside))
+                        }
                         Err(errno) => {
                             self.uncount_open(ino);
                             Err(self.miss(ino, &wish, errno))
@@ -344,27 +354,6 @@ impl Filesystem {
         }
     }
 
-    /// Empties the file that a handle has just joined.
-    fn empty(&self, opened: Opened) -> Reply<Opened> {
-        let bytes = {
-            let state = self.0.state.lock();
-            state.handles.file(opened.handle).map(|file| file.bytes.clone())
-        };
-        // What is empty stays as it is: to cut it would move its time, and so be a change.
-        let empty = |file: &std::fs::File| match file.metadata()?.len() {
-            0 => Ok(()),
-            _ => file.set_len(0),
-        };
-        let emptied = bytes.as_ref().and_then(Bytes::file).map_or(Ok(()), empty);
-        match emptied {
-            Ok(()) => Ok(opened),
-            Err(error) => {
-                drop(self.release_file(opened.handle));
-                Err(error.into())
-            }
-        }
-    }
-
     /// Decides what an open comes to, by all that is known of the inode and its name.
     pub(super) fn decide(&self, state: &State, ino: Ino, wish: &Wish) -> (Plan, Option<NameFound>) {
         let Some(inode) = state.names.inode(ino) else { return (Plan::LookAgain, None) };
@@ -449,9 +438,9 @@ impl Filesystem {
     /// Reads the version of an inode, or what is left of it.
     fn read_version(&self, state: &mut State, ino: Ino, wish: &Wish) -> Step {
         let Some(inode) = state.names.inode(ino) else { return Step::Done(Err(Errno::ESTALE)) };
-        let content = match &inode.node {
-            Node::Entry(published) => published.entry.content(),
-            _ => None,
+        let (content, took_ms) = match &inode.node {
+            Node::Entry(Published { entry, .. }) => (entry.content(), entry.attrs.took_ms),
+            _ => (None, 0),
         };
         if let Some((digest, size)) = content {
             self.0.rooms.renewer.note_use(&digest, size);
@@ -467,15 +456,22 @@ impl Filesystem {
             // The blob was cut in the cache directory. The processes that have it open cannot be helped.
             (Some(source), Some((digest, size))) if !has_size(&source, size) => {
                 state.count_open(ino);
-                Step::Blob { digest, size, aside: true }
+                Step::Blob { digest, size, aside: true, took_ms }
             }
-            (Some(source), _) => Step::Done(Ok(self.attach_reader(state, ino, wish, source))),
+            (Some(source), content) => {
+                self.note_served(
+                    wish.client.filter(|_| content.is_some_and(|(_, size)| size > 0)),
+                    None,
+                    took_ms,
+                );
+                Step::Done(Ok(self.attach_reader(state, ino, wish, source)))
+            }
             (None, Some((_, 0))) => {
                 Step::Done(Ok(Self::attach_bytes(state, ino, wish, Bytes::Empty)))
             }
             (None, Some((digest, size))) => {
                 state.count_open(ino);
-                Step::Blob { digest, size, aside: false }
+                Step::Blob { digest, size, aside: false, took_ms }
             }
             (None, None) => Step::Done(Err(Errno::ESTALE)),
         }
@@ -499,7 +495,7 @@ impl Filesystem {
         match seen.entry.content() {
             Some((digest, size)) => {
                 state.count_open(ino);
-                Step::Blob { digest, size, aside: true }
+                Step::Blob { digest, size, aside: true, took_ms: seen.entry.attrs.took_ms }
             }
             None => Step::Done(Err(Errno::ENOENT)),
         }

@@ -342,7 +342,7 @@ impl Filesystem {
     ) -> Result<Announced, Error> {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
-        let (spot, entry, names, reappears) = {
+        let (spot, entry, names, reappears, made) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get(id).filter(|live| !live.is_dropped()) else {
                 return Ok(Announced::Done(false));
@@ -354,8 +354,11 @@ impl Filesystem {
             if self.check_at(&state, &spot) != closed.checked {
                 return Ok(Announced::Renamed(closed));
             }
-            let entry = entry_of(live, &closed.digested);
+            let mut entry = entry_of(live, &closed.digested);
             let seen = self.seen(&path);
+            let who = || caller.map_or(Who::Unseen, |caller| self.0.callers.who(caller));
+            let there = seen.as_ref().map(|seen| &seen.entry);
+            let made = self.made_at(who, &path, there, &mut entry);
             if !self.may_replace(live, &path, seen.as_ref(), caller) {
                 // It goes on with a file of its own.
                 state.unplace_live(id);
@@ -364,7 +367,7 @@ impl Filesystem {
             // The kernel may remember that there was nothing.
             let reappears = seen.is_none() && live.base.is_some();
             let names = self.names_with(&path, &entry);
-            (spot, entry, names, reappears)
+            (spot, entry, names, reappears, made)
         };
         let Closed { digested, lodged, held, .. } = closed;
         let put = |name: &TreePath| (name.clone(), Op::Put(entry.clone()));
@@ -382,6 +385,7 @@ impl Filesystem {
             }
             return Ok(Announced::Done(false));
         }
+        self.note_made(made);
         let stamp = stamps.first().copied();
         let changed_ms = stamp.map_or(0, |stamp| stamp.ms);
         let published = Published { entry: entry.clone(), stamp, changed_ms };

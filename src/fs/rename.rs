@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use hearthfs_mount::{Caller, Errno, Ino, RenameMode, Reply};
 
 use super::check::Examined;
+use super::figures::Made;
 use super::filesystem::Filesystem;
 use super::inode::{Published, Spot};
 use super::lookup::{Seen, seen_in};
@@ -82,17 +83,41 @@ impl Filesystem {
         let (from, to) = self.routed_sides(caller, from, to, mode)?;
         let made = to.clone();
         let (turn, renaming) = self.examined_rename(caller, &from, &to, mode)?;
-        let Renaming { from, to, how, ops } = renaming;
+        let Renaming { from, to, how, mut ops } = renaming;
+        let moves = matches!(how, Move::Replace);
+        let entries =
+            if moves { self.made_by_rename(caller, &from, &to, &mut ops) } else { Vec::new() };
         // Other processes go on finding the version that stays, and the kernel takes the one that moved for it.
         let stays = matches!(how, Move::GiveWay) || (from.seen.is_none() && to.seen.is_some());
         let divided = stays.then(|| to.spot.clone());
         self.carry_out(turn, &from, &to, &how, ops)?;
+        self.note_made(entries);
         self.doubt(divided);
         // What is still being written is published by its close.
         if matches!(how, Move::Replace | Move::Exchange) {
             self.note_published(&made, Some(caller))?;
         }
         Ok(())
+    }
+
+    /// Finds the entries of clients that a rename makes, and sets how long they took.
+    fn made_by_rename(
+        &self,
+        caller: &Caller,
+        from: &Side,
+        to: &Side,
+        ops: &mut [(TreePath, Op)],
+    ) -> Vec<Made> {
+        let puts = ops.iter_mut().filter_map(|(path, op)| match op {
+            Op::Put(entry) if entry.content().is_some() => Some((path, entry)),
+            _ => None,
+        });
+        let made = puts.filter_map(|(path, entry)| {
+            let source = path.moved(&to.path, &from.path)?;
+            let seen = if *path == to.path { to.seen.clone() } else { self.seen(path) };
+            self.made_by_move(caller, &source, path, seen.as_ref(), entry)
+        });
+        made.collect()
     }
 
     /// Takes the turn for a rename that is allowed, once it is known whether the files that move are complete.

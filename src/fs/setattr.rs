@@ -51,7 +51,7 @@ impl Filesystem {
         let Some(size) = set.size else { return self.set_rest(caller, ino, set) };
         let who = self.0.callers.who(caller);
         let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
-        let wish = Wish { caller: *caller, who, flags, tried, patient: true };
+        let wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
         match self.resize(&wish, ino, set.handle, size) {
             Ok(Resize::Done) => self.set_rest(caller, ino, set),
             Err(errno) => Err(self.looks_again(&wish, ino, errno)).into(),

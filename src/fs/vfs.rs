@@ -12,7 +12,7 @@ use hearthfs_mount::{
 
 use super::filesystem::Filesystem;
 use crate::metrics::Operation;
-use crate::namespace::FACTS_NAME;
+use crate::namespace::{FACTS_NAME, FIGURES_NAME, UNCOUNTED_NAME};
 
 impl Filesystem {
     fn count(&self, operation: Operation) {
@@ -233,6 +233,14 @@ impl Vfs for Filesystem {
         self.count(Operation::GetXattr);
         if name == FACTS_NAME {
             return self.facts(caller, ino).into();
+        }
+        if name == FIGURES_NAME {
+            // Numbers by text: there is always JSON for them.
+            return Ok(serde_json::to_vec(&self.figures()).unwrap_or_default()).into();
+        }
+        if name == UNCOUNTED_NAME {
+            self.leave_out(caller);
+            return Ok(Vec::new()).into();
         }
         if let Some(answer) = self.explained(caller, ino, name.as_bytes()) {
             return answer;

@@ -6,7 +6,7 @@ use super::filesystem::Filesystem;
 use super::inode::Node;
 use super::lookup::seen_in;
 use crate::name::TreePath;
-use crate::namespace::{Fold, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
+use crate::namespace::{Fold, TOOK_NAME, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
 
 /// The only kind of name that is kept; everything else is not supported here.
 const PREFIX: &[u8] = b"user.";
@@ -19,7 +19,7 @@ impl Filesystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Reply<()> {
-        if !name.starts_with(PREFIX) {
+        if !name.starts_with(PREFIX) || name == TOOK_NAME {
             return Err(Errno::EOPNOTSUPP);
         }
         let all = self.0.rooms.ledger.read(Fold::xattr_bytes);

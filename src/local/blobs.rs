@@ -75,6 +75,8 @@ pub enum State {
     Unsaved,
     /// Yes, or there is no remote.
     Saved,
+    /// Yes, and it has just come from there.
+    Fetched,
 }
 
 /// What became of an adopted file.
@@ -193,7 +195,7 @@ impl Blobs {
         let mut tier = Tier::new();
         for (digest, Used { seal, used }) in known {
             let verified = !dir.doubt();
-            tier.put(digest, Blob { seal, verified, used }, false);
+            tier.put(digest, Blob { seal, verified, used, fetched: false }, false);
         }
         let empty = dir.path().join("empty");
         make_empty(&empty).map_err(|e| Error::io(format!("make {}", empty.display()), e))?;
@@ -258,6 +260,16 @@ impl Blobs {
     /// when it is opened next, whatever its seal says, and removed if it is wrong.
     pub fn suspect(&self, digest: &Digest) {
         self.0.table.lock().tier.change(digest, |held| held.blob.verified = false);
+    }
+
+    /// Reports whether a blob has come from the store since it was asked for last; false for one that is not there.
+    pub fn take_fetched(&self, digest: &Digest) -> bool {
+        let mut table = self.0.table.lock();
+        let fetched = table.tier.get(digest).is_some_and(|held| held.blob.fetched);
+        if fetched {
+            table.tier.change(digest, |held| held.blob.fetched = false);
+        }
+        fetched
     }
 
     /// Makes a blob durable: it survives a power loss once this has returned.
@@ -361,7 +373,7 @@ impl Blobs {
         let Some(seal) = seal_at(&self.path_of(digest)).ok().flatten() else { return false };
         let mut table = self.0.table.lock();
         if table.tier.get(digest).is_none() {
-            table.tier.put(*digest, Blob { seal, verified: false, used: 0 }, false);
+            table.tier.put(*digest, Blob { seal, verified: false, used: 0, fetched: false }, false);
         }
         true
     }

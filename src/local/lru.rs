@@ -25,6 +25,8 @@ pub(super) struct Blob {
     pub(super) verified: bool,
     /// When it was last noted as used, in seconds since the Unix epoch.
     pub(super) used: u32,
+    /// Whether it came from the store, and no program has opened it since.
+    pub(super) fetched: bool,
 }
 
 /// A blob that may not be evicted, and why.
@@ -202,7 +204,12 @@ mod tests {
     use super::*;
 
     fn blob(size: u64) -> Blob {
-        Blob { seal: Seal { size, mtime_ns: 0, ctime_ns: 0, ino: 1 }, verified: true, used: 0 }
+        Blob {
+            seal: Seal { size, mtime_ns: 0, ctime_ns: 0, ino: 1 },
+            verified: true,
+            used: 0,
+            fetched: false,
+        }
     }
 
     fn digest(n: u8) -> Digest {

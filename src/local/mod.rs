@@ -6,6 +6,7 @@
 mod blobs;
 mod descriptors;
 mod dir;
+mod figures;
 mod index;
 mod journal;
 mod leftovers;
@@ -19,6 +20,7 @@ mod whole;
 pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, State, Usage};
 pub use descriptors::{for_programs as descriptors_for_programs, raise_limit, spare};
 pub use dir::CacheDir;
+pub use figures::FigureFile;
 pub use index::{Batch, Flushed, Index, Loaded, Used};
 pub use journal::{Journal, Note, Record, Seq, Torn};
 pub use leftovers::Leftover;

@@ -5,18 +5,23 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Method, Request, Response, StatusCode};
 
-use super::{Monitored, figures};
+use super::{Monitored, figures, page};
 use crate::control::Phase;
 
 /// The media type of OpenMetrics 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// What the root tells a person.
+const HTML: &str = "text/html; charset=utf-8";
+/// What is said where there is nothing.
 const PATHS: &str = "hearthfs\n\n\
+    /             a page with plots\n\
     /metrics      figures, in the OpenMetrics form\n\
     /status.json  what `hearthfs status --json` shows\n\
     /healthz      200 while the daemon is in order, whatever the store does\n\
@@ -34,7 +39,7 @@ pub(super) async fn answer(
         return refused;
     }
     match request.uri().path() {
-        "/" => say(StatusCode::OK, TEXT, PATHS),
+        "/" => show_page(),
         "/metrics" => say(StatusCode::OK, OPEN_METRICS, figures::render(&node.figures())),
         "/status.json" => match serde_json::to_vec(&node.figures().status) {
             Ok(text) => say(StatusCode::OK, JSON, text),
@@ -51,6 +56,20 @@ pub(super) async fn answer(
         },
         _ => say(StatusCode::NOT_FOUND, TEXT, PATHS),
     }
+}
+
+/// Answers with the page. It may fetch figures from here, and nothing from anywhere else.
+fn show_page() -> Response<Full<Bytes>> {
+    let page = page::page();
+    let mut response = say(StatusCode::OK, HTML, page.html.as_bytes());
+    let headers = response.headers_mut();
+    // It is made of digests and words of ours.
+    if let Ok(policy) = HeaderValue::from_str(&page.policy) {
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }
 
 fn say(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Figures, Series};
 use crate::control::Status;
-use crate::metrics::BOUNDS_US;
+use crate::metrics::{BOUNDS_US, ClientFigures, Figures as ClientsFigures};
 
 /// What all names begin with.
 const PREFIX: &str = "hearthfs";
@@ -54,6 +54,18 @@ fn seconds(ms: Option<u64>) -> Samples {
 
 fn by(label: &'static str, all: &BTreeMap<String, u64>) -> Samples {
     all.iter().map(|(name, count)| (vec![(label, name.clone())], *count as f64)).collect()
+}
+
+fn by_client(
+    all: &ClientsFigures,
+    read: fn(&ClientFigures) -> Vec<(&'static str, u64)>,
+) -> Samples {
+    let sources = all.iter().flat_map(|(client, figures)| {
+        read(figures).into_iter().map(move |(source, count)| {
+            (vec![("client", client.clone()), ("source", source.to_owned())], count as f64)
+        })
+    });
+    sources.collect()
 }
 
 /// All metrics but the histograms.
@@ -123,6 +135,25 @@ const METRICS: &[Metric] = &[
     gauge("nodes_seen", "Other nodes that published within a day, by their version", |s| {
         by("version", &s.versions)
     }),
+    counter(
+        "client_entries",
+        "Cache entries as each client counts them, by client and source: local, fetched, or compiled here; they go on after a restart",
+        |s| {
+            by_client(&s.clients, |one| {
+                vec![("local", one.local), ("fetched", one.fetched), ("compiled", one.compiled)]
+            })
+        },
+    ),
+    counter(
+        "client_saved_seconds",
+        "What the served entries had taken to compile, by client: an estimate; it goes on after a restart",
+        |s| {
+            let one = |(client, figures): (&String, &ClientFigures)| {
+                (vec![("client", client.clone())], figures.saved_ms as f64 / 1000.0)
+            };
+            s.clients.iter().map(one).collect()
+        },
+    ),
     counter("hits", "Opens for reading that were answered with an entry", |s| one(s.counters.hits)),
     counter("misses", "Names that a program asked for and that no node has", |s| {
         one(s.counters.misses)
@@ -327,6 +358,8 @@ mod tests {
     fn figures_have_the_open_metrics_form() {
         let mut figures = figures();
         figures.status.counters.hits = 7;
+        let jax = ClientFigures { local: 3, fetched: 2, compiled: 1, saved_ms: 41_500 };
+        figures.status.clients.insert("jax".to_owned(), jax);
         figures.status.counters.throttled_wait_ms = 1500;
         let text = render(&figures);
         for line in [
@@ -340,6 +373,8 @@ mod tests {
             "hearthfs_close_duration_seconds_bucket{mount=\"/m\",le=\"0.0001\"} 1",
             "hearthfs_close_duration_seconds_bucket{mount=\"/m\",le=\"+Inf\"} 2",
             "hearthfs_store_request_duration_seconds_count{mount=\"/m\",kind=\"get\",status=\"200\"} 2",
+            "hearthfs_client_entries_total{mount=\"/m\",client=\"jax\",source=\"fetched\"} 2.0",
+            "hearthfs_client_saved_seconds_total{mount=\"/m\",client=\"jax\"} 41.5",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }

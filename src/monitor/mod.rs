@@ -6,6 +6,7 @@
 mod address;
 mod answer;
 mod figures;
+mod page;
 mod textfile;
 
 use std::sync::Arc;

@@ -16,6 +16,10 @@ pub const XATTR_ENTRY_BYTES_MAX: usize = 4 * 1024;
 /// The most that programs on this node may bring the attributes of the whole namespace to. They are in memory.
 pub const XATTR_SUM_BYTES_MAX: u64 = 16 << 20;
 
+/// The name under which an entry carries how long it took to make, where it is written down. Versions that know nothing of that
+/// keep it, and pass it on, as any attribute.
+pub const TOOK_NAME: &[u8] = b"user.hearthfs.took";
+
 /// A time stamp of a file: seconds since the Unix epoch, which may lie before it, and nanoseconds.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
@@ -44,6 +48,7 @@ pub type Xattrs = Option<Box<BTreeMap<Box<[u8]>, Box<[u8]>>>>;
 
 /// What can change of an entry without a new content.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "WrittenAttrs", into = "WrittenAttrs")]
 pub struct Attrs {
     /// Permission bits, including set-id and sticky.
     pub mode: u32,
@@ -57,6 +62,46 @@ pub struct Attrs {
     pub atime: Time,
     /// Extended attributes.
     pub xattrs: Xattrs,
+    /// How long its content took to make, in milliseconds; 0 where that is not known.
+    pub took_ms: u32,
+}
+
+/// Attributes as they are written down: the form of the first version, in which no field can be added.
+#[derive(Serialize, Deserialize)]
+struct WrittenAttrs {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: Time,
+    atime: Time,
+    xattrs: Xattrs,
+}
+
+impl From<WrittenAttrs> for Attrs {
+    fn from(written: WrittenAttrs) -> Self {
+        let WrittenAttrs { mode, uid, gid, mtime, atime, xattrs } = written;
+        let (xattrs, took_ms) = split_xattrs(xattrs);
+        Self { mode, uid, gid, mtime, atime, xattrs, took_ms }
+    }
+}
+
+impl From<Attrs> for WrittenAttrs {
+    fn from(attrs: Attrs) -> Self {
+        let joined = attrs.written_xattrs();
+        let Attrs { mode, uid, gid, mtime, atime, xattrs, .. } = attrs;
+        Self { mode, uid, gid, mtime, atime, xattrs: joined.or(xattrs) }
+    }
+}
+
+/// Takes out of written attributes how long the content took to make.
+pub fn split_xattrs(mut written: Xattrs) -> (Xattrs, u32) {
+    let Some(all) = &mut written else { return (None, 0) };
+    let Some(took) = all.remove(TOOK_NAME) else { return (written, 0) };
+    if all.is_empty() {
+        written = None;
+    }
+    let took_ms = std::str::from_utf8(&took).ok().and_then(|text| text.parse().ok());
+    (written, took_ms.unwrap_or(0))
 }
 
 /// What sort of thing an entry is, with what defines it.
@@ -97,7 +142,16 @@ pub struct Entry {
 }
 
 impl Attrs {
-    /// Counts the bytes of the extended attributes, names and values.
+    /// Returns the extended attributes as they are written down, where that differs from [`Attrs::xattrs`].
+    pub fn written_xattrs(&self) -> Xattrs {
+        (self.took_ms > 0).then(|| {
+            let mut all = self.xattrs.clone().unwrap_or_default();
+            all.insert(TOOK_NAME.into(), self.took_ms.to_string().into_bytes().into());
+            all
+        })
+    }
+
+    /// Counts the bytes of the extended attributes that programs have set, names and values.
     pub fn xattr_bytes(&self) -> usize {
         let all = self.xattrs.iter().flat_map(|all| all.iter());
         all.map(|(name, value)| name.len() + value.len()).sum()
@@ -109,7 +163,7 @@ impl Entry {
     pub fn directory(mode: u32, uid: u32, gid: u32, now: Time) -> Self {
         Self {
             kind: Kind::Directory,
-            attrs: Attrs { mode, uid, gid, mtime: now, atime: now, xattrs: None },
+            attrs: Attrs { mode, uid, gid, mtime: now, atime: now, ..Attrs::default() },
             link: None,
         }
     }
@@ -124,6 +178,62 @@ impl Entry {
         match self.kind {
             Kind::File { digest, size } => Some((digest, size)),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attrs() -> Attrs {
+        let xattrs = BTreeMap::from([(b"user.note"[..].into(), b"x"[..].into())]);
+        let times = (Time::from_ms(1), Time::from_ms(2));
+        let (mtime, atime) = times;
+        Attrs { mode: 0o644, uid: 1, gid: 2, mtime, atime, xattrs: Some(xattrs.into()), took_ms: 0 }
+    }
+
+    /// What the first version reads and writes.
+    #[derive(Serialize, Deserialize)]
+    struct First {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        mtime: Time,
+        atime: Time,
+        xattrs: Xattrs,
+    }
+
+    fn passed_on(attrs: &Attrs) -> (Attrs, Xattrs) {
+        let bytes = postcard::to_stdvec(attrs).unwrap();
+        let first: First = postcard::from_bytes(&bytes).unwrap();
+        let again = postcard::to_stdvec(&first).unwrap();
+        assert_eq!(again, bytes);
+        (postcard::from_bytes(&again).unwrap(), first.xattrs)
+    }
+
+    #[test]
+    fn the_first_version_passes_on_what_an_entry_took() {
+        let plain = attrs();
+        assert_eq!(passed_on(&plain), (plain.clone(), plain.xattrs.clone()), "nothing is added");
+        for took_ms in [1, 41_000, u32::MAX] {
+            let took = Attrs { took_ms, ..attrs() };
+            let (read, xattrs) = passed_on(&took);
+            assert_eq!(read, took);
+            let text = took_ms.to_string();
+            assert_eq!(xattrs.unwrap().get(TOOK_NAME).map(|v| &**v), Some(text.as_bytes()));
+            let bare = Attrs { xattrs: None, ..took };
+            assert_eq!(passed_on(&bare).0, bare);
+        }
+    }
+
+    #[test]
+    fn what_an_entry_took_is_no_attribute_of_a_program() {
+        let took = Attrs { took_ms: 7, ..attrs() };
+        assert_eq!(took.xattr_bytes(), attrs().xattr_bytes());
+        for text in [&b""[..], b"-1", b"99999999999", b"\xff", b"7 "] {
+            let written = BTreeMap::from([(TOOK_NAME.into(), text.into())]);
+            assert_eq!(split_xattrs(Some(written.into())), (None, 0), "{text:?}");
         }
     }
 }

@@ -8,6 +8,14 @@ use serde::{Deserialize, Serialize};
 /// The extended attribute that a mount answers with the facts of one entry, as JSON. It is never listed and cannot be set.
 pub const FACTS_NAME: &str = "hearthfs.entry";
 
+/// The extended attribute that a mount answers with what the cache was worth by client, as JSON, to every user that may read
+/// the inode. It is never listed and cannot be set.
+pub const FIGURES_NAME: &str = "hearthfs.figures";
+
+/// The extended attribute by asking for which a process says that what it opens and publishes from then on is no use of the
+/// cache, as a copy's is not: it is left out of the figures. Its value is empty.
+pub const UNCOUNTED_NAME: &str = "hearthfs.uncounted";
+
 /// What is known of one entry.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -23,10 +23,10 @@ pub use editions::{
     is_edition,
 };
 pub use entry::{
-    Attrs, Entry, Kind, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, XATTR_TOTAL_BYTES_MAX,
-    Xattrs,
+    Attrs, Entry, Kind, TOOK_NAME, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX,
+    XATTR_TOTAL_BYTES_MAX, Xattrs, split_xattrs,
 };
-pub use facts::{Bytes, ContentFacts, FACTS_NAME, Facts};
+pub use facts::{Bytes, ContentFacts, FACTS_NAME, FIGURES_NAME, Facts, UNCOUNTED_NAME};
 pub use fold::{Applied, Builder, Child, Fold, Register};
 pub use living::Living;
 pub use location::{Location, Site};
@@ -35,6 +35,6 @@ pub use misses::{
     path_of_hex, path_to_hex,
 };
 pub use profiles::{
-    Check, Class, Draft as ProfilesDraft, FileKind, PROFILE_KEYS, Part, Pattern, Profile, Profiles,
-    Program, Refused, Rule, RuleKind, Scope, Touch, UnitKey, Unless, Writers,
+    Check, Class, Counted, Draft as ProfilesDraft, FileKind, PROFILE_KEYS, Part, Pattern, Profile,
+    Profiles, Program, Refused, Role, Rule, RuleKind, Scope, Touch, UnitKey, Unless, Writers,
 };

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-pub use class::{Check, Class, FileKind, Part, Scope, Touch, UnitKey, Writers};
+pub use class::{Check, Class, Counted, FileKind, Part, Role, Scope, Touch, UnitKey, Writers};
 use pattern::Names;
 pub use pattern::Pattern;
 pub use program::Program;
@@ -149,8 +149,9 @@ impl Profiles {
                 if !root.pattern.is_anywhere() {
                     depth = root.pattern.depth();
                 }
-                let rules = &self.0.profiles[root.profile].rules;
-                answer.ask(rules, root.first_rule, &names, from);
+                let profile = &self.0.profiles[root.profile];
+                answer.ask(&profile.rules, root.first_rule, &names, from);
+                answer.count(&profile.entries, root.profile, &names, from);
                 answer.is_whole().then_some(())
             });
         }
@@ -164,15 +165,37 @@ struct Answer<'p> {
     kind: Option<FileKind<'p>>,
     check: Option<Check>,
     touch: Option<Touch>,
+    counted: Option<Counted>,
 }
 
 impl<'p> Answer<'p> {
     fn class(self) -> Class<'p> {
-        Class { kind: self.kind.unwrap_or_default(), check: self.check, touch: self.touch }
+        let Self { kind, check, touch, counted } = self;
+        Class { kind: kind.unwrap_or_default(), check, touch, counted }
     }
 
     fn is_whole(&self) -> bool {
         self.kind.is_some() && self.check.is_some() && self.touch.is_some()
+    }
+
+    /// Finds out what the names from `from` on are in the figures of a client that has these entries.
+    fn count(&mut self, entries: &[Pattern], client: usize, names: &Names<'p>, from: usize) {
+        // A temporary may end as an entry does.
+        let here_only = self.kind.is_some_and(|kind| kind.stays_here());
+        if self.counted.is_some() || entries.is_empty() || here_only {
+            return;
+        }
+        let is_index = matches!(self.kind, Some(FileKind::Unit(part)) if part.is_entry);
+        let role = if entries.iter().any(|pattern| pattern.matches(names, from).is_some()) {
+            Role::Entry
+        } else if is_index {
+            Role::Index
+        } else if entries.iter().any(|pattern| pattern.leads_below(names, from)) {
+            Role::Above
+        } else {
+            return;
+        };
+        self.counted = Some(Counted { client, role });
     }
 
     /// Asks the rules of one profile about the names from `from` on.

@@ -359,7 +359,7 @@ impl Inner {
         self.note_trouble(&name, remote.get_blob(&digest, size, sink).await)?;
         drop(place);
         let blobs = self.ledger.blobs().clone();
-        task::blocking(move || blobs.adopt(staged, &file, digest, size, State::Saved)).await?;
+        task::blocking(move || blobs.adopt(staged, &file, digest, size, State::Fetched)).await?;
         Ok(())
     }
 

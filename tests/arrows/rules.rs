@@ -53,6 +53,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("ratatui", &["src/cli/top"]),
     ("reqwest", &["src/remote"]),
     ("rustls", &["src/remote"]),
+    ("sha2", &["src/monitor"]),
     ("sled", &["src/local/index.rs", "src/local/index"]),
 ];
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 
 import triton
 import triton.language as tl
@@ -14,6 +15,16 @@ def scale(source, target, count, factor, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     tl.store(target + at, tl.load(source + at, mask=inside) * factor, mask=inside)
+
+
+compilations = Counter()
+
+
+def count(*, cache_hit, **_):
+    compilations[cache_hit] += 1
+
+
+triton.knobs.compilation.listener = count
 
 
 def entries():
@@ -46,6 +57,8 @@ print(
         {
             "new": sorted(os.path.basename(path) for path in after if before.get(path) != after[path]),
             "files": len(after),
+            "hits": compilations[True],
+            "misses": compilations[False],
             "cubin": len(kernel.asm["cubin"]),
         }
     )

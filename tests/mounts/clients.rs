@@ -325,7 +325,7 @@ fn clients_ccache(io: Io) {
 in_both_modes!(clients_ccache);
 
 /// Returns a counter of ccache's own statistics on a node.
-fn counter(cluster: &Cluster, node: &Node, name: &str) -> u64 {
+pub(crate) fn counter(cluster: &Cluster, node: &Node, name: &str) -> u64 {
     let mut ccache = command(cluster, Path::new("ccache"), "", &["--print-stats"]);
     let out = run(ccache.env("CCACHE_DIR", node.at("ccache")), LIMIT_MS).good();
     let line = out.lines().find_map(|line| line.strip_prefix(&format!("{name}\t")));

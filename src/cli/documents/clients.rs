@@ -54,6 +54,7 @@ variables = [\"MY_CACHE_DIR\"]   # `hearthfs run` sets it to MOUNT/mine
 dir = \"mine\"
 rules = [{ names = [\"*.part\"], kind = \"temporary\", what = \"entries that are being written\" }]
 program = [\"{stem}-{hex}.o\"]   # what of a name is the program, whatever its key: for `hearthfs explain`
+entries = [\"*.o\"]             # what it opens once for each hit, and writes once for each miss: for its figures
 
 [profiles.go]
 enabled = false                # no variable is set, and its names mean nothing

@@ -202,7 +202,7 @@ impl<'a> Kernel<'a> {
             file.write_all_at(bytes, 0).unwrap();
             self.rooms().blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
             let now = Time::from_wall(self.rooms().clock.wall());
-            let attrs = Attrs { mode, uid, gid, mtime: now, atime: now, xattrs: None };
+            let attrs = Attrs { mode, uid, gid, mtime: now, atime: now, ..Attrs::default() };
             Op::Put(Entry { kind: Kind::File { digest, size }, attrs, link: None })
         });
         (path, op)

@@ -10,6 +10,7 @@ use super::UNIT_HOLD;
 use super::editions::{Edition, EditionId};
 use super::version::{MEMBERS_MAX, Member, UnitName, Version, current};
 use crate::error::Result;
+use crate::fs::figures::Made;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::{LiveId, Spot};
 use crate::fs::remove::may_take;
@@ -26,6 +27,8 @@ const MAY_WRITE: u32 = 2;
 struct Plan {
     ops: Vec<(TreePath, Op)>,
     members: Vec<Member>,
+    /// The entries of clients among them.
+    made: Vec<Made>,
 }
 
 impl Filesystem {
@@ -104,7 +107,7 @@ impl Filesystem {
             };
             plan
         };
-        let Plan { ops, members } = plan;
+        let Plan { ops, members, made } = plan;
         let paths: Vec<TreePath> = ops.iter().map(|(path, _)| path.clone()).collect();
         if paths.len() > MEMBERS_MAX {
             let dir = paths.first().and_then(TreePath::parent).unwrap_or_default();
@@ -139,6 +142,7 @@ impl Filesystem {
             let members = stamped.map(|(m, stamp)| Member { stamp: *stamp, ..m }).collect();
             // Under the same lock: what is published from now on is of the next draft.
             rest(&mut state, id, Version { members, mark, ..Version::default() });
+            self.note_made(made);
             break state;
         };
         let spots: Vec<Spot> = paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
@@ -179,8 +183,14 @@ impl Filesystem {
             });
             below.collect::<Vec<_>>()
         });
-        let members: Vec<Member> =
+        let mut members: Vec<Member> =
             members.into_iter().map(|member| as_now(member, base, &now)).collect();
+        let who = || self.0.callers.who(&edition.caller);
+        let mut made = Vec::new();
+        for Member { path, entry, .. } in &mut members {
+            let there = now.member(path).map(|there| &there.entry);
+            made.extend(self.made_at(who, path, there, entry));
+        }
         let version = Version { members, ..Version::default() };
         let came = now.members.iter().filter(|there| {
             version.has(&there.path) && base.stamp_of(&there.path) != Some(there.stamp)
@@ -199,7 +209,7 @@ impl Filesystem {
         let lost = now.broken.iter().filter(|m| !version.has(&m.path));
         let lost = lost.filter(|there| self.may_publish_over(&edition.caller, there));
         let ops = puts.chain(gone.chain(lost).map(|m| (m.path.clone(), Op::Remove))).collect();
-        Some(Plan { ops, members: version.members })
+        Some(Plan { ops, members: version.members, made })
     }
 
     /// Reports whether a caller may put a file in the place of one that came after it began its draft: the kernel has

@@ -9,7 +9,7 @@ use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::editions::{Edition, EditionId};
 use super::route::Purpose;
-use super::version::{UnitName, Version, current, part_of};
+use super::version::{UnitName, Version, current};
 use crate::digest::Digest;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
@@ -17,7 +17,7 @@ use crate::fs::open::{DECIDE_TRIES_MAX, Wish};
 use crate::fs::retry::Retry;
 use crate::fs::who::Who;
 use crate::name::TreePath;
-use crate::namespace::Writers;
+use crate::namespace::{FileKind, Writers};
 
 impl Filesystem {
     /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
@@ -25,7 +25,7 @@ impl Filesystem {
     pub(in crate::fs) fn open_in_edition(
         &self,
         ino: Ino,
-        wish: &Wish,
+        wish: &mut Wish,
         retry: Option<&Retry>,
     ) -> Reply<Vec<(Digest, u64)>> {
         let none = Vec::new();
@@ -43,7 +43,13 @@ impl Filesystem {
             let Some(path) = path else { return Ok(none) };
             (place, private, path)
         };
-        let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(none) };
+        let class = self.0.rules.profiles.classify(&path);
+        if !wish.writes() {
+            // What its process has written itself is no hit.
+            let client = self.note_reading(wish.who, &class, &path);
+            wish.client = client.filter(|_| private.is_none());
+        }
+        let FileKind::Unit(part) = class.kind else { return Ok(none) };
         let public = self.0.state.lock().names.spot_of(&path);
         // What is left of a retry elsewhere is not a reason to leave this thread where it is.
         let here = |retry: &Retry| {

@@ -62,7 +62,8 @@ impl Blobs {
             return Err(Error::new(Kind::Corrupt, op));
         }
         let unsaved = state == State::Unsaved && !self.0.options.evict_unsaved;
-        let adopted = self.put_in_place(staged, file, digest, unsaved)?;
+        let fetched = state == State::Fetched;
+        let adopted = self.put_in_place(staged, file, digest, (unsaved, fetched))?;
         self.relieve(charge(size));
         Ok(adopted)
     }
@@ -72,7 +73,7 @@ impl Blobs {
         staged: StagedPath,
         file: &File,
         digest: Digest,
-        unsaved: bool,
+        (unsaved, fetched): (bool, bool),
     ) -> Result<Adopted> {
         let path = self.path_of(&digest);
         let _stripe = self.stripe(&digest);
@@ -102,7 +103,7 @@ impl Blobs {
         let used = self.now();
         let unsaved = unsaved || known.is_some_and(|held| held.unsaved);
         let mut table = self.0.table.lock();
-        table.tier.put(digest, Blob { seal: found, verified: true, used }, unsaved);
+        table.tier.put(digest, Blob { seal: found, verified: true, used, fetched }, unsaved);
         table.tell(digest, Some(Used { seal: found, used }));
         Ok(Adopted::New)
     }

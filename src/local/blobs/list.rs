@@ -71,7 +71,7 @@ fn list_all(inner: &Weak<Inner>, known: &[Digest]) -> io::Result<()> {
     let Some(blobs) = inner.upgrade().map(Blobs) else { return Ok(()) };
     let found = unknown.len();
     for (digest, seal) in unknown {
-        let blob = Blob { seal, verified: false, used: 0 };
+        let blob = Blob { seal, verified: false, used: 0, fetched: false };
         if alone {
             blobs.put_found(digest, blob);
         } else {

@@ -10,7 +10,7 @@
 //! stamp; with flags: stamp of the attributes, group of links
 //! unless a tombstone: mode, uid, gid, mtime, atime unless it is the mtime
 //! file: number of the content, size    symlink: target    special: format, rdev
-//! with a flag: extended attributes
+//! with flags: how long its content took to make; extended attributes
 //! ```
 //!
 //! Numbers are little-endian groups of seven bits. Times are differences from the time of the stamp.
@@ -38,6 +38,8 @@ const LINK: u8 = 1 << 4;
 const ATIME: u8 = 1 << 5;
 /// There are extended attributes.
 const XATTRS: u8 = 1 << 6;
+/// It is known how long its content took to make.
+const TOOK: u8 = 1 << 7;
 
 /// A path and its register; compares by the path alone.
 #[derive(Clone, Debug)]
@@ -198,7 +200,7 @@ impl Writer {
             flags |= LINK;
             self.stamp(group);
         }
-        let Attrs { mode, uid, gid, mtime, atime, xattrs } = &entry.attrs;
+        let Attrs { mode, uid, gid, mtime, atime, xattrs, took_ms } = &entry.attrs;
         for number in [mode, uid, gid] {
             self.number(u64::from(*number));
         }
@@ -224,6 +226,10 @@ impl Writer {
                 SPECIAL
             }
         };
+        if *took_ms > 0 {
+            flags |= TOOK;
+            self.number(u64::from(*took_ms));
+        }
         if let Some(xattrs) = xattrs {
             flags |= XATTRS;
             self.number(xattrs.len() as u64);
@@ -279,12 +285,12 @@ impl<'a> Reader<'a> {
         Time { secs, nanos: self.number() as u32 }
     }
 
-    /// Reads all attributes but the extended ones.
+    /// Reads the attributes that come before the content.
     fn attrs(&mut self, head: u8, near_ms: u64) -> Attrs {
         let [mode, uid, gid] = [(); 3].map(|()| self.number() as u32);
         let mtime = self.time(near_ms);
         let atime = if head & ATIME == 0 { mtime } else { self.time(near_ms) };
-        Attrs { mode, uid, gid, mtime, atime, xattrs: None }
+        Attrs { mode, uid, gid, mtime, atime, ..Attrs::default() }
     }
 
     fn entry(&mut self, head: u8, near_ms: u64, digest_of: impl FnOnce(u32) -> Digest) -> Entry {
@@ -299,6 +305,9 @@ impl<'a> Reader<'a> {
             SYMLINK => Kind::Symlink { target: self.bytes().into() },
             _ => Kind::Special { format: self.number() as u32, rdev: self.number() as u32 },
         };
+        if head & TOOK != 0 {
+            attrs.took_ms = self.number() as u32;
+        }
         if head & XATTRS != 0 {
             self.xattrs(attrs.xattrs.get_or_insert_default());
         }
@@ -349,11 +358,11 @@ mod tests {
             prop::collection::btree_map(any_bytes(), any_bytes(), 0..3).prop_map(Box::new),
         );
         let owner = (any::<u32>(), any::<u32>(), any::<u32>());
-        let times = (any_time(), prop::option::of(any_time()));
+        let times = (any_time(), prop::option::of(any_time()), any::<u32>());
         (any_kind(), owner, times, xattrs, prop::option::of(any_stamp())).prop_map(
-            |(kind, (mode, uid, gid), (mtime, atime), xattrs, link)| {
+            |(kind, (mode, uid, gid), (mtime, atime, took_ms), xattrs, link)| {
                 let atime = atime.unwrap_or(mtime);
-                Entry { kind, attrs: Attrs { mode, uid, gid, mtime, atime, xattrs }, link }
+                Entry { kind, attrs: Attrs { mode, uid, gid, mtime, atime, xattrs, took_ms }, link }
             },
         )
     }
@@ -392,7 +401,8 @@ mod tests {
     fn a_file_takes_little_more_than_its_path() {
         let stamp = Stamp { ms: 1_763_750_000_000, counter: 7, node: NodeId(u64::MAX) };
         let mtime = Time { secs: 1_763_749_999, nanos: 999_999_999 };
-        let attrs = Attrs { mode: 0o644, uid: 1000, gid: 1000, mtime, atime: mtime, xattrs: None };
+        let attrs =
+            Attrs { mode: 0o644, uid: 1000, gid: 1000, mtime, atime: mtime, ..Attrs::default() };
         let kind = Kind::File { digest: Digest::of(b"x"), size: 100_000 };
         let entry = Some(Entry { kind, attrs, link: None });
         let record =

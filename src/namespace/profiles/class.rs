@@ -14,6 +14,28 @@ pub struct Class<'p> {
     pub check: Option<Check>,
     /// What a mere use of the file changes about it.
     pub touch: Option<Touch>,
+    /// What it is in the figures of its client.
+    pub counted: Option<Counted>,
+}
+
+/// A name that the figures of a client go by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counted {
+    /// The client: the place of its profile in [`Profiles::all`](super::Profiles::all).
+    pub client: usize,
+    /// What the name is to that client.
+    pub role: Role,
+}
+
+/// What a name is in the figures of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// One entry, which the client takes for one hit or one miss.
+    Entry,
+    /// An index that is read before the entries of its unit.
+    Index,
+    /// A directory in which, or below which, entries may lie.
+    Above,
 }
 
 /// The kind of a file.

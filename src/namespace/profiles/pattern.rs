@@ -260,6 +260,15 @@ impl Pattern {
         (first..=last).find_map(|at| self.fits(path, at))
     }
 
+    /// Reports whether what lies below `path` can match, by the names of `path` from `from` on.
+    pub(super) fn leads_below(&self, path: &Names<'_>, from: usize) -> bool {
+        let there = path.count - from;
+        let names = self.names.iter().take(there).enumerate();
+        there < self.names.len()
+            && !self.anywhere
+            && names.into_iter().all(|(at, name)| name.matches(path.name(from + at)).is_some())
+    }
+
     /// Matches as many names as it has from `at` on; returns the bytes of the stem.
     fn fits(&self, path: &Names<'_>, at: usize) -> Option<usize> {
         let mut stem = 0;

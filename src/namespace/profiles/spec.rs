@@ -41,6 +41,9 @@ pub struct Profile {
     /// Patterns of the names that say which program an entry is of: `{stem}`, whatever its key.
     #[serde(default)]
     pub program: Vec<Pattern>,
+    /// Patterns of the names that are counted: what it opens once for each hit, and writes once for each miss.
+    #[serde(default)]
+    pub entries: Vec<Pattern>,
     /// How it is pointed at the mount, where a variable is not all.
     pub how: String,
     /// What has to be so for entries to be found that were made elsewhere and imported. OLD is the directory that they were
@@ -191,7 +194,7 @@ impl Refused {
 }
 
 /// The keys of a profile.
-pub const PROFILE_KEYS: [&str; 14] = [
+pub const PROFILE_KEYS: [&str; 15] = [
     "title",
     "variables",
     "dir",
@@ -202,6 +205,7 @@ pub const PROFILE_KEYS: [&str; 14] = [
     "also",
     "rules",
     "program",
+    "entries",
     "how",
     "import",
     "notes",
@@ -239,6 +243,7 @@ impl Profile {
                 patterns.iter().try_for_each(check_program)?;
                 self.program = patterns;
             }
+            "entries" => self.entries = read(value)?,
             "how" => self.how = read(value)?,
             "import" => self.import = read(value)?,
             "notes" => self.notes = read(value)?,
@@ -261,7 +266,8 @@ impl Profile {
                     "`variables` name a directory: set `dir`, below the mount",
                 ));
             }
-            if !self.rules.is_empty() && self.also.is_empty() {
+            let has_names = !self.rules.is_empty() || !self.entries.is_empty();
+            if has_names && self.also.is_empty() {
                 return Err(Refused::of(
                     "its rules hold nowhere: set `dir` or `also`, below the mount",
                 ));

@@ -9,7 +9,7 @@ use super::wire::{In, Out, Told};
 use super::{CheckpointChain, CheckpointEarly};
 use crate::digest::Digest;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site, Time};
+use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site, Time, split_xattrs};
 use crate::remote::{keys, validate};
 use crate::stamp::{NodeId, Stamp};
 
@@ -143,7 +143,9 @@ impl Encoder {
 
     fn attrs(&mut self, attrs: &Attrs) {
         let mut flags = 0;
-        if attrs.xattrs.is_some() {
+        let joined = attrs.written_xattrs();
+        let xattrs = joined.as_ref().or(attrs.xattrs.as_ref());
+        if xattrs.is_some() {
             flags |= HAS_XATTRS;
         }
         if attrs.atime != attrs.mtime {
@@ -163,7 +165,7 @@ impl Encoder {
         if flags & HAS_ATIME != 0 {
             self.time(&attrs.atime);
         }
-        if let Some(xattrs) = &attrs.xattrs {
+        if let Some(xattrs) = xattrs {
             self.out.number(xattrs.len() as u64);
             for (name, value) in xattrs.iter() {
                 self.out.bytes(name);
@@ -339,7 +341,8 @@ impl Decoder {
             }
             xattrs = Some(Box::new(all));
         }
-        Some(Attrs { mode, uid, gid, mtime, atime, xattrs })
+        let (xattrs, took_ms) = split_xattrs(xattrs);
+        Some(Attrs { mode, uid, gid, mtime, atime, xattrs, took_ms })
     }
 
     fn time(&mut self, items: &mut In<'_>) -> Option<Time> {

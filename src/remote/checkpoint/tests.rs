@@ -70,12 +70,14 @@ fn any_time() -> impl Strategy<Value = Time> {
 
 fn any_attrs() -> impl Strategy<Value = Attrs> {
     let xattrs = btree_map(vec(any::<u8>(), 0..9), vec(any::<u8>(), 0..40), 0..4);
-    (0_u32..0o10000, any::<u32>(), 0_u32..4, any_time(), any_time(), any::<bool>(), xattrs)
-        .prop_map(|(mode, uid, gid, mtime, other, same, xattrs)| {
+    let took = prop_oneof![Just(0), any::<u32>()];
+    (0_u32..0o10000, any::<u32>(), 0_u32..4, any_time(), any_time(), any::<bool>(), xattrs, took)
+        .prop_map(|(mode, uid, gid, mtime, other, same, xattrs, took_ms)| {
             let all: BTreeMap<Box<[u8]>, Box<[u8]>> =
                 xattrs.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
             let xattrs = (!all.is_empty()).then(|| Box::new(all));
-            Attrs { mode, uid, gid, mtime, atime: if same { mtime } else { other }, xattrs }
+            let atime = if same { mtime } else { other };
+            Attrs { mode, uid, gid, mtime, atime, xattrs, took_ms }
         })
 }
 
@@ -228,7 +230,8 @@ fn many(count: u64) -> Vec<CheckpointItem> {
         let digest = Digest::of(&n.to_le_bytes());
         let mtime =
             Time { secs: 1_760_000_000 + n as i64 / 9, nanos: (n * 7919 % 1_000_000) as u32 };
-        let attrs = Attrs { mode: 0o644, uid: 1000, gid: 100, mtime, atime: mtime, xattrs: None };
+        let attrs =
+            Attrs { mode: 0o644, uid: 1000, gid: 100, mtime, atime: mtime, ..Attrs::default() };
         let kind = EntryKind::File { digest, size: 8000 + n % 100 };
         let register = Register {
             stamp: stamp(1_760_000_000_000 + n),
@@ -350,6 +353,7 @@ fn pinned() -> Vec<CheckpointItem> {
         mtime: Time { secs: -5, nanos: 6 },
         atime: Time { secs: 7, nanos: 8 },
         xattrs: Some(Box::new(xattrs)),
+        took_ms: 0,
         ..attrs.clone()
     };
     let register = |ms, kind: Option<EntryKind>, attrs: &Attrs, link| Register {

@@ -29,8 +29,12 @@ fn any_attrs() -> impl Strategy<Value = Attrs> {
     let time = (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Time { secs, nanos });
     let bytes = || vec(any::<u8>(), 0..12).prop_map(Vec::into_boxed_slice);
     let xattrs = proptest::option::of(btree_map(bytes(), bytes(), 0..3).prop_map(Box::new));
-    (0u32..=0o7777, any::<u32>(), any::<u32>(), time.clone(), time, xattrs).prop_map(
-        |(mode, uid, gid, mtime, atime, xattrs)| Attrs { mode, uid, gid, mtime, atime, xattrs },
+    let took = prop_oneof![Just(0), any::<u32>()];
+    (0u32..=0o7777, any::<u32>(), any::<u32>(), time.clone(), time, xattrs, took).prop_map(
+        |(mode, uid, gid, mtime, atime, xattrs, took_ms)| {
+            let xattrs = xattrs.filter(|all| took_ms == 0 || !all.is_empty());
+            Attrs { mode, uid, gid, mtime, atime, xattrs, took_ms }
+        },
     )
 }
 
@@ -92,7 +96,7 @@ fn any_commit() -> impl Strategy<Value = Commit> {
 fn sample() -> Commit {
     let stamp = Stamp { ms: 1_700_000_000_000, counter: 1, node: NodeId(0xfeed) };
     let time = Time { secs: -5, nanos: 7 };
-    let attrs = Attrs { mode: 0o644, uid: 1, gid: 2, mtime: time, atime: time, xattrs: None };
+    let attrs = Attrs { mode: 0o644, uid: 1, gid: 2, mtime: time, atime: time, ..Attrs::default() };
     let file = |raw: &[u8]| EntryKind::File { digest: Digest::of(raw), size: raw.len() as u64 };
     let put = |name: &[u8], kind, link| Change {
         path: path(&[b"dir".to_vec(), name.to_vec()]),

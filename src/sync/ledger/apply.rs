@@ -252,7 +252,7 @@ impl Ledger {
     pub(in crate::sync) fn keep(&self, digest: Digest, bytes: &[u8]) -> Result<()> {
         let (mut file, staged) = self.0.staging.create()?;
         file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
-        self.0.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Saved)?;
+        self.0.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)?;
         Ok(())
     }
 

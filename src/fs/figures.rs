@@ -1,0 +1,396 @@
+//! What the cache was worth, by client: entries that were served, and entries that were compiled here.
+//!
+//! An *entry* is what a client takes for one hit or one miss; the profile says which names these are (`entries`). One that has
+//! bytes is served when it is opened for reading, by whatever program, each time; it is compiled when other bytes
+//! are published under its name than were there. What it took is the time from the first look in vain at its name, or at a directory above it, to
+//! its publish, by the same process; where there is no such look, it is not known and counts as none.
+//!
+//! Owns the counts and what is remembered of looks in vain. Must never take a lock on the way of an open that hits, but for
+//! units with an index, nor grow with what programs ask for.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hearthfs_mount::{Caller, Watched};
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::filesystem::Filesystem;
+use super::lookup::Seen;
+use super::who::Who;
+use crate::digest::Digest;
+use crate::metrics::{ClientFigures, Figures};
+use crate::name::TreePath;
+use crate::namespace::{Class, Counted, Entry, FileKind, Profiles, Role, is_edition};
+
+/// Looks in vain that are remembered.
+const ASKED_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not 0");
+/// The longest key of one, in bytes.
+const KEY_BYTES_MAX: usize = 1024;
+/// Processes that are left out at once; further ones are counted.
+const LEFT_OUT_MAX: usize = 64;
+/// What took longer than this was not compiled in one go.
+const TOOK_MAX: Duration = Duration::from_hours(24);
+
+/// The counts of one client.
+#[derive(Debug, Default)]
+struct Counts {
+    local: AtomicU64,
+    fetched: AtomicU64,
+    compiled: AtomicU64,
+    saved_ms: AtomicU64,
+}
+
+/// A process, and what it has asked for: the path of an entry or of a directory above it, or what all members of its unit begin with.
+type Asked = (u32, Box<[u8]>);
+
+/// The figures of this node.
+#[derive(Debug)]
+pub(super) struct Worth {
+    /// In the order of the profiles.
+    clients: Vec<(String, Counts)>,
+    /// What earlier runs have counted, of clients that have no profile any more as well.
+    earlier: Figures,
+    /// When each was asked for in vain first.
+    asked: Mutex<LruCache<Asked, Duration>>,
+    /// Processes that are left out: copies. An open looks only where there is one.
+    left_out: Mutex<Vec<(u32, Arc<Watched>)>>,
+    leaves_out: AtomicBool,
+}
+
+/// An entry that is about to be published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Made {
+    client: usize,
+    pub(super) took_ms: u32,
+}
+
+/// Returns what the entries of a unit are known by, or one that is in none.
+fn key_of<'p>(class: &Class<'p>, path: &'p TreePath) -> &'p [u8] {
+    match class.kind {
+        FileKind::Unit(part) => part.key.prefix,
+        _ => path.as_bytes(),
+    }
+}
+
+/// Reports whether an entry has an index, which is read before it.
+fn has_index(class: &Class<'_>) -> bool {
+    matches!(class.kind, FileKind::Unit(part) if !part.is_entry)
+}
+
+impl Worth {
+    pub(super) fn new(profiles: &Profiles, earlier: Figures) -> Self {
+        let clients = profiles.all().iter();
+        let clients = clients.map(|profile| (profile.name.clone(), Counts::default())).collect();
+        let (left_out, leaves_out) = (Mutex::default(), AtomicBool::new(false));
+        Self { clients, earlier, asked: Mutex::new(LruCache::new(ASKED_MAX)), left_out, leaves_out }
+    }
+
+    fn read(&self) -> Figures {
+        let mut all = self.earlier.clone();
+        for (name, counts) in &self.clients {
+            let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+            let now = ClientFigures {
+                local: read(&counts.local),
+                fetched: read(&counts.fetched),
+                compiled: read(&counts.compiled),
+                saved_ms: read(&counts.saved_ms),
+            };
+            if now != ClientFigures::default() {
+                *all.entry(name.clone()).or_default() += now;
+            }
+        }
+        all
+    }
+
+    fn served(&self, client: usize, fetched: bool, took_ms: u32) {
+        let Some((_, counts)) = self.clients.get(client) else { return };
+        let count = if fetched { &counts.fetched } else { &counts.local };
+        count.fetch_add(1, Ordering::Relaxed);
+        if took_ms > 0 {
+            counts.saved_ms.fetch_add(u64::from(took_ms), Ordering::Relaxed);
+        }
+    }
+
+    fn compiled(&self, client: usize) {
+        if let Some((_, counts)) = self.clients.get(client) {
+            counts.compiled.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Leaves a process out until it ends.
+    fn leave_out(&self, process: u32, watched: Arc<Watched>) {
+        let mut left_out = self.left_out.lock();
+        left_out.retain(|(other, watched)| *other != process && watched.end().is_none());
+        if left_out.len() < LEFT_OUT_MAX {
+            left_out.push((process, watched));
+        }
+        self.leaves_out.store(true, Ordering::Relaxed);
+    }
+
+    fn is_left_out(&self, who: Who) -> bool {
+        if !self.leaves_out.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left_out = self.left_out.lock();
+        let is_it = |(process, watched): &(u32, Arc<Watched>)| {
+            who == Who::Process(*process) && watched.end().is_none()
+        };
+        left_out.iter().any(is_it)
+    }
+
+    /// Forgets processes that have ended.
+    fn forget_ended(&self) {
+        let mut left_out = self.left_out.lock();
+        left_out.retain(|(_, watched)| watched.end().is_none());
+        self.leaves_out.store(!left_out.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Notes that a process has asked in vain, or has read an index that may not have what it wants. The first time counts:
+    /// programs look once more before they write.
+    fn asked(&self, who: Who, key: &[u8], now: Duration) {
+        let Who::Process(process) = who else { return };
+        if key.len() <= KEY_BYTES_MAX {
+            self.asked.lock().get_or_insert((process, key.into()), || now);
+        }
+    }
+
+    /// Returns for how long a process has been at what it asked for, in milliseconds, and forgets that; 0 where it is not known.
+    /// What asked for a directory in vain, has asked for all below it.
+    fn took(&self, who: Who, key: &[u8], now: Duration) -> u32 {
+        let Who::Process(process) = who else { return 0 };
+        let mut asked = self.asked.lock();
+        let ends = key.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
+        let ends = ends.chain([key.len()]);
+        // The kernel asks once more for a name that is about to be given. All have had their use.
+        let found = ends.filter_map(|end| asked.pop(&(process, Box::from(&key[..end]))));
+        let Some(asked) = found.min() else { return 0 };
+        let took = now.saturating_sub(asked);
+        if took > TOOK_MAX { 0 } else { took.as_millis() as u32 }
+    }
+}
+
+impl Filesystem {
+    /// Returns the figures of this node, with those of earlier runs.
+    pub fn figures(&self) -> Figures {
+        self.0.worth.read()
+    }
+
+    /// Writes the figures down for the next run. Blocks.
+    pub fn keep_figures(&self) {
+        self.0.worth.forget_ended();
+        self.0.rooms.figures.keep(self.figures());
+    }
+
+    /// Leaves the process of a caller that is not answered yet out of the figures.
+    pub(super) fn leave_out(&self, caller: &Caller) {
+        let who = self.0.callers.who(caller);
+        if let (Who::Process(process), Some(watched)) = (who, self.0.callers.watch(who)) {
+            self.0.worth.leave_out(process, watched);
+        }
+    }
+
+    /// Notes a name that was asked for in vain. Must be called without the lock of the state.
+    pub(super) fn note_asked(&self, caller: &Caller, path: &TreePath) {
+        let class = self.0.rules.profiles.classify(path);
+        if class.counted.is_some() {
+            let who = self.0.callers.who(caller);
+            self.0.worth.asked(who, key_of(&class, path), self.0.rooms.clock.mono());
+        }
+    }
+
+    /// Notes a reader that opens a member of a unit; returns the client that counts it.
+    pub(super) fn note_reading(
+        &self,
+        who: Who,
+        class: &Class<'_>,
+        path: &TreePath,
+    ) -> Option<usize> {
+        let Counted { client, role } = class.counted?;
+        match role {
+            Role::Above => return None,
+            Role::Index => {
+                self.0.worth.asked(who, key_of(class, path), self.0.rooms.clock.mono());
+                return None;
+            }
+            Role::Entry if has_index(class) => {
+                self.0.worth.took(who, key_of(class, path), Duration::ZERO);
+            }
+            Role::Entry => {}
+        }
+        (!self.0.worth.is_left_out(who)).then_some(client)
+    }
+
+    /// Counts an entry that was opened; `blob` is what was opened for it, if it was not open already.
+    pub(super) fn note_served(&self, client: Option<usize>, blob: Option<&Digest>, took_ms: u32) {
+        if let Some(client) = client {
+            let fetched = blob.is_some_and(|digest| self.0.rooms.blobs.take_fetched(digest));
+            self.0.worth.served(client, fetched, took_ms);
+        }
+    }
+
+    /// Says what the publish of a content under a name is in the figures; `seen` is what the name has until then. Sets how long
+    /// the content took.
+    pub(super) fn made_at(
+        &self,
+        who: impl FnOnce() -> Who,
+        path: &TreePath,
+        seen: Option<&Entry>,
+        entry: &mut Entry,
+    ) -> Option<Made> {
+        let (digest, size) = entry.content()?;
+        if let Some(seen) = seen
+            && seen.content() == Some((digest, size))
+        {
+            entry.attrs.took_ms = seen.attrs.took_ms;
+            return None;
+        }
+        entry.attrs.took_ms = 0;
+        if size == 0 || is_edition(path) {
+            return None;
+        }
+        let class = self.0.rules.profiles.classify(path);
+        let Counted { client, role: Role::Entry } = class.counted? else { return None };
+        let (who, now) = (who(), self.0.rooms.clock.mono());
+        if self.0.worth.is_left_out(who) {
+            return None;
+        }
+        entry.attrs.took_ms = self.0.worth.took(who, key_of(&class, path), now);
+        Some(Made { client, took_ms: entry.attrs.took_ms })
+    }
+
+    /// Counts entries that were published.
+    pub(super) fn note_made(&self, all: impl IntoIterator<Item = Made>) {
+        for made in all {
+            self.0.worth.compiled(made.client);
+        }
+    }
+
+    /// As [`Filesystem::made_at`], for a content that moves: one that was an entry before is not made anew.
+    pub(super) fn made_by_move(
+        &self,
+        caller: &Caller,
+        from: &TreePath,
+        to: &TreePath,
+        seen: Option<&Seen>,
+        entry: &mut Entry,
+    ) -> Option<Made> {
+        let was = self.0.rules.profiles.classify(from).counted;
+        if was.is_some_and(|counted| counted.role == Role::Entry) {
+            return None;
+        }
+        let seen = seen.map(|seen| &seen.entry);
+        self.made_at(|| self.0.callers.who(caller), to, seen, entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: fn(u64) -> Duration = Duration::from_millis;
+
+    fn path(text: &str) -> TreePath {
+        text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
+    }
+
+    fn counted(text: &str) -> Option<(String, Role)> {
+        let profiles = Profiles::default();
+        let path = path(text);
+        let counted = profiles.classify(&path).counted?;
+        Some((profiles.all()[counted.client].name.clone(), counted.role))
+    }
+
+    /// The entries are what the clients count themselves, and nothing beside.
+    #[test]
+    fn the_names_of_entries_are_those_that_clients_count() {
+        let key = "c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4";
+        for (name, client) in [
+            ("jax/jit_f-0123-cache", Some(("jax", Role::Entry))),
+            ("jax/jit_f-0123-atime", None),
+            (&format!("ccache/4/b/{key}R"), Some(("ccache", Role::Entry))),
+            (&format!("ccache/4/b/{key}M"), None),
+            (&format!("ccache/4/b/{key}R.tmp.aB3xyz.tmp"), None),
+            ("ccache/tmp/cpp_stdout.R", None),
+            ("ccache/4/b/stats", None),
+            ("triton/KEY/__grp__add.json", Some(("triton", Role::Entry))),
+            ("triton/KEY/add.json", None),
+            ("triton/KEY/tmp.pid_7_ab/__grp__add.json", None),
+            ("numba/m_0/m.f-1.py311.nbi", Some(("numba", Role::Index))),
+            ("numba/m_0/m.f-1.py311.1.nbc", Some(("numba", Role::Entry))),
+            ("src/__pycache__/m.f-1.py311.2.nbc", Some(("numba", Role::Entry))),
+            ("numba/m_0/m.f-1.py311.1.nbc.tmp.0123456789abcdef", None),
+            ("inductor/triton/0/KEY/__grp__add.json", Some(("triton", Role::Entry))),
+            ("inductor/fxgraph/ab/key/graph", Some(("inductor", Role::Entry))),
+            ("inductor/fxgraph/ab/key/.12.34.tmp", None),
+            ("ccache/4", Some(("ccache", Role::Above))),
+            ("ccache/4/b", Some(("ccache", Role::Above))),
+            ("ccache/tmp", None),
+            ("triton/KEY", Some(("triton", Role::Above))),
+            ("jax", None),
+            ("mine/jit_f-0123-cache", None),
+        ] {
+            let client = client.map(|(name, role)| (name.to_owned(), role));
+            assert_eq!(counted(name), client, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_an_entry_took_begins_with_the_first_look_of_the_same_process() {
+        let worth = Worth::new(&Profiles::default(), Figures::new());
+        let (one, other) = (Who::Process(1), Who::Process(2));
+        worth.asked(one, b"a", AT(100));
+        worth.asked(one, b"a", AT(900));
+        worth.asked(Who::Unseen, b"b", AT(100));
+        assert_eq!(worth.took(other, b"a", AT(1000)), 0, "another process asked");
+        assert_eq!(worth.took(one, b"b", AT(1000)), 0);
+        assert_eq!(worth.took(one, b"a", AT(1000)), 900);
+        assert_eq!(worth.took(one, b"a", AT(1000)), 0, "it counts once");
+        for (name, at) in [(&b"x"[..], 100), (b"x\0y", 200), (b"x\0y\0z", 300)] {
+            worth.asked(one, name, AT(at));
+        }
+        assert_eq!(worth.took(one, b"x\0y\0w", AT(1000)), 900, "the directory above was not there");
+        assert_eq!(worth.took(one, b"x\0v", AT(1000)), 0, "that counts once as well");
+        assert_eq!(worth.took(one, b"x\0y\0z", AT(1000)), 700);
+        worth.asked(one, b"c", AT(0));
+        assert_eq!(worth.took(one, b"c", TOOK_MAX + AT(1)), 0);
+    }
+
+    /// P13: however much is asked for in vain, little of it is remembered.
+    #[test]
+    fn memory_is_bounded() {
+        let worth = Worth::new(&Profiles::default(), Figures::new());
+        worth.asked(Who::Process(1), &[b'x'; KEY_BYTES_MAX + 1], AT(1));
+        assert_eq!(worth.asked.lock().len(), 0);
+        for number in 0..3 * ASKED_MAX.get() {
+            worth.asked(Who::Process(1), &number.to_le_bytes(), AT(1));
+        }
+        assert_eq!(worth.asked.lock().len(), ASKED_MAX.get());
+    }
+
+    #[test]
+    fn figures_add_to_those_of_earlier_runs() {
+        let of = |local, fetched, compiled, saved_ms| ClientFigures {
+            local,
+            fetched,
+            compiled,
+            saved_ms,
+        };
+        let earlier = [("gone".to_owned(), of(9, 0, 0, 0)), ("jax".to_owned(), of(1, 1, 1, 1))];
+        let worth = Worth::new(&Profiles::default(), Figures::from(earlier.clone()));
+        assert_eq!(worth.read(), Figures::from(earlier));
+        let place = |name| worth.clients.iter().position(|(client, _)| client == name).unwrap();
+        worth.served(place("jax"), false, 10);
+        worth.served(place("jax"), true, 5);
+        worth.served(place("numba"), true, 0);
+        worth.compiled(place("jax"));
+        let now = [
+            ("gone".to_owned(), of(9, 0, 0, 0)),
+            ("jax".to_owned(), of(2, 2, 2, 16)),
+            ("numba".to_owned(), of(0, 1, 0, 0)),
+        ];
+        assert_eq!(worth.read(), Figures::from(now));
+    }
+}

@@ -1,0 +1,124 @@
+//! The page with plots, in a real browser.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::command::{Said, is_there, run};
+use crate::harness::node::Site;
+use crate::harness::store::Trouble;
+use crate::harness::{Io, Must as _, Node, Options, Store, eventually, skipped};
+
+/// How long the browser may take.
+const BROWSER_MS: u64 = 60_000;
+
+/// Returns the browser that is there.
+fn browser(test: &str) -> Option<&'static str> {
+    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter();
+    let found = found.into_iter().find(|name| is_there(name));
+    if found.is_none() {
+        skipped(test, "there is no Chromium");
+    }
+    found
+}
+
+/// Opens a page, lets `wait_ms` of its time go by, and returns the document as it is then, with what the browser says of it.
+fn opened(browser: &str, site: &Site, address: &str, wait_ms: u32, more: &[&str]) -> Said {
+    let mut command = Command::new(browser);
+    let profile = site.dir("browser");
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
+    command.args(["--no-first-run", "--enable-logging=stderr", "--v=0", "--dump-dom"]);
+    command.arg(format!("--user-data-dir={}", profile.display()));
+    command.arg(format!("--virtual-time-budget={wait_ms}")).args(more);
+    command.arg(format!("http://{address}/")).env("HOME", site.path()).env_remove("DISPLAY");
+    run(&mut command, BROWSER_MS)
+}
+
+/// Returns an address of this machine that is free.
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").must("listen");
+    listener.local_addr().must("an address").to_string()
+}
+
+/// Returns the text of the element with this id.
+#[track_caller]
+fn text_of(document: &str, id: &str) -> String {
+    let (_, rest) = document.split_once(&format!("id=\"{id}\"")).must(id);
+    let (_, rest) = rest.split_once('>').must(id);
+    rest.split('<').next().unwrap_or_default().to_owned()
+}
+
+#[track_caller]
+fn nothing_refused(said: &Said) {
+    for sign in ["Refused to", "Content Security Policy", "Uncaught", "SyntaxError", "TypeError"] {
+        assert!(!said.err.contains(sign), "{}", said.err);
+    }
+}
+
+#[test]
+fn page_shows_what_a_mount_does_in_a_browser() {
+    let Some(browser) = browser("page_shows_what_a_mount_does_in_a_browser") else { return };
+    let site = Site::new();
+    let store = Store::s3(&site);
+    let address = free_address();
+    let options = Options::new(Io::best()).deadline("1s").variable("HEARTHFS_METRICS", &address);
+    // Its name is no markup, wherever it is shown.
+    let node = Node::start(&site, "a<i>b", Some(&store), options);
+    let seen = |wait_ms| {
+        let said = opened(browser, &site, &address, wait_ms, &[]);
+        nothing_refused(&said);
+        said.out
+    };
+
+    let empty = seen(5_000);
+    assert!(text_of(&empty, "hint").contains("Nothing was served or compiled yet"), "{empty}");
+    assert!(text_of(&empty, "point").ends_with("a&lt;i&gt;b"), "{empty}");
+    assert!(!empty.contains("<i>"), "{empty}");
+    assert!(text_of(&empty, "state").starts_with("serving"), "{empty}");
+
+    pictures(browser, &site, &address, "empty");
+
+    let entry = node.at("jax/jit_f-1-cache");
+    std::fs::create_dir_all(node.at("jax")).must("mkdir");
+    std::fs::write(&entry, "program").must("write");
+    for _ in 0..3 {
+        std::fs::read(&entry).must("read");
+    }
+    node.drain();
+    let busy = seen(9_000);
+    let tiles = ["local", "fetched", "compiled", "backlog"].map(|id| text_of(&busy, id));
+    assert_eq!(tiles, ["3", "0", "1", "0"], "{busy}");
+    assert!(busy.contains("<td>jax</td><td>3</td><td>0</td><td>1</td><td>75 %</td>"), "{busy}");
+    assert!(busy.contains("class=\"series k0\" d=\"M"), "plots are drawn: {busy}");
+    assert!(text_of(&busy, "price").contains("USD"), "{busy}");
+    assert_eq!(text_of(&busy, "hint"), "");
+    pictures(browser, &site, &address, "busy");
+
+    store.trouble(Trouble::Hang);
+    std::fs::write(node.at("jax/jit_g-1-cache"), "program").must("write");
+    eventually(30_000, "the outage", || {
+        let up = node.status()["health"]["up"] == true;
+        if up { Err("it is up".to_owned()) } else { Ok(()) }
+    });
+    let down = seen(5_000);
+    assert!(text_of(&down, "trouble").starts_with("The store has been down for"), "{down}");
+    assert!(text_of(&down, "state").starts_with("store down"), "{down}");
+    pictures(browser, &site, &address, "down");
+    store.heal();
+}
+
+/// Leaves pictures of what the page shows where somebody wants to look at them.
+fn pictures(browser: &str, site: &Site, address: &str, state: &str) {
+    let Some(dir) = std::env::var_os("HEARTHFS_PICTURES") else { return };
+    // The browser's numbers of the two.
+    let themes = [("dark", 0), ("light", 1)];
+    for (width, (theme, scheme)) in [400, 1280].into_iter().flat_map(|w| themes.map(|t| (w, t))) {
+        let picture = Path::new(&dir).join(format!("{state}-{width}-{theme}.png"));
+        let more = [
+            format!("--screenshot={}", picture.display()),
+            format!("--window-size={width},1400"),
+            format!("--blink-settings=preferredColorScheme={scheme}"),
+        ];
+        opened(browser, site, address, 9_000, &more.each_ref().map(String::as_str));
+    }
+}
