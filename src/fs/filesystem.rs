@@ -18,6 +18,7 @@ use super::live::Live;
 use super::lock_files::LockFiles;
 use super::lookup::{Seen, seen_in};
 use super::misses::RecentMisses;
+use super::opens::{Opened, Opens};
 use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
@@ -100,6 +101,7 @@ pub(super) struct Inner {
     pub(super) lock_files: Mutex<LockFiles>,
     pub(super) spare: Spare,
     pub(super) busy: Busy,
+    pub(super) opens: Opens,
     pub(super) misses: RecentMisses,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
@@ -132,6 +134,7 @@ impl Filesystem {
             lock_files: Mutex::default(),
             spare: Spare::default(),
             busy: Busy::default(),
+            opens: Opens::default(),
             misses: RecentMisses::default(),
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
@@ -155,6 +158,12 @@ impl Filesystem {
     /// Tells which clients and entries are busy, and counts them for ten seconds more.
     pub fn watch_busy(&self) -> BusyCounts {
         self.0.busy.watch(self.0.rooms.clock.mono())
+    }
+
+    /// Records what is opened from now on, and tells some of what was since the last question with that number. The `last`
+    /// one ends it. `None` when there are too many recordings.
+    pub fn opened(&self, number: u64, last: bool) -> Option<Opened> {
+        self.0.opens.take(number, last, self.0.rooms.clock.mono())
     }
 
     /// Learns what the session can do.
