@@ -36,6 +36,10 @@ const KNOWN_MAX: Duration = Duration::from_secs(30);
 /// Files in one directory.
 const FILES_IN_DIR: usize = 100;
 
+fn name(n: usize) -> String {
+    format!("set/{:03}/entry-{n:06}", n / FILES_IN_DIR)
+}
+
 /// A set of files, and how it is read.
 struct Set {
     name: &'static str,
@@ -134,7 +138,7 @@ impl<'a> Bulk<'a> {
         let mount = writer.mount();
         let mut body = Vec::new();
         for n in 0..set.files {
-            let file = mount.join(bulk.name(n));
+            let file = mount.join(name(n));
             if n.is_multiple_of(FILES_IN_DIR) {
                 std::fs::create_dir_all(file.parent().context("a parent")?)?;
             }
@@ -146,10 +150,6 @@ impl<'a> Bulk<'a> {
         std::fs::remove_dir_all(writer.cache())?;
         bulk.server.faults.latency(LATENCY);
         Ok(bulk)
-    }
-
-    fn name(&self, n: usize) -> String {
-        format!("set/{:03}/entry-{n:06}", n / FILES_IN_DIR)
     }
 
     fn fill(&self, n: usize, body: &mut Vec<u8>) {
@@ -246,8 +246,7 @@ impl<'a> Bulk<'a> {
             }
             sleep_ms(2);
         }
-        let paths: Vec<PathBuf> =
-            (0..self.set.files).map(|n| node.mount().join(self.name(n))).collect();
+        let paths: Vec<PathBuf> = (0..self.set.files).map(|n| node.mount().join(name(n))).collect();
         let (took, read) = timed(|| self.read_all(&paths, |_, _| Ok(())));
         read?;
         let whole = now().saturating_sub(begun);
@@ -257,7 +256,7 @@ impl<'a> Bulk<'a> {
             let mut body = Vec::new();
             self.fill(n, &mut body);
             if body != content {
-                bail!("other bytes in {}", self.name(n));
+                bail!("other bytes in {}", name(n));
             }
             Ok(())
         });

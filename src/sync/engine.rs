@@ -86,9 +86,9 @@ const PURGE_EVERY_MIN: Duration = Duration::from_secs(1);
 /// How long a purge rests between two steps.
 const PURGE_REST: Duration = Duration::from_millis(20);
 
-/// How long a start waits to learn what is in the store before it fetches some of it, and how often it tries.
-const KNOWN_WAIT: Duration = Duration::from_secs(30);
-const KNOWN_TRIES: u32 = 20;
+/// How often a start looks whether it is known what is in the store, before it fetches some of it, and how many times.
+const KNOWN_WAIT: Duration = Duration::from_millis(100);
+const KNOWN_TRIES: u32 = 6000;
 
 /// What the engine is made of.
 pub type Parts = LedgerParts;
@@ -269,7 +269,9 @@ impl Engine {
 /// panic.
 async fn warm_up(follower: Follower, fetcher: Fetcher, budget: u64) {
     for _ in 0..KNOWN_TRIES {
-        if follower.wait_fresh(KNOWN_WAIT).await {
+        // It asks for no list: it can wait for the one with which each start begins.
+        let is_known = follower.following().is_some_and(|following| following.list_age.is_some());
+        if is_known {
             let bytes = fetcher.warm_up(budget).await;
             if bytes > 0 {
                 tracing::info!(bytes, "fetched what the store got last");

@@ -238,6 +238,16 @@ impl Inner {
             })
     }
 
+    /// Notes that a parcel is fetched for no program; false when it was fetched before.
+    pub(super) fn note_begun(&self, parcel: &Parcel) -> bool {
+        let mut state = self.ahead.0.lock();
+        if state.known.contains(parcel) {
+            return false;
+        }
+        state.known.put(parcel.clone(), Known::Ahead);
+        true
+    }
+
     /// Reports whether programs take all places for requests.
     pub(super) fn is_crowded(&self) -> bool {
         self.places.available_permits() <= AT_ONCE

@@ -203,6 +203,9 @@ impl Inner {
                 clock::sleep(PAUSE).await;
                 continue;
             }
+            if !self.note_begun(&parcel) {
+                return Some(0);
+            }
             // What fails is fetched when a program asks for it.
             return Some(self.bring(parcel, For::Later).await.map_or(0, |()| bytes));
         }
