@@ -5,6 +5,7 @@
 
 mod across;
 mod bodies;
+mod bulk;
 mod clock;
 #[path = "../floor/mod.rs"]
 mod floor;
@@ -77,7 +78,7 @@ fn compare(options: &Options) -> Result<bool> {
     facts(&mut report, &above, options)?;
     clock::start_watchdog()?;
     let mut good = true;
-    for part in [Part::Single, Part::Pressure, Part::Across, Part::Scale, Part::Peers] {
+    for part in Part::ALL {
         if !options.wants(part) {
             continue;
         }
@@ -89,6 +90,7 @@ fn compare(options: &Options) -> Result<bool> {
             Part::Single => single::run(&dir, &counts, &bodies, &mut report),
             Part::Pressure => pressure::run(&dir, &counts, &bodies, &mut report),
             Part::Across => across::run(&dir, &counts, &bodies, &mut report),
+            Part::Bulk => bulk::run(&dir, &counts, &bodies, &mut report),
             Part::Scale => scale::run(&dir, &counts, options.million, &bodies, &mut report),
             Part::Peers => peers::run(&dir, &counts, &bodies, &mut report),
         });

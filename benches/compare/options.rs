@@ -47,6 +47,8 @@ pub(crate) enum Part {
     Pressure,
     /// Two nodes over a slow store.
     Across,
+    /// Many bytes for a fresh node, beside a plain program that fetches the same objects.
+    Bulk,
     /// Many entries.
     Scale,
     /// Other programs that mount a store.
@@ -54,11 +56,15 @@ pub(crate) enum Part {
 }
 
 impl Part {
+    /// All of them, in their order.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Single, Self::Pressure, Self::Across, Self::Bulk, Self::Scale, Self::Peers];
+
     /// Returns how long it may take at most.
     pub(crate) fn limit(self) -> Duration {
         Duration::from_mins(match self {
             Self::Single | Self::Scale => 20,
-            Self::Pressure | Self::Across | Self::Peers => 10,
+            Self::Pressure | Self::Across | Self::Bulk | Self::Peers => 10,
         })
     }
 }
@@ -96,6 +102,10 @@ pub(crate) struct Counts {
     pub(crate) lists: usize,
     /// Files of 8 KiB, 256 KiB and 4 MiB of the set that travels between nodes.
     pub(crate) set: [usize; 3],
+    /// Files of 256 KiB and 8 KiB that a fresh node reads in bulk.
+    pub(crate) bulk: [usize; 2],
+    /// Rounds of that.
+    pub(crate) bulk_rounds: usize,
     /// Files of 30 KB that are copied in.
     pub(crate) copied: usize,
     /// Changes that are waited for on the other node.
@@ -118,6 +128,8 @@ const FULL: Counts = Counts {
     listed: 10_000,
     lists: 5,
     set: [2000, 200, 50],
+    bulk: [1600, 5000],
+    bulk_rounds: 5,
     copied: 6400,
     seen: 40,
     idle_s: 30,
@@ -134,6 +146,8 @@ const QUICK: Counts = Counts {
     listed: 1000,
     lists: 5,
     set: [200, 20, 5],
+    bulk: [160, 500],
+    bulk_rounds: 1,
     copied: 640,
     seen: 5,
     idle_s: 5,

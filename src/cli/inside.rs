@@ -16,7 +16,7 @@ mod walk;
 
 pub(super) use entry::{Entry, Silence};
 pub(super) use escape::{json_line, json_pretty, printed};
-pub(super) use glob::typed_name;
+pub(super) use glob::{plain_name, typed_name};
 pub(super) use query::{Query, Whole, one, usual_dir};
 pub(super) use trouble::Troubles;
 pub(super) use walk::{Hit, Visit, walk};

@@ -33,6 +33,7 @@ mod output;
 mod pages;
 mod point;
 mod profiles;
+mod record;
 mod rm;
 mod run;
 mod share;
@@ -41,6 +42,7 @@ mod status;
 mod store;
 mod top;
 mod unmount;
+mod warm;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -106,6 +108,8 @@ enum Command {
     Man(pages::Pages),
     /// Print what a shell needs to complete commands and options
     Completions(pages::Completions),
+    /// Fetch what programs will ask for, as far as there is room
+    Warm(warm::Warm),
     /// Look at a mount from outside of its daemon
     #[command(name = crate::daemon::LOOK, hide = true)]
     LookAt { dir: PathBuf },
@@ -432,6 +436,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
         Command::Du(command) => du::run(command),
         Command::Explain(command) => explain::run(command),
         Command::Rm(command) => rm::run(command),
+        Command::Warm(command) => warm::run(command),
         Command::Top(command) => top::run(command),
         Command::Man(pages) => pages::man(pages, self::command()),
         Command::Completions(completions) => pages::completions(completions, &self::command()),
@@ -483,6 +488,7 @@ fn command() -> clap::Command {
         .mut_subcommand("explain", |c| c.after_help(EXPLAIN_NOTES))
         .mut_subcommand("top", |c| c.after_help(TOP_NOTES))
         .mut_subcommand("rm", |c| c.after_help(format!("{RM_NOTES}\n\n{GLOBS}\n\n{RM_EXAMPLES}")))
+        .mut_subcommand("warm", |c| c.after_help(format!("{}\n\n{GLOBS}", warm::NOTES)))
         .mut_subcommand("lifecycle", |c| c.after_help(LIFECYCLE_NOTES))
 }
 

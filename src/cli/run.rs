@@ -18,6 +18,7 @@ use super::mount::{check_before_mount, clear, say_store};
 use super::options::MountOptions;
 use super::output::{Progress, left, note, time};
 use super::point::{self, State};
+use super::record::Recording;
 use super::share::Share;
 use super::status::FULL;
 use super::unmount::shut_down;
@@ -42,6 +43,10 @@ pub(super) struct Run {
     /// Tell clients to keep also what compiles quickly (run.cache_short_compiles)
     #[arg(long)]
     cache_short_compiles: bool,
+
+    /// Write the files that are opened on the mount meanwhile to FILE, for `hearthfs warm --list`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 
     #[command(flatten)]
     options: MountOptions,
@@ -79,6 +84,9 @@ pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
     for warning in &loaded.warnings {
         note(&format!("warning: {warning}"));
     }
+    let recording = command.record.as_ref();
+    let mut recording =
+        recording.map(|file| Recording::prepare(&around, &point, file)).transpose()?;
     if !named {
         make_default(&point)?;
     }
@@ -98,9 +106,17 @@ pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
             // What it cost to make them is no figure of the command's.
             *before = status;
         }
-        let result = execute(command, &plan, &mut signals).await;
+        let result = match &mut recording {
+            Some(recording) => {
+                recorded(recording, &joined, execute(command, &plan, &mut signals)).await
+            }
+            None => execute(command, &plan, &mut signals).await,
+        };
         if !result.as_ref().is_ok_and(ExitStatus::success) {
             signals.forget().await;
+        }
+        if let Some(recording) = recording.filter(|_| result.is_ok()) {
+            recording.end().await;
         }
         finish(&around, &point, joined, &loaded, &plan, &mut signals).await;
         result
@@ -229,6 +245,20 @@ fn make_dirs(point: &Path, plan: &Plan) -> bool {
         }
     }
     !missing.is_empty()
+}
+
+/// Records what is opened while a command runs.
+async fn recorded(
+    recording: &mut Recording,
+    joined: &Joined,
+    command: impl Future<Output = Outcome<ExitStatus>>,
+) -> Outcome<ExitStatus> {
+    recording.begin(joined.before.is_some()).await?;
+    tokio::select! {
+        biased;
+        ended = command => ended,
+        never = recording.go_on() => match never {},
+    }
 }
 
 async fn execute(command: &Run, plan: &Plan, signals: &mut Signals) -> Outcome<ExitStatus> {

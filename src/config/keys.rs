@@ -138,6 +138,9 @@ pub static KEYS: &[Key] = &[
     text("remote.freshness", "1s", Some("HEARTHFS_FRESHNESS"), |s, v| {
         time(v, 0, 3_600_000).map(|time| s.remote.freshness = time)
     }),
+    text("remote.prefetch", "256MiB", Some("HEARTHFS_PREFETCH"), |s, v| {
+        size(v, ByteSize(0), ByteSize(1 << 60)).map(|size| s.remote.prefetch = size)
+    }),
     text("writeback.delay", "200ms", None, |s, v| {
         time(v, 0, 60_000).map(|time| s.writeback.delay = time)
     }),

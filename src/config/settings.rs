@@ -137,6 +137,8 @@ pub struct Remote {
     pub deadline: Duration,
     /// How old an answer about the store may be; zero asks each time.
     pub freshness: Duration,
+    /// How much of what the store got last is fetched after the mount; zero is nothing, also while programs read.
+    pub prefetch: ByteSize,
 }
 
 /// Section `[writeback]`.

@@ -13,7 +13,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 
-use super::message::{BusyReport, DrainProgress, DrainReport, Request, Response, Status};
+use super::message::{
+    BusyReport, DrainProgress, DrainReport, Failure, OpensReport, Request, Response, Status,
+    WarmReport,
+};
 use super::place::{self, Place};
 use super::server::sweep;
 use crate::clock::{sleep, within};
@@ -120,6 +123,41 @@ impl Client {
         }
     }
 
+    /// Makes files local, as far as there is room; the paths are as in [`Request::Explain`].
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the store cannot be used, `Invalid` when the daemon is of a version that cannot do this.
+    pub async fn warm(
+        &mut self,
+        paths: Vec<String>,
+        mut progress: impl FnMut(&WarmReport),
+    ) -> Result<WarmReport> {
+        self.send(&Request::Warm { paths }).await?;
+        loop {
+            match self.receive().await? {
+                Response::Warming(news) => progress(&news),
+                Response::Warmed(report) => return Ok(report),
+                Response::Error(failure) => return Err(told(failure)),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Asks what was opened since the last question with that number; the first one begins the recording.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when there are too many recordings, `Invalid` when the daemon is of a version that cannot do this.
+    pub async fn opens(&mut self, number: u64, last: bool) -> Result<OpensReport> {
+        self.send(&Request::Opens { number, last }).await?;
+        match self.receive().await? {
+            Response::Opens(report) => Ok(report),
+            Response::Error(failure) => Err(told(failure)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Waits until all that was published before is remote, for at most `limit`.
     pub async fn drain(
         &mut self,
@@ -164,11 +202,7 @@ impl Client {
             match self.receive().await? {
                 Response::Progress(news) => progress(&news),
                 Response::Drained(report) => return Ok(report),
-                Response::Error(failure) => {
-                    let kinds = [Kind::Busy, Kind::Denied, Kind::Invalid, Kind::Unavailable];
-                    let kind = kinds.into_iter().find(|kind| failure.is(*kind));
-                    return Err(Error::new(kind.unwrap_or(Kind::Internal), failure.message));
-                }
+                Response::Error(failure) => return Err(told(failure)),
                 other => return Err(unexpected(&other)),
             }
         }
@@ -199,6 +233,13 @@ impl Client {
             }),
         }
     }
+}
+
+/// Makes an error of what the daemon says of a failure.
+fn told(failure: Failure) -> Error {
+    let kinds = [Kind::Busy, Kind::Denied, Kind::Invalid, Kind::Unavailable];
+    let kind = kinds.into_iter().find(|kind| failure.is(*kind));
+    Error::new(kind.unwrap_or(Kind::Internal), failure.message)
 }
 
 fn unexpected(response: &Response) -> Error {

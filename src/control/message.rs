@@ -32,6 +32,18 @@ pub enum Request {
         /// Of this client only.
         client: Option<String>,
     },
+    /// Makes files local, as far as there is room.
+    Warm {
+        /// Their paths below the mount, as in [`Request::Explain`].
+        paths: Vec<String>,
+    },
+    /// Records what is opened from now on, and asks for what was since the last question.
+    Opens {
+        /// Tells this recording from others; whoever records has drawn it.
+        number: u64,
+        /// It is the last question if there is no more.
+        last: bool,
+    },
     /// Waits until all that was published before is remote.
     Drain {
         /// For at most so long.
@@ -58,6 +70,12 @@ pub enum Response {
     Explained(serde_json::Value),
     /// The answer to `misses`.
     Misses(serde_json::Value),
+    /// How far a `warm` is.
+    Warming(WarmReport),
+    /// The end of a `warm`.
+    Warmed(WarmReport),
+    /// The answer to `opens`.
+    Opens(OpensReport),
     /// How far a drain is.
     Progress(DrainProgress),
     /// The end of a drain, or of a shutdown: then the mount is gone.
@@ -155,6 +173,57 @@ pub struct Status {
     pub counters: Snapshot,
     /// What the cache was worth to each client, since this cache directory is in use: it goes on after a restart.
     pub clients: Figures,
+}
+
+/// What came of making files local. Files with the same content count each for itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WarmReport {
+    /// Files that were on this node before.
+    pub here: u64,
+    /// Their bytes.
+    pub here_bytes: u64,
+    /// Files that were fetched.
+    pub fetched: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Files for which there was no room.
+    pub without_room: u64,
+    /// Their bytes.
+    pub without_room_bytes: u64,
+    /// Files that could not be had.
+    pub failed: u64,
+    /// Names that lead to no file.
+    pub missing: u64,
+    /// Why the last of those that failed could not be had.
+    pub trouble: Option<String>,
+}
+
+impl WarmReport {
+    /// Adds what came of further files.
+    pub fn add(&mut self, other: &Self) {
+        self.here += other.here;
+        self.here_bytes += other.here_bytes;
+        self.fetched += other.fetched;
+        self.fetched_bytes += other.fetched_bytes;
+        self.without_room += other.without_room;
+        self.without_room_bytes += other.without_room_bytes;
+        self.failed += other.failed;
+        self.missing += other.missing;
+        self.trouble = other.trouble.clone().or_else(|| self.trouble.take());
+    }
+}
+
+/// Some of what was opened since the last question.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpensReport {
+    /// Paths of files, as in [`Request::Explain`], in the order of their first opens since then.
+    pub paths: Vec<String>,
+    /// Opens that could not be kept, because too many waited.
+    pub lost: u64,
+    /// There is more to ask for at once.
+    pub more: bool,
 }
 
 /// Which clients and entries are busy. It is counted while a client asks, and for ten seconds after.

@@ -12,12 +12,12 @@ mod server;
 pub use client::{Client, find, list};
 pub use message::{
     Backlog, BacklogReasons, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport,
-    Failure, FollowerReport, Health, IoReport, LocalUsage, Phase, Request, Response, RulesReport,
-    SetAsideReport, SlowedReport, Status,
+    Failure, FollowerReport, Health, IoReport, LocalUsage, OpensReport, Phase, Request, Response,
+    RulesReport, SetAsideReport, SlowedReport, Status, WarmReport,
 };
 pub use mounts::{FS_NAME, Mounted, Mounts};
 pub use place::{Place, prepare, runtime_dir, search_dirs};
-pub use server::{Node, Server};
+pub use server::{Node, Server, WARM_PATHS_BYTES_MAX};
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
@@ -17,14 +18,19 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::message::{BusyReport, DrainProgress, DrainReport, Failure, Request, Response, Status};
+use super::message::{
+    BusyReport, DrainProgress, DrainReport, Failure, OpensReport, Request, Response, Status,
+    WarmReport,
+};
 use super::place::{self, Place};
 use crate::clock::{sleep, within};
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
 /// The longest request line, in bytes.
-pub(super) const REQUEST_BYTES_MAX: u64 = 16 << 10;
+pub(super) const REQUEST_BYTES_MAX: u64 = 256 << 10;
+/// The bytes that the paths of one request to warm may take, as they are sent.
+pub const WARM_PATHS_BYTES_MAX: usize = 200 << 10;
 /// Connections that are served at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 32;
 /// Waits for a drain or for the store that are served at once: fewer, so that `status` always finds a free connection.
@@ -53,6 +59,12 @@ pub trait Node: Send + Sync + 'static {
     async fn explain(&self, path: &str) -> Result<serde_json::Value>;
     /// Tells the misses that are remembered, of one user or one client, as JSON; must answer at once.
     fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value;
+    /// Makes files local, as far as there is room; the paths are as in [`Request::Explain`]. Says in `told` how far it is.
+    /// The caller may drop the future at any time, which ends it.
+    async fn warm(&self, paths: &[String], told: &Mutex<WarmReport>) -> Result<()>;
+    /// Records what is opened from now on, and tells what was since the last question with that number; must answer at
+    /// once. `Busy` when there are too many recordings.
+    fn opens(&self, number: u64, last: bool) -> Result<OpensReport>;
     /// Tells how far a drain is; must answer at once.
     fn progress(&self) -> DrainProgress;
     /// Returns when all that was published before the call is remote, or after `limit`. The caller may
@@ -248,6 +260,13 @@ async fn answer(
         let misses = node.misses(*uid, client.as_deref());
         return send(write, &Response::Misses(misses)).await;
     }
+    if let Request::Opens { number, last } = request {
+        let response = match node.opens(number, last) {
+            Ok(opened) => Response::Opens(opened),
+            Err(error) => Response::Error(Failure::new(error.kind(), error.chain())),
+        };
+        return send(write, &response).await;
+    }
     let Ok(_permit) = drains.try_acquire() else {
         let busy = format!("{DRAINS_MAX} drains or explanations are being waited for");
         let failure = Failure::new(Kind::Busy, busy);
@@ -255,7 +274,18 @@ async fn answer(
     };
     let capped = |ms| Duration::from_millis(ms).min(DRAIN_LIMIT_MAX);
     match request {
-        Request::Status | Request::Profiles | Request::Busy | Request::Misses { .. } => true,
+        Request::Status
+        | Request::Profiles
+        | Request::Busy
+        | Request::Misses { .. }
+        | Request::Opens { .. } => true,
+        Request::Warm { paths } => {
+            let told = Mutex::new(WarmReport::default());
+            let work = async {
+                node.warm(&paths, &told).await.map(|()| Response::Warmed(told.lock().clone()))
+            };
+            follow(write, || Response::Warming(told.lock().clone()), work).await
+        }
         Request::Explain { path } => {
             let response = match node.explain(&path).await {
                 Ok(explained) => Response::Explained(explained),
@@ -264,8 +294,8 @@ async fn answer(
             send(write, &response).await
         }
         Request::Drain { timeout_ms } => {
-            let work = async { Ok(node.drain(capped(timeout_ms)).await) };
-            follow(write, node.as_ref(), work).await
+            let work = async { Ok(Response::Drained(node.drain(capped(timeout_ms)).await)) };
+            follow(write, || Response::Progress(node.progress()), work).await
         }
         Request::Shutdown { timeout_ms } => {
             // On a task of its own: it must go on to its end though the client goes away.
@@ -273,9 +303,12 @@ async fn answer(
             let work = async move { worker.shutdown(timeout_ms.map(capped)).await };
             let work = task::spawn(runtime, "shutdown", work);
             let work = async {
-                work.await.unwrap_or_else(|e| Err(Error::with(Kind::Internal, "shut down", e)))
+                let ended = work.await;
+                ended
+                    .unwrap_or_else(|e| Err(Error::with(Kind::Internal, "shut down", e)))
+                    .map(Response::Drained)
             };
-            follow(write, node.as_ref(), work).await
+            follow(write, || Response::Progress(node.progress()), work).await
         }
     }
 }
@@ -283,8 +316,8 @@ async fn answer(
 /// Waits for `work` and reports how far it is; false, and `work` dropped, when the client is gone.
 async fn follow(
     write: &mut OwnedWriteHalf,
-    node: &dyn Node,
-    work: impl Future<Output = Result<DrainReport>>,
+    progress: impl Fn() -> Response,
+    work: impl Future<Output = Result<Response>>,
 ) -> bool {
     let mut work = std::pin::pin!(work);
     let result = loop {
@@ -292,16 +325,15 @@ async fn follow(
             biased;
             result = &mut work => break result,
             () = sleep(PROGRESS_EVERY) => {
-                if !send(write, &Response::Progress(node.progress())).await {
+                let news = progress();
+                if !send(write, &news).await {
                     return false;
                 }
             }
         }
     };
-    let response = match result {
-        Ok(report) => Response::Drained(report),
-        Err(error) => Response::Error(Failure::new(error.kind(), error.chain())),
-    };
+    let failed = |error: Error| Response::Error(Failure::new(error.kind(), error.chain()));
+    let response = result.unwrap_or_else(failed);
     send(write, &response).await
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
@@ -45,6 +46,24 @@ impl Node for Fake {
 
     fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value {
         serde_json::json!({ "misses": [], "more": uid.unwrap_or(0), "client": client })
+    }
+
+    async fn warm(&self, paths: &[String], told: &Mutex<WarmReport>) -> Result<()> {
+        for _ in paths {
+            if self.busy.load(Ordering::SeqCst) {
+                return Err(Error::new(Kind::Unavailable, "the store is down"));
+            }
+            sleep(Duration::from_millis(300)).await;
+            told.lock().fetched += 1;
+        }
+        Ok(())
+    }
+
+    fn opens(&self, number: u64, last: bool) -> Result<OpensReport> {
+        if self.busy.load(Ordering::SeqCst) {
+            return Err(Error::new(Kind::Busy, "too many"));
+        }
+        Ok(OpensReport { paths: vec!["6a6178".to_owned()], lost: number, more: !last })
     }
 
     fn progress(&self) -> DrainProgress {
@@ -167,6 +186,29 @@ fn busy_is_told_and_an_older_daemon_does_not_tell() {
     let newer = r#"{"clients":[{"name":"jax","hits":1,"colour":"red"}],"entries":[],"more":{}}"#;
     let read: BusyReport = serde_json::from_str(newer).expect("fields may be added");
     assert_eq!((read.clients[0].hits, read.clients[0].misses), (1, 0));
+}
+
+/// A client hears how far it is; many paths go in one request.
+#[test]
+fn warming_is_told_over_the_socket() {
+    let bench = Bench::new();
+    let _server = bench.start();
+    let (mut client, _) = bench.find().expect("found");
+    let (mut seen, paths) = (Vec::new(), vec!["6a6178".to_owned(); 3]);
+    let report = bench.runtime.block_on(client.warm(paths, |news| seen.push(news.fetched)));
+    assert_eq!(report.expect("done").fetched, 3);
+    assert!(seen.len() >= 2 && seen.is_sorted(), "{seen:?}");
+    let path = "61".repeat(4096);
+    let many = vec![path.clone(); WARM_PATHS_BYTES_MAX / (path.len() + 3)];
+    bench.node.busy.store(true, Ordering::SeqCst);
+    let refused = bench.runtime.block_on(client.warm(many, |_| ())).expect_err("refused");
+    assert_eq!(refused.kind(), Kind::Unavailable);
+    assert!(refused.chain().contains("the store is down"), "{}", refused.chain());
+    let refused = bench.runtime.block_on(client.opens(7, false)).expect_err("refused");
+    assert_eq!(refused.kind(), Kind::Busy);
+    bench.node.busy.store(false, Ordering::SeqCst);
+    let opened = bench.runtime.block_on(client.opens(7, true)).expect("answered");
+    assert_eq!((opened.paths, opened.lost, opened.more), (vec!["6a6178".to_owned()], 7, false));
 }
 
 /// A path as long as the kernel takes it can be asked for; what an older daemon refuses is no failure.

@@ -124,6 +124,8 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         freshness: settings.remote.freshness,
         read_only: settings.mount.writes != Writes::Shared,
         renew_on_use: settings.expiry.renew_on_use,
+        ahead: settings.remote.prefetch.0 > 0,
+        prefetch: settings.remote.prefetch.0,
     };
     let engine = {
         let _inside = runtime.enter();

@@ -19,14 +19,14 @@ use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings, Writes};
 use crate::control::{
     Backlog, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, Health, IoReport,
-    LocalUsage, Node, Phase, SetAsideReport, SlowedReport, Status,
+    LocalUsage, Node, OpensReport, Phase, SetAsideReport, SlowedReport, Status, WarmReport,
 };
 use crate::error::{Error, Kind, Result};
-use crate::fs::Asker;
+use crate::fs::{Asker, Opened};
 use crate::name::TreePath;
-use crate::namespace::path_of_hex;
+use crate::namespace::{path_of_hex, path_to_hex};
 use crate::remote::Remote;
-use crate::sync::SetAside;
+use crate::sync::{SetAside, Warmed};
 use crate::task;
 
 /// How long an unmount waits for our own look at the mount.
@@ -34,6 +34,10 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(5);
 /// How long an unmount may take to be noticed by the serving threads.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
 
+/// How long a `warm` waits to learn what is in the store.
+const FRESH_DEADLINE: Duration = Duration::from_secs(30);
+/// How often is noted how far a `warm` is.
+const WARM_TOLD_EVERY: Duration = Duration::from_millis(100);
 /// How often the service manager hears how far the last drain is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How long a store that counts as down may take to show a drain that it is there again, and how often it is asked.
@@ -265,6 +269,20 @@ impl MountedNode {
         DrainReport { complete, left, elapsed_ms: elapsed.as_millis() as u64, trouble }
     }
 
+    /// Waits until what is shown is what the store has.
+    async fn up_to_date(&self) -> Result<()> {
+        let known = self.rooms.engine.follower().wait_fresh(FRESH_DEADLINE).await;
+        let health = self.health().filter(|health| !health.up);
+        match health {
+            Some(health) => {
+                let why = health.last_error.unwrap_or_else(|| "it does not answer".to_owned());
+                Err(Error::new(Kind::Unavailable, format!("the store cannot be used now: {why}")))
+            }
+            None if known => Ok(()),
+            None => Err(Error::new(Kind::Unavailable, "the store does not answer in time")),
+        }
+    }
+
     /// Finds out, for as long as a drain goes on, whether a store that counts as down still is: what was known of it
     /// when the drain began may be old.
     async fn watch_store(&self) {
@@ -292,6 +310,20 @@ impl MountedNode {
 fn set_aside(aside: &SetAside) -> Option<SetAsideReport> {
     let SetAside { contents, bytes, why } = aside.clone();
     (contents > 0).then_some(SetAsideReport { contents, bytes, why })
+}
+
+fn warm_report(warmed: &Warmed, missing: u64) -> WarmReport {
+    WarmReport {
+        here: warmed.here.0,
+        here_bytes: warmed.here.1,
+        fetched: warmed.fetched.0,
+        fetched_bytes: warmed.fetched.1,
+        without_room: warmed.without_room.0,
+        without_room_bytes: warmed.without_room.1,
+        failed: warmed.failed.0,
+        missing,
+        trouble: warmed.trouble.clone(),
+    }
 }
 
 /// Says what is not yet remote.
@@ -396,6 +428,46 @@ impl Node for MountedNode {
         let misses = self.rooms.fs.misses(Asker::Trusted, uid, client);
         // Texts and numbers: there is always JSON for them.
         serde_json::to_value(misses).unwrap_or_default()
+    }
+
+    async fn warm(&self, paths: &[String], told: &Mutex<WarmReport>) -> Result<()> {
+        let (fetcher, ledger) = (self.rooms.engine.fetcher(), self.rooms.engine.ledger());
+        if paths.is_empty() {
+            // It only asks whether what is shown is what the store has.
+            return self.up_to_date().await;
+        }
+        let content = |path: &String| {
+            let path = path_of_hex(path)?;
+            ledger.read(|fold| {
+                let register = fold.visible(&path)?;
+                let changed_ms = Some(register.changed_ms());
+                let entry = register.entry?;
+                ledger.shown(fold, &path, &entry, changed_ms)?;
+                entry.content()
+            })
+        };
+        let wanted: Vec<_> = paths.iter().filter_map(content).collect();
+        let missing = (paths.len() - wanted.len()) as u64;
+        let warmed = Mutex::new(Warmed::default());
+        let report = || warm_report(&warmed.lock(), missing);
+        let mut work = std::pin::pin!(fetcher.warm(wanted, &warmed));
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => {
+                    *told.lock() = report();
+                    return done;
+                }
+                () = sleep(WARM_TOLD_EVERY) => *told.lock() = report(),
+            }
+        }
+    }
+
+    fn opens(&self, number: u64, last: bool) -> Result<OpensReport> {
+        let opened = self.rooms.fs.opened(number, last);
+        let Opened { paths, lost, more } = opened
+            .ok_or_else(|| Error::new(Kind::Busy, "too many recordings of opens are under way"))?;
+        Ok(OpensReport { paths: paths.iter().map(path_to_hex).collect(), lost, more })
     }
 
     fn progress(&self) -> DrainProgress {

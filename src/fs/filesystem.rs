@@ -19,6 +19,7 @@ use super::live::Live;
 use super::lock_files::LockFiles;
 use super::lookup::{Seen, seen_in};
 use super::misses::RecentMisses;
+use super::opens::{Opened, Opens};
 use super::recent::Recent;
 use super::state::{State, close_files};
 use super::who::Callers;
@@ -103,6 +104,7 @@ pub(super) struct Inner {
     pub(super) lock_files: Mutex<LockFiles>,
     pub(super) spare: Spare,
     pub(super) busy: Busy,
+    pub(super) opens: Opens,
     pub(super) misses: RecentMisses,
     pub(super) worth: Worth,
     passthrough: AtomicBool,
@@ -137,6 +139,7 @@ impl Filesystem {
             lock_files: Mutex::default(),
             spare: Spare::default(),
             busy: Busy::default(),
+            opens: Opens::default(),
             misses: RecentMisses::default(),
             worth,
             passthrough: AtomicBool::new(false),
@@ -161,6 +164,12 @@ impl Filesystem {
     /// Tells which clients and entries are busy, and counts them for ten seconds more.
     pub fn watch_busy(&self) -> BusyCounts {
         self.0.busy.watch(self.0.rooms.clock.mono())
+    }
+
+    /// Records what is opened from now on, and tells some of what was since the last question with that number. The `last`
+    /// one ends it. `None` when there are too many recordings.
+    pub fn opened(&self, number: u64, last: bool) -> Option<Opened> {
+        self.0.opens.take(number, last, self.0.rooms.clock.mono())
     }
 
     /// Learns what the session can do.

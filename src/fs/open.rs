@@ -445,11 +445,7 @@ impl Filesystem {
         if let Some((digest, size)) = content {
             self.0.rooms.renewer.note_use(&digest, size);
             self.0.rooms.metrics.hits.add(1);
-            if self.0.busy.is_watched(|| self.0.rooms.clock.mono())
-                && let Some(path) = inode.place().and_then(|spot| state.names.path_of(spot))
-            {
-                self.0.busy.hit(&self.0.rules.profiles, path);
-            }
+            self.note_open(|| inode.place().and_then(|spot| state.names.path_of(spot)));
         }
         let source = inode.source.clone();
         match (source, content) {

@@ -36,6 +36,10 @@ pub struct Settings {
     pub read_only: bool,
     /// What is used after half its age is stored again.
     pub renew_on_use: bool,
+    /// What was stored together with what a program asks for is fetched, too.
+    pub ahead: bool,
+    /// So many bytes of what the store got last are fetched at the start.
+    pub prefetch: u64,
 }
 
 impl Default for Settings {
@@ -46,6 +50,8 @@ impl Default for Settings {
             freshness: Duration::from_secs(1),
             read_only: false,
             renew_on_use: true,
+            ahead: true,
+            prefetch: 0,
         }
     }
 }
@@ -80,6 +86,10 @@ const PURGE_EVERY_MIN: Duration = Duration::from_secs(1);
 /// How long a purge rests between two steps.
 const PURGE_REST: Duration = Duration::from_millis(20);
 
+/// How often a start looks whether it is known what is in the store, before it fetches some of it, and how many times.
+const KNOWN_WAIT: Duration = Duration::from_millis(100);
+const KNOWN_TRIES: u32 = 6000;
+
 /// What the engine is made of.
 pub type Parts = LedgerParts;
 
@@ -92,6 +102,7 @@ pub struct Engine {
     publisher: Option<Publisher>,
     checkpointer: Option<Checkpointer>,
     renewer: Renewer,
+    prefetch: u64,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     runtime: Handle,
 }
@@ -101,7 +112,7 @@ impl Engine {
     pub fn open(parts: Parts, settings: Settings, runtime: Handle) -> Result<Self> {
         let ledger = Ledger::open(parts)?;
         let remote = ledger.remote().cloned();
-        let fetcher = Fetcher::new(ledger.clone(), runtime.clone());
+        let fetcher = Fetcher::new(ledger.clone(), runtime.clone(), settings.ahead);
         let follower = Follower::new(ledger.clone(), settings.freshness);
         let checkpointer = remote.as_ref().filter(|_| !settings.read_only).map(|remote| {
             Checkpointer::new(ledger.clone(), follower.clone(), fetcher.clone(), remote)
@@ -113,8 +124,18 @@ impl Engine {
         let freshness = follower.freshness().clone();
         let on = publisher.is_some() && settings.renew_on_use;
         let renewer = Renewer::new(ledger.clone(), fetcher.clone(), freshness, on);
-        let tasks = Mutex::new(Vec::new());
-        Ok(Self { ledger, fetcher, follower, publisher, checkpointer, renewer, tasks, runtime })
+        let (tasks, prefetch) = (Mutex::new(Vec::new()), settings.prefetch);
+        Ok(Self {
+            ledger,
+            fetcher,
+            follower,
+            publisher,
+            checkpointer,
+            renewer,
+            prefetch,
+            tasks,
+            runtime,
+        })
     }
 
     /// Starts publishing, following and saving.
@@ -133,6 +154,10 @@ impl Engine {
         if self.ledger.is_private() {
             let settle = settle_for_ever(self.ledger.clone());
             tasks.push(task::spawn(&self.runtime, "settle", settle));
+        }
+        if self.prefetch > 0 && self.ledger.remote().is_some() {
+            let work = warm_up(self.follower.clone(), self.fetcher.clone(), self.prefetch);
+            tasks.push(task::spawn(&self.runtime, "warm up", work));
         }
         let ledger = self.ledger.clone();
         tasks.push(task::spawn(&self.runtime, "purge", purge_for_ever(self.ledger.clone())));
@@ -238,6 +263,24 @@ impl Engine {
     pub fn publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
     }
+}
+
+/// Fetches some of what the store got last, once it is known what that is. The task stays: one that has ended counts as a
+/// panic.
+async fn warm_up(follower: Follower, fetcher: Fetcher, budget: u64) {
+    for _ in 0..KNOWN_TRIES {
+        // It asks for no list: it can wait for the one with which each start begins.
+        let is_known = follower.following().is_some_and(|following| following.list_age.is_some());
+        if is_known {
+            let bytes = fetcher.warm_up(budget).await;
+            if bytes > 0 {
+                tracing::info!(bytes, "fetched what the store got last");
+            }
+            break;
+        }
+        clock::sleep(KNOWN_WAIT).await;
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Lets the journal go of the records of a private mount, of which nothing is sent.

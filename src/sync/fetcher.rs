@@ -6,6 +6,11 @@
 //!
 //! Keeps P9 self-healing.
 
+mod ahead;
+mod warm;
+
+pub use self::warm::Warmed;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,21 +21,22 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use self::ahead::Ahead;
 use super::flight::Flights;
 use super::lacking::Lacking;
 use super::ledger::Ledger;
+use super::parcels::Parcel;
 use super::patience::{WAIT_MAX, WAIT_MIN, wait_out};
 use super::quiet::Quiet;
 use super::room::Demand;
 use super::troubled::Troubled;
+use super::unpack::{For, Unpacker};
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
 use crate::namespace::{Commit, Location, Place, Site};
-use crate::remote::{
-    Class, PackReader, Progress, Remote, decode_commit, decode_frame, is_throttled,
-};
+use crate::remote::{Class, Progress, Remote, decode_commit, decode_frame, is_throttled};
 use crate::task;
 
 /// Fetches under way at once; the store has a limit of its own below.
@@ -65,6 +71,10 @@ struct Inner {
     packs: Flights<Arc<str>>,
     commits: Flights<Arc<str>>,
     places: Semaphore,
+    unpacker: Unpacker,
+    ahead: Ahead,
+    /// A caller goes on when it has what it asked for, and the rest comes later.
+    goes_on: bool,
     /// Packs, commits and contents that are objects, by their names.
     troubled: Troubled<Arc<str>>,
     quiet_newer: Quiet,
@@ -76,11 +86,13 @@ struct Inner {
 }
 
 impl Fetcher {
-    /// Makes a fetcher whose work runs on `runtime`.
-    pub fn new(ledger: Ledger, runtime: Handle) -> Self {
+    /// Makes a fetcher whose work runs on `runtime`. Where it `goes_on`, more is fetched than programs wait for: what was
+    /// stored together with that.
+    pub(super) fn new(ledger: Ledger, runtime: Handle, goes_on: bool) -> Self {
         let remote = ledger.remote().cloned();
         let (blobs, packs, commits) = (Flights::new(), Flights::new(), Flights::new());
         let places = Semaphore::new(FETCHES_AT_ONCE);
+        let unpacker = Unpacker::new(ledger.clone(), runtime.clone());
         let troubled = Troubled::new(ledger.clock().clone(), WAIT_MIN, WAIT_MAX);
         let (quiet_newer, quiet_lacking) = (Quiet::default(), Quiet::default());
         Self(Arc::new(Inner {
@@ -91,6 +103,9 @@ impl Fetcher {
             packs,
             commits,
             places,
+            unpacker,
+            ahead: Ahead::default(),
+            goes_on,
             troubled,
             quiet_newer,
             lacking: Lacking::default(),
@@ -126,18 +141,25 @@ impl Fetcher {
         if self.0.ledger.blobs().contains(&digest) {
             return Ok(());
         }
-        let inner = Arc::clone(&self.0);
-        let work = move |progress| -> BoxFuture<'static, Result<()>> {
-            Box::pin(async move {
-                let fetched = inner.fetch_if_room(digest, size, &progress).await;
-                if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
-                    inner.doubt(digest);
-                }
-                fetched
-            })
-        };
-        let flights = &self.0.blobs;
-        let fetched = flights.join(&self.0.runtime, digest, FLIGHTS_MAX, progress, work).await;
+        let mut fetched = Ok(());
+        for _ in 0..2 {
+            let inner = Arc::clone(&self.0);
+            let work = move |progress| -> BoxFuture<'static, Result<()>> {
+                Box::pin(async move {
+                    let fetched = inner.fetch_if_room(digest, size, &progress).await;
+                    if fetched.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
+                        inner.doubt(digest);
+                    }
+                    fetched
+                })
+            };
+            let flights = &self.0.blobs;
+            fetched = flights.join(&self.0.runtime, digest, FLIGHTS_MAX, progress, work).await;
+            // One that was begun for no program has neither evicted nor tried twice.
+            if !is_given_up(&fetched) {
+                break;
+            }
+        }
         if is_full(&fetched) {
             self.0.without_room.fetch_add(1, Ordering::Relaxed);
         }
@@ -226,11 +248,14 @@ impl Inner {
                 let op = format!("blob {digest} has {} bytes and not {size}", location.size);
                 return Err(Error::new(Kind::NotFound, op));
             }
+            if let Some(parcel) = Parcel::of(&location.site, digest, size) {
+                self.note_asked(&parcel);
+            }
             let fetched = match &location.site {
                 Site::Pack { pack, .. } => {
                     self.fetch_packed(&remote, digest, &location, pack, progress).await
                 }
-                Site::Object => self.fetch_object(&remote, digest, size).await,
+                Site::Object => self.fetch_object(&remote, digest, size, For::Program).await,
                 Site::Inline { commit } => {
                     self.fetch_inline(&remote, digest, commit, progress).await
                 }
@@ -260,12 +285,23 @@ impl Inner {
         let mut newer = None;
         let end = self.ledger.pack_end(pack);
         if end <= WHOLE_PACK_BYTES && self.ledger.blobs().has_room(end) {
+            let mut wanted = self.unpacker.want(digest);
+            // It may have come just before that.
+            if self.ledger.blobs().contains(&digest) {
+                return Ok(());
+            }
             let (inner, name) = (Arc::clone(self), Arc::clone(pack));
             let work = move |progress| -> BoxFuture<'static, Result<()>> {
-                Box::pin(async move { inner.fetch_pack(&name, &progress).await })
+                Box::pin(async move { inner.fetch_pack(&name, For::Program, &progress).await })
             };
             let name = Arc::clone(pack);
-            let whole = self.packs.join(&self.runtime, name, FLIGHTS_MAX, progress, work).await;
+            let whole = self.packs.join(&self.runtime, name, FLIGHTS_MAX, progress, work);
+            // The rest of the pack is stored while the caller goes on.
+            let whole = tokio::select! {
+                biased;
+                () = wanted.stored(), if self.goes_on => return Ok(()),
+                whole = whole => whole,
+            };
             if self.ledger.blobs().contains(&digest) {
                 return Ok(());
             }
@@ -310,51 +346,33 @@ impl Inner {
     }
 
     /// Fetches a whole pack and keeps what files use of it, as far as there is room.
-    async fn fetch_pack(&self, pack: &Arc<str>, progress: &Progress) -> Result<()> {
+    async fn fetch_pack(&self, pack: &Arc<str>, whom: For, progress: &Progress) -> Result<()> {
         let remote = self.telling(progress)?;
         let bytes = self.request(pack, || remote.get_pack(pack)).await?;
-        let (ledger, pack) = (self.ledger.clone(), Arc::clone(pack));
-        task::blocking(move || {
-            let reader = PackReader::open(&bytes)?;
-            let wanted: Vec<_> = ledger.read(|fold| {
-                let all = reader.members().iter();
-                all.filter(|m| {
-                    fold.uses(&m.digest) && lies_in(fold.location(&m.digest).as_ref(), &pack)
-                })
-                .copied()
-                .collect()
-            });
-            let mut damaged = 0_u64;
-            for member in wanted {
-                if ledger.blobs().contains(&member.digest) {
-                    continue;
-                }
-                // It was not asked for, so nothing is evicted for it.
-                if !ledger.blobs().has_room(u64::from(member.size)) {
-                    break;
-                }
-                match reader.read(&member) {
-                    Ok(bytes) => keep(&ledger, member.digest, &bytes)?,
-                    Err(_) => damaged += 1,
-                }
-            }
-            if damaged > 0 {
-                tracing::debug!(%pack, damaged, "some blobs of a pack are damaged");
-            }
-            Ok(())
-        })
-        .await
+        self.unpacker.unpack(pack, bytes, whom).await
     }
 
-    async fn fetch_object(&self, remote: &Remote, digest: Digest, size: u64) -> Result<()> {
+    async fn fetch_object(
+        &self,
+        remote: &Remote,
+        digest: Digest,
+        size: u64,
+        whom: For,
+    ) -> Result<()> {
         let name: Arc<str> = Arc::from(digest.to_string());
         // Before the room: thousands may wait here.
         let place = self.place(&name).await;
-        if !self.ledger.blobs().make_room(size) {
-            return Err(Error::new(Kind::NoSpace, format!("no room for blob {digest}")));
+        let blobs = self.ledger.blobs();
+        let full = || Error::new(Kind::NoSpace, format!("no room for blob {digest}"));
+        if whom == For::Program && !blobs.make_room(size) {
+            return Err(full());
         }
         let (file, staged) = self.ledger.staging().create()?;
         staged.note_bytes(size);
+        // Behind the count: each of several sees what the others are about to take.
+        if whom != For::Program && !whom.may_store(blobs, 0) {
+            return Err(full());
+        }
         let sink = file.try_clone().map_err(|e| Error::io("open a staging file once more", e))?;
         self.note_trouble(&name, remote.get_blob(&digest, size, sink).await)?;
         drop(place);
@@ -470,6 +488,11 @@ fn is_full(fetched: &Result<()>) -> bool {
     fetched.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace)
 }
 
+/// Reports whether a fetch ended that says nothing of the content.
+fn is_given_up(fetched: &Result<()>) -> bool {
+    fetched.as_ref().is_err_and(|error| error.kind() == Kind::Closed)
+}
+
 /// Yields the blobs that lie in a commit itself.
 fn inline_blobs(commit: &Commit) -> impl Iterator<Item = (Digest, &[u8])> {
     commit.blobs.iter().filter_map(|blob| match &blob.place {
@@ -483,10 +506,6 @@ fn keep(ledger: &Ledger, digest: Digest, bytes: &[u8]) -> Result<()> {
         return Err(Error::new(Kind::NoSpace, format!("no room for blob {digest}")));
     }
     ledger.keep(digest, bytes)
-}
-
-fn lies_in(location: Option<&Location>, name: &str) -> bool {
-    location.is_some_and(|l| matches!(&l.site, Site::Pack { pack, .. } if **pack == *name))
 }
 
 /// Reports whether an error says that the bytes are not where they should be, or not what they

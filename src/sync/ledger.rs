@@ -26,6 +26,7 @@ mod same;
 mod save;
 mod shown;
 mod snapshot;
+mod stored;
 mod times;
 mod torn;
 mod touch;

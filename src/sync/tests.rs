@@ -3,6 +3,7 @@
 mod absence;
 mod age;
 mod ages;
+mod ahead;
 mod alike;
 mod apart;
 mod bundles;

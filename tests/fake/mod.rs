@@ -13,11 +13,13 @@ use async_trait::async_trait;
 use hearthfs::clock::{Clock, sleep};
 use hearthfs::config::{Surroundings, resolve};
 use hearthfs::control::{
-    Backlog, BusyReport, DrainProgress, DrainReport, Node, Place, Server, Status, runtime_dir,
+    Backlog, BusyReport, DrainProgress, DrainReport, Node, OpensReport, Place, Server, Status,
+    WarmReport, runtime_dir,
 };
 use hearthfs::error::{Error, Result};
 use hearthfs::metrics::Metrics;
 use hearthfs::task;
+use parking_lot::Mutex;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tokio::sync::Notify;
 
@@ -121,6 +123,15 @@ impl Node for Fake {
 
     fn misses(&self, _: Option<u32>, _: Option<&str>) -> serde_json::Value {
         serde_json::json!({ "misses": [], "more": 0 })
+    }
+
+    async fn warm(&self, paths: &[String], told: &Mutex<WarmReport>) -> Result<()> {
+        told.lock().fetched = paths.len() as u64;
+        Ok(())
+    }
+
+    fn opens(&self, _: u64, _: bool) -> Result<OpensReport> {
+        Ok(OpensReport::default())
     }
 
     fn progress(&self) -> DrainProgress {

@@ -104,6 +104,8 @@ pub(crate) fn dress(command: &mut Command, site: &Path) {
     for name in ["GCE_METADATA_HOST", "GCE_METADATA_IP"] {
         command.env(name, "127.0.0.1:9");
     }
+    // A test that counts requests, or takes the store away, says itself what is fetched before it is asked for.
+    command.env("HEARTHFS_PREFETCH", "0B");
     command.env("HEARTHFS_RUNTIME_DIR", site.join("run"));
     command.env("XDG_RUNTIME_DIR", site.join("run"));
     command.env("XDG_CACHE_HOME", site.join("xdg"));

@@ -83,4 +83,5 @@ mod unit_kills;
 mod units;
 mod users;
 mod visibility;
+mod warm;
 mod writers;

@@ -87,6 +87,22 @@ pub(in crate::cli) fn typed_name(name: &[u8]) -> Result<Option<Vec<u8>>, String>
     Ok(glob.literal(0))
 }
 
+/// Returns the name that is written so, where no character stands for others.
+pub(in crate::cli) fn plain_name(name: &[u8]) -> Result<Vec<u8>, String> {
+    let (mut plain, mut rest) = (Vec::with_capacity(name.len()), name);
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first == b'\\' {
+            let (bytes, after) = escaped(tail)?;
+            plain.extend(bytes);
+            rest = after;
+        } else {
+            plain.push(*first);
+        }
+    }
+    Ok(plain)
+}
+
 /// Reads a name as it was typed. The error says what is wrong with it.
 fn tokens(name: &[u8]) -> Result<Vec<Token>, String> {
     if name.len() > GLOB_BYTES_MAX {

@@ -20,6 +20,10 @@ const MAKE_ROOM_STEP: usize = 4096;
 pub(super) const FULL_DISK_STEP_BYTES: u64 = 64 << 20;
 /// Space that is left to the journal and the index, in bytes.
 const DISK_RESERVE_BYTES: u64 = 8 << 20;
+/// The part of the tier that is left to writers by what no program waits for.
+const SPARE_PART: u64 = 4;
+/// What of the disk is left to them at most, in bytes.
+const SPARE_DISK_BYTES: u64 = 1 << 30;
 /// With more than this free, the disk is not asked each time how much it is, in bytes.
 const DISK_PLENTY_BYTES: u64 = 4 << 30;
 /// How long its answer serves then: no disk that we know fills the plenty in that time.
@@ -55,7 +59,16 @@ impl Blobs {
 
     /// Reports whether `bytes` more fit while nothing is evicted.
     pub fn has_room(&self, bytes: u64) -> bool {
-        self.lacking(bytes) == 0
+        self.lacking(charge(bytes)) == 0
+    }
+
+    /// As [`Blobs::has_room`], with a part of tier and disk left to writers.
+    pub fn has_room_to_spare(&self, bytes: u64) -> bool {
+        let (limit, bytes) = (self.limits().bytes, charge(bytes));
+        let spare = limit / SPARE_PART;
+        let on_disk = bytes.saturating_add(spare.min(SPARE_DISK_BYTES));
+        self.used().saturating_add(bytes).saturating_add(spare) <= limit
+            && on_disk.saturating_add(DISK_RESERVE_BYTES) <= self.disk_free()
     }
 
     /// Reports whether so many bytes would fit if there were nothing else.

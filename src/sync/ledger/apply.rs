@@ -10,13 +10,16 @@ use super::bad::{self, learn};
 use super::{Ledger, Moved, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::local::State;
+use crate::local::{Blobs, State};
 use crate::name::TreePath;
 use crate::namespace::{Applied, BlobAt, Change, Commit, Location, Op, Place, Site, Time};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
 use crate::sync::doubts;
+
+/// What a file takes on a disk is a multiple of this.
+const DISK_BLOCK_BYTES: u64 = 4096;
 
 impl Ledger {
     /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
@@ -250,10 +253,25 @@ impl Ledger {
 
     /// Puts a verified blob that the remote has into the local tier.
     pub(in crate::sync) fn keep(&self, digest: Digest, bytes: &[u8]) -> Result<()> {
+        self.keep_if(digest, bytes, |_| true).map(drop)
+    }
+
+    /// As [`Ledger::keep`], if there `is_room` when this counts as taken. Returns whether there was.
+    pub(in crate::sync) fn keep_if(
+        &self,
+        digest: Digest,
+        bytes: &[u8],
+        is_room: impl FnOnce(&Blobs) -> bool,
+    ) -> Result<bool> {
         let (mut file, staged) = self.0.staging.create()?;
+        // Before the look: of several threads each sees what the others are about to take.
+        staged.note_bytes((bytes.len() as u64).next_multiple_of(DISK_BLOCK_BYTES));
+        if !is_room(&self.0.blobs) {
+            return Ok(false);
+        }
         file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
         self.0.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)?;
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn observe(&self, stamp: Stamp, now_ms: u64) {

@@ -91,7 +91,9 @@ impl World {
     }
 
     pub(super) fn with_clock(clock: Clock) -> Self {
-        let settings = Settings { delay: Duration::from_millis(200), ..Settings::default() };
+        // Nothing goes on behind a test that does not ask for it.
+        let delay = Duration::from_millis(200);
+        let settings = Settings { delay, ahead: false, ..Settings::default() };
         let store = MemoryStore::with_clock(clock.clone());
         let profiles = Profiles::default();
         let tier = 4 << 30;

@@ -113,30 +113,33 @@ fn p13_bounded_what_was_never_remote_leaves_no_tombstone() {
 fn a_miss_under_pressure_fetches_its_own_bytes() {
     const FILES: u64 = 256;
     const SIZE: usize = 16 << 10;
-    run(async {
-        let mut world = World::new();
-        world.settings.pack_bytes = 512 << 10;
-        let mut a = world.node();
-        for n in 0..FILES {
-            a.write(&format!("d/{n}"), &content(n + 1, SIZE));
-        }
-        a.push().await;
-        let small = World { tier: FILES * SIZE as u64 / 2, ..world.clone() };
-        let b = small.node();
-        assert!(b.pull().await);
-        let before = b.fetched();
-        let (mut asked, mut seed) = (0, 7_u64);
-        for _ in 0..6 * FILES {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let n = (seed >> 33) % FILES;
-            let entry = b.entry(&format!("d/{n}")).unwrap();
-            let (digest, size) = entry.content().unwrap();
-            if !b.engine.ledger().blobs().contains(&digest) {
-                asked += size;
+    for ahead in [false, true] {
+        run(async {
+            let mut world = World::new();
+            world.settings.pack_bytes = 512 << 10;
+            world.settings.ahead = ahead;
+            let mut a = world.node();
+            for n in 0..FILES {
+                a.write(&format!("d/{n}"), &content(n + 1, SIZE));
             }
-            assert!(b.read(&format!("d/{n}")).await == Some(content(n + 1, SIZE)), "d/{n}");
-        }
-        let fetched = b.fetched() - before;
-        assert!(fetched <= 3 * asked, "{fetched} bytes fetched for {asked}");
-    });
+            a.push().await;
+            let small = World { tier: FILES * SIZE as u64 / 2, ..world.clone() };
+            let b = small.node();
+            assert!(b.pull().await);
+            let before = b.fetched();
+            let (mut asked, mut seed) = (0, 7_u64);
+            for _ in 0..6 * FILES {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let n = (seed >> 33) % FILES;
+                let entry = b.entry(&format!("d/{n}")).unwrap();
+                let (digest, size) = entry.content().unwrap();
+                if !b.engine.ledger().blobs().contains(&digest) {
+                    asked += size;
+                }
+                assert!(b.read(&format!("d/{n}")).await == Some(content(n + 1, SIZE)), "d/{n}");
+            }
+            let fetched = b.fetched() - before;
+            assert!(fetched <= 3 * asked, "{fetched} bytes fetched for {asked}, ahead: {ahead}");
+        });
+    }
 }

@@ -1,0 +1,170 @@
+//! What is opened on a mount while it is recorded: `hearthfs run --record`.
+//!
+//! Owns the recordings. Must never cost an open more than a look at one number while there is none, and never grow beyond
+//! its bounds: a recording that is not asked for ends by itself.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::filesystem::Filesystem;
+use crate::name::TreePath;
+use crate::namespace::is_edition;
+
+/// Recordings at once.
+const RECORDINGS_MAX: usize = 16;
+/// Paths of one recording that wait to be asked for; of more it is known only how many.
+const PATHS_MAX: usize = 100_000;
+/// For how long a question keeps a recording going.
+const RECORDED_FOR: Duration = Duration::from_secs(30);
+/// The bytes of paths that one answer has, roughly.
+const ANSWER_BYTES: usize = 128 << 10;
+
+/// Some of what was opened, in the order of the first opens since the last question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Files.
+    pub paths: Vec<TreePath>,
+    /// Opens that could not be kept, because too many waited.
+    pub lost: u64,
+    /// There is more to ask for.
+    pub more: bool,
+}
+
+#[derive(Debug, Default)]
+struct Recording {
+    until: Duration,
+    paths: VecDeque<TreePath>,
+    waiting: HashSet<TreePath>,
+    lost: u64,
+}
+
+/// All recordings, by the numbers that those who record have given them.
+#[derive(Debug, Default)]
+pub(super) struct Opens {
+    count: AtomicUsize,
+    all: Mutex<HashMap<u64, Recording>>,
+}
+
+impl Opens {
+    /// Reports whether opens are to be noted.
+    pub(super) fn is_on(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes a file that was opened. What a process has in a draft is none.
+    pub(super) fn note(&self, path: &TreePath, now: Duration) {
+        if is_edition(path) {
+            return;
+        }
+        let mut all = self.all.lock();
+        all.retain(|_, recording| recording.until > now);
+        for recording in all.values_mut() {
+            if recording.waiting.contains(path) {
+                continue;
+            }
+            if recording.paths.len() >= PATHS_MAX {
+                recording.lost += 1;
+                continue;
+            }
+            recording.waiting.insert(path.clone());
+            recording.paths.push_back(path.clone());
+        }
+        self.count.store(all.len(), Ordering::Relaxed);
+    }
+
+    /// Begins the recording of that number, or goes on with it, and tells some of what it has. The `last` question ends it
+    /// when there is no more. `None` when there are too many recordings.
+    pub(super) fn take(&self, number: u64, last: bool, now: Duration) -> Option<Opened> {
+        let mut all = self.all.lock();
+        all.retain(|_, recording| recording.until > now);
+        if all.len() >= RECORDINGS_MAX && !all.contains_key(&number) {
+            return None;
+        }
+        let recording = all.entry(number).or_default();
+        recording.until = now + RECORDED_FOR;
+        let (mut paths, mut bytes) = (Vec::new(), 0);
+        while bytes < ANSWER_BYTES
+            && let Some(path) = recording.paths.pop_front()
+        {
+            bytes += path.as_bytes().len();
+            recording.waiting.remove(&path);
+            paths.push(path);
+        }
+        let more = !recording.paths.is_empty();
+        let opened = Opened { paths, lost: std::mem::take(&mut recording.lost), more };
+        if last && !more {
+            all.remove(&number);
+        }
+        self.count.store(all.len(), Ordering::Relaxed);
+        Some(opened)
+    }
+}
+
+impl Filesystem {
+    /// Notes that an entry was opened, for those who watch and those who record. Its path is asked for only then.
+    pub(super) fn note_open(&self, path: impl FnOnce() -> Option<TreePath>) {
+        let now = || self.0.rooms.clock.mono();
+        let (is_watched, is_recorded) = (self.0.busy.is_watched(now), self.0.opens.is_on());
+        if !is_watched && !is_recorded {
+            return;
+        }
+        let Some(path) = path() else { return };
+        if is_recorded {
+            self.0.opens.note(&path, now());
+        }
+        if is_watched {
+            self.0.busy.hit(&self.0.rules.profiles, path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> TreePath {
+        text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_recording_has_each_file_in_the_order_of_its_first_open() {
+        let (opens, at) = (Opens::default(), Duration::from_secs);
+        opens.note(&path("before"), at(1));
+        assert!(!opens.is_on());
+        assert_eq!(opens.take(7, false, at(1)), Some(Opened::default()));
+        assert!(opens.is_on());
+        for name in ["b", "a/c", "b", "a/c", "d"] {
+            opens.note(&path(name), at(2));
+        }
+        let told = opens.take(7, true, at(3)).expect("it is recorded");
+        assert_eq!(told.paths, [path("b"), path("a/c"), path("d")]);
+        assert!(!opens.is_on(), "the last question ends it");
+    }
+
+    #[test]
+    fn p13_bounded_recordings_end_by_themselves_and_hold_so_many_paths() {
+        let (opens, at) = (Opens::default(), Duration::from_secs);
+        for number in 0..RECORDINGS_MAX as u64 {
+            assert!(opens.take(number, false, at(1)).is_some());
+        }
+        assert_eq!(opens.take(99, false, at(1)), None, "there are too many");
+        assert!(opens.take(0, false, at(20)).is_some());
+        opens.note(&path("x"), at(40));
+        assert_eq!(opens.all.lock().len(), 1, "the others were not asked for");
+        for n in 0..=PATHS_MAX {
+            opens.note(&path(&format!("{n}")), at(41));
+        }
+        let (mut paths, mut lost) = (0, 0);
+        loop {
+            let told = opens.take(0, true, at(42)).expect("it goes on");
+            (paths, lost) = (paths + told.paths.len(), lost + told.lost);
+            if !told.more {
+                break;
+            }
+        }
+        assert_eq!((paths, lost), (PATHS_MAX, 2));
+    }
+}

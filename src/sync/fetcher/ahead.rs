@@ -1,0 +1,291 @@
+//! Reading ahead: what was stored together is fetched together.
+//!
+//! A program that has to wait for one parcel is likely to ask for the next ones, so these are fetched while it works on
+//! the first. How many follows from how the last guesses did: twice as many where programs go on in the same order, half
+//! as many where they do not.
+//!
+//! Owns what is fetched that no program has asked for, within limits in number and bytes. Must never evict, never take
+//! the part of the tier that is left to writers, and never ask a store that throttles or is down. A request of it that is
+//! under way goes on for a program that wants the same.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::{FLIGHTS_MAX, Inner, WHOLE_PACK_BYTES};
+use crate::error::{Error, Kind, Result};
+use crate::remote::Health;
+use crate::sync::parcels::{Order, Parcel};
+use crate::sync::unpack::For;
+use crate::task;
+
+/// Parcels that are fetched ahead at once.
+const AT_ONCE: usize = 8;
+/// Parcels that follow one that a program waits for, at first and at most.
+const WINDOW_FIRST: usize = 6;
+const WINDOW_MAX: usize = 16;
+/// Bytes of contents that wait to be fetched ahead, at most.
+const QUEUED_BYTES_MAX: u64 = 128 << 20;
+/// How far back in the order a parcel may lie for which a program goes on in it: those of several nodes lie between
+/// each other.
+const NEAR: usize = 4;
+/// Parcels that are remembered as fetched.
+const KNOWN_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not 0");
+/// An order is made anew when it is as old as that.
+const ORDER_AGE_MAX: Duration = Duration::from_secs(30);
+/// An order that does not have a parcel is made anew when it is as old as that, and so many times as old as it took to make.
+const ORDER_AGE_MIN: Duration = Duration::from_secs(2);
+const ORDER_COST: u32 = 50;
+/// For how long nothing is fetched ahead after a request that failed.
+const REST: Duration = Duration::from_secs(10);
+
+/// What is fetched ahead.
+#[derive(Debug)]
+pub(super) struct Ahead(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// The order, when it was made, and for how long it serves whatever it lacks.
+    order: Option<(Arc<Order>, Duration, Duration)>,
+    window: usize,
+    known: LruCache<Parcel, Known>,
+    /// What programs have asked for and nothing follows yet.
+    asked: VecDeque<Parcel>,
+    queue: VecDeque<(Parcel, u64)>,
+    queued_bytes: u64,
+    /// Someone plans what follows.
+    planning: bool,
+    /// Fetches under way.
+    running: usize,
+    rests_until: Duration,
+}
+
+/// What is remembered of a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It is fetched ahead, or was.
+    Ahead,
+    /// A program has asked for it.
+    Asked,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self(Mutex::new(State {
+            order: None,
+            window: WINDOW_FIRST,
+            known: LruCache::new(KNOWN_MAX),
+            asked: VecDeque::new(),
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            planning: false,
+            running: 0,
+            rests_until: Duration::ZERO,
+        }))
+    }
+}
+
+impl State {
+    /// Queues what follows a parcel in the order.
+    fn follow(&mut self, parcel: &Parcel, order: &Order) {
+        let Some(place) = order.place(parcel) else { return };
+        let near = order.from(place.saturating_sub(NEAR));
+        let goes_on = near.iter().take(place.min(NEAR)).any(|(one, _)| self.known.contains(one));
+        self.window = if goes_on {
+            (self.window * 2).clamp(1, WINDOW_MAX)
+        } else if self.known.len() > 1 {
+            self.window / 2
+        } else {
+            self.window
+        };
+        for (next, bytes) in order.from(place + 1).iter().take(self.window) {
+            if self.queued_bytes.saturating_add(*bytes) > QUEUED_BYTES_MAX {
+                return;
+            }
+            if !self.known.contains(next) {
+                self.known.put(next.clone(), Known::Ahead);
+                self.queue.push_back((next.clone(), *bytes));
+                self.queued_bytes += bytes;
+            }
+        }
+    }
+
+    /// Takes the next parcel, if one more may be fetched.
+    fn take(&mut self) -> Option<(Parcel, u64)> {
+        if self.running >= AT_ONCE {
+            return None;
+        }
+        while let Some((parcel, bytes)) = self.queue.pop_front() {
+            self.queued_bytes -= bytes;
+            // A program was faster, and has fetched it itself.
+            if self.known.peek(&parcel) != Some(&Known::Asked) {
+                self.running += 1;
+                return Some((parcel, bytes));
+            }
+        }
+        None
+    }
+
+    fn rest(&mut self, until: Duration) {
+        self.queue.clear();
+        (self.queued_bytes, self.rests_until) = (0, until);
+    }
+}
+
+impl Inner {
+    /// Notes that a program waits for what is in a parcel. Returns at once.
+    pub(super) fn note_asked(self: &Arc<Self>, parcel: &Parcel) {
+        if !self.goes_on {
+            return;
+        }
+        let begin = {
+            let mut state = self.ahead.0.lock();
+            if state.known.put(parcel.clone(), Known::Asked) == Some(Known::Asked)
+                || state.asked.len() >= WINDOW_MAX
+            {
+                return;
+            }
+            state.asked.push_back(parcel.clone());
+            !std::mem::replace(&mut state.planning, true)
+        };
+        if begin {
+            let inner = Arc::clone(self);
+            drop(task::spawn(&self.runtime, "ahead", async move { inner.plan().await }));
+        }
+    }
+
+    /// Plans what follows the parcels that programs have asked for.
+    async fn plan(self: Arc<Self>) {
+        loop {
+            let asked = {
+                let mut state = self.ahead.0.lock();
+                let asked = state.asked.pop_front();
+                state.planning = asked.is_some();
+                asked
+            };
+            let Some(parcel) = asked else { return };
+            if !self.may_go() {
+                continue;
+            }
+            let order = self.order(&parcel).await;
+            self.ahead.0.lock().follow(&parcel, &order);
+            self.go();
+        }
+    }
+
+    /// Returns the order, made anew if it is old.
+    async fn order(self: &Arc<Self>, parcel: &Parcel) -> Arc<Order> {
+        let now = self.ledger.clock().mono();
+        let known = self.ahead.0.lock().order.clone();
+        if let Some((order, made, serves)) = known {
+            let age = now.saturating_sub(made);
+            let has = order.place(parcel).is_some();
+            if age < serves || (has && age < ORDER_AGE_MAX) {
+                return order;
+            }
+        }
+        let ledger = self.ledger.clone();
+        let order = Arc::new(task::blocking(move || Order::of(&ledger)).await);
+        let made = self.ledger.clock().mono();
+        let serves = ORDER_AGE_MIN.max(made.saturating_sub(now) * ORDER_COST);
+        self.ahead.0.lock().order = Some((Arc::clone(&order), made, serves));
+        order
+    }
+
+    /// Begins as many fetches as may be.
+    fn go(self: &Arc<Self>) {
+        loop {
+            let Some((parcel, bytes)) = self.ahead.0.lock().take() else { return };
+            let inner = Arc::clone(self);
+            let work = async move {
+                let went = inner.fetch_ahead(parcel, bytes).await;
+                {
+                    let mut state = inner.ahead.0.lock();
+                    state.running -= 1;
+                    if went.is_err() {
+                        state.rest(inner.ledger.clock().mono() + REST);
+                    }
+                }
+                inner.go();
+            };
+            drop(task::spawn(&self.runtime, "ahead", work));
+        }
+    }
+
+    async fn fetch_ahead(self: &Arc<Self>, parcel: Parcel, bytes: u64) -> Result<()> {
+        if !self.may_go()
+            || self.places.available_permits() == 0
+            || !self.ledger.blobs().has_room_to_spare(bytes)
+        {
+            return Err(Error::new(Kind::Busy, "nothing is fetched ahead now"));
+        }
+        self.bring(parcel, For::Later).await
+    }
+
+    /// Reports whether the store can bear what no program waits for.
+    pub(super) fn may_go(&self) -> bool {
+        let rests = self.ledger.clock().mono() < self.ahead.0.lock().rests_until;
+        !rests
+            && self.remote.as_ref().is_some_and(|remote| {
+                remote.unfit().is_none()
+                    && remote.health() == Health::Up
+                    && !remote.throttling().now
+            })
+    }
+
+    /// Notes that a parcel is fetched for no program; false when it was fetched before.
+    pub(super) fn note_begun(&self, parcel: &Parcel) -> bool {
+        let mut state = self.ahead.0.lock();
+        if state.known.contains(parcel) {
+            return false;
+        }
+        state.known.put(parcel.clone(), Known::Ahead);
+        true
+    }
+
+    /// Reports whether programs take all places for requests.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.places.available_permits() <= AT_ONCE
+    }
+
+    /// Makes local what is in a parcel, as far as there is room. Nothing is evicted.
+    ///
+    /// `Closed` when that failed for one content, whatever the reason.
+    pub(super) async fn bring(self: &Arc<Self>, parcel: Parcel, whom: For) -> Result<()> {
+        let inner = Arc::clone(self);
+        let progress = crate::remote::Progress::default();
+        match parcel {
+            Parcel::Pack(name) => {
+                if self.ledger.pack_end(&name) > WHOLE_PACK_BYTES || self.troubled.knows(&name) {
+                    return Ok(());
+                }
+                let key = Arc::clone(&name);
+                let work = move |progress| -> BoxFuture<'static, Result<()>> {
+                    Box::pin(async move { inner.fetch_pack(&name, whom, &progress).await })
+                };
+                self.packs.join(&self.runtime, key, FLIGHTS_MAX, &progress, work).await
+            }
+            Parcel::Object(digest, size) => {
+                let work = move |progress| -> BoxFuture<'static, Result<()>> {
+                    Box::pin(async move {
+                        if inner.ledger.blobs().contains(&digest) {
+                            return Ok(());
+                        }
+                        let remote = inner.telling(&progress)?;
+                        let fetched = inner.fetch_object(&remote, digest, size, whom).await;
+                        // A program that waits for the same does all that is due itself then.
+                        let given_up =
+                            |e| Error::with(Kind::Closed, "it was fetched for no program", e);
+                        fetched.map_err(given_up)
+                    })
+                };
+                self.blobs.join(&self.runtime, digest, FLIGHTS_MAX, &progress, work).await
+            }
+        }
+    }
+}

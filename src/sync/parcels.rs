@@ -1,0 +1,100 @@
+//! Parcels: what one request brings, in the order in which it was stored.
+//!
+//! Owns the order. What was written together was stored together, and is likely to be read together. Must never be taken
+//! for the truth: it is made now and then, and what it names may be gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::ledger::Ledger;
+use crate::digest::Digest;
+use crate::namespace::Site;
+
+/// Parcels that an order has at most: the last ones.
+const PARCELS_MAX: usize = 100_000;
+
+/// An object of the store that holds contents.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Parcel {
+    /// A pack, by its name.
+    Pack(Arc<str>),
+    /// One content of so many bytes.
+    Object(Digest, u64),
+}
+
+impl Parcel {
+    /// Returns the parcel in which a content lies; `None` where that is a commit.
+    pub(super) fn of(site: &Site, digest: Digest, size: u64) -> Option<Self> {
+        match site {
+            Site::Pack { pack, .. } => Some(Self::Pack(Arc::clone(pack))),
+            Site::Object => Some(Self::Object(digest, size)),
+            Site::Inline { .. } => None,
+        }
+    }
+}
+
+/// What a parcel holds of that which is not here.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holds {
+    stored_ms: u64,
+    /// Bytes that it takes on the disk.
+    bytes: u64,
+}
+
+/// Parcels that hold something that was not here, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    parcels: Vec<(Parcel, u64)>,
+    places: HashMap<Parcel, usize>,
+}
+
+impl Order {
+    /// Goes through all that the store has. Takes up to a second where that are millions.
+    pub(super) fn of(ledger: &Ledger) -> Self {
+        let mut all: HashMap<Parcel, Holds> = HashMap::new();
+        let mut mark = Some(0);
+        while let Some(from) = mark {
+            let (found, next) = ledger.stored_in_use(from);
+            for (digest, location) in found {
+                let Some(parcel) = Parcel::of(&location.site, digest, location.size) else {
+                    continue;
+                };
+                if ledger.is_expired(location.stored_ms) || ledger.blobs().contains(&digest) {
+                    continue;
+                }
+                let holds = all.entry(parcel).or_default();
+                holds.stored_ms = holds.stored_ms.max(location.stored_ms);
+                holds.bytes += location.size;
+            }
+            if all.len() > 2 * PARCELS_MAX {
+                all = last_of(all).into_iter().collect();
+            }
+            mark = next;
+        }
+        let all = last_of(all).into_iter();
+        Self::of_parcels(all.map(|(parcel, holds)| (parcel, holds.bytes)).collect())
+    }
+
+    /// Makes the order of parcels that are in it, each with the bytes that it takes on the disk.
+    pub(super) fn of_parcels(parcels: Vec<(Parcel, u64)>) -> Self {
+        let places = parcels.iter().enumerate().map(|(at, (parcel, _))| (parcel.clone(), at));
+        Self { places: places.collect(), parcels }
+    }
+
+    /// Returns where a parcel is.
+    pub(super) fn place(&self, parcel: &Parcel) -> Option<usize> {
+        self.places.get(parcel).copied()
+    }
+
+    /// Returns the parcels from a place on, each with the bytes that it takes on the disk.
+    pub(super) fn from(&self, place: usize) -> &[(Parcel, u64)] {
+        self.parcels.get(place..).unwrap_or_default()
+    }
+}
+
+/// Returns the last parcels in their order.
+fn last_of(all: HashMap<Parcel, Holds>) -> Vec<(Parcel, Holds)> {
+    let mut all: Vec<(Parcel, Holds)> = all.into_iter().collect();
+    all.sort_unstable_by(|a, b| (a.1.stored_ms, &a.0).cmp(&(b.1.stored_ms, &b.0)));
+    all.split_off(all.len().saturating_sub(PARCELS_MAX))
+}

@@ -1,0 +1,231 @@
+//! What is fetched before a program asks for it: what was stored together, what a person has named, and what the store
+//! got last.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::harness::*;
+use crate::clock;
+use crate::digest::Digest;
+use crate::error::Kind;
+use crate::sync::Warmed;
+
+const SIZE: usize = 16 << 10;
+/// Files in one pack.
+const TOGETHER: u64 = 4;
+
+fn name(n: u64) -> String {
+    format!("d/{n:03}")
+}
+
+/// Makes a store that holds so many files, `TOGETHER` in each pack.
+async fn stored(files: u64) -> World {
+    let mut world = World::new();
+    world.settings.pack_bytes = TOGETHER * SIZE as u64;
+    world.settings.ahead = true;
+    let mut a = world.node();
+    for n in 0..files {
+        a.write(&name(n), &content(n + 1, SIZE));
+    }
+    a.push().await;
+    world
+}
+
+fn digest(n: u64) -> Digest {
+    Digest::of(&content(n + 1, SIZE))
+}
+
+/// Counts the files that are here.
+fn here(node: &Node, files: u64) -> u64 {
+    (0..files).filter(|n| node.engine.ledger().blobs().contains(&digest(*n))).count() as u64
+}
+
+/// Lets the node do what it has begun.
+async fn settle() {
+    for _ in 0..100 {
+        clock::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn packs_read(node: &Node, before: u64) -> u64 {
+    node.remote().requests().gets - before
+}
+
+#[test]
+fn what_was_stored_together_is_fetched_together() {
+    run(async {
+        let files = 80;
+        let world = stored(files).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        let before = b.remote().requests().gets;
+        assert!(b.read(&name(0)).await.is_some());
+        settle().await;
+        // Its own pack, and six that follow. Which these are follows from the order of the uploads.
+        assert_eq!(here(&b, files), 7 * TOGETHER);
+        for n in 0..files {
+            assert!(b.read(&name(n)).await == Some(content(n + 1, SIZE)), "{n}");
+            settle().await;
+        }
+        assert_eq!(packs_read(&b, before), files / TOGETHER, "each pack is read once");
+    });
+}
+
+#[test]
+fn a_program_that_reads_here_and_there_gets_ever_less_beside_it() {
+    run(async {
+        let files = 400;
+        let world = stored(files).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        let before = b.remote().requests().gets;
+        // Far from each other, backwards.
+        let asked: Vec<u64> = (1..8).rev().map(|n| n * 50).collect();
+        for n in &asked {
+            assert!(b.read(&name(*n)).await.is_some());
+            settle().await;
+        }
+        let read = packs_read(&b, before);
+        assert!(read <= asked.len() as u64 + 6 + 3 + 1, "{read} packs");
+    });
+}
+
+#[test]
+fn nothing_is_fetched_ahead_of_a_store_that_throttles() {
+    run(async {
+        let files = 80;
+        let world = stored(files).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        // One request is throttled, and not the pack's.
+        b.fail("status=503 only=LIST");
+        assert!(!b.pull().await && b.remote().throttling().now);
+        b.fail("");
+        assert!(b.read(&name(0)).await.is_some());
+        settle().await;
+        assert_eq!(here(&b, files), TOGETHER);
+        // It has recovered.
+        world.clock.advance(Duration::from_mins(1));
+        assert!(b.read(&name(files - 1)).await.is_some());
+        assert!(b.read(&name(files / 2)).await.is_some());
+        settle().await;
+        assert!(here(&b, files) > 3 * TOGETHER);
+    });
+}
+
+#[test]
+fn what_no_program_asked_for_evicts_nothing_and_leaves_room_to_writers() {
+    run(async {
+        let files = 80;
+        let world = stored(files).await;
+        let tier = 40 * SIZE as u64;
+        let small = World { tier, ..world };
+        let b = small.node();
+        assert!(b.pull().await);
+        for n in (0..files).step_by(8) {
+            assert!(b.read(&name(n)).await.is_some());
+            settle().await;
+            let usage = b.engine.ledger().blobs().usage();
+            if usage.evictions > 0 {
+                // From here on programs evict for what they ask for.
+                break;
+            }
+            // Of a pack that a program waits for, all is kept for which there is room.
+            let most = tier / 4 * 3 + TOGETHER * SIZE as u64 * (n / 8 + 1);
+            assert!(usage.bytes <= most.min(tier), "{usage:?} after {n}");
+        }
+        let before = here(&b, files);
+        assert_eq!(b.engine.fetcher().warm_up(1 << 30).await, 0, "there is no room to spare");
+        settle().await;
+        assert_eq!(here(&b, files), before);
+    });
+}
+
+#[test]
+fn warm_brings_what_is_named_and_says_what_it_did() {
+    run(async {
+        let files = 80;
+        let world = stored(files).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        let before = b.remote().requests().gets;
+        let named: Vec<(Digest, u64)> = (0..40).map(|n| (digest(n), SIZE as u64)).collect();
+        let told = Mutex::new(Warmed::default());
+        b.engine.fetcher().warm(named.clone(), &told).await.unwrap();
+        let all = (40, 40 * SIZE as u64);
+        assert_eq!(*told.lock(), Warmed { fetched: all, ..Warmed::default() });
+        assert!((0..40).all(|n| b.engine.ledger().blobs().contains(&digest(n))));
+        assert!(packs_read(&b, before) <= 12, "{}", packs_read(&b, before));
+        let told = Mutex::new(Warmed::default());
+        b.engine.fetcher().warm(named, &told).await.unwrap();
+        assert_eq!(*told.lock(), Warmed { here: all, ..Warmed::default() });
+    });
+}
+
+#[test]
+fn warm_evicts_nothing_and_says_for_what_there_is_no_room() {
+    run(async {
+        let files = 80;
+        let world = stored(files).await;
+        let small = World { tier: 30 * SIZE as u64, ..world };
+        let b = small.node();
+        assert!(b.pull().await);
+        let named: Vec<(Digest, u64)> = (0..files).map(|n| (digest(n), SIZE as u64)).collect();
+        let told = Mutex::new(Warmed::default());
+        b.engine.fetcher().warm(named, &told).await.unwrap();
+        let told = told.into_inner();
+        let usage = b.engine.ledger().blobs().usage();
+        assert_eq!((usage.evictions, told.failed.0), (0, 0), "{told:?}");
+        assert!(told.fetched.0 >= 20 && told.fetched.0 + told.without_room.0 == files, "{told:?}");
+        assert_eq!(here(&b, files), told.fetched.0);
+    });
+}
+
+#[test]
+fn warm_ends_where_the_store_cannot_be_used() {
+    run(async {
+        let world = stored(8).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        b.fail("hang=1");
+        let named: Vec<(Digest, u64)> = (0..8).map(|n| (digest(n), SIZE as u64)).collect();
+        let told = Mutex::new(Warmed::default());
+        let error = b.engine.fetcher().warm(named, &told).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable);
+        // What is lost is no trouble of the store.
+        b.fail("");
+        settle().await;
+        world.clock.advance(Duration::from_mins(1));
+        assert!(b.pull().await);
+        let named = vec![(Digest::of(b"no node has it"), 14), (digest(0), SIZE as u64)];
+        let told = Mutex::new(Warmed::default());
+        b.engine.fetcher().warm(named, &told).await.unwrap();
+        let told = told.into_inner();
+        assert_eq!((told.failed, told.fetched.0), ((1, 14), 1), "{told:?}");
+    });
+}
+
+#[test]
+fn a_start_brings_what_the_store_got_last_within_its_budget() {
+    run(async {
+        let files = 80;
+        let world = stored(files).await;
+        let mut a = world.node();
+        assert!(a.pull().await);
+        world.clock.advance(Duration::from_hours(1));
+        for n in files..files + 2 * TOGETHER {
+            a.write(&name(n), &content(n + 1, SIZE));
+        }
+        a.push().await;
+        let b = world.node();
+        assert!(b.pull().await);
+        let last = 2 * TOGETHER * SIZE as u64;
+        assert_eq!(b.engine.fetcher().warm_up(last).await, last);
+        let late = (files..files + 2 * TOGETHER).map(digest);
+        let blobs = b.engine.ledger().blobs();
+        assert!(late.into_iter().all(|digest| blobs.contains(&digest)));
+        assert_eq!(here(&b, files), 0);
+        assert_eq!(b.engine.fetcher().warm_up(0).await, 0);
+    });
+}

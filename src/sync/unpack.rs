@@ -1,0 +1,440 @@
+//! Unpacking: what is in a pack that has come is made local, by several threads.
+//!
+//! Owns the order: first what a program waits for, then the packs that a program has asked for, then all others. Must
+//! never let a byte in that is not what its digest says, and never evict for what is not waited for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::ledger::Ledger;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::local::Blobs;
+use crate::namespace::{Location, Site};
+use crate::remote::{Member, PackReader, decode_frame};
+use crate::task;
+
+/// Threads that unpack at once, at most. There are no more than the machine has processors.
+const THREADS_MAX: usize = 8;
+
+/// For whom contents are made local. Nothing is evicted for the last two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// A program waits for one of them.
+    Program,
+    /// A person has asked for them.
+    Person,
+    /// A program may ask for them soon. They leave a part of the tier to writers.
+    Later,
+}
+
+impl For {
+    /// Reports whether so many bytes may be stored that no program waits for.
+    pub(super) fn may_store(self, blobs: &Blobs, bytes: u64) -> bool {
+        match self {
+            Self::Program | Self::Person => blobs.has_room(bytes),
+            Self::Later => blobs.has_room_to_spare(bytes),
+        }
+    }
+}
+
+/// Makes the contents of packs local; cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Unpacker(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Ledger,
+    runtime: Handle,
+    threads: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order in which they came.
+    jobs: Vec<Job>,
+    /// Numbers the jobs.
+    next: u64,
+    /// Threads at work.
+    running: usize,
+    /// What programs wait for, and who is told.
+    wanted: HashMap<Digest, oneshot::Sender<()>>,
+}
+
+/// A pack that has come.
+#[derive(Debug)]
+struct Job {
+    number: u64,
+    bytes: Bytes,
+    whom: For,
+    /// What is not begun, the first one last.
+    left: Vec<Member>,
+    /// Where in `left` each of these is. One that was taken out of turn is no more in here.
+    places: HashMap<Digest, usize>,
+    /// What of it programs wait for, or have waited for.
+    urgent: Vec<Digest>,
+    /// Contents that are being stored.
+    busy: usize,
+    damaged: u64,
+    failed: Option<Error>,
+    done: Option<oneshot::Sender<Result<u64>>>,
+}
+
+impl Job {
+    fn take_next(&mut self) -> Option<Member> {
+        while let Some(member) = self.left.pop() {
+            if self.places.remove(&member.digest).is_some() {
+                return Some(member);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, digest: &Digest) -> Option<Member> {
+        self.places.remove(digest).map(|place| self.left[place])
+    }
+
+    fn is_over(&self) -> bool {
+        self.places.is_empty() && self.busy == 0
+    }
+}
+
+/// A content that is being stored.
+struct Piece {
+    job: u64,
+    bytes: Bytes,
+    member: Member,
+    whom: For,
+}
+
+impl State {
+    fn want(&mut self, digest: Digest, told: oneshot::Sender<()>) {
+        self.wanted.insert(digest, told);
+        for job in &mut self.jobs {
+            if job.places.contains_key(&digest) {
+                job.urgent.push(digest);
+            }
+        }
+    }
+
+    /// Takes what is stored next.
+    fn take(&mut self) -> Option<Piece> {
+        let (at, member, wanted) = self.choose()?;
+        let job = &mut self.jobs[at];
+        job.busy += 1;
+        if wanted {
+            // So are the others from now on: they are its neighbours.
+            job.whom = For::Program;
+        }
+        Some(Piece { job: job.number, bytes: job.bytes.clone(), member, whom: job.whom })
+    }
+
+    fn choose(&mut self) -> Option<(usize, Member, bool)> {
+        for (at, job) in self.jobs.iter_mut().enumerate() {
+            while let Some(digest) = job.urgent.pop() {
+                if let Some(member) = job.take(&digest) {
+                    return Some((at, member, true));
+                }
+            }
+        }
+        for first in [true, false] {
+            for (at, job) in self.jobs.iter_mut().enumerate() {
+                if (job.whom == For::Program) == first
+                    && let Some(member) = job.take_next()
+                {
+                    return Some((at, member, false));
+                }
+            }
+        }
+        None
+    }
+
+    /// Notes what became of a content.
+    fn put_back(&mut self, piece: &Piece, stored: Result<Stored>) {
+        let Some(at) = self.jobs.iter().position(|job| job.number == piece.job) else { return };
+        let job = &mut self.jobs[at];
+        job.busy -= 1;
+        match stored {
+            Ok(Stored::Here) => {
+                if let Some(told) = self.wanted.remove(&piece.member.digest) {
+                    // It may have been dropped just now.
+                    told.send(()).ok();
+                }
+            }
+            Ok(Stored::Damaged) => job.damaged += 1,
+            // The others need room, too.
+            Ok(Stored::NoRoom) => job.places.clear(),
+            Err(error) => {
+                job.places.clear();
+                job.failed = Some(error);
+            }
+        }
+        if job.is_over() {
+            let job = self.jobs.remove(at);
+            job.end();
+        }
+    }
+}
+
+impl Job {
+    fn end(self) {
+        let outcome = self.failed.map_or(Ok(self.damaged), Err);
+        if let Some(done) = self.done {
+            // The fetch that waits for it may have been given up.
+            done.send(outcome).ok();
+        }
+    }
+}
+
+/// What became of a content.
+enum Stored {
+    Here,
+    Damaged,
+    NoRoom,
+}
+
+impl Unpacker {
+    /// Makes an unpacker that has nothing to do.
+    pub(super) fn new(ledger: Ledger, runtime: Handle) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = cores.min(THREADS_MAX);
+        Self(Arc::new(Inner { ledger, runtime, threads, state: Mutex::default() }))
+    }
+
+    /// Says that a program waits for a content, for as long as what is returned lives.
+    pub(super) fn want(&self, digest: Digest) -> Wanted<'_> {
+        let (told, stored) = oneshot::channel();
+        self.0.state.lock().want(digest, told);
+        Wanted { unpacker: self, digest, stored }
+    }
+
+    /// Makes local what files use of a pack, as far as there is room.
+    ///
+    /// `Corrupt` when it is no pack, `Invalid` when it is one of a newer version; else what kept a content from being
+    /// stored. What is damaged in it is passed over.
+    pub(super) async fn unpack(&self, name: &Arc<str>, bytes: Bytes, whom: For) -> Result<()> {
+        let (ledger, pack) = (self.0.ledger.clone(), Arc::clone(name));
+        let opened = bytes.clone();
+        let members = task::blocking(move || in_use(&ledger, &pack, &opened)).await?;
+        if members.is_empty() {
+            return Ok(());
+        }
+        let (done, ended) = oneshot::channel();
+        self.begin(bytes, members, whom, done);
+        let damaged = ended
+            .await
+            .unwrap_or_else(|_| Err(Error::new(Kind::Closed, "unpacking was stopped")))?;
+        if damaged > 0 {
+            tracing::debug!(pack = %name, damaged, "some blobs of a pack are damaged");
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        bytes: Bytes,
+        mut members: Vec<Member>,
+        whom: For,
+        done: oneshot::Sender<Result<u64>>,
+    ) {
+        members.reverse();
+        let places = members.iter().enumerate().map(|(at, member)| (member.digest, at));
+        let places: HashMap<Digest, usize> = places.collect();
+        let more = {
+            let mut state = self.0.state.lock();
+            let number = state.next;
+            state.next += 1;
+            let work = members.len();
+            let urgent = state.wanted.keys().filter(|digest| places.contains_key(digest));
+            let urgent = urgent.copied().collect();
+            state.jobs.push(Job {
+                number,
+                bytes,
+                whom,
+                left: members,
+                places,
+                urgent,
+                busy: 0,
+                damaged: 0,
+                failed: None,
+                done: Some(done),
+            });
+            let more = self.0.threads.saturating_sub(state.running).min(work);
+            state.running += more;
+            more
+        };
+        for _ in 0..more {
+            let thread = Thread { inner: Arc::clone(&self.0), at: None };
+            let work = async move { task::blocking(move || thread.work()).await };
+            drop(task::spawn(&self.0.runtime, "unpack", work));
+        }
+    }
+}
+
+/// One of the threads. If it panics, that ends the job that it was at.
+struct Thread {
+    inner: Arc<Inner>,
+    at: Option<Piece>,
+}
+
+impl Thread {
+    fn work(mut self) {
+        loop {
+            {
+                let mut state = self.inner.state.lock();
+                self.at = state.take();
+                if self.at.is_none() {
+                    // Together with the look: who brings more work starts a thread if none is left.
+                    state.running -= 1;
+                    return;
+                }
+            }
+            let Some(piece) = &self.at else { return };
+            let stored = store(&self.inner.ledger, piece);
+            self.inner.state.lock().put_back(piece, stored);
+            self.at = None;
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if let Some(piece) = &self.at {
+            let mut state = self.inner.state.lock();
+            state.running -= 1;
+            let error = Error::new(Kind::Internal, "unpacking has panicked");
+            state.put_back(piece, Err(error));
+        }
+    }
+}
+
+/// A content that a program waits for.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    unpacker: &'a Unpacker,
+    digest: Digest,
+    stored: oneshot::Receiver<()>,
+}
+
+impl Wanted<'_> {
+    /// Returns when it is stored, and never if it is not.
+    pub(super) async fn stored(&mut self) {
+        if (&mut self.stored).await.is_err() {
+            futures::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.unpacker.0.state.lock().wanted.remove(&self.digest);
+    }
+}
+
+/// Returns what files use of a pack that lies there and is not here yet.
+fn in_use(ledger: &Ledger, pack: &Arc<str>, bytes: &Bytes) -> Result<Vec<Member>> {
+    let reader = PackReader::open(bytes)?;
+    let mut members: Vec<Member> = ledger.read(|fold| {
+        let all = reader.members().iter();
+        all.filter(|m| fold.uses(&m.digest) && lies_in(fold.location(&m.digest).as_ref(), pack))
+            .copied()
+            .collect()
+    });
+    members.retain(|member| !ledger.blobs().contains(&member.digest));
+    Ok(members)
+}
+
+fn store(ledger: &Ledger, piece: &Piece) -> Result<Stored> {
+    let Piece { member, bytes, .. } = piece;
+    let (digest, size) = (member.digest, u64::from(member.size));
+    if ledger.blobs().contains(&digest) {
+        return Ok(Stored::Here);
+    }
+    if !piece.whom.may_store(ledger.blobs(), size) {
+        return Ok(Stored::NoRoom);
+    }
+    let start = member.offset as usize;
+    let frame = bytes.get(start..start + member.length as usize);
+    let Some(frame) = frame else { return Ok(Stored::Damaged) };
+    match decode_frame(frame, &digest, size) {
+        Ok(content) => {
+            let is_room = |blobs: &Blobs| piece.whom.may_store(blobs, 0);
+            let kept = ledger.keep_if(digest, &content, is_room)?;
+            Ok(if kept { Stored::Here } else { Stored::NoRoom })
+        }
+        Err(_) => Ok(Stored::Damaged),
+    }
+}
+
+fn lies_in(location: Option<&Location>, name: &str) -> bool {
+    location.is_some_and(|l| matches!(&l.site, Site::Pack { pack, .. } if **pack == *name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(n: u32) -> Member {
+        Member { digest: Digest::of(&n.to_le_bytes()), offset: 0, length: 1, size: n }
+    }
+
+    fn job(number: u64, whom: For, members: &[u32]) -> Job {
+        let left: Vec<Member> = members.iter().rev().map(|n| member(*n)).collect();
+        let places = left.iter().enumerate().map(|(at, member)| (member.digest, at)).collect();
+        let (bytes, urgent) = (Bytes::new(), Vec::new());
+        let (damaged, failed, done) = (0, None, None);
+        Job { number, bytes, whom, left, places, urgent, busy: 0, damaged, failed, done }
+    }
+
+    fn want(state: &mut State, n: u32) -> oneshot::Receiver<()> {
+        let (told, stored) = oneshot::channel();
+        state.want(member(n).digest, told);
+        stored
+    }
+
+    #[test]
+    fn what_a_program_waits_for_is_stored_first() {
+        let mut state = State::default();
+        state.jobs.push(job(0, For::Later, &[1, 2, 3, 4]));
+        state.jobs.push(job(1, For::Program, &[5, 6]));
+        let mut stored = want(&mut state, 3);
+        let first = state.take().expect("there is work");
+        assert_eq!(first.member.size, 3);
+        state.put_back(&first, Ok(Stored::Here));
+        assert!(stored.try_recv().is_ok(), "it is told at once");
+        // What lies beside it is the program's, too, and all others come last.
+        state.jobs.push(job(2, For::Later, &[7]));
+        let order: Vec<u32> = std::iter::from_fn(|| {
+            let piece = state.take()?;
+            state.put_back(&piece, Ok(Stored::Here));
+            Some(piece.member.size)
+        })
+        .collect();
+        assert_eq!(order, [1, 2, 4, 5, 6, 7]);
+        assert!(state.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_pack_ends_where_there_is_no_room_or_the_disk_fails() {
+        for fails in [false, true] {
+            let mut state = State::default();
+            let (done, mut ended) = oneshot::channel();
+            state.jobs.push(Job { done: Some(done), ..job(0, For::Later, &[1, 2, 3]) });
+            let (first, second) = (state.take().expect("work"), state.take().expect("work"));
+            let outcome =
+                if fails { Err(Error::new(Kind::NoSpace, "")) } else { Ok(Stored::NoRoom) };
+            state.put_back(&first, outcome);
+            assert!(state.take().is_none(), "nothing more is begun");
+            assert!(ended.try_recv().is_err(), "the second one goes on");
+            state.put_back(&second, Ok(Stored::Damaged));
+            let ended = ended.try_recv().expect("it has ended");
+            assert_eq!(ended.map_err(|error| error.kind()).err(), fails.then_some(Kind::NoSpace));
+        }
+    }
+}
