@@ -6,12 +6,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::copies::{SEEN_MS, put};
 use crate::harness::node::{Site, unmount};
 use crate::harness::store::Trouble;
-use crate::harness::{Io, Must as _, Node, Options, Store, eventually};
+use crate::harness::time::now;
+use crate::harness::{Io, Must as _, Node, Options, Store, eventually, sleep_ms};
 
 /// How long an answer may take.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -161,7 +162,7 @@ fn metrics_say_that_a_detached_mount_in_use_is_in_order() {
     for _ in 0..5 {
         assert_eq!(ask(&socket, "/healthz"), (200, "ok\n".to_owned()));
         // Longer than an answer is given again.
-        std::thread::sleep(Duration::from_millis(300));
+        sleep_ms(300);
     }
     drop(used);
     node.await_end(30_000);
@@ -175,7 +176,7 @@ fn metrics_health_looks_at_the_mount_once_a_second() {
     let node = monitored(&site, "a", &store, &Options::new(Io::best()));
     let socket = socket_of(&node);
     let looks = || node.status()["counters"]["operations"]["statfs"].as_u64().unwrap_or(0);
-    let (before, began) = (looks(), Instant::now());
+    let (before, began) = (looks(), now());
     for _ in 0..100 {
         assert_eq!(ask(&socket, "/healthz").0, 200);
     }
