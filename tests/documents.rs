@@ -4,13 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 17] = [
+    "CONTRIBUTING.md",
     "README.md",
     "docs/clients.md",
     "docs/configuration.md",
     "docs/design.md",
+    "docs/guides/cost.md",
+    "docs/guides/image.md",
+    "docs/guides/read-only.md",
+    "docs/guides/remove-entry.md",
+    "docs/guides/seed.md",
+    "docs/guides/trusted-writers.md",
+    "docs/guides/upgrade.md",
     "docs/kubernetes.md",
+    "docs/monitoring.md",
     "docs/operations.md",
+    "docs/performance.md",
     "docs/semantics.md",
 ];
 

@@ -293,12 +293,13 @@ fn is_alike_put(ours: &Change, theirs: &Change) -> bool {
     register(ours).zip(register(theirs)).is_some_and(|(ours, theirs)| is_alike(&ours, &theirs))
 }
 
-/// Reports whether two versions are the same but for the times at which they were written.
+/// Reports whether two versions are the same but for the times at which they were written, and for how long they took.
 fn is_alike(shown: &Register, known: &Register) -> bool {
     let (Some(ours), Some(theirs)) = (&shown.entry, &known.entry) else { return false };
-    let (mtime, atime) = (theirs.attrs.mtime, theirs.attrs.atime);
+    let Attrs { mtime, atime, took_ms, .. } = theirs.attrs;
     let same = ours.attrs.mtime == mtime || (is_written(shown) && is_written(known));
-    same && Entry { attrs: Attrs { mtime, atime, ..ours.attrs.clone() }, ..ours.clone() } == *theirs
+    let attrs = Attrs { mtime, atime, took_ms, ..ours.attrs.clone() };
+    same && Entry { attrs, ..ours.clone() } == *theirs
 }
 
 /// Reports whether the time of an entry is that at which it was written, and none that a program gave it.

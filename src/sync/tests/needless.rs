@@ -51,6 +51,28 @@ async fn collect(node: &Node) -> u64 {
     report.total().objects
 }
 
+/// Two nodes that compile the same take different times for it.
+#[test]
+fn what_took_another_time_is_the_same() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        for (node, took_ms) in [(&mut a, 1000), (&mut b, 2000)] {
+            let (path, op) = put(&world, node, "f", 1);
+            let Op::Put(mut entry) = op else { unreachable!("it is a put") };
+            entry.attrs.took_ms = took_ms;
+            node.publish(vec![(path, Op::Put(entry))]);
+            pass(&world, 10);
+        }
+        a.push().await;
+        assert!(b.pull().await);
+        b.push().await;
+        assert_eq!((commits(&a), commits(&b)), (1, 0), "the second has nothing to say");
+        let shown = register(&b, "f").entry.expect("it is there");
+        assert_eq!(shown.attrs.took_ms, 1000);
+    });
+}
+
 #[test]
 fn the_version_of_the_others_is_shown_and_ours_is_no_change() {
     run(async {
