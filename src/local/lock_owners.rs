@@ -148,10 +148,25 @@ fn rewrite<'o>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Kind;
 
     fn owner(path: &str, process: u32) -> LockOwner {
         let path = TreePath::from_bytes(path.replace('/', "\0").as_bytes()).unwrap();
         LockOwner { path, process, started: 7 }
+    }
+
+    /// Opens a cache directory that was just closed. A child that another test is about to start holds copies of all
+    /// descriptors for a moment, and so the lock.
+    fn open_again(path: &Path) -> CacheDir {
+        for _ in 0..1000 {
+            match CacheDir::open(path) {
+                Err(error) if error.kind() == Kind::Busy => {
+                    std::thread::park_timeout(std::time::Duration::from_millis(5));
+                }
+                opened => return opened.unwrap(),
+            }
+        }
+        panic!("{} stays in use", path.display());
     }
 
     #[test]
@@ -166,7 +181,7 @@ mod tests {
                 assert!(!owners.note(&owner).unwrap());
             }
         }
-        let dir = CacheDir::open(&root.path().join("cache")).unwrap();
+        let dir = open_again(&root.path().join("cache"));
         let path = dir.path().join("lock-owners");
         let mut torn = OpenOptions::new().append(true).open(&path).unwrap();
         torn.write_all(b"9 7 63").unwrap();

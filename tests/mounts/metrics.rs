@@ -137,8 +137,11 @@ fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
     assert!(figures(&socket)["hearthfs_backlog_records{reason=\"store_down\"}"] >= 1);
     // One whose requests nobody takes is not.
     let frozen = node.freeze_requests();
-    let (status, why) = ask(&socket, "/healthz");
-    assert_eq!((status, why.as_str()), (503, "the mount does not answer\n"));
+    // An answer is given again for a second.
+    eventually(30_000, "it is out of order", || match ask(&socket, "/healthz") {
+        (503, why) if why == "the mount does not answer\n" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     drop(frozen);
     store.heal();
     eventually(30_000, "it answers again", || {
@@ -160,6 +163,10 @@ fn metrics_say_that_a_detached_mount_in_use_is_in_order() {
     let used = std::fs::File::open(node.at("file")).must("open");
     unmount(&node.mount);
     for _ in 0..5 {
+        // On a busy machine it may come to its end meanwhile, and answers no more.
+        if !socket.exists() {
+            break;
+        }
         assert_eq!(ask(&socket, "/healthz"), (200, "ok\n".to_owned()));
         // Longer than an answer is given again.
         sleep_ms(300);
