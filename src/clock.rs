@@ -26,6 +26,13 @@ enum Source {
         now_ms: Arc<AtomicU64>,
         ahead_ms: i64,
     },
+    /// The time of the runtime that runs the caller, which a simulation pauses.
+    #[cfg(any(test, feature = "test-util"))]
+    Runtime {
+        began: tokio::time::Instant,
+        now_ms: u64,
+        ahead_ms: i64,
+    },
 }
 
 impl Clock {
@@ -54,6 +61,13 @@ impl Clock {
         Self(Source::Manual { now_ms: Arc::new(AtomicU64::new(now_ms)), ahead_ms: 0 })
     }
 
+    /// Returns a clock that shows `now_ms` now and runs with the time of the runtime that it is read in. With a paused runtime a
+    /// simulated day costs no more than the work that falls into it. Must be made and read on threads of that runtime.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn of_runtime(now_ms: u64) -> Self {
+        Self(Source::Runtime { began: tokio::time::Instant::now(), now_ms, ahead_ms: 0 })
+    }
+
     /// Returns a clock that runs with this one, and whose wall time is ahead by so much.
     #[must_use]
     pub fn skewed(&self, ahead_ms: i64) -> Self {
@@ -61,6 +75,10 @@ impl Clock {
             Source::System { start, .. } => Source::System { start: *start, ahead_ms },
             Source::Manual { now_ms, .. } => {
                 Source::Manual { now_ms: Arc::clone(now_ms), ahead_ms }
+            }
+            #[cfg(any(test, feature = "test-util"))]
+            Source::Runtime { began, now_ms, .. } => {
+                Source::Runtime { began: *began, now_ms: *now_ms, ahead_ms }
             }
         })
     }
@@ -82,6 +100,8 @@ impl Clock {
             Source::Manual { now_ms, ahead_ms } => {
                 (Duration::from_millis(now_ms.load(Ordering::Relaxed)), *ahead_ms)
             }
+            #[cfg(any(test, feature = "test-util"))]
+            Source::Runtime { ahead_ms, .. } => (self.mono(), *ahead_ms),
         };
         let by = Duration::from_millis(ahead_ms.unsigned_abs());
         if ahead_ms < 0 { now.saturating_sub(by) } else { now + by }
@@ -97,6 +117,10 @@ impl Clock {
         match &self.0 {
             Source::System { start, .. } => since_boot().saturating_sub(*start),
             Source::Manual { now_ms, .. } => Duration::from_millis(now_ms.load(Ordering::Relaxed)),
+            #[cfg(any(test, feature = "test-util"))]
+            Source::Runtime { began, now_ms, .. } => {
+                Duration::from_millis(*now_ms) + began.elapsed()
+            }
         }
     }
 }

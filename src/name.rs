@@ -33,6 +33,10 @@ pub enum PathError {
 }
 
 /// Checks that `name` can name a directory entry.
+///
+/// # Errors
+///
+/// `BadName` for an empty name, `.`, `..`, or one with NUL or `/`; `TooLong` above 255 bytes.
 pub fn check_name(name: &[u8]) -> Result<(), PathError> {
     if name.is_empty()
         || name == b"."
@@ -59,6 +63,10 @@ impl TreePath {
     }
 
     /// Returns the path of `name` in this directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_name`], and `TooLong` when the whole path is above its limit.
     pub fn join(&self, name: &[u8]) -> Result<Self, PathError> {
         check_name(name)?;
         if self.0.len() + 1 + name.len() > MAX_PATH_BYTES {
@@ -137,6 +145,10 @@ impl TreePath {
     }
 
     /// Reads the kept form from a format, refusing what could not be a path.
+    ///
+    /// # Errors
+    ///
+    /// `TooLong` above the limit of a path; otherwise what [`check_name`] says of the first name that is refused.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PathError> {
         if bytes.len() > MAX_PATH_BYTES {
             return Err(PathError::TooLong);

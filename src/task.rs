@@ -1,7 +1,8 @@
 //! Spawning and randomness, through one place each.
 //!
 //! Owns how work is started beside the caller. Must never start a thing without a name, so that a
-//! stuck thread or task can be told from the others.
+//! stuck thread or task can be told from the others. In a simulation chance comes from a seed, and work that blocks is done
+//! by the simulation's one thread, so that nothing depends on the machine.
 
 use std::future::Future;
 
@@ -17,12 +18,19 @@ pub fn spawn<T: Send + 'static>(
     name: &'static str,
     work: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
-    runtime.spawn(work.instrument(tracing::debug_span!("task", name)))
+    let work = work.instrument(tracing::debug_span!("task", name));
+    #[cfg(any(test, feature = "test-util"))]
+    let work = simulated::by_itself(work);
+    runtime.spawn(work)
 }
 
 /// Runs work that blocks (files, compression) on the runtime's threads for such work.
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    #[cfg(any(test, feature = "test-util"))]
+    if simulated::is_on() {
+        return work();
+    }
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -30,6 +38,10 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 /// Starts a named thread.
+///
+/// # Errors
+///
+/// When the system allows no further thread.
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub fn thread<T: Send + 'static>(
     name: &str,
@@ -41,5 +53,68 @@ pub fn thread<T: Send + 'static>(
 /// Returns a random number.
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub fn random_u64() -> u64 {
+    #[cfg(any(test, feature = "test-util"))]
+    if let Some(number) = simulated::random_u64() {
+        return number;
+    }
     rand::rng().random()
+}
+
+/// Makes the rest of the thread's work a simulation.
+#[cfg(any(test, feature = "test-util"))]
+pub mod simulated {
+    use std::cell::Cell;
+    use std::pin::pin;
+
+    thread_local! {
+        /// Where the random numbers of the running task are; `None` outside of a simulation.
+        static STATE: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// Ends the simulation when it is dropped.
+    #[derive(Debug)]
+    pub struct On(());
+
+    /// Begins a simulation on this thread. Its runtime must have this thread only: all work of [`super::blocking`] is done
+    /// there, at once, and all random numbers follow from `seed`.
+    #[must_use]
+    pub fn begin(seed: u64) -> On {
+        STATE.set(Some(seed));
+        On(())
+    }
+
+    impl Drop for On {
+        fn drop(&mut self) {
+            STATE.set(None);
+        }
+    }
+
+    /// Gives a task random numbers of its own. So they do not depend on which of two tasks runs first, which the runtime
+    /// may decide by chance.
+    pub(super) fn by_itself<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+        let mut state = random_u64();
+        async move {
+            let mut work = pin!(work);
+            std::future::poll_fn(move |context| {
+                let outer = STATE.replace(state);
+                let polled = work.as_mut().poll(context);
+                state = STATE.replace(outer);
+                polled
+            })
+            .await
+        }
+    }
+
+    pub(super) fn is_on() -> bool {
+        STATE.get().is_some()
+    }
+
+    /// Returns the next number of SplitMix64.
+    pub(super) fn random_u64() -> Option<u64> {
+        let state = STATE.get()?.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        STATE.set(Some(state));
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(mixed ^ (mixed >> 31))
+    }
 }

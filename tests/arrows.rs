@@ -1,17 +1,24 @@
 //! The direction of the arrows: reads the paths that the code names and says which point the wrong way.
 //!
-//! The tables in `arrows/rules.rs` are the map of `docs/design.md` in a form that can be checked.
+//! The tables in `arrows/rules.rs` are the map of `docs/design.md` in a form that can be checked. Inside a room no arrows may
+//! go in a circle; `arrows/circles.rs` has the rule.
 
+#[path = "arrows/circles.rs"]
+mod circles;
 #[path = "arrows/paths.rs"]
 mod paths;
 #[path = "arrows/rules.rs"]
 mod rules;
 #[path = "arrows/scan.rs"]
 mod scan;
+#[path = "arrows/structs.rs"]
+mod structs;
 
 use std::path::{Path, PathBuf};
 
+use circles::{Circle, KNOWN, circles};
 use rules::{Source, check};
+use structs::structs;
 
 /// Returns every Rust file below a directory of the workspace, with its path from the root.
 fn sources(root: &Path, below: &str) -> Vec<(String, String)> {
@@ -34,12 +41,18 @@ fn sources(root: &Path, below: &str) -> Vec<(String, String)> {
     found
 }
 
-#[test]
-fn arrows_point_one_way() {
+/// Returns the sources of the product.
+fn product() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = sources(root, "src");
     files.extend(sources(root, "mount/src"));
     assert!(files.len() > 10, "the sources were not found");
+    files
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let files = product();
     let wrong: Vec<String> =
         files.iter().flat_map(|(path, text)| check(&Source::new(path, text))).collect();
     assert!(wrong.is_empty(), "{} arrows or limits:\n{}", wrong.len(), wrong.join("\n"));
@@ -149,4 +162,174 @@ fn length_counts_code_and_nothing_else() {
         said("src/fs/x.rs", &more)
     );
     assert_eq!(said("src/fs/x/tests.rs", &more), "", "a file of tests has no such limit");
+}
+
+#[test]
+fn no_circle_inside_a_room_is_new_and_none_is_gone() {
+    let found = circles(&product());
+    let is_known = |circle: &&Circle| KNOWN.iter().any(|known| circle.units == **known);
+    let new: Vec<String> = found
+        .iter()
+        .filter(|circle| !is_known(circle))
+        .map(|circle| format!("{}\n  {}", circle.units.join(", "), circle.arrows.join("\n  ")))
+        .collect();
+    assert!(new.is_empty(), "files that use each other in a circle:\n{}", new.join("\n"));
+    let is_there = |known: &&&[&str]| found.iter().any(|circle| circle.units == **known);
+    let gone: Vec<_> = KNOWN.iter().filter(|known| !is_there(known)).collect();
+    assert!(gone.is_empty(), "these are gone, so take them off the list: {gone:?}");
+}
+
+/// Finds the circles of files that are not there.
+fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let files: Vec<(String, String)> =
+        files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+    circles(&files).into_iter().map(|circle| circle.units).collect()
+}
+
+#[test]
+fn a_circle_is_found_however_it_is_written() {
+    let two = vec![vec!["fs::a".to_owned(), "fs::b".to_owned()]];
+    let root = ("src/fs/mod.rs", "mod a;\nmod b;\n");
+    for files in [
+        &[
+            root,
+            ("src/fs/a.rs", "use super::b::B;\n"),
+            ("src/fs/b.rs", "fn f() { super::a::g() }\n"),
+        ][..],
+        &[root, ("src/fs/a.rs", "use crate::fs::b;\n"), ("src/fs/b.rs", "use super::{a::A, c};\n")],
+        // By a name that the parent hands on.
+        &[
+            ("src/fs/mod.rs", "mod a;\nmod b;\npub use a::A as First;\npub use b::B;\n"),
+            ("src/fs/a.rs", "use super::B;\n"),
+            ("src/fs/b.rs", "impl super::First {}\n"),
+        ],
+        // By files below two modules, of which none uses the other alone.
+        &[
+            ("src/fs.rs", "mod a;\nmod b;\n"),
+            ("src/fs/a.rs", "mod inner;\n"),
+            ("src/fs/a/inner.rs", "use crate::fs::b::B;\n"),
+            ("src/fs/b.rs", "mod inner;\npub struct B;\n"),
+            ("src/fs/b/inner.rs", "use super::super::a::{self, A};\n"),
+        ],
+    ] {
+        assert_eq!(circles_of(files), two, "{files:?}");
+    }
+    let three = circles_of(&[
+        ("src/fs/a.rs", "use super::b::B;\n"),
+        ("src/fs/b.rs", "use super::c::C;\n"),
+        ("src/fs/c.rs", "use super::a::A;\n"),
+        ("src/fs/d.rs", "use super::a::A;\n"),
+    ]);
+    assert_eq!(three, [["fs::a", "fs::b", "fs::c"]]);
+    let nested = circles_of(&[
+        ("src/fs/x/a.rs", "use super::b::B;\n"),
+        ("src/fs/x/b.rs", "use super::a::A;\n"),
+        ("mount/src/a.rs", "use crate::b::B;\n"),
+        ("mount/src/b.rs", "use crate::a::A;\n"),
+    ]);
+    assert_eq!(nested, [["fs::x::a", "fs::x::b"], ["mount::a", "mount::b"]]);
+}
+
+#[test]
+fn what_is_no_circle_passes() {
+    for files in [
+        // One way, also by way of others.
+        &[
+            ("src/fs/a.rs", "use super::b::B;\nuse super::c::C;\n"),
+            ("src/fs/b.rs", "use super::c::C;\n"),
+            ("src/fs/c.rs", ""),
+        ][..],
+        // A module and those below it.
+        &[
+            ("src/fs.rs", "mod a;\nuse a::A;\npub struct Room(A);\n"),
+            ("src/fs/a.rs", "use super::Room;\nmod inner;\nfn f() { inner::g() }\n"),
+            ("src/fs/a/inner.rs", "use super::super::Room;\nuse super::f;\n"),
+        ],
+        // Tests may use what uses them.
+        &[
+            ("src/fs/a.rs", "use super::b::B;\n"),
+            ("src/fs/b.rs", "#[cfg(test)]\nmod tests { use crate::fs::a::A; }\n"),
+            ("src/fs/tests/all.rs", "use crate::fs::a::A;\n"),
+        ],
+        // Names that only look like modules.
+        &[
+            ("src/fs/a.rs", "use super::b::B;\n"),
+            ("src/fs/b.rs", "fn f() { let a = 1; a::b(); Self::a(); other::a::A }\n"),
+        ],
+        // Rooms have a table of their own.
+        &[("src/fs/a.rs", "use crate::sync::A;\n"), ("src/sync/mod.rs", "use crate::fs::a::A;\n")],
+    ] {
+        assert_eq!(circles_of(files), Vec::<Vec<String>>::new(), "{files:?}");
+    }
+}
+
+/// The structs of the product that hold more than they may. This list may only shrink.
+const LARGE: &[&str] = &[
+    "mount/src/vfs.rs OpenFlags",
+    "src/cli/top/figures.rs Figures",
+    "src/control/message.rs Status",
+    "src/fs/filesystem.rs Inner",
+    "src/fs/handles.rs OpenFile",
+    "src/fs/live.rs Live",
+    "src/remote/store.rs Inner",
+    "src/sync/fetcher.rs Inner",
+    "src/sync/ledger.rs Inner",
+    "src/sync/ledger.rs Order",
+];
+
+#[test]
+fn no_struct_is_newly_too_large_and_none_is_listed_in_vain() {
+    let over = |(path, text): &(String, String)| {
+        let path = path.clone();
+        structs(text)
+            .into_iter()
+            .filter(structs::Shape::is_over)
+            .map(move |one| (format!("{path} {}", one.name), one))
+            .collect::<Vec<_>>()
+    };
+    let found: Vec<_> =
+        product().iter().filter(|(path, _)| !path.contains("/tests")).flat_map(over).collect();
+    let new: Vec<String> = found
+        .iter()
+        .filter(|(name, _)| !LARGE.contains(&name.as_str()))
+        .map(|(name, one)| format!("{name}: {} fields, {} flags", one.fields, one.flags))
+        .collect();
+    assert!(new.is_empty(), "structs over the limits:\n{}", new.join("\n"));
+    let gone: Vec<_> =
+        LARGE.iter().filter(|listed| !found.iter().any(|(name, _)| name == *listed)).collect();
+    assert!(gone.is_empty(), "these are within the limits, so take them off the list: {gone:?}");
+}
+
+#[test]
+fn fields_and_flags_are_counted() {
+    for (text, fields, flags) in [
+        ("struct A { a: bool, pub(crate) b: AtomicBool }", 2, 2),
+        (
+            "pub struct A<T: Fn(u8) -> bool>\nwhere\n    T: Send,\n{\n    a: T,\n    b: Vec<(bool, bool)>,\n}",
+            2,
+            0,
+        ),
+        (
+            "struct A { #[serde(default, rename = \"x\")] a: std::sync::atomic::AtomicBool, b: Option<bool> }",
+            2,
+            1,
+        ),
+        ("struct A { a: Box<dyn Fn(u8, u8) -> bool>, b: [bool; 4], c: bool }", 3, 1),
+        ("struct A {}", 0, 0),
+    ] {
+        let found = structs(text);
+        assert_eq!(found.len(), 1, "{text}");
+        assert_eq!((found[0].fields, found[0].flags), (fields, flags), "{text}");
+    }
+    for text in
+        ["struct A;", "struct A(bool, bool);", "#[cfg(test)]\nmod tests { struct A { a: bool } }"]
+    {
+        assert_eq!(structs(text), [], "{text}");
+    }
+    let of = |fields: usize, flags: usize| {
+        let flag = |n: usize| if n < flags { "bool" } else { "u8" };
+        let text: Vec<String> = (0..fields).map(|n| format!("f{n}: {}", flag(n))).collect();
+        structs(&format!("struct A {{ {} }}", text.join(", ")))[0].is_over()
+    };
+    assert!(!of(15, 4) && of(16, 0) && of(5, 5));
 }

@@ -86,7 +86,7 @@ fn left(all: &[&Path]) -> Vec<bool> {
     all.iter().map(|path| path.exists()).collect()
 }
 
-/// The default of whoever collects says nothing of the cluster: what the store declares counts.
+/// The default of the collecting node says nothing of the cluster: what the store declares counts.
 #[test]
 fn gc_without_configuration_goes_by_what_is_declared() {
     for (declared, expiry, old) in [("\"90d\"", "90d", false), ("\"never\"", "never", true)] {
@@ -102,7 +102,7 @@ fn gc_without_configuration_goes_by_what_is_declared() {
     }
 }
 
-/// A shorter one that somebody has set counts, and both are said; a longer one does not.
+/// A shorter one that an operator has set counts, and both are said; a longer one does not.
 #[test]
 fn gc_by_an_expiry_that_is_set_says_both() {
     for (declared, shown) in [("\"90d\"", "90d"), ("\"never\"", "never")] {
@@ -144,7 +144,7 @@ fn gc_of_a_store_that_declares_nothing_goes_by_its_own() {
     }
 }
 
-/// What somebody keeps beside ours can be out of our reach, such as the `lost+found` of a disk's root.
+/// What another program keeps beside ours can be out of our reach, such as the `lost+found` of a disk's root.
 #[test]
 fn gc_goes_on_where_foreign_directories_cannot_be_read() {
     let bench = Bench::declaring("\"30d\"");
@@ -152,7 +152,7 @@ fn gc_goes_on_where_foreign_directories_cannot_be_read() {
     let notes = [bench.object("notes.txt", 100), bench.object("more/notes.txt", 100)];
     let lost = bench.store().join("lost+found");
     std::fs::create_dir(&lost).expect("made");
-    // It leads back to where it is, which nobody can read to the end, whoever he is.
+    // It leads back to where it is, which no user can read to the end.
     std::os::unix::fs::symlink(".", lost.join("back")).expect("made");
     let said = bench.gc(&["--json"]);
     assert_eq!(said.status, Some(0), "{}", said.err);

@@ -284,7 +284,7 @@ fn s3_a_write_is_repeated_only_on_what_is_there() {
         bucket.trouble(put, Trouble::Refused(503, "SlowDown"));
     }
     bench.says(&["apply", S3, "--expiry", "3d"], 1, &["503 SlowDown", "try again later"]);
-    // Written, and then nobody may look.
+    // Written, and then no user may look.
     bucket.trouble(get, Trouble::Meanwhile(|_| {}));
     bucket.trouble(get, Trouble::Refused(403, "AccessDenied"));
     let words = ["are written", "could not be checked", "403", "lifecycle verify"];
@@ -388,9 +388,9 @@ fn other_expiries_of_one_prefix_are_named_and_brought_up_to_date() {
     bench.says(&["verify", S3], 0, &["agree"]);
 }
 
-/// Whoever names no expiry means the one that the store declares, and none that the program has by itself.
+/// A command that names no expiry means the one that the store declares, and none that the program has by itself.
 #[test]
-fn what_the_store_declares_counts_where_nobody_has_set_another() {
+fn what_the_store_declares_counts_where_no_other_is_set() {
     let bucket = Bucket::start();
     let bench = Bench::new(&bucket.endpoint());
     let held = || {
@@ -417,7 +417,7 @@ fn what_the_store_declares_counts_where_nobody_has_set_another() {
     assert_eq!(bucket.state().count("PUT"), puts);
     bucket.trouble(format, Trouble::Refused(403, "AccessDenied"));
     bench.says(&["plan", S3], 0, &["hearthfs.json cannot be read", "the default of 30d"]);
-    // One that is set in the file is somebody's choice, also if it is the default's.
+    // One that is set in the file is a choice, also if it is the default's.
     let file = bench.dir.path().join("hearthfs.toml");
     std::fs::write(file, "[expiry]\nage = \"30d\"\n").expect("written");
     let said = bench.says(&["apply", S3], 0, &["30d now, and never before"]);

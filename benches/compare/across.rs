@@ -14,11 +14,11 @@ use serde_json::json;
 
 use crate::bodies::{Bodies, KIND_BIT};
 use crate::clock::{now, sleep_ms, timed};
-use crate::node::{Node, Options};
+use crate::node::Node;
 use crate::options::Counts;
 use crate::report::{Report, Table, against};
 use crate::stats::quantile;
-use crate::stores::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
+use crate::stores::S3Server;
 
 /// What the store takes for each request.
 const LATENCY: Duration = Duration::from_millis(20);
@@ -106,15 +106,7 @@ fn set(counts: &Counts) -> Vec<Item> {
 
 impl Across<'_> {
     fn node(&self, name: &str) -> Result<Node> {
-        let env = [
-            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
-            ("AWS_REGION", "us-east-1".to_owned()),
-            ("HEARTHFS_ENDPOINT", self.server.endpoint()),
-        ];
-        let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
-        let remote = Some(format!("s3://{BUCKET}/bench"));
-        Node::start(&self.base, name, Options { remote, io: "auto", env, ..Options::default() })
+        Node::over(&self.base, name, &self.server)
     }
 
     /// Adds a figure with its goal to table and report.

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::bodies::{Bodies, KIND_BIT};
 use crate::clock::{now, sleep_ms, timed};
-use crate::node::{Node, Options};
+use crate::node::Node;
 use crate::options::Counts;
 use crate::report::{Report, Table};
 use crate::stores::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY, environment};
@@ -157,15 +157,7 @@ impl<'a> Bulk<'a> {
     }
 
     fn node(&self, name: &str) -> Result<Node> {
-        let env = [
-            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
-            ("AWS_REGION", "us-east-1".to_owned()),
-            ("HEARTHFS_ENDPOINT", self.server.endpoint()),
-        ];
-        let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
-        let remote = Some(format!("s3://{BUCKET}/bench"));
-        Node::start(&self.base, name, Options { remote, io: "auto", env, ..Options::default() })
+        Node::over(&self.base, name, &self.server)
     }
 
     /// Reads all of it, by the reference and by a fresh node, in an order that changes.

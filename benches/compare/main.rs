@@ -15,6 +15,8 @@ mod options;
 mod peers;
 mod pressure;
 mod report;
+#[path = "../say/mod.rs"]
+mod say;
 mod scale;
 mod single;
 mod stats;
@@ -24,7 +26,6 @@ mod target;
 mod unit;
 mod work;
 
-use std::fmt;
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,20 +34,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser as _;
 use options::{Options, Part};
 use report::Report;
+use say::{print, say};
 
 /// Threads of the floor: as many as hearthfs has by default.
 const THREADS: usize = 4;
-
-/// Says on stderr how far it is.
-#[expect(clippy::print_stderr, reason = "this is the seam itself")]
-pub(crate) fn say(text: fmt::Arguments<'_>) {
-    eprintln!("{text}");
-}
-
-#[expect(clippy::print_stdout, reason = "this is the seam itself")]
-fn print(text: &str) {
-    println!("{text}");
-}
 
 fn main() -> ExitCode {
     let options = Options::parse();

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::clock::{self, now, sleep_ms};
+use crate::stores::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
 
 /// How long a mount may take to answer.
 const READY_MAX: Duration = Duration::from_mins(2);
@@ -89,6 +90,19 @@ pub(crate) fn end(child: &mut Child, limit: Duration) -> Result<std::process::Ex
 }
 
 impl Node {
+    /// Starts a node over the bucket of a server.
+    pub(crate) fn over(base: &Path, name: &str, server: &S3Server) -> Result<Self> {
+        let env = [
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("HEARTHFS_ENDPOINT", server.endpoint()),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let remote = Some(format!("s3://{BUCKET}/bench"));
+        Self::start(base, name, Options { remote, io: "auto", env, ..Options::default() })
+    }
+
     /// Describes a node below `base` and starts it.
     pub(crate) fn start(base: &Path, name: &str, options: Options) -> Result<Self> {
         let base = base.to_owned();

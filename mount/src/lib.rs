@@ -12,6 +12,7 @@ mod helper;
 mod invalidator;
 mod mounting;
 pub mod mounts;
+mod proc;
 pub mod process;
 mod session;
 mod shape;

@@ -1,6 +1,6 @@
 //! Attaching a FUSE device to a directory.
 //!
-//! Owns the order of it, and who may have the place. Must never act on a mount only because it is where
+//! Owns the order of its steps, and the check that the place may be taken. Must never act on a mount only because it is where
 //! ours should be: another daemon may be mounting there at the same time.
 //!
 //! The kernel is asked in three ways: for a mount that is attached in a second step, by mount(2) where

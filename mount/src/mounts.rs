@@ -47,12 +47,20 @@ impl MountEntry {
 }
 
 /// Returns all mounts. Their order says nothing of what lies on what.
+///
+/// # Errors
+///
+/// When `/proc/self/mountinfo` cannot be read.
 pub fn all() -> io::Result<Vec<MountEntry>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
 /// Returns what is mounted at exactly this path, the topmost if several.
+///
+/// # Errors
+///
+/// When the table of mounts cannot be read, or the directory above `path` does not exist.
 pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     top_at(&resolve(path)?)
 }
@@ -86,7 +94,11 @@ pub(crate) fn id_of(descriptor: &impl AsRawFd) -> io::Result<u64> {
 }
 
 /// Unmounts what is mounted at exactly this path, if it is ours. `lazy`: even if it is in use; its users
-/// keep what they have open. `EBUSY`: in use; `EINVAL`: nothing of ours is mounted there.
+/// keep what they have open.
+///
+/// # Errors
+///
+/// `EBUSY`: in use; `EINVAL`: nothing of ours is mounted there; otherwise what the kernel or `fusermount3` says.
 pub fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
     match mounted_at(path)? {
         Some(entry) if entry.is_hearthfs() => unmount_entry(&entry, lazy),

@@ -57,6 +57,10 @@ pub fn own_id() -> u32 {
 }
 
 /// Closes a file and says what came of it: a file system may find out only then that it cannot keep what was written.
+///
+/// # Errors
+///
+/// What the file system could not keep, such as `ENOSPC` or `EIO`. The descriptor is closed all the same.
 pub fn close(file: OwnedFd) -> io::Result<()> {
     // SAFETY: the descriptor had no other owner, and has none now.
     match unsafe { libc::close(file.into_raw_fd()) } {
@@ -66,7 +70,11 @@ pub fn close(file: OwnedFd) -> io::Result<()> {
 }
 
 /// Sends a signal to one process. The caller must know that the process has not been waited for, or
-/// another process may have its id. `ESRCH`: it is gone.
+/// another process may have its id.
+///
+/// # Errors
+///
+/// `ESRCH`: it is gone, or `process` is no id; `EPERM`: it belongs to another user.
 pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
     // 0 and negative numbers would mean process groups.
     let Some(process) = i32::try_from(process).ok().filter(|process| *process > 0) else {
@@ -108,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_not_signalled() {
+    fn a_missing_process_is_not_signalled() {
         for process in [0, u32::MAX] {
             let refused = send_signal(process, Signal::Terminate).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::ESRCH));

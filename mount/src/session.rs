@@ -36,12 +36,10 @@ pub struct MountOptions {
     pub user_xattrs: bool,
     /// Threads that take requests; at least one.
     pub threads: usize,
-    /// Whether to ask for passthrough.
-    pub want_passthrough: bool,
     /// Whether to ask for the locks of `flock`. Otherwise the kernel keeps them, by inode.
     pub want_flock: bool,
     /// A regular file in the cache directory, open for reading, by which it is found out whether the
-    /// kernel passes through to that file system. None: no passthrough.
+    /// kernel passes through to that file system. `None`: passthrough is not asked for.
     pub probe_file: Option<File>,
 }
 
@@ -59,6 +57,11 @@ pub struct Session {
 impl Session {
     /// Mounts `vfs`, tells it what the session can do, and serves it from threads of its own. Answers
     /// that have to wait run on `runtime`.
+    ///
+    /// # Errors
+    ///
+    /// When the mount point does not exist or is in use (`EBUSY`), neither the kernel nor `fusermount3` allows the
+    /// mount, or a thread cannot be started. Nothing stays mounted then.
     #[expect(clippy::needless_pass_by_value, reason = "the session owns what it is given")]
     pub fn mount(
         vfs: Arc<dyn Vfs>,
@@ -87,7 +90,7 @@ impl Session {
         entry: MountEntry,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let want_passthrough = options.want_passthrough && options.probe_file.is_some();
+        let want_passthrough = options.probe_file.is_some();
         let adapter = Adapter {
             vfs: Arc::clone(vfs),
             runtime,
@@ -100,7 +103,7 @@ impl Session {
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = false;
-        // Who may come in at all is the kernel's decision (`allow_other`). A second check per request
+        // Which users may come in at all is the kernel's decision (`allow_other`). A second check per request
         // would refuse the close of a file that was handed to a process of another user.
         let acl = fuser::SessionACL::All;
         let notices = std::fs::File::from(device.try_clone()?);
@@ -139,7 +142,11 @@ impl Session {
     }
 
     /// Unmounts. `lazy`: even if it is in use; its users keep what they have open, and the session goes
-    /// on serving them. `EBUSY`: in use. Success if it is not mounted any more.
+    /// on serving them. Success if it is not mounted any more.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: in use; otherwise what the kernel or `fusermount3` says.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
         // The number of the device is given to another mount once this one is gone.
         if self.has_ended() {
@@ -150,11 +157,19 @@ impl Session {
 
     /// Cuts the connection: every request that waits, and every later one, fails with `ECONNABORTED` or
     /// `ENOTCONN`. For when a deadline has passed. Needs root; a user's mounts end with the process.
+    ///
+    /// # Errors
+    ///
+    /// When the control file of the connection cannot be written: `EACCES` without root.
     pub fn abort(&self) -> io::Result<()> {
         if self.has_ended() { Ok(()) } else { abort_if_ours(&self.entry) }
     }
 
     /// Waits until the mount is not used any more, after our unmount or another's. Blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails, or a thread that serves it panicked.
     pub fn wait(&self) -> io::Result<()> {
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         match server.take() {
@@ -248,8 +263,7 @@ fn abilities<F: fuser::Filesystem>(
     shared: &Shared,
 ) -> Abilities {
     let refusal = match &options.probe_file {
-        _ if !options.want_passthrough => Some("switched off"),
-        None => Some("no file to try it with"),
+        None => Some("switched off"),
         Some(_) if !shared.passthrough_offered.load(Ordering::Acquire) => {
             Some("this kernel has no FUSE passthrough (Linux 6.9 or later has)")
         }

@@ -118,6 +118,11 @@ pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
 }
 
 /// Takes away what dead daemons left at a mount point. Returns whether there was anything.
+///
+/// # Errors
+///
+/// When the mount point cannot be looked at, a dead mount cannot be detached, or more are piled up than one call
+/// removes.
 pub fn clear_stale(point: &Path) -> io::Result<bool> {
     let point = mounts::resolve(point)?;
     let _turn = Turn::take(&point);
@@ -131,6 +136,10 @@ pub fn clear_stale(point: &Path) -> io::Result<bool> {
 }
 
 /// Tells whether the mount of ours at exactly this path is one that is served no more.
+///
+/// # Errors
+///
+/// When the mount point cannot be looked at.
 pub fn is_stale(point: &Path) -> io::Result<bool> {
     Topmost::at(&mounts::resolve(point)?)?.map_or(Ok(false), |top| top.is_dead())
 }

@@ -26,7 +26,7 @@ impl Ino {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Handle(pub u64);
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// Effective user.
@@ -226,6 +226,10 @@ pub struct Created {
 }
 
 /// The flags of an `open`, as far as they matter here.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are the bits of one number, which a program sets one by one"
+)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
     /// `O_RDONLY` or `O_RDWR`.
@@ -460,6 +464,10 @@ pub trait Vfs: Send + Sync + 'static {
     /// Opens a directory for listing.
     fn opendir(&self, caller: &Caller, ino: Ino) -> Answer<Handle>;
     /// Lists from `offset` (0 at first, then a `next` of an entry) until the sink is full.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` for a handle that is not open, `ENOMEM` beyond the limit of names that listings keep.
     fn readdir(
         &self,
         ino: Ino,

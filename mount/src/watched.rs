@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
-use crate::caller::exit_code_of;
+use crate::proc::exit_code_of;
 
 /// `PIDFD_GET_INFO` of `linux/pidfd.h`, for the first version of the structure (64 bytes).
 const GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;

@@ -53,7 +53,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping, and nobody borrows it any more.
+        // SAFETY: exactly the mapping, and nothing borrows it any more.
         unsafe { libc::munmap(self.0, self.1) };
     }
 }
@@ -261,8 +261,8 @@ fn slow_answers_do_not_hold_up_others() {
 }
 
 #[test]
-fn inodes_that_nobody_knows_go_away() {
-    each_way("inodes_that_nobody_knows_go_away", |way| {
+fn inodes_that_the_kernel_forgets_go_away() {
+    each_way("inodes_that_the_kernel_forgets_go_away", |way| {
         let m = Mounted::new(Manners::new(way));
         for i in 0..200 {
             fs::write(m.path(format!("f{i}")), "x").unwrap();

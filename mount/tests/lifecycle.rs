@@ -1,4 +1,4 @@
-//! Mounting, unmounting, dying, and what can be told of callers, on real mounts.
+//! Mounting, unmounting, dying, and what is known of callers, on real mounts.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -32,7 +32,6 @@ fn options(point: &Path, store: &Path) -> MountOptions {
         allow_other: false,
         user_xattrs: true,
         threads: 2,
-        want_passthrough: true,
         want_flock: false,
         probe_file: Some(tempfile::tempfile_in(store).unwrap()),
     }
@@ -62,7 +61,7 @@ fn serve(user: u32) -> (Child, tempfile::TempDir) {
         chown(dir.path().join(name), Some(user), Some(user)).unwrap();
     }
     chown(dir.path(), Some(user), Some(user)).unwrap();
-    // Where the tests were built is not open to everybody.
+    // Where the tests were built is not open to all users.
     let program = dir.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(program);
@@ -247,13 +246,8 @@ fn passthrough_is_refused_with_a_reason() {
     if skipped("passthrough_is_refused_with_a_reason") {
         return;
     }
-    let off = Mounted::with(Manners::new(Way::Direct), |options| options.want_passthrough = false);
+    let off = Mounted::with(Manners::new(Way::Direct), |options| options.probe_file = None);
     assert_eq!(off.session.abilities().passthrough_refusal, Some("switched off"));
-    let none = Mounted::with(Manners::new(Way::Direct), |options| {
-        options.want_passthrough = true;
-        options.probe_file = None;
-    });
-    assert_eq!(none.session.abilities().passthrough_refusal, Some("no file to try it with"));
 
     // A cache directory that is itself on a mount of ours is stacked too deep. Handles that are offered
     // all the same work, the ordinary way.
@@ -306,7 +300,7 @@ fn locks_of_flock_come_here_if_asked_for() {
         ];
         assert_eq!(seen, if wanted { &all[..] } else { &[] });
         drop(other);
-        // Nobody waits for the RELEASE that ends it.
+        // Nothing waits for the RELEASE that ends it.
         common::within(Duration::from_secs(5), "the end of a lock", || holder.try_lock().is_ok());
     }
 }
@@ -338,7 +332,7 @@ fn changes_from_elsewhere_are_pushed() {
     assert_eq!(inval.dropped(), 0);
 }
 
-/// Invalidations of a directory whose requests wait for us must not hold anybody up.
+/// Invalidations of a directory whose requests wait for us must hold no caller up.
 #[test]
 fn invalidations_never_block() {
     if skipped("invalidations_never_block") {

@@ -192,10 +192,10 @@ fn a_temporary_that_is_renamed() {
     assert_eq!(seen, "lookup create flush lookup rename");
 }
 
-/// Where the kernel is not asked to look at modes, what nobody may run is still told apart.
+/// Where the kernel is not asked to look at modes, what no user may run is still told apart.
 #[test]
-fn root_alone_may_all_but_run_what_nobody_may() {
-    if skipped("root_alone_may_all_but_run_what_nobody_may") {
+fn root_alone_may_all_but_run_what_no_user_may() {
+    if skipped("root_alone_may_all_but_run_what_no_user_may") {
         return;
     }
     let _alone = alone();

@@ -30,13 +30,12 @@ fn options(point: &Path, name: &str) -> MountOptions {
         allow_other: false,
         user_xattrs: true,
         threads: 1,
-        want_passthrough: false,
         want_flock: false,
         probe_file: None,
     }
 }
 
-/// Leaves a mount whose device nobody holds any more.
+/// Leaves a mount whose device no process holds any more.
 fn leave_dead(point: &Path) {
     let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let text = |bytes: &[u8]| CString::new(bytes).unwrap();

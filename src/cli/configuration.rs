@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::doctor::{self, Asking};
 use super::failure::{Failure, Outcome};
+use super::json::json_pretty;
 use super::options::MountOptions;
 use super::output::{data, note};
 use super::{dirs, point, wait};
@@ -71,7 +72,7 @@ pub(super) fn run(command: &Config) -> Outcome<()> {
     match command {
         Config::Show(show) => {
             let loaded = show.common.load(&around)?;
-            data(&if show.json { json(&loaded)? } else { file(&around, &loaded) })
+            data(&if show.json { json_pretty(&loaded.effective)? } else { file(&around, &loaded) })
         }
         Config::Check(check) => {
             let loaded = check.common.load(&around)?;
@@ -126,11 +127,4 @@ fn file(around: &Surroundings, loaded: &Loaded) -> String {
         writeln!(text, "\n# [profiles.{0}]: `hearthfs profiles {0}` prints it", profile.name).ok();
     }
     text
-}
-
-fn json(loaded: &Loaded) -> Outcome<String> {
-    let mut text = serde_json::to_string_pretty(&loaded.effective)
-        .map_err(|error| Failure::failed(format!("write the configuration as JSON: {error}")))?;
-    text.push('\n');
-    Ok(text)
 }

@@ -11,6 +11,7 @@ mod at;
 mod clients;
 mod dirs;
 mod file;
+mod job;
 mod pace;
 mod place;
 mod report;
@@ -28,7 +29,7 @@ mod work;
 
 use std::path::PathBuf;
 
-pub(super) use place::{OnMount, answer, apart, find_directory, resolve};
+pub(super) use place::{OnMount, apart, find_directory, resolve};
 pub(super) use summary::copy_and_tell;
 pub(super) use told::Told;
 pub(super) use tree::{Names, Trees, open_again};

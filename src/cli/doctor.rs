@@ -21,8 +21,9 @@ pub(super) use finding::Finding;
 use finding::{Theme, Verdict};
 pub(super) use store::Asking;
 
+use super::escape::printed;
 use super::failure::{Failure, Outcome};
-use super::inside::{json_pretty, printed};
+use super::json::json_pretty;
 use super::options::MountOptions;
 use super::output::{count, data, note};
 use super::point::{self, State};
@@ -59,7 +60,7 @@ struct Said<'a> {
     checks: &'a [Finding],
 }
 
-/// What is looked at.
+/// What is checked.
 struct Subject {
     settings: Option<Settings>,
     point: Option<PathBuf>,
@@ -151,7 +152,7 @@ async fn subject(around: &Surroundings, command: &Doctor) -> Outcome<Subject> {
     Ok(Subject { settings, point, state, findings })
 }
 
-/// Returns the mount that a process is told of, or the only one that there is.
+/// Returns the mount that the environment names, or the only one that there is.
 fn only_mount(around: &Surroundings, mounts: &Mounts) -> Option<PathBuf> {
     if let Some(dir) = around.directory("HEARTHFS_MOUNT") {
         return Some(dir);

@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use serde::Serialize;
 
+use super::escape::printed;
 use super::failure::Outcome;
-use super::inside::{
-    Entry, Hit, Query, Silence, Troubles, Visit, Whole, json_pretty, printed, walk,
-};
+use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::json::json_pretty;
 use super::ls::node;
 use super::output::{Progress, data, note};
 use crate::config::{ByteSize, Surroundings};

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
+use super::escape::printed;
 use super::failure::Outcome;
-use super::inside::{json_pretty, printed, usual_dir};
+use super::inside::usual_dir;
+use super::json::json_pretty;
 use super::output::{count, data, note, time};
 use crate::config::Surroundings;
 use crate::namespace::{Explained, MISSES_TOLD_MAX, Missed, Misses, Reason, path_of_hex};

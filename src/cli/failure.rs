@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use super::escape::tame;
 use crate::config::Refusal;
 use crate::error::{Error, Kind};
 
@@ -76,13 +77,13 @@ impl Failure {
         Self::new(exit, error.chain())
     }
 
-    /// Returns the lines for stderr.
+    /// Returns the lines for stderr. What others have a part in, such as a path, does nothing to a terminal.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for (label, lines) in [("error", &self.messages), ("hint", &self.hints)] {
             for line in lines {
                 // Writing to a string does not fail.
-                writeln!(text, "{label}: {line}").ok();
+                writeln!(text, "{label}: {}", tame(line)).ok();
             }
         }
         text

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use rustix::fs::getxattr;
 
-use super::copy::answer;
 use super::failure::{Failure, Outcome};
 use super::output::{count, time};
+use super::point::answer;
 use crate::metrics::{ClientFigures, Figures};
 use crate::namespace::{FIGURES_NAME, UNCOUNTED_NAME};
 

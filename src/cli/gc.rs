@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
+use super::json::json_pretty;
 use super::output::{count, data, note};
 use super::store::{Chosen, StoreOptions};
 use super::wait;
@@ -47,9 +48,7 @@ pub(super) fn run(command: &Collect) -> Outcome<()> {
         Ok(collector.collect(|progress| shown.show(progress)).await?)
     })?;
     if command.json {
-        let text = serde_json::to_string_pretty(&report)
-            .map_err(|error| Failure::failed(format!("write the report as JSON: {error}")))?;
-        data(&(text + "\n"))?;
+        data(&json_pretty(&report)?)?;
     } else {
         data(&text(&report))?;
     }

@@ -8,14 +8,12 @@
 //! the mount.
 
 mod entry;
-mod escape;
 mod glob;
 mod query;
 mod trouble;
 mod walk;
 
 pub(super) use entry::{Entry, Silence};
-pub(super) use escape::{json_line, json_pretty, printed};
 pub(super) use glob::{plain_name, typed_name};
 pub(super) use query::{Query, Whole, one, usual_dir};
 pub(super) use trouble::Troubles;

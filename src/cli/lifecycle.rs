@@ -4,7 +4,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::failure::{Failure, Outcome};
-use super::output::{data, note};
+use super::json::json_pretty;
+use super::output::{data, document, note};
 use super::store::{Chosen, StoreOptions};
 use super::wait;
 use crate::clock::Clock;
@@ -110,10 +111,10 @@ fn note_unknown(error: Option<&Error>, chosen: &Chosen) {
 async fn plan(rules: &Lifecycle, as_json: bool) -> Outcome<()> {
     let plan = rules.plan().await;
     if as_json {
-        return data(&json(&plan)?);
+        return data(&json_pretty(&plan)?);
     }
-    if let Some(document) = &plan.document {
-        data(&format!("{document}\n"))?;
+    if let Some(text) = &plan.document {
+        document(&format!("{text}\n"))?;
     }
     note(&format!("{}: an expiry of {}", plan.url, plan.expiry));
     for line in &plan.summary {
@@ -252,7 +253,7 @@ async fn verify(
             declared: declared(known.unwrap_or_default()),
             agrees: wrong.is_empty() && report.unsupported.is_none(),
         };
-        data(&json(&said)?)?;
+        data(&json_pretty(&said)?)?;
     }
     for text in &notes {
         note(&format!("note: {text}"));
@@ -300,11 +301,4 @@ fn is_directory(settings: &Settings) -> bool {
 
 fn url_of(settings: &Settings) -> String {
     settings.remote.url.as_ref().map(ToString::to_string).unwrap_or_default()
-}
-
-fn json(value: &impl Serialize) -> Outcome<String> {
-    let mut text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::failed(format!("write JSON: {error}")))?;
-    text.push('\n');
-    Ok(text)
 }

@@ -9,7 +9,8 @@ use rustix::fs::FileType;
 use serde::Serialize;
 
 use super::failure::{Failure, Outcome};
-use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, json_line, walk};
+use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::json::json_line;
 use super::output::{note, time};
 use crate::clock::Clock;
 use crate::config::{ByteSize, Surroundings};

@@ -42,7 +42,7 @@ pub(super) struct MountOptions {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// What becomes of what programs write: shared (all nodes get it), private (it stays on this node) or
+    /// Where the writes of programs go: shared (all nodes get them), private (they stay on this node) or
     /// none (writers get EROFS) [env: HEARTHFS_WRITES]
     #[arg(long, value_name = "HOW")]
     writes: Option<String>,

@@ -1,10 +1,11 @@
 //! Data goes to stdout, everything else to stderr.
 //!
-//! Owns both streams. Must never mix them.
+//! Owns both streams. Must never mix them, nor send a terminal a character that it would act on.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use super::escape::{one_line, tame};
 use super::failure::{Failure, Outcome};
 use crate::clock::Clock;
 use crate::config::ByteSize;
@@ -12,6 +13,15 @@ use crate::control::{Backlog, DrainProgress};
 
 /// Prints data. A reader that has seen enough (`| head`) is no failure.
 pub(super) fn data(text: &str) -> Outcome<()> {
+    write(&tame(text))
+}
+
+/// Prints a document that another program takes byte for byte, such as the rules of a bucket. Only a terminal gets it escaped.
+pub(super) fn document(text: &str) -> Outcome<()> {
+    if std::io::stdout().is_terminal() { data(text) } else { write(text) }
+}
+
+fn write(text: &str) -> Outcome<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -23,7 +33,7 @@ pub(super) fn data(text: &str) -> Outcome<()> {
 
 /// Prints a line for people. When stderr is gone, nothing is printed.
 pub(super) fn note(line: &str) {
-    writeln!(std::io::stderr().lock(), "{line}").ok();
+    writeln!(std::io::stderr().lock(), "{}", tame(line)).ok();
 }
 
 /// Where stderr is no terminal, a drain is reported first after this time.
@@ -62,7 +72,7 @@ impl Progress {
     pub(super) fn say(&mut self, text: impl FnOnce() -> String) {
         if self.terminal {
             self.shown = true;
-            write!(std::io::stderr().lock(), "\r\x1b[K{}", text()).ok();
+            write!(std::io::stderr().lock(), "\r\x1b[K{}", one_line(&text())).ok();
         } else if self.clock.mono() >= self.next {
             self.next = self.clock.mono() + self.every;
             note(&text());

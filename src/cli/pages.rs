@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::failure::{Failure, Outcome};
-use super::output::data;
+use super::output::document;
 
 /// The name of the program, and so of its pages.
 const PROGRAM: &str = "hearthfs";
@@ -55,11 +55,11 @@ fn write_page(command: &Command, dir: &Path) -> Outcome<()> {
 
 /// Prints what a shell reads to complete our commands and options.
 pub(super) fn completions(completions: &Completions, tree: &Command) -> Outcome<()> {
-    data(&String::from_utf8_lossy(&script(completions.shell, tree)))
+    document(&String::from_utf8_lossy(&script(completions.shell, tree)))
 }
 
 fn script(shell: Shell, tree: &Command) -> Vec<u8> {
-    // Shells are told of hidden commands, too, so the tree is one without them.
+    // Completions would show hidden commands, so the tree is one without them.
     let visible = tree.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let mut tree = Command::new(PROGRAM).args(tree.get_arguments().cloned()).subcommands(visible);
     let mut text = Vec::new();

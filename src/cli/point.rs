@@ -18,6 +18,8 @@ use crate::task;
 
 /// How long a mount may take to answer one stat.
 const STAT_LIMIT: Duration = Duration::from_secs(5);
+/// How long a mount may take to answer one question.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is at a mount point.
 #[derive(Debug)]
@@ -108,6 +110,22 @@ pub(super) fn stat_within(path: &Path, limit: Duration) -> Option<std::io::Resul
     // Not `stat`: that the kernel may answer from memory, even for a daemon that is gone.
     let ask = move || rustix::fs::statvfs(&path).map(drop).map_err(std::io::Error::from);
     within(limit, ask).map(|asked| asked.and_then(|answer| answer))
+}
+
+/// Returns what `ask` finds out about `dir`, unless that takes too long.
+pub(super) fn answer<T: Send + 'static>(
+    dir: &Path,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Outcome<T> {
+    match within(ANSWER_LIMIT, ask) {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(error)) => Err(Failure::failed(format!("start a thread: {error}"))),
+        None => Err(Failure::failed(format!(
+            "{} does not answer within {ANSWER_LIMIT:?}",
+            dir.display()
+        ))
+        .hint("`hearthfs status` says what its daemon is doing")),
+    }
 }
 
 /// Returns what `ask` returns; `None` when that takes longer than `limit`. The thread that hangs is left behind: nothing

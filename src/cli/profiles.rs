@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::failure::{Failure, Outcome};
+use super::json::json_pretty;
 use super::output::{data, note};
 use crate::config::{self, Flags, Surroundings, nearest};
 use crate::namespace::{Pattern, Profile, Profiles, Rule, RuleKind, Unless};
@@ -71,10 +72,7 @@ fn no_such(all: &Profiles, name: &str) -> Failure {
 
 fn json(profiles: Vec<&Profile>) -> Outcome<String> {
     let kinds = RuleKind::ALL.map(|kind| KindSaid { kind, meaning: kind.meaning() });
-    let mut text = serde_json::to_string_pretty(&Said { profiles, kinds: kinds.into() })
-        .map_err(|error| Failure::failed(format!("write the profiles as JSON: {error}")))?;
-    text.push('\n');
-    Ok(text)
+    json_pretty(&Said { profiles, kinds: kinds.into() })
 }
 
 /// Writes a line for each profile. Writing to a string does not fail.

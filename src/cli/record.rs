@@ -76,7 +76,7 @@ impl Recording {
         if !is_ours {
             let point = self.point.display();
             return Err(Failure::refused(format!(
-                "--record: {point} is the mount of another user, who alone may see what is opened there"
+                "--record: {point} is the mount of another user; only its owner and root may see what is opened there"
             ))
             .hint("name another mount point with --mount"));
         }

@@ -15,10 +15,10 @@ use rustix::fs::{AtFlags, FileType, unlinkat};
 use rustix::io::Errno;
 use serde::Serialize;
 
+use super::escape::printed;
 use super::failure::{Failure, Outcome};
-use super::inside::{
-    Entry, Hit, Query, Silence, Troubles, Visit, Whole, json_pretty, printed, walk,
-};
+use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::json::json_pretty;
 use super::output::{Progress, count, data, note};
 use crate::config::{ByteSize, Surroundings};
 

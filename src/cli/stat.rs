@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use clap::Args;
 use rustix::fs::readlinkat;
 
+use super::escape::printed;
 use super::failure::{Failure, Outcome};
-use super::inside::{Entry, Silence, json_pretty, one, printed};
+use super::inside::{Entry, Silence, one};
+use super::json::json_pretty;
 use super::ls::{Line, word};
 use super::output::{data, time};
 use crate::clock::Clock;

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::escape::{one_line, printed};
 use super::failure::{Failure, Outcome};
 use super::figures;
+use super::json::json_pretty;
 use super::output::{count, data, note, time};
 use super::point::{self, State};
 use super::{unmount, wait};
@@ -44,14 +47,14 @@ pub(super) fn run(command: &Show) -> Outcome<()> {
             return of_other_user(&point, command.json);
         }
         let (_, status) = wait(find(&around, &point))?;
-        return data(&if command.json { json(&status)? } else { table(&status) });
+        return data(&if command.json { json_pretty(&status)? } else { table(&status) });
     }
     let (all, troubles) = wait(async { Ok(control::list(&around).await) })?;
     for error in &troubles {
         note(&format!("warning: {}", error.chain()));
     }
     if command.json {
-        return data(&json(&all)?);
+        return data(&json_pretty(&all)?);
     }
     let table_of_mounts = Mounts::read()?;
     let visible = |m: &&Mounted| around.uid == 0 || m.owner == Some(around.uid);
@@ -93,12 +96,12 @@ fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
         unmount::foreign(point)
     })?;
     if as_json {
-        return data(&json(&Told { mount_point: point.to_string_lossy(), clients: told })?);
+        return data(&json_pretty(&Told { mount_point: point.to_string_lossy(), clients: told })?);
     }
     note(
         "this mount belongs to another user: only its figures are told; ask as that user or as root for more",
     );
-    let mut text = format!("{}\n", point.display());
+    let mut text = format!("{}\n", printed(point.as_os_str().as_bytes()));
     for line in figures::lines(&told, "") {
         writeln!(text, "  worth     {line}").ok();
     }
@@ -121,24 +124,18 @@ pub(super) async fn find(around: &Surroundings, path: &Path) -> Outcome<(Client,
     }
 }
 
-fn json(value: &impl serde::Serialize) -> Outcome<String> {
-    let mut text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::failed(format!("write the status as JSON: {error}")))?;
-    text.push('\n');
-    Ok(text)
-}
-
 /// Writes a status for people.
 fn table(status: &Status) -> String {
     let phase = match status.phase {
         Phase::Starting => "starting",
         Phase::Serving => "serving",
         Phase::Ending => "draining before it ends",
+        Phase::Unknown => "doing what this version does not know",
     };
-    let mut text = format!("{}\n", status.mount_point);
+    let mut text = format!("{}\n", printed(status.mount_point.as_bytes()));
     // Writing to a string does not fail.
     let mut row = |name: &str, value: String| {
-        writeln!(text, "  {name:<9} {value}").ok();
+        writeln!(text, "  {name:<9} {}", one_line(&value)).ok();
     };
     let uptime = time(status.uptime_ms);
     row("daemon", format!("{phase} for {uptime}, version {}, pid {}", status.version, status.pid));

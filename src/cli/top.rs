@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
-use super::inside::json_line;
+use super::json::json_line;
 use super::output::data;
 use super::{point, status, wait};
 use crate::clock::{Clock, sleep};

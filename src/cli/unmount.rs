@@ -137,7 +137,7 @@ pub(super) async fn shut_down(
         Err(error) if error.kind() == Kind::Busy => {
             let shown = point.display();
             return Err(Failure::failed(format!("{shown} is in use: {}", error.chain()))
-                .hint(format!("`fuser -vm {shown}` shows by whom")));
+                .hint(format!("`fuser -vm {shown}` shows which processes use it")));
         }
         // It may have ended before its answer came through; the table of mounts knows.
         Err(error) if error.kind() == Kind::Closed => DrainReport {

@@ -12,8 +12,10 @@ use clap::Args;
 use rustix::fs::{AtFlags, FileType, statat};
 use serde::Serialize;
 
+use super::escape::printed;
 use super::failure::{Failure, Outcome};
-use super::inside::{Hit, Query, Troubles, Visit, Whole, json_pretty, plain_name, printed, walk};
+use super::inside::{Hit, Query, Troubles, Visit, Whole, plain_name, walk};
+use super::json::json_pretty;
 use super::output::{Progress, count, data, note};
 use super::{point, status, wait};
 use crate::config::{ByteSize, Surroundings};
@@ -155,7 +157,7 @@ fn going(report: &WarmReport, files: usize) -> String {
     format!("warming: {done} of {}, {fetched} fetched", count(files as u64, "file", "files"))
 }
 
-/// Says what came of it.
+/// Prints the outcome.
 fn tell(command: &Warm, meant: &Meant, report: WarmReport) -> Outcome<()> {
     let mut report = report;
     report.missing += meant.troubles.count();

@@ -6,6 +6,7 @@
 mod keys;
 mod listen;
 mod paths;
+mod problem;
 mod profiles;
 mod settings;
 mod source;
@@ -23,11 +24,12 @@ pub use keys::{CACHE_SIZE_MIN, KEYS, Key, Shape, THREADS_MAX};
 pub use listen::ListenAt;
 use paths::foreign_link;
 pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
+pub use problem::{Origin, Problem};
 pub use settings::{
     AllowOther, ClientDirs, IoMode, Local, Log, LogFormat, Metrics, Mount, Remote, Run, Settings,
     Writeback, Writes,
 };
-pub use source::{Origin, Problem, Surroundings};
+pub use source::Surroundings;
 pub use suggest::nearest;
 pub use units::{ByteSize, format_age, format_duration, parse_age, parse_duration};
 pub use url::{RemoteUrl, without_secrets};
@@ -106,6 +108,11 @@ impl std::error::Error for Refusal {}
 /// Finds the effective settings of the mount at `mount_point`, which must be absolute and resolved.
 /// Without one, `mount.directory` says where; without that too, the default of the cache directory
 /// stays open (empty).
+///
+/// # Errors
+///
+/// Every problem of the file, the variables and the flags together: a key that is unknown, a value out of its limits, a
+/// file that cannot be read.
 pub fn load(
     flags: &Flags,
     around: &Surroundings,

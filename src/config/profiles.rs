@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
 
-use super::source::{Origin, Problem};
+use super::problem::{Origin, Problem};
 use super::suggest::nearest;
 use crate::namespace::{PROFILE_KEYS, Profiles, ProfilesDraft, Refused};
 

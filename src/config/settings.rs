@@ -42,7 +42,7 @@ pub struct Mount {
     pub io: IoMode,
     /// Whether other users may use the mount.
     pub allow_other: AllowOther,
-    /// What becomes of what programs write.
+    /// Where the writes of programs go.
     pub writes: Writes,
     /// Whether the root gets a directory for each client.
     pub client_dirs: ClientDirs,
@@ -64,7 +64,7 @@ pub enum IoMode {
     Ordinary,
 }
 
-/// What becomes of what programs write.
+/// Where the writes of programs go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Writes {
     /// All nodes get it.

@@ -110,6 +110,10 @@ fn initial(text: &str) -> String {
 }
 
 /// Reads a time such as `1m30s`.
+///
+/// # Errors
+///
+/// What is wrong with the text, and the form that is expected.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = |problem: &str| format!("{problem}; expected {TIME_FORM}");
     let mut rest = text.trim();
@@ -160,6 +164,10 @@ pub fn format_duration(time: Duration) -> String {
 }
 
 /// Reads how long entries live: a time, or `never`, which is `None`.
+///
+/// # Errors
+///
+/// What is wrong with the text, and the form or the limits that are expected.
 pub fn parse_age(text: &str) -> Result<Option<Duration>, String> {
     if text == NEVER {
         return Ok(None);

@@ -38,9 +38,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon at `place`. `NotFound` when none runs there; a socket that a dead one
-    /// left is removed. `Denied` when it belongs to another user.
+    /// Connects to the daemon at `place`. A socket that a dead daemon left is removed.
     /// `users` are those whose sockets are believed, besides root's.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when no daemon runs there, `Denied` when the socket belongs to another user, `TimedOut` when it does
+    /// not accept.
     pub async fn connect(place: &Place, users: &[u32]) -> Result<Self> {
         let socket = place.socket();
         let op = || format!("connect to {}", socket.display());
@@ -71,6 +75,10 @@ impl Client {
     }
 
     /// Asks for the status.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer is not understood.
     pub async fn status(&mut self) -> Result<Status> {
         self.send(&Request::Status).await?;
         match self.receive().await? {
@@ -80,6 +88,10 @@ impl Client {
     }
 
     /// Asks for the profiles that the mount goes by, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer is not understood.
     pub async fn profiles(&mut self) -> Result<serde_json::Value> {
         self.send(&Request::Profiles).await?;
         match self.receive().await? {
@@ -89,6 +101,10 @@ impl Client {
     }
 
     /// Asks which clients and entries are busy; `None` where the daemon is of a version that does not tell.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer is not understood.
     pub async fn busy(&mut self) -> Result<Option<BusyReport>> {
         self.send(&Request::Busy).await?;
         match self.receive().await? {
@@ -99,6 +115,10 @@ impl Client {
     }
 
     /// Asks why a path is a miss; `None` where the daemon is of a version that does not tell.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer is not understood.
     pub async fn explain(&mut self, path: String) -> Result<Option<serde_json::Value>> {
         self.send(&Request::Explain { path }).await?;
         match self.receive().await? {
@@ -110,6 +130,10 @@ impl Client {
 
     /// Asks for the misses that are remembered, of one user or one client; `None` where the daemon is of a version that does
     /// not tell.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer is not understood.
     pub async fn misses(
         &mut self,
         uid: Option<u32>,
@@ -159,6 +183,11 @@ impl Client {
     }
 
     /// Waits until all that was published before is remote, for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer is not understood.
+    /// A backlog that is left at the limit is no error: the report counts it.
     pub async fn drain(
         &mut self,
         limit: Duration,
@@ -170,6 +199,11 @@ impl Client {
 
     /// Has the daemon drain, unmount and end; `limit` is for the drain: zero leaves the backlog,
     /// `None` is the daemon's own.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when the mount is in use and stays, `TimedOut` or `Closed` when the daemon does not answer or hangs up,
+    /// `Corrupt` when its answer is not understood.
     pub async fn shutdown(
         &mut self,
         limit: Option<Duration>,
@@ -259,7 +293,12 @@ fn has_ended(handle: &OwnedFd) -> bool {
 }
 
 /// Connects to the daemon that serves `mount_point` (absolute, resolved); `owner` is the user of the
-/// mount, if known. `NotFound` when none does.
+/// mount, if known.
+///
+/// # Errors
+///
+/// `NotFound` when no daemon serves it, `Corrupt` when the daemon at its socket serves another place; otherwise the
+/// error of the daemon that was found.
 pub async fn find(
     around: &Surroundings,
     mount_point: &Path,

@@ -39,7 +39,7 @@ pub enum Request {
     },
     /// Records what is opened from now on, and asks for what was since the last question.
     Opens {
-        /// Tells this recording from others; whoever records has drawn it.
+        /// Tells this recording from others: a random number that the recording process has drawn.
         number: u64,
         /// It is the last question if there is no more.
         last: bool,
@@ -175,7 +175,7 @@ pub struct Status {
     pub clients: Figures,
 }
 
-/// What came of making files local. Files with the same content count each for itself.
+/// The outcome of making files local. Each file counts, also where several have the same content.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WarmReport {
@@ -200,7 +200,7 @@ pub struct WarmReport {
 }
 
 impl WarmReport {
-    /// Adds what came of further files.
+    /// Adds the outcome for further files.
     pub fn add(&mut self, other: &Self) {
         self.here += other.here;
         self.here_bytes += other.here_bytes;
@@ -244,7 +244,7 @@ pub struct BusyClient {
     pub name: String,
     /// Opens that were answered with an entry.
     pub hits: u64,
-    /// Names that were asked for in vain.
+    /// Lookups that failed.
     pub misses: u64,
 }
 
@@ -281,6 +281,9 @@ pub enum Phase {
     Serving,
     /// Takes no more writes, uploads the backlog, and ends.
     Ending,
+    /// Something that only a newer daemon says.
+    #[serde(other)]
+    Unknown,
 }
 
 /// How reads and writes travel, and why so.

@@ -43,6 +43,10 @@ pub struct Mounts(Vec<Mounted>);
 
 impl Mounts {
     /// Reads the table.
+    ///
+    /// # Errors
+    ///
+    /// When `/proc/self/mountinfo` cannot be read.
     pub fn read() -> Result<Self> {
         const TABLE: &str = "/proc/self/mountinfo";
         let bytes = std::fs::read(TABLE).map_err(|e| Error::io(format!("read {TABLE}"), e))?;

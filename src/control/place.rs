@@ -109,6 +109,11 @@ pub(super) fn believed(around: &Surroundings, dir: &Path, owner: Option<u32>) ->
 }
 
 /// Makes the runtime directory if it is missing, and checks that it is ours alone to write.
+///
+/// # Errors
+///
+/// `Denied` when it is no directory, belongs to another user or can be written by others; an error of the disk when it
+/// cannot be made.
 pub fn prepare(dir: &Path, uid: u32) -> Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     // A symbolic link to a directory counts as there; the check below refuses it.

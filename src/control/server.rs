@@ -56,14 +56,26 @@ pub trait Node: Send + Sync + 'static {
     /// Tells which clients and entries are busy; must answer at once.
     fn busy(&self) -> BusyReport;
     /// Tells why a path is a miss, as JSON; the path is as in [`Request::Explain`]. May ask the store, for some seconds at most.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for what is no path that a mount can have.
     async fn explain(&self, path: &str) -> Result<serde_json::Value>;
     /// Tells the misses that are remembered, of one user or one client, as JSON; must answer at once.
     fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value;
     /// Makes files local, as far as there is room; the paths are as in [`Request::Explain`]. Says in `told` how far it is.
     /// The caller may drop the future at any time, which ends it.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the store cannot be used. A path that cannot be is left out.
     async fn warm(&self, paths: &[String], told: &Mutex<WarmReport>) -> Result<()>;
     /// Records what is opened from now on, and tells what was since the last question with that number; must answer at
-    /// once. `Busy` when there are too many recordings.
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when there are too many recordings.
     fn opens(&self, number: u64, last: bool) -> Result<OpensReport>;
     /// Tells how far a drain is; must answer at once.
     fn progress(&self) -> DrainProgress;
@@ -71,8 +83,12 @@ pub trait Node: Send + Sync + 'static {
     /// drop the future at any time.
     async fn drain(&self, limit: Duration) -> DrainReport;
     /// Drains for at most `limit` (`None` is the daemon's own limit, zero leaves the backlog in the
-    /// journal), unmounts, and lets the daemon end. `Busy` when files are open and the mount stays; a
+    /// journal), unmounts, and lets the daemon end. A
     /// call while another is at work waits for that one. It is never dropped half way.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when files are open and the mount stays.
     async fn shutdown(&self, limit: Option<Duration>) -> Result<DrainReport>;
 }
 
@@ -88,7 +104,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `node` at `place`. A socket that a dead daemon left is replaced; a living one is `Busy`.
+    /// Serves `node` at `place`. A socket that a dead daemon left is replaced.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when a living daemon serves the place, `Invalid` when the path of the socket is too long, `Denied` when
+    /// the directory is not private to us.
     pub fn start(runtime: &Handle, place: Place, node: Arc<dyn Node>) -> Result<Self> {
         let socket = place.socket();
         place::check_length(&socket)?;

@@ -317,7 +317,7 @@ fn sockets_of_the_dead_are_replaced_and_of_the_living_are_not() {
     let server = bench.start();
     assert_eq!(bench.try_start().expect_err("one is there").kind(), Kind::Busy);
     assert!(bench.find().is_ok(), "the second start left the first alone");
-    // What a killed daemon leaves: a socket that nobody listens on, and no lock.
+    // What a killed daemon leaves: a socket that no process listens on, and no lock.
     bench.runtime.block_on(server.close());
     drop(std::os::unix::net::UnixListener::bind(bench.place().socket()).expect("bind"));
     assert!(bench.place().socket().exists());

@@ -32,7 +32,7 @@ use crate::task;
 /// How long the first look at the remote may take. A store that cannot be reached is no reason not to
 /// mount; one that refuses us is.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
-/// The same where a dead mount is to be replaced: it was looked at before, and programs wait.
+/// The same for a dead mount that is replaced: it was checked before, and programs wait.
 const CHECK_AGAIN_DEADLINE: Duration = Duration::from_millis(500);
 
 /// How often, and how many times, a cache directory is tried that an ending daemon still holds.

@@ -28,6 +28,10 @@ pub struct Collection {
 }
 
 /// Makes a collector for the remote of the settings, and checks that.
+///
+/// # Errors
+///
+/// `Invalid` when the settings name no remote or one that cannot work; the errors of [`Collector::open`].
 pub async fn collector(settings: &Settings, asked: Collection) -> Result<Collector> {
     let Some(url) = &settings.remote.url else {
         let op = "no remote is named: give its address, or a configuration with remote.url";

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(heard(&listener), "WATCHDOG=1\nSTATUS=two lines");
         manager.stopping("draining", Duration::from_secs(2));
         assert_eq!(heard(&listener), "STOPPING=1\nEXTEND_TIMEOUT_USEC=2000000\nSTATUS=draining");
-        Manager::find(&around(&[])).ready("nobody listens");
+        Manager::find(&around(&[])).ready("no manager listens");
     }
 
     #[test]
@@ -179,6 +179,6 @@ mod tests {
         assert_eq!(found(&[usec, ("WATCHDOG_PID", "x")]), None);
         assert_eq!(found(&[("WATCHDOG_USEC", "0")]), None);
         assert_eq!(found(&[]), None);
-        assert_eq!(Manager::find(&around(&[usec])).watchdog(), None, "nobody to tell");
+        assert_eq!(Manager::find(&around(&[usec])).watchdog(), None, "no manager to tell");
     }
 }

@@ -1,7 +1,7 @@
 //! The rules of the bucket, for a mount and for the commands that set them up.
 //!
 //! Owns the one look at them that a mount takes, and what is said of it. Must never delay a mount,
-//! write anything, or ask twice. A store that cannot be reached at the mount is looked at when it can be.
+//! write anything, or ask twice. A store that cannot be reached at the mount is checked later, when it can be.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +19,10 @@ use crate::task;
 pub(super) type Found = Arc<OnceLock<RulesReport>>;
 
 /// Prepares to work on the rules of the bucket that the settings name.
+///
+/// # Errors
+///
+/// `Invalid` when the settings name no remote, or its endpoint, profile or certificates cannot work.
 pub fn lifecycle(settings: &Settings) -> Result<Lifecycle> {
     open(settings, &remote_options(settings))
 }
@@ -29,6 +33,10 @@ fn open(settings: &Settings, options: &RemoteOptions) -> Result<Lifecycle> {
 }
 
 /// Returns a handle of the store itself, for what it declares of itself.
+///
+/// # Errors
+///
+/// `Invalid` when the settings name no remote, or its endpoint, profile or certificates cannot work.
 pub fn store(settings: &Settings, clock: &crate::clock::Clock) -> Result<Remote> {
     let url = settings.remote.url.as_ref().ok_or_else(no_remote)?;
     Remote::open(url, &remote_options(settings), clock.clone(), NodeId(0))

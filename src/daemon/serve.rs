@@ -157,6 +157,7 @@ fn mount(
         };
         Error::with(kind, format!("mount at {}", mount_point.display()), error)
     };
+    let wanted = settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none();
     let options = MountOptions {
         mount_point: mount_point.to_owned(),
         fs_name: settings.remote.url.as_ref().map_or("hearthfs".to_owned(), ToString::to_string),
@@ -165,8 +166,7 @@ fn mount(
         user_xattrs: settings.mount.xattrs,
         threads: request_threads(settings.mount.threads, processors()),
         want_flock: true,
-        want_passthrough: settings.mount.io != IoMode::Ordinary && rooms.tasks.refusal().is_none(),
-        probe_file: Some(rooms.probe_file()?),
+        probe_file: wanted.then(|| rooms.probe_file()).transpose()?,
     };
     let session = Session::mount(Arc::new(rooms.fs.clone()), options, runtime.handle().clone())
         .map_err(refused)?;

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use hearthfs_mount::{Errno, Ino, Io, OpenFlags, Opened, Reply};
+use hearthfs_mount::{Errno, Ino, Io, Opened, Reply};
 
 use super::filesystem::Filesystem;
 use super::handles::{Bytes, OpenFile};
 use super::inode::{LiveId, Mode, Source};
-use super::open::{Step, Wish};
-use super::state::State;
+use super::open::Step;
+use super::state::{State, may_stand_aside};
+use super::wish::Wish;
 
 impl Filesystem {
     /// Makes a handle that cannot write, on the file of its inode.
@@ -188,11 +189,4 @@ pub(super) fn beside(state: &mut State, ino: Ino) -> Io {
         (Mode::Passthrough, Some(source)) => Io::Beside(Arc::clone(&source.backing)),
         _ => Io::Direct,
     }
-}
-
-/// Refuses a handle whose mapping would write into the file of an inode that is not its own: the kernel maps
-/// what the other handles of the inode are passed through to.
-pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
-    let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
-    if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }
 }

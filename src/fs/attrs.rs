@@ -9,7 +9,8 @@ use hearthfs_mount::{
 use super::filesystem::Filesystem;
 use super::handles::type_of;
 use super::inode::{Node, Published};
-use super::lookup::{Seen, TTL_OF_LIVE, seen_in};
+use super::lookup::TTL_OF_LIVE;
+use super::seen::{Seen, seen_in};
 use super::state::State;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Time};
@@ -110,7 +111,7 @@ impl Filesystem {
     /// others.
     fn directory_attr(&self, state: &State, ino: Ino) -> Attr {
         let Some(path) = state.names.directory_path(ino) else {
-            let gone = super::lookup::implied_directory().entry;
+            let gone = super::seen::implied_directory().entry;
             return attr_from(ino, &gone, Time::default(), 0);
         };
         let (seen, moved, subdirectories) = self

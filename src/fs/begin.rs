@@ -9,14 +9,13 @@ use std::sync::atomic::Ordering;
 
 use hearthfs_mount::{Errno, Ino, Opened, Reply};
 
-use super::attach::may_stand_aside;
 use super::decide::Plan;
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Node, Published, Source, Spot};
 use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
-use super::lookup::Seen;
-use super::open::Wish;
-use super::state::State;
+use super::seen::Seen;
+use super::state::{State, may_stand_aside};
+use super::wish::Wish;
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
 use crate::local::StagedPath;

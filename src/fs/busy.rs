@@ -67,7 +67,7 @@ impl Busy {
         *counts.entries.entry(path).or_default() += 1;
     }
 
-    /// Counts a name that was asked for in vain.
+    /// Counts a lookup of a name that is not there.
     pub(super) fn miss(&self, profiles: &Profiles, path: &TreePath) {
         if is_edition(path) {
             return;

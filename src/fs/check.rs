@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::local::{hash_file, is_whole};
 use crate::namespace::{Check, Entry};
 
-/// What was looked at before something is put under a name.
+/// What was checked before something is put under a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Examined {
     /// The name asks for no check.

@@ -1,23 +1,41 @@
 //! The decision what an open comes to.
 //!
-//! A pure function of what the inode is, what else its name has, and who asks how. Owns no state, takes no
+//! A pure function of what the inode is, what else its name has, and how the caller asks. Owns no state, takes no
 //! lock, does no I/O; the caller that carries the plan out must decide again under the lock in which it acts.
 //!
 //! Keeps P1 whole-or-nothing and P3 stable-open.
 
 use hearthfs_mount::Errno;
 
-/// Who asks, and how.
+/// The caller, and what it asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
-    pub(super) write: bool,
-    pub(super) truncate: bool,
+    pub(super) how: How,
     /// The thread was told to look again just before, and must not be told so twice.
     pub(super) last: bool,
     /// It has just walked to the name: it has not come by a descriptor.
     pub(super) walked: bool,
     /// The process cannot be seen, so nothing is known of it.
     pub(super) unseen: bool,
+}
+
+/// What the caller wants to do with the content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum How {
+    Read,
+    Write,
+    /// It writes, and empties the file first (`O_TRUNC`).
+    Empty,
+}
+
+impl Asked {
+    fn writes(self) -> bool {
+        self.how != How::Read
+    }
+
+    fn empties(self) -> bool {
+        self.how == How::Empty
+    }
 }
 
 /// What the inode is.
@@ -51,12 +69,20 @@ pub(super) struct LiveIs {
     pub(super) member: bool,
     /// It has a name.
     pub(super) named: bool,
-    /// A handle is open for writing that its opener has not closed.
-    pub(super) open: bool,
-    /// A handle that can write was not released.
-    pub(super) writers: bool,
+    pub(super) writers: WritersAre,
     /// It is being published just now.
     pub(super) settling: bool,
+}
+
+/// What its handles that can write have come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WritersAre {
+    /// All are released.
+    Gone,
+    /// Their openers have closed all of them, and one is not released.
+    Closed,
+    /// The opener of one has not closed it.
+    Open,
 }
 
 /// How far a live file has come.
@@ -119,10 +145,10 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
         Is::Directory => Plan::Fail(Errno::EISDIR),
         Is::Other => Plan::Fail(Errno::ENXIO),
         // Others have begun since it was promised.
-        Is::Reserved if asked.write && name.joinable && !asked.truncate => Plan::JoinAside,
-        Is::Reserved if asked.write => Plan::Begin,
-        Is::Gone { open } if asked.write => {
-            let has_bytes = open || asked.truncate;
+        Is::Reserved if asked.writes() && name.joinable && !asked.empties() => Plan::JoinAside,
+        Is::Reserved if asked.writes() => Plan::Begin,
+        Is::Gone { open } if asked.writes() => {
+            let has_bytes = open || asked.empties();
             again_or(if has_bytes {
                 Plan::Aside { named: false }
             } else {
@@ -131,7 +157,9 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
         }
         // Only a process that has it open comes back to it.
         Is::Gone { open: true } if !asked.walked => again_or(Plan::Read),
-        Is::Entry { bound, readable } if asked.write => write_entry(asked, bound, readable, name),
+        Is::Entry { bound, readable } if asked.writes() => {
+            write_entry(asked, bound, readable, name)
+        }
         // What the caller writes itself, or what the name leads to now, is another inode.
         Is::Entry { bound, .. } if (name.own || !bound) && !asked.last => Plan::LookAgain,
         // The kernel finds what there is now. Of what is reserved, its thread was refused by the mode, and reads what it
@@ -140,7 +168,7 @@ pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
             again_or(current(name))
         }
         Is::Entry { .. } => Plan::Read,
-        Is::Live(live) if asked.write => write_live(asked, live),
+        Is::Live(live) if asked.writes() => write_live(asked, live),
         Is::Live(live) => read_live(asked, live, name),
     }
 }
@@ -176,7 +204,7 @@ fn write_live(asked: Asked, live: LiveIs) -> Plan {
     if live.settling {
         return Plan::Wait;
     }
-    if asked.unseen && live.writers {
+    if asked.unseen && live.writers != WritersAre::Gone {
         return Plan::Aside { named };
     }
     // A lookup can have been overtaken by an unlink; a descriptor cannot.
@@ -184,8 +212,9 @@ fn write_live(asked: Asked, live: LiveIs) -> Plan {
         return Plan::LookAgain;
     }
     // All its writers have closed it: what comes now begins from that, as soon as it is a blob.
-    let closed = !live.open && matches!(live.stage, StageIs::Published | StageIs::Held);
-    if asked.truncate && (closed || !live.member) {
+    let closed = live.writers != WritersAre::Open
+        && matches!(live.stage, StageIs::Published | StageIs::Held);
+    if asked.empties() && (closed || !live.member) {
         return again_or(Plan::Aside { named });
     }
     // Its published bytes have to be kept elsewhere before a writer goes on.
@@ -193,7 +222,7 @@ fn write_live(asked: Asked, live: LiveIs) -> Plan {
 }
 
 fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> Plan {
-    let has_bytes = readable || asked.truncate || name.own || name.joinable;
+    let has_bytes = readable || asked.empties() || name.own || name.joinable;
     if !has_bytes {
         return if asked.last { Plan::Fail(Errno::ENOENT) } else { Plan::LookAgain };
     }
@@ -203,7 +232,7 @@ fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> Plan
         return Plan::LookAgain;
     }
     match bound {
-        true if name.joinable && !asked.truncate && !asked.unseen => Plan::JoinAside,
+        true if name.joinable && !asked.empties() && !asked.unseen => Plan::JoinAside,
         bound => Plan::Aside { named: bound },
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of an entry beside its attributes, to a caller that may read it.
+//! What is shown of an entry beside its attributes, to a caller that may read it.
 //!
 //! The kernel finds the inode and checks the caller's rights, as for any call. Owns which of the facts the caller is told: those
 //! of a content hold for the files of others, too, so only root and the user of the mount get them. Must never count as a
@@ -12,8 +12,8 @@ use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::filesystem::Filesystem;
 use super::inode::{Inode, Node, Published};
-use super::lookup::{Seen, seen_in};
 use super::rights::MAY_LIST;
+use super::seen::{Seen, seen_in};
 use super::state::State;
 use crate::name::TreePath;
 use crate::namespace::{Bytes, ContentFacts, Facts, FileKind, RuleKind};

@@ -2,11 +2,12 @@
 //!
 //! An *entry* is what a client takes for one hit or one miss; the profile says which names these are (`entries`). One that has
 //! bytes is served when it is opened for reading, by whatever program, each time; it is compiled when other bytes
-//! are published under its name than were there. What it took is the time from the first look in vain at its name, or at a directory above it, to
+//! are published under its name than were there. What it took is the time from the first failed lookup of its name, or of a directory above it, to
 //! its publish, by the same process; where there is no such look, it is not known and counts as none.
 //!
-//! Owns the counts and what is remembered of looks in vain. Must never take a lock on the way of an open that hits, but for
-//! units with an index, nor grow with what programs ask for.
+//! Owns the counts and the failed lookups that are remembered. An open that hits takes one short lock at most: that of the blob
+//! table, or, in a unit with an index, that of the failed lookups as well. Must never hold one of them during I/O, nor grow with what
+//! programs ask for.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::filesystem::Filesystem;
-use super::lookup::Seen;
+use super::seen::Seen;
 use super::who::Who;
 use crate::digest::Digest;
 use crate::metrics::{ClientFigures, Figures};
 use crate::name::TreePath;
 use crate::namespace::{Class, Counted, Entry, FileKind, Profiles, Role, is_edition};
 
-/// Looks in vain that are remembered.
+/// Failed lookups that are remembered.
 const ASKED_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not 0");
 /// The longest key of one, in bytes.
 const KEY_BYTES_MAX: usize = 1024;
@@ -53,7 +54,7 @@ pub(super) struct Worth {
     clients: Vec<(String, Counts)>,
     /// What earlier runs have counted, of clients that have no profile any more as well.
     earlier: Figures,
-    /// When each was asked for in vain first.
+    /// When the first lookup of each failed.
     asked: Mutex<LruCache<Asked, Duration>>,
     /// Processes that are left out: copies. An open looks only where there is one.
     left_out: Mutex<Vec<(u32, Arc<Watched>)>>,
@@ -148,7 +149,7 @@ impl Worth {
         self.leaves_out.store(!left_out.is_empty(), Ordering::Relaxed);
     }
 
-    /// Notes that a process has asked in vain, or has read an index that may not have what it wants. The first time counts:
+    /// Notes a failed lookup of a process, or that it has read an index that may not have what it wants. The first time counts:
     /// programs look once more before they write.
     fn asked(&self, who: Who, key: &[u8], now: Duration) {
         let Who::Process(process) = who else { return };
@@ -158,7 +159,7 @@ impl Worth {
     }
 
     /// Returns for how long a process has been at what it asked for, in milliseconds, and forgets that; 0 where it is not known.
-    /// What asked for a directory in vain, has asked for all below it.
+    /// A failed lookup of a directory counts for all below it.
     fn took(&self, who: Who, key: &[u8], now: Duration) -> u32 {
         let Who::Process(process) = who else { return 0 };
         let mut asked = self.asked.lock();
@@ -192,7 +193,7 @@ impl Filesystem {
         }
     }
 
-    /// Notes a name that was asked for in vain. Must be called without the lock of the state.
+    /// Notes a failed lookup. Must be called without the lock of the state.
     pub(super) fn note_asked(&self, caller: &Caller, path: &TreePath) {
         let class = self.0.rules.profiles.classify(path);
         if class.counted.is_some() {
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(worth.took(one, b"c", TOOK_MAX + AT(1)), 0);
     }
 
-    /// P13: however much is asked for in vain, little of it is remembered.
+    /// P13: however many lookups fail, few of them are remembered.
     #[test]
     fn memory_is_bounded() {
         let worth = Worth::new(&Profiles::default(), Figures::new());

@@ -1,4 +1,4 @@
-//! `flock`: what a caller's request for a lock comes to, and how it waits.
+//! `flock`: a caller's request for a lock, and how it waits.
 //!
 //! Owns the waiting. Must never hold the state's lock while it waits, nor let a caller wait that has to die.
 
@@ -11,7 +11,7 @@ use super::locks::{Asked, Waits};
 use super::state::State;
 use crate::clock;
 
-/// How often it is looked whether one that waits has a signal to handle.
+/// How often a waiting request checks whether its caller has a signal to handle.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 /// How long a request that does not wait is kept before it is refused. `close` returns before the kernel's
 /// word of it is handled, so the lock may be that of a file which is closed already.

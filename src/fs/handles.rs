@@ -38,6 +38,7 @@ impl Bytes {
 }
 
 /// An open file.
+#[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) ino: Ino,

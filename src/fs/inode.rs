@@ -98,7 +98,7 @@ pub(super) enum Node {
 #[derive(Debug)]
 pub(super) struct Inode {
     pub(super) node: Node,
-    /// How often the kernel was told of it and has not forgotten.
+    /// How many lookups the kernel has counted and not yet forgotten.
     pub(super) lookups: u64,
     /// Threads that were told to look again and have found it.
     pub(super) seats: u32,

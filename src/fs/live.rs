@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::beginnings::Moment;
 use super::inode::{LiveId, Published, Source, Spot};
 use super::kept::Kept;
-use super::lookup::Seen;
+use super::seen::Seen;
 use super::who::Who;
 use crate::digest::Digest;
 use crate::local::{Lodged, StagedPath};
@@ -107,6 +107,7 @@ pub(super) enum Stage {
 }
 
 /// A file that can still be written.
+#[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Debug)]
 pub(super) struct Live {
     /// The inode that the kernel knows it by.
@@ -167,6 +168,18 @@ pub(super) struct Live {
     pub(super) publishing: Arc<Mutex<()>>,
     /// Moves whenever something happened that others wait for.
     pub(super) moved: watch::Sender<()>,
+}
+
+/// What the release of a handle comes to.
+#[derive(Debug)]
+pub(super) struct Last {
+    pub(super) id: LiveId,
+    /// The size of its file.
+    pub(super) bytes: u64,
+    /// Bytes were written after the last publish, by a process that has closed a descriptor.
+    pub(super) late: bool,
+    /// Bytes were written and no descriptor was ever closed.
+    pub(super) torn: bool,
 }
 
 /// How a live file begins.

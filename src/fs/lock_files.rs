@@ -3,21 +3,19 @@
 //! Owns which process has made each, and takes a lock away when its process has ended. Must never take away what another
 //! process or another node has put in its place.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use hearthfs_mount::{Answer, Caller, Created, Errno, OpenFlags, Reply, Watched};
+use hearthfs_mount::{Answer, Caller, Created, Errno, OpenFlags, Reply};
 
 use super::create::New;
 use super::filesystem::Filesystem;
+use super::held_locks::Held;
 use super::inode::Spot;
 use super::lookup::Lead;
-use super::open::Wish;
-use super::remove::may_take;
 use super::retry::Try;
-use super::rights::MAY_CHANGE_NAMES;
-use super::shares::Shares;
+use super::rights::{MAY_CHANGE_NAMES, may_take};
 use super::who::Who;
+use super::wish::Wish;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::LockOwner;
@@ -25,63 +23,8 @@ use crate::name::TreePath;
 use crate::namespace::{Entry, FileKind, Kind, Op, Register};
 use crate::stamp::Stamp;
 
-/// Locks whose processes are watched. One beyond that is a file as any other.
-const LOCKS_MAX: u64 = 1024;
 /// Names that are read at a time when all are looked through.
 const READ_AT_ONCE: usize = 4096;
-
-/// A lock file whose process is watched.
-#[derive(Clone, Debug)]
-struct Held {
-    owner: LockOwner,
-    /// The change that put it there.
-    stamp: Stamp,
-    user: u32,
-    watched: Arc<Watched>,
-}
-
-/// All lock files whose processes are watched.
-#[derive(Debug)]
-pub(super) struct LockFiles {
-    held: HashMap<TreePath, Held>,
-    shares: Shares,
-}
-
-impl Default for LockFiles {
-    fn default() -> Self {
-        Self { held: HashMap::new(), shares: Shares::new(LOCKS_MAX) }
-    }
-}
-
-impl LockFiles {
-    /// Adds a lock, in the place of what was known of its name; false if its user may have no more.
-    fn add(&mut self, held: Held) -> bool {
-        self.remove(&held.owner.path, None);
-        let fits = self.shares.take(held.user, 1);
-        if fits {
-            self.held.insert(held.owner.path.clone(), held);
-        }
-        fits
-    }
-
-    /// Forgets a lock, if `stamp` is `None` or that which put it there.
-    fn remove(&mut self, path: &TreePath, stamp: Option<Stamp>) {
-        let is_it = |held: &Held| stamp.is_none_or(|stamp| held.stamp == stamp);
-        if self.held.get(path).is_some_and(is_it)
-            && let Some(held) = self.held.remove(path)
-        {
-            self.shares.give_back(held.user, 1);
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-
-    fn all(&self) -> Vec<Held> {
-        self.held.values().cloned().collect()
-    }
-}
 
 impl Filesystem {
     /// Makes a lock file that all nodes see, and opens it for writing: it is published at once, because its maker may
@@ -127,7 +70,7 @@ impl Filesystem {
     /// Removes a lock whose maker could not open it.
     fn take_back_lock(&self, spot: &Spot) {
         let path = self.0.state.lock().names.path_of(spot);
-        let held = path.and_then(|path| self.0.lock_files.lock().held.get(&path).cloned());
+        let held = path.and_then(|path| self.0.lock_files.lock().get(&path).cloned());
         if let Some(Held { owner, stamp, .. }) = held
             && self.remove_lock(&owner.path, stamp).is_ok()
         {
@@ -149,7 +92,7 @@ impl Filesystem {
         let Some((stamp, user)) = self.lock_at(&path) else { return };
         if !self.may_take_away(caller, spot, user) {
             // It has written a lock that another process made. The lock still belongs to that process.
-            if let Some(held) = self.0.lock_files.lock().held.get_mut(&path) {
+            if let Some(held) = self.0.lock_files.lock().get_mut(&path) {
                 held.stamp = stamp;
             }
             return;
@@ -274,7 +217,7 @@ impl Filesystem {
                 Some(watched) => {
                     let watched = Arc::new(watched);
                     let mut files = self.0.lock_files.lock();
-                    if !files.held.contains_key(&owner.path) {
+                    if files.get(&owner.path).is_none() {
                         // As many as were held before are fewer than may be held.
                         files.add(Held { owner, stamp, user, watched });
                     }
@@ -307,7 +250,7 @@ impl Filesystem {
     }
 
     fn remove_unless_held(&self, path: &TreePath, stamp: Stamp) {
-        let held = self.0.lock_files.lock().held.get(path).is_some_and(|held| held.stamp == stamp);
+        let held = self.0.lock_files.lock().get(path).is_some_and(|held| held.stamp == stamp);
         if held {
             return;
         }

@@ -27,7 +27,7 @@ const WAITING_MAX: u64 = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct TableId(u64);
 
-/// What becomes of a request for a lock.
+/// The outcome of a request for a lock.
 #[derive(Debug)]
 pub(super) enum Asked {
     /// It is done.

@@ -1,4 +1,4 @@
-//! Lookup: which inode a name leads to, for whom, and for how long.
+//! Lookup: which inode a name leads to, for which caller, and for how long.
 //!
 //! The rules, in order: a thread that was told to look again finds what its open can use; a process finds the
 //! live file that it writes itself; other processes find what is published; where nothing is published yet, the
@@ -13,17 +13,15 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Attr, Caller, Errno, FileType, Found, Ino, Lookup, OpenFlags, Reply};
 
 use super::filesystem::Filesystem;
-use super::inode::{LiveId, Node, Published, Spot, number_of};
-use super::live::Live;
-use super::open::DECIDE_TRIES_MAX;
+use super::inode::{LiveId, Node, Published, Spot};
 use super::rights::MAY_SEARCH;
-use super::state::State;
+use super::seen::{Seen, seen_in, shown_in};
+use super::state::{State, entry_inode};
 use super::units::Purpose;
 use super::who::Who;
+use super::wish::DECIDE_TRIES_MAX;
 use crate::name::{TreePath, check_name};
-use crate::namespace::{EDITIONS, Entry, Fold, Time};
-use crate::stamp::Stamp;
-use crate::sync::Ledger;
+use crate::namespace::EDITIONS;
 
 /// The longest that the kernel may take an answer for granted where nothing can change it but itself.
 pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
@@ -32,23 +30,6 @@ pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
 const UNAGED_PART: u32 = 4;
 /// The longest that the kernel may take the size of a file for granted while it is being written.
 pub(super) const TTL_OF_LIVE: Duration = Duration::from_millis(200);
-
-/// What the namespace has under a path.
-#[derive(Debug, Clone)]
-pub(super) struct Seen {
-    pub(super) entry: Entry,
-    /// The change that put it; `None` for a directory that was never made.
-    pub(super) stamp: Option<Stamp>,
-    pub(super) changed_ms: u64,
-    /// For how much longer it may be shown.
-    pub(super) left: Duration,
-}
-
-impl Seen {
-    pub(super) fn published(self) -> Published {
-        Published { entry: self.entry, stamp: self.stamp, changed_ms: self.changed_ms }
-    }
-}
 
 /// Where a name leads.
 #[derive(Debug, Clone, Copy)]
@@ -63,29 +44,6 @@ impl Lead {
     pub(super) fn lasting(ino: Ino) -> Self {
         Self { ino, left: Duration::MAX }
     }
-}
-
-/// Reads what the namespace has under a path, before anything is hidden or has expired.
-pub(super) fn seen_in(fold: &Fold, path: &TreePath) -> Option<Seen> {
-    if let Some(register) = fold.visible(path) {
-        let (stamp, changed_ms) = (Some(register.stamp), register.changed_ms());
-        return register.entry.map(|entry| Seen { entry, stamp, changed_ms, left: Duration::MAX });
-    }
-    (!path.is_root() && fold.is_directory(path)).then(implied_directory)
-}
-
-/// Returns a directory that exists only because something lies below it.
-pub(super) fn implied_directory() -> Seen {
-    let entry = Entry::directory(0o755, 0, 0, Time::default());
-    Seen { entry, stamp: None, changed_ms: 0, left: Duration::MAX }
-}
-
-/// Reads what is visible under a path: its bytes can be had, and it is not past its age.
-pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Option<Seen> {
-    let seen = seen_in(fold, path)?;
-    let changed_ms = seen.stamp.map(|_| seen.changed_ms);
-    let left = ledger.shown(fold, path, &seen.entry, changed_ms)?;
-    Some(Seen { left, ..seen })
 }
 
 impl Filesystem {
@@ -105,7 +63,7 @@ impl Filesystem {
         held.is_some_and(|held| state.is_version(ino, &held))
     }
 
-    /// Returns who asks, if that can make a difference for this name: finding out costs a look into
+    /// Returns the caller's process, if that can make a difference for this name: finding out costs a look into
     /// `/proc`.
     fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
         let matters = {
@@ -243,7 +201,8 @@ impl Filesystem {
     }
 
     /// Leads a thread that looks again in order to write to what it can write: the live file that it joins, or an
-    /// inode that is reserved for what it begins. Returns as well the live file that waited for it in vain.
+    /// inode that is reserved for what it begins. Returns as well the live file of the inode that was
+    /// reserved for it before, if nothing uses that any more.
     fn lead(
         &self,
         state: &mut State,
@@ -318,7 +277,7 @@ impl Filesystem {
         }
     }
 
-    /// Returns the path of a name that is looked for.
+    /// Returns the path of a name that is looked up.
     pub(super) fn path_to_find(state: &State, spot: &Spot) -> Reply<TreePath> {
         let parent = state.names.inode(spot.0).ok_or(Errno::ESTALE)?;
         if !matches!(parent.node, Node::Directory) {
@@ -438,58 +397,4 @@ impl Filesystem {
 /// Reports whether a name is one that programs cannot see.
 pub(super) fn is_hidden(parent: Ino, name: &[u8]) -> bool {
     parent == Ino::ROOT && name == EDITIONS
-}
-
-/// Returns what goes into the number of a published entry beside its path.
-pub(super) fn version_of(entry: &Entry, stamp: Stamp) -> Vec<u8> {
-    // A directory is the same whichever node made it last: what is open below it is found by its number, also by
-    // a kernel that forgot it meanwhile.
-    if entry.is_directory() { Vec::new() } else { stamp.sortable().into_bytes() }
-}
-
-/// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
-pub(super) fn entry_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
-    if let Some(ino) = state.names.bound(spot) {
-        if still_holds(state, ino, &seen) {
-            return ino;
-        }
-        state.names.unbind(spot);
-    }
-    if let Some(ino) = seen.entry.link.and_then(|group| state.names.group(group))
-        && still_holds(state, ino, &seen)
-    {
-        state.names.bind(spot, ino);
-        return ino;
-    }
-    let version = seen.stamp.map_or(Vec::new(), |stamp| version_of(&seen.entry, stamp));
-    let mut ino = number_of(path.as_bytes(), &version);
-    while state.names.inode(ino).is_some() {
-        ino = Ino((ino.0 + 1).max(2));
-    }
-    let link = seen.entry.link;
-    let node =
-        if seen.entry.is_directory() { Node::Directory } else { Node::Entry(seen.published()) };
-    state.names.add(ino, node);
-    state.names.bind(spot, ino);
-    state.names.set_group(link, ino);
-    ino
-}
-
-/// Reports whether an inode is still what the namespace has, and refreshes its attributes.
-fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
-    let Some(inode) = state.names.inode_mut(ino) else { return false };
-    match &mut inode.node {
-        Node::Directory => seen.entry.is_directory(),
-        Node::Entry(published) if published.is(&seen.entry, seen.stamp) => {
-            published.entry.attrs = seen.entry.attrs.clone();
-            published.changed_ms = seen.changed_ms;
-            true
-        }
-        Node::Live(id) => state
-            .lives
-            .get(*id)
-            .and_then(Live::version)
-            .is_some_and(|version| version.published.is(&seen.entry, seen.stamp)),
-        _ => false,
-    }
 }

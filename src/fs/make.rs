@@ -11,9 +11,10 @@ use super::check::Examined;
 use super::filesystem::Filesystem;
 use super::handles::{FORMAT_FILE, FORMAT_MASK};
 use super::inode::{Node, Published, Spot};
-use super::lookup::{Lead, Seen, entry_inode, is_hidden};
+use super::lookup::{Lead, is_hidden};
 use super::rights::MAY_CHANGE_NAMES;
-use super::state::State;
+use super::seen::Seen;
+use super::state::{State, entry_inode};
 use super::units::Purpose;
 use crate::digest::Digest;
 use crate::error::Error;
@@ -81,8 +82,8 @@ impl Filesystem {
         })
     }
 
-    /// Puts an entry under a name that must lead nowhere; `then` gets its inode under the same lock: what no caller was
-    /// told of yet is forgotten when its name goes.
+    /// Puts an entry under a name that must lead nowhere; `then` gets its inode under the same lock: what is not yet in an answer
+    /// is forgotten when its name goes.
     fn put_then<R>(
         &self,
         spot: &Spot,

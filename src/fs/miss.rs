@@ -6,7 +6,7 @@ use hearthfs_mount::{Caller, Errno, Ino};
 use tracing::Level;
 
 use super::filesystem::Filesystem;
-use super::lookup::seen_in;
+use super::seen::seen_in;
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
 use crate::name::TreePath;
@@ -88,7 +88,7 @@ impl Filesystem {
         }
     }
 
-    /// Notes that the bytes of an entry could not be had; `asked` is the inode that was to be opened, and who opens it, if
+    /// Notes that the bytes of an entry could not be had; `asked` is the inode that was to be opened, with the caller, if
     /// there is one.
     pub(super) fn note_unfetched(
         &self,

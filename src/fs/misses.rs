@@ -17,7 +17,7 @@ const OF_ONE_USER_MAX: usize = MISSES_MAX / 4 * 3;
 /// The longest path that is remembered, in bytes.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// One name that was asked for in vain.
+/// One name that was looked up and is not there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Miss {
     pub(super) path: TreePath,
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(misses.0.lock().of_users, HashMap::from([(0, MISSES_MAX)]));
     }
 
-    /// P13: however much is asked for in vain, little of it is remembered.
+    /// P13: however many lookups miss, few of them are remembered.
     #[test]
     fn memory_is_bounded() {
         let misses = RecentMisses::default();

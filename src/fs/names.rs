@@ -151,7 +151,7 @@ impl Names {
         }
     }
 
-    /// Counts one lookup of an inode that the kernel is about to be told of.
+    /// Counts one lookup of an inode that is about to be in an answer to the kernel.
     pub(super) fn count_lookup(&mut self, ino: Ino) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.lookups += 1;
@@ -293,7 +293,7 @@ impl Names {
         ino
     }
 
-    /// Makes an inode that only one thread is told of.
+    /// Makes an inode that is in the answer to one thread only.
     pub(super) fn reserve_alone(&mut self, spot: &Spot, node: Node) -> Ino {
         let ino = self.add_fresh(node);
         if let Some(inode) = self.inodes.get_mut(&ino) {

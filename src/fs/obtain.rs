@@ -9,8 +9,8 @@ use hearthfs_mount::{Caller, Errno, Ino, Opened, Reply};
 use super::filesystem::Filesystem;
 use super::handles::Bytes;
 use super::inode::Source;
-use super::open::Wish;
 use super::state::close_files;
+use super::wish::Wish;
 use crate::digest::Digest;
 use crate::error::{Kind, Result};
 use crate::local::OpenBlob;
@@ -38,7 +38,7 @@ impl Filesystem {
 
     /// Makes a blob local, within the deadline from the last byte that came, and opens it. Whatever goes wrong is a miss.
     ///
-    /// `asked` is the inode that is to be opened and who opens it, for what is told of misses.
+    /// `asked` is the inode that is to be opened and its caller, for the report of a miss.
     pub(super) async fn obtain(
         &self,
         asked: Option<(Ino, &Caller)>,

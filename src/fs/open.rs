@@ -11,7 +11,7 @@ use hearthfs_mount::{Answer, Caller, Errno, Ino, OpenFlags, Opened, Reply};
 use tokio::sync::watch;
 
 use super::begin::Base;
-use super::decide::{Asked, Is, LiveIs, NameHas, Plan, StageIs, decide_open};
+use super::decide::{Is, LiveIs, NameHas, Plan, StageIs, WritersAre, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
 use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
@@ -19,62 +19,15 @@ use super::live::Live;
 use super::retry::{Retry, Try};
 use super::state::State;
 use super::who::Who;
+use super::wish::{DECIDE_TRIES_MAX, Wish};
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::Kind;
 use crate::namespace::Entry;
 
-/// How often an open is decided anew because something moved meanwhile.
-pub(super) const DECIDE_TRIES_MAX: u32 = 64;
 /// How long after the last store a reader waits for the end of a file that all have closed and that was stored to through
 /// a mapping: the kernel's word of the last `munmap` comes after that has returned.
 const MAPPING_ENDS_MAX: Duration = Duration::from_millis(100);
-
-/// How an inode is to be opened.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wish {
-    pub(super) caller: Caller,
-    pub(super) who: Who,
-    pub(super) flags: OpenFlags,
-    /// Whether its thread was told to look again just before.
-    pub(super) tried: Try,
-    /// It has not waited yet for the end of a file that was stored to through a mapping.
-    pub(super) patient: bool,
-    /// The client in whose figures it counts, if it reads an entry.
-    pub(super) client: Option<usize>,
-}
-
-impl Wish {
-    /// Reports whether its thread must not be told to look again.
-    pub(super) fn is_last(&self) -> bool {
-        self.tried != Try::First
-    }
-
-    /// Reports whether it writes, were it only by emptying the file.
-    pub(super) fn writes(&self) -> bool {
-        self.flags.write || self.flags.truncate
-    }
-
-    /// Returns what it needs the permission bits to allow: 4 to read, 2 to write.
-    pub(super) fn wants(&self) -> u32 {
-        wants(self.flags)
-    }
-
-    fn asked(&self) -> Asked {
-        Asked {
-            write: self.writes(),
-            truncate: self.flags.truncate,
-            last: self.is_last(),
-            walked: self.tried == Try::Walked,
-            unseen: self.who == Who::Unseen,
-        }
-    }
-}
-
-/// Returns what an open needs the permission bits to allow: 4 to read, 2 to write.
-pub(super) fn wants(flags: OpenFlags) -> u32 {
-    u32::from(flags.read) * 4 + u32::from(flags.write || flags.truncate) * 2
-}
 
 /// What an open comes to next.
 pub(super) enum Step {
@@ -321,6 +274,11 @@ impl Filesystem {
             },
             Plan::ReadLive => match live.and_then(|id| state.lives.get(id)) {
                 Some(live) => {
+                    // What its own process has published counts, though it is no blob yet.
+                    if let Some(version) = live.version().filter(|version| version.mark.size > 0) {
+                        let took_ms = version.published.entry.attrs.took_ms;
+                        self.note_served(wish.client, None, took_ms);
+                    }
                     let source = Arc::clone(&live.source);
                     Step::Done(Ok(self.attach_reader(state, ino, wish, source)))
                 }
@@ -573,8 +531,11 @@ fn live_is(live: &Live, who: Who, now: Duration) -> LiveIs {
         stage,
         member: live.has_member(who),
         named: live.place().is_some(),
-        open: live.open > 0,
-        writers: live.writers > 0,
+        writers: match (live.open, live.writers) {
+            (0, 0) => WritersAre::Gone,
+            (0, _) => WritersAre::Closed,
+            _ => WritersAre::Open,
+        },
         settling: live.settling,
     }
 }

@@ -41,7 +41,7 @@ struct Recording {
     lost: u64,
 }
 
-/// All recordings, by the numbers that those who record have given them.
+/// All recordings, by the number that each recording process has drawn.
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     count: AtomicUsize,
@@ -104,7 +104,7 @@ impl Opens {
 }
 
 impl Filesystem {
-    /// Notes that an entry was opened, for those who watch and those who record. Its path is asked for only then.
+    /// Notes that an entry was opened, for `top` and for recordings. `path` is called only if one of them is on.
     pub(super) fn note_open(&self, path: impl FnOnce() -> Option<TreePath>) {
         let now = || self.0.rooms.clock.mono();
         let (is_watched, is_recorded) = (self.0.busy.is_watched(now), self.0.opens.is_on());

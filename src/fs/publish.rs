@@ -16,7 +16,7 @@ use super::digested::{Digested, digest_of};
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Published, Source, Spot};
 use super::live::{Live, Mark, Stage, Version};
-use super::lookup::Seen;
+use super::seen::Seen;
 use super::state::State;
 use super::who::Who;
 use crate::error::{Error, Kind};
@@ -341,6 +341,8 @@ impl Filesystem {
         closed: Closed,
     ) -> Result<Announced, Error> {
         let ledger = &self.0.rooms.ledger;
+        // Asks the system, so before the lock is taken.
+        let who = caller.map_or(Who::Unseen, |caller| self.0.callers.who(caller));
         let turn = ledger.begin();
         let (spot, entry, names, reappears, made) = {
             let mut state = self.0.state.lock();
@@ -356,9 +358,8 @@ impl Filesystem {
             }
             let mut entry = entry_of(live, &closed.digested);
             let seen = self.seen(&path);
-            let who = || caller.map_or(Who::Unseen, |caller| self.0.callers.who(caller));
             let there = seen.as_ref().map(|seen| &seen.entry);
-            let made = self.made_at(who, &path, there, &mut entry);
+            let made = self.made_at(|| who, &path, there, &mut entry);
             if !self.may_replace(live, &path, seen.as_ref(), caller) {
                 // It goes on with a file of its own.
                 state.unplace_live(id);

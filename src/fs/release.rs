@@ -14,24 +14,12 @@ use hearthfs_mount::{Answer, Handle, Reply};
 use super::filesystem::Filesystem;
 use super::inode::{LiveId, Source};
 use super::kept::Kept;
-use super::live::{Mark, copy_bytes};
+use super::live::{Last, Mark, copy_bytes};
 use super::publish::INLINE_BYTES_MAX;
 use super::state::{State, close_files};
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
 use crate::local::{State as Keep, hash_file};
-
-/// What the release of a handle comes to.
-#[derive(Debug)]
-pub(super) struct Last {
-    id: LiveId,
-    /// The size of its file.
-    bytes: u64,
-    /// Bytes were written after the last publish, by a process that has closed a descriptor.
-    late: bool,
-    /// Bytes were written and no descriptor was ever closed.
-    torn: bool,
-}
 
 /// The published bytes of a live file.
 struct Bytes {

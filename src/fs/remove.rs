@@ -8,20 +8,12 @@ use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::filesystem::Filesystem;
 use super::inode::{Node, Spot};
-use super::lookup::Seen;
-use super::rights::MAY_CHANGE_NAMES;
+use super::rights::{MAY_CHANGE_NAMES, may_take};
+use super::seen::Seen;
 use super::state::State;
 use super::units::Purpose;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
-
-/// The sticky bit of a directory's mode.
-const STICKY: u32 = 0o1000;
-
-/// Reports whether the sticky bit of a directory, if it has it, lets a caller take away a name of a file of `owner`.
-pub(super) fn may_take(caller: &Caller, mode: u32, dir_owner: u32, owner: u32) -> bool {
-    mode & STICKY == 0 || [0, owner, dir_owner].contains(&caller.uid)
-}
 
 impl Filesystem {
     pub(super) fn unlink_name(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Reply<()> {

@@ -1,4 +1,4 @@
-//! Rename: one atomic group of changes, whatever moves.
+//! Rename: one atomic group of changes, for files and whole directories.
 //!
 //! Keeps P15 own-node-at-once.
 
@@ -12,8 +12,8 @@ use super::check::Examined;
 use super::figures::Made;
 use super::filesystem::Filesystem;
 use super::inode::{Published, Spot};
-use super::lookup::{Seen, seen_in};
 use super::rights::MAY_CHANGE_NAMES;
+use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
 use super::units::Purpose;
 use crate::error::{Error, Kind};
@@ -25,7 +25,7 @@ use crate::sync::{RECORD_CHANGES_MAX, Turn};
 /// The most entries that one rename moves: each is a removal and a put of one record.
 const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
 
-/// Tries to look at a file that is replaced meanwhile.
+/// How often to check a file that is replaced meanwhile.
 const EXAMINED_MAX: u32 = 64;
 
 /// What stands under one name of a rename.
@@ -50,7 +50,7 @@ impl Side {
 
 /// How the names move once the changes are in the journal.
 enum Move {
-    /// Nothing does.
+    /// None moves.
     Nothing,
     /// Only what is being written moves: nothing is published under the old name.
     Private,

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, OpenFlags};
 
-use super::filesystem::Filesystem;
 use super::inode::Spot;
-use super::open::wants;
 use super::shares::Shares;
 
 /// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
@@ -216,24 +214,6 @@ impl Retries {
     }
 }
 
-impl Filesystem {
-    /// Ends the retry of a thread that is about to be refused. The kernel asks for the attributes of what a thread was
-    /// led to, checks the mode, and reports no refusal: the next call of the thread is another one.
-    pub(super) fn note_refusal(&self, caller: &Caller, ino: Ino) {
-        let retry = {
-            let mut state = self.0.state.lock();
-            let Some(flags) = state.retries.led_to(caller.tid, ino) else { return };
-            let Ok((attr, _)) = self.attr_of(&state, ino) else { return };
-            let rights = (attr.uid, attr.gid, u32::from(attr.perm));
-            if self.mode_permits(caller, rights, wants(flags)).is_ok() {
-                return;
-            }
-            state.retries.take(caller.tid)
-        };
-        self.give_up_seat(retry);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_look_again_beyond_the_limit() {
+    fn no_caller_is_told_to_look_again_beyond_the_limit() {
         let mut retries = Retries::default();
         for tid in 1..=(RETRIES_MAX / 4 * 3) as u32 {
             let first = retries.end(&thread(tid), Ino(7), false, NOW).0;

@@ -14,6 +14,7 @@ use hearthfs_mount::{Caller, Ino, Reply};
 
 use super::filesystem::Filesystem;
 use super::state::State;
+use super::wish::wants;
 
 /// How much longer than the deadline a request may be on its way from the kernel's check to ours.
 const REQUEST_SLACK: Duration = Duration::from_secs(5);
@@ -25,7 +26,31 @@ pub(super) const MAY_CHANGE_NAMES: u32 = 3;
 /// What a listing needs.
 pub(super) const MAY_LIST: u32 = 4;
 
+/// The sticky bit of a directory's mode.
+const STICKY: u32 = 0o1000;
+
+/// Reports whether the sticky bit of a directory, if it has it, lets a caller take away a name of a file of `owner`.
+pub(super) fn may_take(caller: &Caller, mode: u32, dir_owner: u32, owner: u32) -> bool {
+    mode & STICKY == 0 || [0, owner, dir_owner].contains(&caller.uid)
+}
+
 impl Filesystem {
+    /// Ends the retry of a thread that is about to be refused. The kernel asks for the attributes of what a thread was
+    /// led to, checks the mode, and reports no refusal: the next call of the thread is another one.
+    pub(super) fn note_refusal(&self, caller: &Caller, ino: Ino) {
+        let retry = {
+            let mut state = self.0.state.lock();
+            let Some(flags) = state.retries.led_to(caller.tid, ino) else { return };
+            let Ok((attr, _)) = self.attr_of(&state, ino) else { return };
+            let rights = (attr.uid, attr.gid, u32::from(attr.perm));
+            if self.mode_permits(caller, rights, wants(flags)).is_ok() {
+                return;
+            }
+            state.retries.take(caller.tid)
+        };
+        self.give_up_seat(retry);
+    }
+
     /// Checks a directory's permission bits once more if another node has changed it a moment ago.
     pub(super) fn may_use(&self, state: &State, caller: &Caller, dir: Ino, want: u32) -> Reply<()> {
         let changed = state.names.inode(dir).and_then(|inode| inode.changed_elsewhere);

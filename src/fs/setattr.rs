@@ -15,15 +15,15 @@ use super::filesystem::Filesystem;
 use super::handles::OpenFile;
 use super::inode::{Inode, LiveId, Node, Source, Spot};
 use super::live::{Live, Mark, Touch};
-use super::lookup::seen_in;
-use super::open::Wish;
+use super::seen::seen_in;
 use super::state::State;
+use super::wish::Wish;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Op};
 
-/// What a change of the size comes to.
+/// How a change of the size is made.
 enum Resize {
-    /// It is done, or nothing is to be done.
+    /// It is done, or there is nothing to do.
     Done,
     /// This file is to be cut, without the lock.
     Cut(Arc<Source>),
@@ -95,7 +95,7 @@ impl Filesystem {
         self.get_attr(ino, set.handle)
     }
 
-    /// Decides what a change of the size comes to, and does it where that takes no wait.
+    /// Decides how a change of the size is made, and makes it where that takes no wait.
     fn resize(&self, wish: &Wish, ino: Ino, handle: Option<Handle>, size: u64) -> Reply<Resize> {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;

@@ -6,21 +6,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Handle, Ino, OpenFlags};
+use hearthfs_mount::{Errno, Handle, Ino, OpenFlags, Reply};
 use parking_lot::MutexGuard;
 use tokio::sync::watch;
 
+use super::editions::Editions;
 use super::handles::{Handles, OpenFile};
-use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
-use super::live::{Live, Lives, Stage};
+use super::inode::{Inode, LiveId, Mode, Node, Published, Source, Spot, number_of};
+use super::live::{Last, Live, Lives, Stage};
 use super::locks::Locks;
-use super::lookup::Seen;
 use super::names::Names;
-use super::release::Last;
 use super::retry::{Retries, Retry};
-use super::units::Editions;
+use super::seen::{Seen, version_of};
 use super::who::Who;
 use crate::local::StagedPath;
+use crate::name::TreePath;
 use crate::namespace::Entry;
 use crate::stamp::Stamp;
 
@@ -409,4 +409,58 @@ pub(super) fn close_files(mut state: MutexGuard<'_, State>) {
     let gone = std::mem::take(&mut state.let_go);
     drop(state);
     drop(gone);
+}
+
+/// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
+pub(super) fn entry_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
+    if let Some(ino) = state.names.bound(spot) {
+        if still_holds(state, ino, &seen) {
+            return ino;
+        }
+        state.names.unbind(spot);
+    }
+    if let Some(ino) = seen.entry.link.and_then(|group| state.names.group(group))
+        && still_holds(state, ino, &seen)
+    {
+        state.names.bind(spot, ino);
+        return ino;
+    }
+    let version = seen.stamp.map_or(Vec::new(), |stamp| version_of(&seen.entry, stamp));
+    let mut ino = number_of(path.as_bytes(), &version);
+    while state.names.inode(ino).is_some() {
+        ino = Ino((ino.0 + 1).max(2));
+    }
+    let link = seen.entry.link;
+    let node =
+        if seen.entry.is_directory() { Node::Directory } else { Node::Entry(seen.published()) };
+    state.names.add(ino, node);
+    state.names.bind(spot, ino);
+    state.names.set_group(link, ino);
+    ino
+}
+
+/// Reports whether an inode is still what the namespace has, and refreshes its attributes.
+fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
+    let Some(inode) = state.names.inode_mut(ino) else { return false };
+    match &mut inode.node {
+        Node::Directory => seen.entry.is_directory(),
+        Node::Entry(published) if published.is(&seen.entry, seen.stamp) => {
+            published.entry.attrs = seen.entry.attrs.clone();
+            published.changed_ms = seen.changed_ms;
+            true
+        }
+        Node::Live(id) => state
+            .lives
+            .get(*id)
+            .and_then(Live::version)
+            .is_some_and(|version| version.published.is(&seen.entry, seen.stamp)),
+        _ => false,
+    }
+}
+
+/// Refuses a handle whose mapping would write into the file of an inode that is not its own: the kernel maps
+/// what the other handles of the inode are passed through to.
+pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
+    let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
+    if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }
 }

@@ -13,15 +13,12 @@
 //! Keeps P6 units.
 
 mod complete;
-mod editions;
 mod open;
 mod route;
 mod tend;
-mod version;
 
 use std::time::Duration;
 
-pub(super) use editions::Editions;
 pub(super) use route::Purpose;
 
 /// How long a draft is kept from others after its last change, if no marker completes it.

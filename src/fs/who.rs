@@ -1,4 +1,4 @@
-//! Who asks: the process behind a request, if it can be seen.
+//! The process behind a request, if it can be seen.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ pub(super) enum Who {
     Unseen,
 }
 
-/// Finds out who asks.
+/// Finds the process behind a request.
 #[derive(Debug, Clone)]
 pub(super) struct Callers {
     tasks: Arc<Tasks>,

@@ -4,7 +4,7 @@ use hearthfs_mount::{Errno, Ino, Reply, XattrMode};
 
 use super::filesystem::Filesystem;
 use super::inode::Node;
-use super::lookup::seen_in;
+use super::seen::seen_in;
 use crate::name::TreePath;
 use crate::namespace::{Fold, TOOK_NAME, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
 

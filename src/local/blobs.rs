@@ -12,8 +12,10 @@ mod adopt;
 mod evict;
 mod list;
 mod open;
+mod pin;
 
 pub use adopt::Lodged;
+pub use pin::Pin;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -28,9 +30,8 @@ use parking_lot::{Mutex, MutexGuard};
 use super::dir::{CacheDir, sync_dir};
 use super::index::Used;
 use super::lru::{Blob, Tier};
-use super::pin::Pin;
 use super::seal::Seal;
-use super::staging::Shelf;
+use super::shelf::Shelf;
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -149,6 +150,8 @@ struct Inner {
     evictions: AtomicU64,
     evicted_bytes: AtomicU64,
     damaged: AtomicU64,
+    /// Held from the look for room to the count of what takes it.
+    reserving: Mutex<()>,
     /// When the disk was asked last how much it has free, and what it said.
     disk_free: Mutex<(Duration, u64)>,
     /// Minute of the last warnings about damage, and how many it has seen.
@@ -186,6 +189,10 @@ impl Blobs {
     /// `known` is what the index remembers, least recently used first. Its seals are trusted until the
     /// folder has been listed, which goes on in the background and reads no contents; without it the
     /// folder is listed before this returns.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk when `blobs/` cannot be listed or the file of empty content cannot be made.
     pub fn open(
         dir: &CacheDir,
         limits: Limits,
@@ -212,6 +219,7 @@ impl Blobs {
             evictions: AtomicU64::new(0),
             evicted_bytes: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
+            reserving: Mutex::new(()),
             disk_free: Mutex::new((Duration::ZERO, 0)),
             warned: Mutex::new((0, 0)),
         }));
@@ -273,6 +281,10 @@ impl Blobs {
     }
 
     /// Makes a blob durable: it survives a power loss once this has returned.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when the blob is not here; an error of the disk when it cannot keep the bytes.
     pub fn sync(&self, digest: &Digest) -> Result<()> {
         if digest.is_empty_content() {
             return Ok(());
@@ -298,7 +310,7 @@ impl Blobs {
         news
     }
 
-    /// Returns what the index is told of the blobs whose seals stand, by digest.
+    /// Returns what the index keeps of the blobs whose seals stand, by digest.
     pub fn seals(&self) -> Vec<(Digest, Used)> {
         let table = self.0.table.lock();
         let told = |blob: &Blob| Used { seal: blob.seal, used: blob.used };

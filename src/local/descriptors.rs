@@ -56,9 +56,13 @@ pub fn for_programs() -> u64 {
     limit - RESERVE.min(limit / RESERVE_PART)
 }
 
-/// Fails when a file that is opened for a program takes one of the last descriptors. The kernel gives the
+/// Checks that a file that is opened for a program leaves the daemon its reserve of descriptors. The kernel gives the
 /// lowest number that is free, so the number tells how many are in use. A file that was opened long ago, when
 /// more were, gets a lower one.
+///
+/// # Errors
+///
+/// `Exhausted` when fewer descriptors are free than the daemon keeps for its own work.
 pub fn spare(file: File) -> Result<File> {
     let limit = limit();
     let fits = |file: &File| is_spare(file.as_raw_fd().unsigned_abs().into(), limit);

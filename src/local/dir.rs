@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::staging::Shelf;
+use super::shelf::Shelf;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
 use crate::task;
@@ -59,8 +59,10 @@ struct Life {
 impl CacheDir {
     /// Opens the cache directory at `root`, making it if it is not there.
     ///
-    /// Refuses, before anything is changed, a path that is not a directory or not writable, a disk
-    /// without space for a new one, a directory that another process holds (`Busy`), and a newer format.
+    /// # Errors
+    ///
+    /// Before anything is changed: `Invalid` for a path that is no directory or holds a newer format, `Denied` when it
+    /// is not writable, `NoSpace` when a new one does not fit, `Busy` when another process holds it.
     pub fn open(root: &Path) -> Result<Self> {
         let root = absolute(root)?;
         check_place(&root)?;
@@ -99,7 +101,12 @@ impl CacheDir {
     }
 
     /// Returns what was kept of the store that this node knows, as [`CacheDir::keep_store`] was given it; `None` when
-    /// nothing was. Refuses a directory that cannot be used. Takes no lock and changes nothing.
+    /// nothing was. Takes no lock and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` or `Denied` for a path that cannot be a cache directory; an error of the disk when the file cannot be
+    /// read.
     pub fn kept_store(root: &Path) -> Result<Option<String>> {
         let root = absolute(root)?;
         check_place(&root)?;
@@ -113,6 +120,10 @@ impl CacheDir {
     }
 
     /// Keeps what the next run has to know of the store that this node uses.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk; the file is then as it was.
     pub fn keep_store(&self, text: &str) -> Result<()> {
         let path = self.0.v1.join(STORE);
         write_atomic(&path, text.as_bytes())
@@ -120,6 +131,10 @@ impl CacheDir {
     }
 
     /// Says who holds the directory (the mount point), for the message of a second daemon.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk when `LOCK` cannot be written.
     pub fn set_holder(&self, holder: &str) -> Result<()> {
         let text = format!("{}\n{holder}\n", std::process::id());
         // Never empty in between: on a full disk the block that was let go might not come back.
@@ -136,6 +151,10 @@ impl CacheDir {
     }
 
     /// Gives up this identity, because another node has the same: the next start takes a new one.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk when `node` cannot be removed. One that is gone already is none.
     pub fn give_up_node(&self) -> Result<()> {
         let path = self.0.v1.join("node");
         match fs::remove_file(&path) {
@@ -160,6 +179,10 @@ impl CacheDir {
 
     /// Notes a clean stop. Everything written before is made durable first, which is what makes it
     /// clean, and may take as long as the disk needs.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk when something may not be durable; the next start then counts this run as not clean.
     pub fn mark_clean(&self) -> Result<()> {
         let mark = || {
             rustix::fs::syncfs(&self.0.lock)?;

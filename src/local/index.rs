@@ -94,6 +94,15 @@ impl Index {
         Self(Arc::new(Owner { shared, threaded }))
     }
 
+    /// Makes an index that is off, as one is that cannot be begun: it keeps nothing. A thousand simulated nodes would need a
+    /// thread and a database each.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn off() -> Self {
+        let shared = Arc::new(Shared::default());
+        shared.stop();
+        Self(Arc::new(Owner { shared, threaded: false }))
+    }
+
     /// Returns a number that moves when the index was begun again: the owner of the facts should
     /// then save all of them and call [`Index::refilled`] with the number seen before.
     pub fn generation(&self) -> u64 {
@@ -157,6 +166,9 @@ impl Index {
     /// Returns when everything saved before is on disk, or given up. Reports how that went: nothing is on disk that was
     /// saved in another generation than the one it names.
     pub fn flush(&self) -> Flushed {
+        if !self.0.threaded {
+            return Flushed::Off;
+        }
         let (reply, answer) = sync_channel(1);
         self.0.shared.send(Order::Flush(reply));
         answer.recv_timeout(FLUSH_WAIT).unwrap_or_else(|_| {

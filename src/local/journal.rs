@@ -110,8 +110,12 @@ struct Active {
 impl Journal {
     /// Opens the journal and returns the records that are not acknowledged, in order.
     ///
-    /// Refuses a journal of a newer format. Damaged records are left out and their segment is kept
+    /// Damaged records are left out and their segment is kept
     /// aside in `journal/damaged`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a journal of a newer format; an error of the disk when a segment cannot be read or made.
     pub fn open(dir: &CacheDir) -> Result<(Self, Vec<Record>)> {
         Self::open_sized(dir, SEGMENT_BYTES)
     }
@@ -139,12 +143,21 @@ impl Journal {
     /// Appends one atomic group of changes.
     ///
     /// Once this has returned, the record survives SIGKILL; after [`Journal::sync`] also a power
-    /// loss. On a full disk (`NoSpace`) nothing was appended and the journal stays usable.
+    /// loss.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` on a full disk, `Invalid` for a record above the limit. Nothing was appended then, and the journal
+    /// stays usable.
     pub fn append(&self, changes: &[Change]) -> Result<Seq> {
         self.append_with(changes, &Note::default())
     }
 
     /// As [`Journal::append`]; notes what stays on this node.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::append`].
     pub fn append_with(&self, changes: &[Change], note: &Note) -> Result<Seq> {
         let mut bytes = record::encode(changes, note)
             .map_err(|e| Error::with(Kind::Internal, "encode a record of the journal", e))?;
@@ -181,6 +194,10 @@ impl Journal {
     }
 
     /// Makes everything that was appended before this call survive a power loss.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk; what is not durable yet is tried again by the next call.
     pub fn sync(&self) -> Result<()> {
         // One at a time: a caller that finds nothing to do must not return before the other is done.
         let _one = self.syncing.lock();
@@ -211,6 +228,10 @@ impl Journal {
     /// Notes that everything up to `upto` is remote, and drops what is no longer needed.
     ///
     /// Acknowledged records may reappear after a crash, which is harmless.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk when the acknowledgement cannot be written, or a segment cannot be removed.
     pub fn ack(&self, upto: Seq) -> Result<()> {
         let mut state = self.state.lock();
         let upto = upto.0.min(state.next - 1);

@@ -29,6 +29,10 @@ impl Leftover {
     }
 
     /// Copies its bytes and returns the digest of the copy.
+    ///
+    /// # Errors
+    ///
+    /// When the leftover cannot be read, or the copy cannot be written.
     pub fn copy_to(&self, to: &File) -> io::Result<Digest> {
         let mut from = File::open(&self.path)?;
         let mut writer = to;

@@ -89,6 +89,10 @@ impl LockOwners {
     }
 
     /// Notes an owner. Returns true when the file has become large, so that [`LockOwners::keep_only`] is due.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written. The lock stays, but a restart does not find its process.
     pub fn note(&self, owner: &LockOwner) -> Result<bool> {
         let line = owner.line();
         let mut open = self.open.lock();
@@ -100,6 +104,10 @@ impl LockOwners {
 
     /// Forgets all owners but those that `owners` returns. It is called while nothing can be noted, so that an owner is either
     /// among them or noted afterwards.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be replaced; the old one stays.
     pub fn keep_only(&self, owners: impl FnOnce() -> Vec<LockOwner>) -> Result<()> {
         let mut open = self.open.lock();
         let rewritten = rewrite(&self.path, &self.boot, owners().iter());

@@ -43,6 +43,10 @@ impl Seal {
 
 /// Digests the whole content of an open file, wherever its offset stands. It is read to its end even if
 /// that is not at `expected` bytes, which only says how large a buffer is worth its price.
+///
+/// # Errors
+///
+/// When the file cannot be read.
 pub fn hash_file(file: &File, expected: u64) -> io::Result<Digest> {
     let mut hasher = Hasher::new();
     let expected = usize::try_from(expected).unwrap_or(usize::MAX);

@@ -1,65 +1,20 @@
 //! Staging: files that are being written or fetched and have no digest yet.
 //!
-//! Owns their names and a rough count of their bytes. What an earlier run left is put aside, because the
-//! journal may name it (see `leftovers`).
+//! Owns the empty files that stand ready. What an earlier run left is put aside, because the journal may name it
+//! (see `leftovers`).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 
 use super::dir::CacheDir;
 use super::leftovers::{Leftover, put_aside};
+use super::shelf::{Shelf, StagedPath};
 use crate::error::{Error, Result};
 use crate::task;
-
-/// Number of the next name. All shelves of a process count on: one that ends late, when the folder has been
-/// opened again, must not take away a file of the other's.
-static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// Where staging files are named and counted; shared with the blobs, which take files back.
-#[derive(Debug)]
-pub(super) struct Shelf {
-    path: PathBuf,
-    bytes: AtomicU64,
-    opened: AtomicBool,
-}
-
-impl Shelf {
-    pub(super) fn new(path: PathBuf) -> Self {
-        let opened = AtomicBool::new(false);
-        Self { path, bytes: AtomicU64::new(0), opened }
-    }
-
-    /// Returns the bytes that staging files take, as far as they were noted.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Reserves a name for a file that the caller puts there.
-    pub(super) fn name(self: &Arc<Self>) -> StagedPath {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = self.path.join(format!("{number:016x}"));
-        StagedPath { path, shelf: Arc::clone(self), bytes: AtomicU64::new(0), consumed: false }
-    }
-
-    fn create(self: &Arc<Self>) -> Result<(File, StagedPath)> {
-        let staged = self.name();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(staged.path())
-            .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
-        Ok((file, staged))
-    }
-}
 
 /// Empty files that are kept ready. Making one is most of what a `create` costs, and a program that
 /// creates a file is usually not done with the one before when the next can be made.
@@ -123,12 +78,16 @@ impl Ready {
 
 impl Staging {
     /// Opens the folder and puts aside what an earlier run left in it.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk when what an earlier run left cannot be moved aside.
     pub fn open(dir: &CacheDir) -> Result<Self> {
         let shelf = dir.shelf();
         let mut left = Vec::new();
-        if !shelf.opened.swap(true, Ordering::Relaxed) {
-            left = put_aside(&shelf.path)
-                .map_err(|e| Error::io(format!("tidy up {}", shelf.path.display()), e))?;
+        if shelf.open() {
+            left = put_aside(shelf.path())
+                .map_err(|e| Error::io(format!("tidy up {}", shelf.path().display()), e))?;
         }
         let left = Arc::new(Mutex::new(left));
         Ok(Self { shelf: Arc::clone(shelf), ready: None, left })
@@ -140,6 +99,10 @@ impl Staging {
     }
 
     /// Keeps some empty files ready from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the thread cannot be started.
     pub fn keep_ready(mut self) -> Result<Self> {
         let ready = Ready::start(Arc::clone(&self.shelf))
             .map_err(|e| Error::io("start the thread that makes staging files", e))?;
@@ -148,6 +111,10 @@ impl Staging {
     }
 
     /// Makes a new, empty file, open for reading and writing.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` on a full disk, `Exhausted` when no descriptor is left, or another error of the disk.
     pub fn create(&self) -> Result<(File, StagedPath)> {
         match self.ready.as_ref().and_then(Ready::take) {
             Some(made) => Ok(made),
@@ -162,61 +129,10 @@ impl Staging {
     }
 }
 
-/// A name in staging; dropping it removes the file.
-#[derive(Debug)]
-pub struct StagedPath {
-    path: PathBuf,
-    shelf: Arc<Shelf>,
-    bytes: AtomicU64,
-    consumed: bool,
-}
-
-impl StagedPath {
-    /// Returns where the file lies.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Notes how large the file is by now, in bytes, for the limit of the disk. Returns whether it has grown.
-    pub fn note_bytes(&self, bytes: u64) -> bool {
-        let old = self.bytes.swap(bytes, Ordering::Relaxed);
-        // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
-        self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
-        bytes > old
-    }
-
-    /// Notes that `bytes` were written that end at `end`: the file grows by no more, and beyond neither.
-    pub fn note_growth(&self, end: u64, bytes: u64) {
-        let known = self.bytes.load(Ordering::Relaxed);
-        let grown = known.saturating_add(bytes).min(end);
-        if grown > known {
-            self.note_bytes(grown);
-        }
-    }
-
-    /// Gives the name up without removing anything: the file now has another name.
-    pub(super) fn consume(mut self) {
-        self.consumed = true;
-    }
-}
-
-impl Drop for StagedPath {
-    fn drop(&mut self) {
-        self.note_bytes(0);
-        if self.consumed {
-            return;
-        }
-        match fs::remove_file(&self.path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(path = %self.path.display(), error = %e, "staging file stays");
-            }
-            _ => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

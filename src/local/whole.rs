@@ -44,6 +44,10 @@ impl Content for [u8] {
 }
 
 /// Reports whether content of `size` bytes passes a check. Empty content passes none.
+///
+/// # Errors
+///
+/// When the content cannot be read.
 pub fn is_whole(content: &(impl Content + ?Sized), size: u64, check: Check) -> io::Result<bool> {
     if size == 0 {
         return Ok(false);

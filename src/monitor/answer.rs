@@ -52,7 +52,10 @@ pub(super) async fn answer(
         "/readyz" => match node.figures().status.phase {
             Phase::Serving => say(StatusCode::OK, TEXT, "serving\n"),
             Phase::Starting => say(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n"),
-            Phase::Ending => say(StatusCode::SERVICE_UNAVAILABLE, TEXT, "ending\n"),
+            // A daemon knows what it does itself.
+            Phase::Ending | Phase::Unknown => {
+                say(StatusCode::SERVICE_UNAVAILABLE, TEXT, "ending\n")
+            }
         },
         _ => say(StatusCode::NOT_FOUND, TEXT, PATHS),
     }

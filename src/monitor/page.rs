@@ -15,7 +15,7 @@ const SCRIPT: &str = include_str!("page/script.js");
 
 static PAGE: LazyLock<Page> = LazyLock::new(Page::of_parts);
 
-/// The page, and what a browser is told of it.
+/// The page, and its headers.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) html: String,

@@ -1,10 +1,12 @@
 //! Commits: batches of changes that every node sees whole or not at all.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::change::Change;
+use super::location::{Location, Site};
 use crate::digest::Digest;
 use crate::stamp::{NodeId, Stamp};
 
@@ -61,4 +63,20 @@ pub struct Commit {
     /// Room for what later versions add (units, signatures): tagged, skipped when unknown. Tags
     /// below 32768 may be skipped; a commit with an unknown tag from 32768 up must not be applied.
     pub extensions: BTreeMap<u16, Vec<u8>>,
+}
+
+impl Commit {
+    /// Returns where the store keeps a blob that this commit, which has the name `name`, announces; `None` for one whose
+    /// pack it does not name.
+    pub fn location_of(&self, name: &str, blob: &BlobAt) -> Option<Location> {
+        let site = match &blob.place {
+            Place::Inline(_) => Site::Inline { commit: Arc::from(name) },
+            Place::Object => Site::Object,
+            Place::Pack { pack, offset, length } => {
+                let pack = Arc::from(self.packs.get(*pack as usize)?.as_str());
+                Site::Pack { pack, offset: *offset, length: *length }
+            }
+        };
+        Some(Location { site, size: blob.size, stored_ms: blob.stored_ms })
+    }
 }

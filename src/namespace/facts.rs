@@ -1,4 +1,4 @@
-//! What is told of an entry beside its attributes: `hearthfs ls -l` and `hearthfs stat` show it.
+//! What is shown of an entry beside its attributes: `hearthfs ls -l` and `hearthfs stat` show it.
 //!
 //! Owns the words, which scripts read: fields are added, never renamed. Must never carry what the caller could not find out
 //! by the entry itself: a content may be that of another user's file, too.
@@ -32,7 +32,7 @@ pub struct Facts {
     /// When it was written, in milliseconds since the Unix epoch by the store's time. Its mtime is what its program set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub written_ms: Option<u64>,
-    /// The client in whose directory it lies, by the name of its profile. Not told of a file with several names.
+    /// The client in whose directory it lies, by the name of its profile. Absent for a file with several names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
     /// What that profile says that it is, if it is more than an ordinary file: a word of `hearthfs profiles`.

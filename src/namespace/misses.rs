@@ -1,4 +1,4 @@
-//! What is told of names that were asked for in vain: `hearthfs explain` shows it.
+//! What is known of failed lookups: `hearthfs explain` shows it.
 //!
 //! Owns the words, which scripts read: they are added to, never renamed. A path travels as the digits of its bytes, because it is
 //! no text.
@@ -66,7 +66,7 @@ impl Reason {
     }
 }
 
-/// A name that was asked for in vain.
+/// A name that was looked up and is not there.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Missed {
@@ -127,7 +127,7 @@ pub struct Explained {
     pub kind: Option<String>,
     /// Entries of the same program under other keys; in the form of [`Missed::path_hex`].
     pub similar_hex: Vec<String>,
-    /// The last time that it was asked for in vain, if that is remembered.
+    /// The time of its last failed lookup, if that is remembered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Missed>,
 }

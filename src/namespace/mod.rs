@@ -36,5 +36,5 @@ pub use misses::{
 };
 pub use profiles::{
     Check, Class, Counted, Draft as ProfilesDraft, FileKind, PROFILE_KEYS, Part, Pattern, Profile,
-    Profiles, Program, Refused, Role, Rule, RuleKind, Scope, Touch, UnitKey, Unless, Writers,
+    Profiles, Program, Refused, Role, Rule, RuleKind, Scope, Touch, Tree, UnitKey, Unless, Writers,
 };

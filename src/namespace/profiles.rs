@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 pub use class::{Check, Class, Counted, FileKind, Part, Role, Scope, Touch, UnitKey, Writers};
 use pattern::Names;
 pub use pattern::Pattern;
-pub use program::Program;
+pub use program::{Program, Tree};
 pub use spec::{PROFILE_KEYS, Profile, Refused, Rule, RuleKind, Unless};
 
 use crate::name::TreePath;
@@ -79,6 +79,10 @@ impl Profiles {
     }
 
     /// Makes profiles of what [`Profiles::all`] has returned elsewhere, in another version of the program perhaps.
+    ///
+    /// # Errors
+    ///
+    /// What the check of a whole profile refuses, such as a pattern that cannot be read.
     pub fn from_all(all: Vec<Profile>) -> Result<Self, Refused> {
         let profiles = all.into_iter().map(|profile| (profile.name.clone(), profile)).collect();
         Draft { profiles, ..Draft::default() }.finish().map_err(|(_, refused)| refused)
@@ -265,6 +269,10 @@ impl Draft {
     }
 
     /// Takes one key of one profile, which may be a new one.
+    ///
+    /// # Errors
+    ///
+    /// A name or key that no profile can have, or a value of another type or form, with its place in the text.
     pub fn set(
         &mut self,
         name: &str,
@@ -296,7 +304,11 @@ impl Draft {
         Ok(())
     }
 
-    /// Checks each profile as a whole; the error names it.
+    /// Checks each profile as a whole.
+    ///
+    /// # Errors
+    ///
+    /// The name of the first profile that is not usable as a whole, with the reason.
     pub fn finish(mut self) -> Result<Profiles, (String, Refused)> {
         for name in self.fresh.iter().flatten() {
             let profile = &self.profiles[name];

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutMode, PutOptions};
-use parking_lot::Mutex;
 
 use super::call::{Call, Failure};
 use super::health::Lane;
-use super::meter::Verb;
 use super::store::Remote;
+use super::tried::Abilities;
 use super::trouble::{Cause, Trouble};
+use super::verb::Verb;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
@@ -34,26 +34,6 @@ const LISTED_MAX: usize = 100;
 /// How far a list and a read may differ in when an object was stored: reads know whole seconds.
 const TIMES_DIFFER_MS_MAX: i64 = 60_000;
 
-/// What a store was seen to do, of that without which hearthfs manages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abilities {
-    /// It refuses to make an object that is there already, so that one of two writers wins; `None` when it
-    /// was too busy to say.
-    pub create_if_absent: Option<bool>,
-    /// It lets us delete.
-    pub delete: bool,
-    /// A list shows an object that was put just before.
-    pub list_at_once: bool,
-}
-
-/// What is known of a store.
-#[derive(Debug, Default)]
-pub(super) struct Tried {
-    abilities: Mutex<Option<Abilities>>,
-    /// Why the store cannot be used.
-    unfit: Mutex<Option<String>>,
-}
-
 /// What trying it brought.
 pub(super) struct Found {
     abilities: Abilities,
@@ -64,7 +44,7 @@ pub(super) struct Found {
     pub(super) after: Duration,
 }
 
-/// What came of asking to make what is there already.
+/// The answer to a request that makes what is there already.
 enum Made {
     /// That was refused.
     Refused,

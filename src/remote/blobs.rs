@@ -16,10 +16,11 @@ use tokio::sync::mpsc;
 
 use super::call::{Call, Failure};
 use super::frame::{WINDOW_LOG_MAX, ZSTD_LEVEL};
-use super::meter::{Meter, Verb};
+use super::meter::Meter;
 use super::progress::Progress;
 use super::store::{Remote, UPLOAD_MIB_MAX};
 use super::trouble::Trouble;
+use super::verb::Verb;
 use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -46,8 +47,13 @@ pub(super) enum Piece {
 }
 
 impl Remote {
-    /// Uploads the content of `file`, `size` bytes from its start. If they do not have the digest,
-    /// nothing appears in the store and the error is `Corrupt`.
+    /// Uploads the content of `file`, `size` bytes from its start.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` when the bytes do not have the digest, and nothing appears in the store; `Denied` on a read-only
+    /// mount; otherwise `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it
+    /// refuses.
     pub async fn put_blob(&self, digest: &Digest, file: File, size: u64) -> Result<()> {
         self.ready_to_write().await?;
         let memory = self.inner.uploads.acquire_many(upload_mib(size)).await;
@@ -171,8 +177,12 @@ impl Remote {
     }
 
     /// Downloads a blob of `size` raw bytes into `file`, from its start on. Writes no more than
-    /// `size` bytes, and fails with `Corrupt` when they do not have the digest; what the file holds
-    /// then is to be thrown away.
+    /// `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it is not there, `Corrupt` when the bytes do not have the digest; `Unavailable` or `TimedOut`
+    /// while the store does not answer, `Denied` or `Invalid` when it refuses. The file is to be thrown away then.
     pub async fn get_blob(&self, digest: &Digest, size: u64, file: File) -> Result<()> {
         self.ready_to_read().await?;
         let key = self.inner.keys.blob(digest);
@@ -253,7 +263,7 @@ async fn next(pieces: &mut mpsc::Receiver<Result<Piece>>) -> Result<Piece> {
     }
 }
 
-/// An upload in parts that leaves nothing behind, whatever becomes of its future.
+/// An upload in parts that leaves nothing behind, even if its future is dropped.
 #[derive(Debug)]
 struct Upload {
     parts: Option<Box<dyn MultipartUpload>>,

@@ -54,6 +54,10 @@ impl Bundle {
     }
 
     /// Encodes it, if readers will accept it.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` above the limits of bytes and commits, or when stamps do not ascend.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let refuse = |what: &str| Error::new(Kind::Invalid, format!("bundle {what}"));
         let (commits, lacking) = (self.commits.len(), self.lacking.len());
@@ -83,6 +87,10 @@ impl Bundle {
     }
 
     /// Decodes it; the commits are parts of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` for damage, `Invalid` for a newer format.
     pub fn decode(bytes: &Bytes) -> Result<Self> {
         if bytes.len() < HEAD_BYTES + SUM_BYTES || bytes.len() as u64 > BUNDLE_BYTES_MAX {
             return Err(damaged("its size is impossible"));
@@ -124,6 +132,11 @@ impl Bundle {
 
 impl Remote {
     /// Reads a bundle.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it is gone, `Corrupt` for damage or the name of another, `Invalid` for a newer format;
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn get_bundle(&self, name: &BundleName) -> Result<Bundle> {
         let key = self.inner.keys.bundle(name);
         let bytes = self.read(key, None, BUNDLE_BYTES_MAX).await?;
@@ -135,6 +148,11 @@ impl Remote {
     }
 
     /// Writes a bundle. Writing it again is harmless.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` when readers would refuse it; `Denied` on a read-only mount; otherwise `Unavailable` or `TimedOut`
+    /// while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn put_bundle(&self, name: &BundleName, bundle: &Bundle) -> Result<()> {
         let bytes = Bytes::from(bundle.encode()?);
         self.write(self.inner.keys.bundle(name), bytes, BUNDLE_BYTES_MAX).await

@@ -9,14 +9,15 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::backend::Backend;
 use super::health::{Gate, Lane};
 use super::latency::Outcome;
-use super::meter::{Meter, Verb};
+use super::meter::Meter;
 use super::progress::Progress;
-use super::store::Backend;
 use super::throttle::Throttle;
 use super::time::StoreTime;
 use super::trouble::{Cause, Reach, Trouble};
+use super::verb::Verb;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -66,7 +67,7 @@ pub(super) struct Caller {
     pub(super) backend: Backend,
     pub(super) gate: Arc<Gate>,
     pub(super) meter: Arc<Meter>,
-    pub(super) throttle: Throttle,
+    pub(super) throttle: Arc<Throttle>,
     pub(super) deadline: Duration,
     time: Arc<StoreTime>,
     /// What a person can do about credentials that are refused.
@@ -80,7 +81,7 @@ impl Caller {
         backend: Backend,
         gate: Arc<Gate>,
         meter: Arc<Meter>,
-        throttle: Throttle,
+        throttle: Arc<Throttle>,
         deadline: Duration,
         time: Arc<StoreTime>,
         remedy: &'static str,

@@ -11,14 +11,14 @@ use object_store::path::Path;
 
 use super::call::Call;
 use super::connect;
-use super::format::{self, Said};
+use super::format::{self, Said, StoreId};
 use super::health::{Health, Lane, Outage};
-use super::identity::{self, Found, Known, StoreId};
+use super::identity::{self, Found, Known};
 use super::keys;
 use super::make::Remains;
-use super::meter::Verb;
 use super::store::Remote;
 use super::trouble::{Cause, Trouble};
+use super::verb::Verb;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -28,7 +28,7 @@ const REFUSAL_KEPT: Duration = Duration::from_secs(10);
 
 /// The same where the known store is not there: it may be mounted at any moment.
 const MISSED_KEPT: Duration = Duration::from_secs(2);
-/// After an outage of this length it is looked again which store it is: another may have come in its place.
+/// After an outage of this length the store's identity is checked again: another store may have come in its place.
 const ANOTHER_AFTER: Duration = Duration::from_secs(5);
 
 impl Remote {
@@ -74,6 +74,12 @@ impl Remote {
     /// the node knows none; tries what it can do, and learns its time. Every other operation does the first part by
     /// itself before it goes to a store that has not been checked, so a store that is down now may be checked later
     /// or never.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when there is no bucket or directory, `Denied` for credentials that are wrong or not enough,
+    /// `Invalid` for another format or a store that keeps none of what hearthfs needs, `Unavailable` or `TimedOut` when
+    /// it does not answer or is not the store that this node knows.
     pub async fn check(&self) -> Result<()> {
         let _one = self.inner.checking.lock().await;
         self.check_format(Lane::Background).await?;
@@ -85,6 +91,10 @@ impl Remote {
     }
 
     /// Returns which store it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::check`], for a store that was not checked before.
     pub async fn store_id(&self) -> Result<StoreId> {
         self.ready_to_read().await?;
         let used = self.inner.identity.accepted();
@@ -93,6 +103,10 @@ impl Remote {
 
     /// Looks again at what the store says of itself, which may be another by now; makes nothing. Before the first
     /// check, that is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::check`]. After an error the store counts as not checked.
     pub async fn check_again(&self) -> Result<()> {
         if !self.is_checked() {
             return self.ready_to_read().await;
@@ -140,6 +154,10 @@ impl Remote {
     }
 
     /// Waits until the store has been checked and its time is known, before a write.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` on a read-only mount; otherwise as [`Remote::check`].
     pub async fn ready_to_write(&self) -> Result<()> {
         if self.inner.read_only.load(Ordering::Relaxed) {
             let op = format!("{} is mounted read-only", self.inner.url);

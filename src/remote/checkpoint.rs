@@ -81,7 +81,7 @@ impl Section {
 /// What a checkpoint says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHead {
-    /// When it was made and by whom; also its name.
+    /// When it was made and by which node; also its name.
     pub stamp: Stamp,
     /// The age at which entries expire, in milliseconds, as its writer applied it; `None` for never.
     pub age_ms: Option<u64>,

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use object_store::{ObjectStore as _, ObjectStoreExt as _};
 
 use super::Remote;
-use super::meter::Verb;
+use super::verb::Verb;
 use crate::error::Result;
 use crate::stamp::NodeId;
 use crate::task;
@@ -39,16 +39,30 @@ impl ClaimName {
 
 impl Remote {
     /// Writes a claim.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` on a read-only mount; otherwise `Unavailable` or `TimedOut` while the store does not answer, `Denied`
+    /// or `Invalid` when it refuses.
     pub async fn put_claim(&self, name: ClaimName, bytes: Bytes) -> Result<()> {
         self.write(self.claim(name), bytes, CLAIM_BYTES_MAX).await
     }
 
     /// Reads a claim.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it was deleted; `Unavailable` or `TimedOut` while the store does not answer, `Denied` or
+    /// `Invalid` when it refuses.
     pub async fn get_claim(&self, name: ClaimName) -> Result<Bytes> {
         self.read(self.claim(name), None, CLAIM_BYTES_MAX).await
     }
 
     /// Lists the claims that were made between two times, the oldest first.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn list_claims(&self, from_ms: u64, upto_ms: u64) -> Result<Vec<ClaimName>> {
         self.ready(self.lane).await?;
         let after = self.claim(ClaimName(from_ms << RANDOM_BITS));

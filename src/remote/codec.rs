@@ -33,10 +33,6 @@ pub const COMMIT_CHANGES_MAX: usize = 100_000;
 pub const COMMIT_BLOBS_MAX: usize = 100_000;
 /// The most packs that one commit names.
 pub const COMMIT_PACKS_MAX: usize = 1024;
-/// The largest blob that lies in the commit itself.
-pub const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// The first tag of extensions that must not be skipped.
-pub(super) const REQUIRED_TAGS_FROM: u16 = 32_768;
 
 const MAGIC: &[u8; 8] = b"HFCMIT\r\n";
 const VERSION: u16 = 1;
@@ -44,6 +40,10 @@ const HEAD_BYTES: usize = MAGIC.len() + 2 + 4;
 const SUM_BYTES: usize = 32;
 
 /// Encodes a commit, if readers will accept it.
+///
+/// # Errors
+///
+/// `Invalid` when readers would refuse it: too large, or something in it that no commit may hold.
 pub fn encode_commit(commit: &Commit) -> Result<Vec<u8>> {
     let refuse = |what: &str| Error::new(Kind::Invalid, format!("commit {what}"));
     check_counts(commit)?;
@@ -67,7 +67,11 @@ pub fn encode_commit(commit: &Commit) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As [`decode_commit`], of what lies under a name: `Corrupt` if it is another commit.
+/// As [`decode_commit`], of what lies under a name.
+///
+/// # Errors
+///
+/// As [`decode_commit`]; `Corrupt` if it is another commit.
 pub fn decode_commit_named(bytes: &[u8], name: &Stamp) -> Result<Commit> {
     let commit = decode_commit(bytes)?;
     if commit.stamp != *name {
@@ -77,6 +81,10 @@ pub fn decode_commit_named(bytes: &[u8], name: &Stamp) -> Result<Commit> {
 }
 
 /// Decodes a commit and checks everything in it that a reader will rely on.
+///
+/// # Errors
+///
+/// `Corrupt` for damage or what no commit may hold, `Invalid` for a newer format or an extension that must be known.
 pub fn decode_commit(bytes: &[u8]) -> Result<Commit> {
     let damaged = |what: &str| Error::new(Kind::Corrupt, format!("commit is damaged: {what}"));
     if bytes.len() < HEAD_BYTES + SUM_BYTES || bytes.len() > COMMIT_BYTES_MAX {

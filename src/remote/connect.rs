@@ -21,7 +21,7 @@ use object_store::{
 
 pub(super) use source::{region, source};
 
-use super::lifecycle::door::Door;
+use super::bucket_api::BucketApi;
 use super::meter::{Meter, MeteredConnector};
 use super::trouble::{NO_CREDENTIALS, Trouble};
 use crate::config::{RemoteUrl, without_secrets};
@@ -143,16 +143,16 @@ pub(super) fn open(
 }
 
 /// Makes the way to the settings of a bucket; `None` for what has no such way.
-pub(super) fn door(
+pub(super) fn bucket_api(
     url: &RemoteUrl,
     options: &RemoteOptions,
     env: &Environment,
-) -> Result<Option<Door>> {
+) -> Result<Option<BucketApi>> {
     install_tls();
     let with = With { url, options, env, meter: &Arc::default() };
     match url {
-        RemoteUrl::S3 { bucket, .. } => s3::door(bucket, &with).map(Some),
-        RemoteUrl::Gcs { bucket, .. } => gcs::door(bucket, &with).map(Some),
+        RemoteUrl::S3 { bucket, .. } => s3::bucket_api(bucket, &with).map(Some),
+        RemoteUrl::Gcs { bucket, .. } => gcs::bucket_api(bucket, &with).map(Some),
         RemoteUrl::Azure { .. } | RemoteUrl::File(_) => Ok(None),
     }
 }

@@ -13,8 +13,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 
-use super::format;
-use super::identity::StoreId;
+use super::format::{self, StoreId};
 use super::keys;
 use crate::error::{Error, Kind, Result};
 use crate::task;
@@ -250,7 +249,7 @@ mod tests {
         };
         assert!(!dir.is_present());
         write(1);
-        assert!(dir.is_present(), "nobody has checked which");
+        assert!(dir.is_present(), "it was not checked which");
         dir.note_checked(StoreId(1));
         assert!(dir.is_present());
         write(2);
@@ -304,7 +303,7 @@ mod tests {
             None if path.ends_with("file") => Ok(true),
             _ => Err(io::Error::other("a server that is away")),
         };
-        let error = dir.remove_if("file", broken).expect_err("nobody knows");
+        let error = dir.remove_if("file", broken).expect_err("it cannot be known");
         assert_eq!(error.to_string(), "a server that is away");
         assert_eq!(std::fs::read(base.path().join("file")).expect("there"), b"kept");
         assert_eq!(std::fs::read_dir(base.path()).expect("readable").count(), 1);

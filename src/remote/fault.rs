@@ -2,6 +2,7 @@
 //!
 //! Owns the faults that a test can switch on, around any store. Must never be part of a release build.
 
+mod bucket;
 mod memory;
 
 use std::collections::HashMap;
@@ -23,9 +24,16 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
+pub use self::bucket::{Bill, Bucket, Terms};
 pub use self::memory::MemoryStore;
 use crate::clock::{self, Clock};
+use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
+use crate::remote::backend::Backend;
+use crate::remote::connect::RemoteOptions;
+use crate::remote::meter::Meter;
+use crate::remote::store::Remote;
+use crate::stamp::NodeId;
 use crate::task;
 
 /// The environment variable from which a program under test takes its faults: settings as
@@ -80,6 +88,10 @@ const TRICKLES_PER_S: u32 = 2;
 
 impl Plan {
     /// Reads settings such as `latency_ms=20 errors=10 hang=1 stale_ms=2000`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` with the first setting that is unknown or has no fitting value.
     pub fn parse(text: &str) -> Result<Self> {
         let mut plan = Self::default();
         for setting in text.split([' ', ',', '\n']).filter(|part| !part.is_empty()) {
@@ -181,6 +193,10 @@ impl Faults {
     }
 
     /// Takes the faults from a value of [`FAULTS_VARIABLE`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Plan::parse`]. A file is read later, so a bad one is no error here.
     pub fn from_setting(text: &str) -> Result<Self> {
         let mut faults = Self::default();
         match text.strip_prefix('@') {
@@ -248,6 +264,19 @@ impl Faults {
 
 fn failure(source: Box<dyn std::error::Error + Send + Sync>) -> object_store::Error {
     object_store::Error::Generic { store: "fault", source }
+}
+
+/// Makes the remote of one node over a store that several share, with faults of its own or shared ones.
+fn remote_over(
+    store: Arc<dyn ObjectStore>,
+    faults: &Arc<Faults>,
+    options: &RemoteOptions,
+    clock: Clock,
+    node: NodeId,
+) -> Remote {
+    let url: RemoteUrl = "s3://memory".parse().expect("it is a good address");
+    let (backend, meter) = (Backend::Given(faults.around(store)), Arc::new(Meter::default()));
+    Remote::over(&url, backend, meter, options, clock, node)
 }
 
 fn unavailable() -> object_store::Error {

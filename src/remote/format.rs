@@ -3,20 +3,54 @@
 //! Owns its text and the refusals that it can cause. Must never let a store of another format be
 //! written to.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::expiry::Declared;
-use super::identity::StoreId;
 use super::keys;
 use crate::config::{RemoteUrl, format_age, parse_age};
 use crate::error::{Error, Kind, Result};
+use crate::task;
 
 /// The format that this version reads and writes.
 pub const FORMAT_VERSION: u64 = 1;
 /// The largest such object that is read.
 pub(super) const FORMAT_BYTES_MAX: u64 = 64 * 1024;
+/// Set in every random identity. That of a store of an older version is the time in milliseconds at which it was
+/// made, which is far below.
+const RANDOM: u64 = 1 << 63;
+
+/// What tells a store from every other that was or will be at its address. It goes along when the objects of the
+/// store are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StoreId(pub u64);
+
+impl StoreId {
+    /// Makes the identity of a new store.
+    pub(super) fn random() -> Self {
+        Self(task::random_u64() | RANDOM)
+    }
+}
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for StoreId {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let wanted = || format!("`{text}` is not the identity of a store: 16 hex digits");
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| digits);
+        number.filter(|number| *number > 0).map(Self).ok_or_else(wanted)
+    }
+}
 
 /// What `hearthfs.json` says. Fields that this version does not know are left alone: what must not
 /// be ignored gets a new format number.
@@ -142,6 +176,17 @@ fn declared(value: Option<&serde_json::Value>, url: &RemoteUrl) -> Declared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn identities_are_written_and_read() {
+        let id = StoreId::random();
+        assert!(id.0 >= RANDOM);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(StoreId(5).to_string(), "0000000000000005");
+        for bad in ["", "5", "+000000000000005", "000000000000000g", "0000000000000000"] {
+            assert!(bad.parse::<StoreId>().expect_err(bad).contains("16 hex digits"));
+        }
+    }
 
     #[test]
     fn the_text_is_pinned_and_accepted() {

@@ -14,6 +14,10 @@ pub(super) const WINDOW_LOG_MAX: u32 = 24;
 pub const FRAME_RAW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Decompresses a frame of a pack and checks that it is the blob.
+///
+/// # Errors
+///
+/// `Corrupt` when it does not decompress to `size` bytes with the digest.
 pub fn decode_frame(bytes: &[u8], digest: &Digest, size: u64) -> Result<Vec<u8>> {
     let corrupt = || Error::new(Kind::Corrupt, format!("frame of blob {digest} is damaged"));
     if size > FRAME_RAW_BYTES_MAX {

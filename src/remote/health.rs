@@ -1,4 +1,4 @@
-//! Whether the store answers, and who may still ask it when it does not.
+//! Whether the store answers, and which requests may still be made when it does not.
 //!
 //! Owns the gate in front of every request. Must never make a program wait for a store that is known
 //! to be dead, never keep quiet work from finding out that it is alive again, and never take the trouble of one
@@ -79,7 +79,7 @@ struct State {
     good: u64,
     /// When the first request failed since the last one that succeeded.
     bad_since: Option<Duration>,
-    /// For how long nothing was had at most, since it was looked what is there.
+    /// The longest time without an answer since the last check of what is there.
     ended: Duration,
     last_warn: Option<Duration>,
     unsaid: u64,
@@ -144,7 +144,7 @@ impl Gate {
         state.bad_for(self.clock.mono()).max(state.ended)
     }
 
-    /// Notes that it was looked what is there.
+    /// Notes a check of what is there.
     pub(super) fn looked(&self) {
         self.state.lock().ended = Duration::ZERO;
     }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_is_granted_for_a_deadline_it_is_an_outage_that_keeps_nobody_away() {
+    fn when_nothing_is_granted_for_a_deadline_it_is_an_outage_that_refuses_no_request() {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..5 {

@@ -4,51 +4,15 @@
 //! found at an address. Must never take an empty place, or another store at the same address, for the known one:
 //! the node would forget what it knows and send what it has not sent yet to the wrong place.
 
-use std::fmt;
-use std::str::FromStr;
-
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::format::Said;
+use super::format::{Said, StoreId};
 use super::keys;
 use crate::config::RemoteUrl;
-use crate::task;
 
-/// Set in every random identity. That of a store of an older version is the time in milliseconds at which it was
-/// made, which is far below.
-const RANDOM: u64 = 1 << 63;
 /// The longest text of a format object that a node keeps.
 const SAYS_BYTES_MAX: usize = 16 << 10;
-
-/// What tells a store from every other that was or will be at its address. It goes along when the objects of the
-/// store are copied.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct StoreId(pub u64);
-
-impl StoreId {
-    /// Makes the identity of a new store.
-    pub(super) fn random() -> Self {
-        Self(task::random_u64() | RANDOM)
-    }
-}
-
-impl fmt::Display for StoreId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl FromStr for StoreId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wanted = || format!("`{text}` is not the identity of a store: 16 hex digits");
-        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = u64::from_str_radix(text, 16).ok().filter(|_| digits);
-        number.filter(|number| *number > 0).map(Self).ok_or_else(wanted)
-    }
-}
 
 /// The store that a node knows, as its cache directory keeps it from run to run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -223,17 +187,6 @@ mod tests {
     fn said(store: u64, replaces: &[u64]) -> Said {
         let replaces = replaces.iter().copied().map(StoreId).collect();
         Said { store: StoreId(store), replaces, created_ms: 5, expiry: Declared::Unknown }
-    }
-
-    #[test]
-    fn identities_are_written_and_read() {
-        let id = StoreId::random();
-        assert!(id.0 >= RANDOM);
-        assert_eq!(id.to_string().parse(), Ok(id));
-        assert_eq!(StoreId(5).to_string(), "0000000000000005");
-        for bad in ["", "5", "+000000000000005", "000000000000000g", "0000000000000000"] {
-            assert!(bad.parse::<StoreId>().expect_err(bad).contains("16 hex digits"));
-        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::meter::Verb;
+use super::verb::Verb;
 use crate::clock::Clock;
 use crate::metrics::{Distribution, Histogram};
 

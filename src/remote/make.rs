@@ -14,13 +14,12 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 
 use super::call::Call;
 use super::expiry::{Declaration, Declared};
-use super::format::{self, Format};
+use super::format::{self, Format, StoreId};
 use super::health::Lane;
-use super::identity::StoreId;
 use super::keys;
-use super::meter::Verb;
 use super::store::Remote;
 use super::survey::What;
+use super::verb::Verb;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::Stamp;
@@ -31,7 +30,7 @@ const LOOKED_AT_MAX: usize = 1000;
 /// wrote.
 const UNSURE_PAUSE: Duration = Duration::from_secs(2);
 
-/// What came of making a store.
+/// The outcome of making a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
     /// Which store is there.
@@ -59,6 +58,10 @@ impl Remote {
 
     /// Makes the store, if there is none, and has it take the place of others: nodes that know one of these go on
     /// with this one. Doing it again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::check`]; `Unavailable` when the store forgets what is written to it.
     pub async fn make(&self, replaces: &[StoreId]) -> Result<Made> {
         let (store, new, told) = {
             let _one = self.inner.checking.lock().await;
@@ -90,6 +93,10 @@ impl Remote {
 
     /// Makes the store declare the expiry that this handle was opened with, and makes the store if it is
     /// not there yet. Nodes that are mounted learn of it at their next check.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::check`]; `Unavailable` when the store forgets what is written to it.
     pub async fn declare_expiry(&self) -> Result<Declaration> {
         let own = self.inner.expiry.own();
         let _one = self.inner.checking.lock().await;
@@ -110,6 +117,10 @@ impl Remote {
     }
 
     /// Lists the first commits of a log in a place that is not accepted as the known store.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn peek_log(&self) -> Result<Vec<Stamp>> {
         let (prefix, op) = (self.inner.keys.log(), self.asking("look into the log of"));
         let call = Call { lane: Lane::Background, guarded: false, ..self.call(Verb::List, op) };
@@ -126,6 +137,11 @@ impl Remote {
 
     /// Takes the store that is found for the known one, because its log proves that it is: where the format object
     /// is gone it is put back as it was, and where it has another identity that counts from now on.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` when the format object is not readable; `Denied` on a read-only mount; otherwise `Unavailable` or
+    /// `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn recognise(&self) -> Result<()> {
         let inner = &self.inner;
         {

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::latency::{Latency, Outcome};
 use super::throttle::Answers;
+use super::verb::Verb;
 
 /// How often each request was made since start, and how many bytes of objects were moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -42,28 +43,6 @@ impl Requests {
     /// Returns the number of requests of all kinds.
     pub fn total(&self) -> u64 {
         self.puts + self.gets + self.lists + self.deletes + self.heads
-    }
-}
-
-/// One request, as far as it is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verb {
-    Put,
-    Get,
-    List,
-    Delete,
-    Head,
-}
-
-impl Verb {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Put => "put",
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Delete => "delete",
-            Self::Head => "head",
-        }
     }
 }
 

@@ -5,7 +5,9 @@
 
 mod abilities;
 mod access;
+mod backend;
 mod blobs;
+mod bucket_api;
 mod bundle;
 mod call;
 mod check;
@@ -23,6 +25,7 @@ mod identity;
 pub mod keys;
 mod latency;
 mod lifecycle;
+mod log;
 mod make;
 mod meter;
 mod pack;
@@ -31,13 +34,15 @@ mod store;
 mod survey;
 mod throttle;
 mod time;
+mod tried;
 mod trouble;
 mod validate;
+mod verb;
+mod xml;
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod fault;
 
-pub use abilities::Abilities;
 pub use access::{
     Access, Obstacle, Step, Trial, credentials_remedy, region_of, source_of_credentials,
 };
@@ -51,22 +56,25 @@ pub use checkpoint::{
 pub use claims::{CLAIM_BYTES_MAX, ClaimName};
 pub use codec::{
     COMMIT_BLOBS_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, COMMIT_PACKS_MAX, COMMIT_RAW_BYTES_MAX,
-    INLINE_BYTES_MAX, decode_commit, decode_commit_named, encode_commit,
+    decode_commit, decode_commit_named, encode_commit,
 };
 pub use connect::{Environment, RemoteOptions};
 pub use expiry::{Declaration, Declared, is_shorter};
-pub use format::FORMAT_VERSION;
+pub use format::{FORMAT_VERSION, StoreId};
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
 pub use health::{Health, Outage};
-pub use identity::{Known, StoreId};
+pub use identity::Known;
 pub use keys::BundleName;
 pub use latency::RequestTimes;
 pub use lifecycle::{Lifecycle, Plan, Report};
+pub use log::{LOG_ITEMS_MAX, LogItem};
 pub use make::Made;
 pub use meter::Requests;
 pub use pack::{Member, PACK_BYTES_MAX, PACK_MEMBERS_MAX, PackBuilder, PackReader};
 pub use progress::Progress;
-pub use store::{LOG_ITEMS_MAX, LogItem, Remote};
+pub use store::Remote;
 pub use survey::{Deleted, Object, What};
-pub use throttle::{THROTTLED, Throttling, Wait, is_throttled};
-pub use trouble::Class;
+pub use throttle::{Throttling, Wait, is_throttled};
+pub use tried::Abilities;
+pub use trouble::{Class, THROTTLED};
+pub use validate::INLINE_BYTES_MAX;

@@ -146,6 +146,10 @@ pub struct PackReader<'a> {
 
 impl<'a> PackReader<'a> {
     /// Reads the index of a pack, checking all but the blobs.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` for a damaged index, `Invalid` for a newer format.
     pub fn open(bytes: &'a [u8]) -> Result<Self> {
         let damaged = |what| Error::new(Kind::Corrupt, format!("pack is damaged: {what}"));
         if bytes.len() as u64 > PACK_BYTES_MAX || bytes.len() < HEAD_BYTES + TAIL_BYTES {
@@ -200,6 +204,10 @@ impl<'a> PackReader<'a> {
     }
 
     /// Returns the content of a member, checked against its digest.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a member of another pack, `Corrupt` when its frame is damaged.
     pub fn read(&self, member: &Member) -> Result<Vec<u8>> {
         let frame = self.frame(member).ok_or_else(|| {
             Error::new(Kind::Invalid, format!("blob {} is not in this pack", member.digest))

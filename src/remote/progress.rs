@@ -1,6 +1,6 @@
 //! Progress: that bytes move, for callers that wait as long as they do.
 //!
-//! Owns the one meaning of a deadline: it counts from the last bytes that moved. Must never be told of anything
+//! Owns the one meaning of a deadline: it counts from the last bytes that moved. Must never count anything
 //! but bytes: a request that is only made again is no progress.
 
 use std::sync::Arc;

@@ -2,7 +2,6 @@
 //!
 //! Owns the handle, and the operations on commits and packs. Must never interpret what it moves.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -18,60 +17,32 @@ use object_store::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
-use super::abilities::Tried;
+use super::backend::Backend;
 use super::call::{Call, Caller, Failure};
-use super::codec::COMMIT_BYTES_MAX;
 use super::connect::{self, Environment, RemoteOptions};
 use super::dir::SharedDir;
 use super::expiry::{Agreement, Declared};
 use super::health::{Gate, Health, Lane};
 use super::identity::Identity;
-use super::keys::{self, Keys};
-use super::meter::{Meter, Requests, Verb};
+use super::keys::Keys;
+use super::meter::{Meter, Requests};
 use super::pack::PACK_BYTES_MAX;
 use super::progress::Progress;
-use super::throttle::Throttle;
+use super::throttle::{Throttle, Throttling, Wait, is_throttled};
 use super::time::StoreTime;
+use super::tried::Tried;
 use super::trouble::Trouble;
-use crate::clock::{self, Clock};
+use super::verb::Verb;
+use crate::clock::Clock;
 use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
-use crate::stamp::{NodeId, Stamp};
+use crate::stamp::NodeId;
 use crate::task;
 
-/// The most commits that one list of a bucket returns. Where so many or more come, more may follow the last.
-pub const LOG_ITEMS_MAX: usize = 2000;
-/// The same of a shared directory. Each list of one reads the whole folder.
-const DIR_ITEMS_MAX: usize = 10 * LOG_ITEMS_MAX;
 /// Memory that uploads of blobs take together, in MiB.
 pub(super) const UPLOAD_MIB_MAX: u32 = 128;
-/// How long a whole list may take, however many pages it has.
-const LIST_TIME_MAX: Duration = Duration::from_mins(2);
-/// Keys on one page of a list, for counting pages where the store has none.
-const PAGE_ITEMS: usize = 1000;
 /// Bytes of a file that are read at once.
 const FILE_CHUNK_BYTES: usize = 1 << 20;
-/// One object of the log, or a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LogItem {
-    /// Its name, as `get_commit` and `get_checkpoint` take it.
-    pub name: String,
-    /// Bytes of the object.
-    pub size: u64,
-    /// When it was stored, in milliseconds since the Unix epoch by the store's clock.
-    pub stored_ms: u64,
-}
-
-/// What of a folder is listed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    /// Names that come after this one.
-    pub(super) after: Option<&'a str>,
-    /// Only the first ones.
-    pub(super) most: usize,
-    /// Names that have a stamp; all others are not ours.
-    pub(super) stamp_of: fn(&str) -> Option<Stamp>,
-}
 
 /// A remote. Cheap to clone; clones share everything, the limits above all.
 #[derive(Debug, Clone)]
@@ -108,55 +79,12 @@ pub(super) struct Inner {
     pub(super) expiry: Agreement,
 }
 
-/// Where the objects are.
-#[derive(Debug)]
-pub(super) enum Backend {
-    Bucket(Arc<dyn ObjectStore>),
-    Dir(Arc<SharedDir>),
-    #[cfg(any(test, feature = "test-util"))]
-    Given(Arc<dyn ObjectStore>),
-    #[cfg(any(test, feature = "test-util"))]
-    Faulty(Box<Backend>, Arc<super::fault::Faults>),
-}
-
-impl Backend {
-    pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
-        match self {
-            Self::Bucket(store) => Ok(store.clone()),
-            Self::Dir(dir) => dir.store(),
-            #[cfg(any(test, feature = "test-util"))]
-            Self::Given(store) => Ok(store.clone()),
-            #[cfg(any(test, feature = "test-util"))]
-            Self::Faulty(inner, faults) => Ok(faults.around(inner.store()?)),
-        }
-    }
-
-    /// Returns the directory behind it, if it is one.
-    pub(super) fn dir(&self) -> Option<&Arc<SharedDir>> {
-        match self {
-            Self::Dir(dir) => Some(dir),
-            #[cfg(any(test, feature = "test-util"))]
-            Self::Faulty(inner, _) => inner.dir(),
-            _ => None,
-        }
-    }
-
-    /// Reports whether its client moves the counters of requests.
-    pub(super) fn counts_itself(&self) -> bool {
-        match self {
-            Self::Bucket(_) => true,
-            Self::Dir(_) => false,
-            #[cfg(any(test, feature = "test-util"))]
-            Self::Given(_) => false,
-            #[cfg(any(test, feature = "test-util"))]
-            Self::Faulty(inner, _) => inner.counts_itself(),
-        }
-    }
-}
-
 impl Remote {
-    /// Makes the handle, without asking the store anything. Refuses what cannot work whatever the
-    /// store says: endpoint, profile, certificates.
+    /// Makes the handle, without asking the store anything.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for what cannot work whatever the store says: endpoint, profile, certificates.
     pub fn open(
         url: &RemoteUrl,
         options: &RemoteOptions,
@@ -167,6 +95,10 @@ impl Remote {
     }
 
     /// As [`Remote::open`], with an environment that is not the process's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::open`].
     pub fn open_in(
         url: &RemoteUrl,
         options: &RemoteOptions,
@@ -198,7 +130,7 @@ impl Remote {
         let gate = Arc::new(Gate::new(clock.clone(), url.to_string(), options.deadline));
         let remedy = connect::credentials_remedy(url);
         let time = Arc::new(StoreTime::new(clock.clone()));
-        let throttle = Throttle::new(clock.clone(), meter.answers.clone());
+        let throttle = Arc::new(Throttle::new(clock.clone(), meter.answers.clone()));
         let deadline = options.deadline;
         let caller = Caller::new(backend, gate, meter, throttle, deadline, time.clone(), remedy);
         let inner = Inner {
@@ -223,7 +155,26 @@ impl Remote {
         Self { inner: Arc::new(inner), lane: Lane::Foreground, progress: None }
     }
 
+    /// Returns how much the store throttles.
+    pub fn throttling(&self) -> Throttling {
+        self.inner.caller.throttle.read()
+    }
+
+    /// Begins the wait after an error, if the store throttled that request.
+    pub fn wait_after(&self, error: &Error) -> Option<Wait> {
+        is_throttled(error).then(|| self.begin_wait())
+    }
+
+    /// Begins a wait because the store throttled a request.
+    pub fn begin_wait(&self) -> Wait {
+        Wait::begin(self.inner.caller.throttle.clone())
+    }
+
     /// Makes the handle and checks the store.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::open`] and [`Remote::check`].
     pub async fn connect(
         url: &RemoteUrl,
         options: &RemoteOptions,
@@ -341,99 +292,22 @@ impl Remote {
         self.inner.time.assume(ahead_ms);
     }
 
-    /// Lists the commits whose names come after `after`, in order of their names: all of them, or the first
-    /// [`LOG_ITEMS_MAX`] at least.
-    pub async fn list_log(&self, after: Option<&str>) -> Result<Vec<LogItem>> {
-        let prefix = self.inner.keys.log();
-        let is_dir = self.inner.caller.backend.dir().is_some();
-        let most = if is_dir { DIR_ITEMS_MAX } else { LOG_ITEMS_MAX };
-        let wanted = Wanted { after, most, stamp_of: keys::commit_stamp };
-        self.list_named(prefix, "list the log", wanted).await
-    }
-
-    /// Lists the objects below `prefix` that are wanted, in the order of their names.
-    pub(super) async fn list_named(
-        &self,
-        prefix: Path,
-        op: &str,
-        wanted: Wanted<'_>,
-    ) -> Result<Vec<LogItem>> {
-        let Wanted { after, most, stamp_of } = wanted;
-        self.ready(self.lane).await?;
-        let offset = after.map(|after| prefix.clone().join(after));
-        let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
-        let call = Call { limit: LIST_TIME_MAX, ..self.call(Verb::List, op) };
-        inner
-            .caller
-            .call(call, |store| async move {
-                let mut stream = match &offset {
-                    Some(offset) => store.list_with_offset(Some(&prefix), offset),
-                    None => store.list(Some(&prefix)),
-                };
-                // Stores may answer unsorted, may give what lies before the offset, and may say things twice. The
-                // first ones are kept whatever the order, in bounded memory. Where all that came was in order, what
-                // is wanted has come first.
-                let (mut first, mut seen) = (BTreeMap::new(), 0);
-                let mut sorted = inner.caller.backend.dir().is_none();
-                loop {
-                    let next = clock::within(deadline, stream.next()).await;
-                    let Some(next) = next else {
-                        return Err(Trouble::timed_out("no page of the list came".into()).into());
-                    };
-                    let Some(meta) = next else { break };
-                    let meta = meta?;
-                    seen += 1;
-                    if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
-                        inner.caller.meter.request(Verb::List);
-                    }
-                    let Some(item) = log_item(&meta, stamp_of) else {
-                        self.say_foreign(&meta.location);
-                        continue;
-                    };
-                    if after.is_some_and(|after| item.name.as_str() <= after) {
-                        continue;
-                    }
-                    inner.time.note_taken(item.stored_ms);
-                    sorted &= first.last_key_value().is_none_or(|(last, _)| *last < item.name);
-                    first.insert(item.name.clone(), item);
-                    if first.len() >= most && sorted {
-                        break;
-                    }
-                    if first.len() > most {
-                        first.pop_last();
-                    }
-                }
-                Ok(first.into_values().collect())
-            })
-            .await
-    }
-
-    /// Reads a commit.
-    pub async fn get_commit(&self, name: &str) -> Result<Bytes> {
-        let key = self.inner.keys.commit(name)?;
-        self.read(key, None, COMMIT_BYTES_MAX as u64).await
-    }
-
-    /// Writes a commit. Writing it again is harmless.
-    pub async fn put_commit(&self, name: &str, bytes: Bytes) -> Result<()> {
-        let key = self.inner.keys.commit(name)?;
-        let before = self.inner.clock.mono();
-        self.write(key.clone(), bytes, COMMIT_BYTES_MAX as u64).await?;
-        if self.inner.time.is_old()
-            && let Err(error) = self.learn_from(&key, before).await
-        {
-            tracing::debug!(error = %error.chain(), "the store's time was not learned again");
-        }
-        Ok(())
-    }
-
     /// Reads a whole pack.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it is gone, `Invalid` for what is no name of a pack; `Unavailable` or `TimedOut` while the store
+    /// does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn get_pack(&self, name: &str) -> Result<Bytes> {
         let key = self.inner.keys.pack(name)?;
         self.read(key, None, PACK_BYTES_MAX).await
     }
 
-    /// Reads a part of a pack; exactly `length` bytes or an error.
+    /// Reads exactly `length` bytes of a pack.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::get_pack`]; `Invalid` for a range that no pack has.
     pub async fn get_pack_range(&self, name: &str, offset: u64, length: u64) -> Result<Bytes> {
         let key = self.inner.keys.pack(name)?;
         if length == 0 || length > PACK_BYTES_MAX || offset > PACK_BYTES_MAX {
@@ -444,6 +318,11 @@ impl Remote {
     }
 
     /// Writes a pack. Writing it again is harmless.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for what is no name of a pack; `Denied` on a read-only mount; otherwise `Unavailable` or `TimedOut`
+    /// while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn put_pack(&self, name: &str, bytes: Bytes) -> Result<()> {
         let key = self.inner.keys.pack(name)?;
         self.write(key, bytes, PACK_BYTES_MAX).await
@@ -582,16 +461,6 @@ fn read_file(file: &File, at: u64, length: usize, progress: &Progress) -> std::i
     }
     bytes.truncate(done);
     Ok(bytes.into())
-}
-
-fn log_item(
-    meta: &object_store::ObjectMeta,
-    stamp_of: fn(&str) -> Option<Stamp>,
-) -> Option<LogItem> {
-    let name = meta.location.filename()?;
-    stamp_of(name)?;
-    let stored_ms = meta.last_modified.timestamp_millis().max(0) as u64;
-    Some(LogItem { name: name.to_owned(), size: meta.size, stored_ms })
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use tokio::sync::mpsc;
 
 use super::call::{Call, Failure};
 use super::keys::{self, BundleName};
-use super::meter::Verb;
-use super::store::{LogItem, Remote};
+use super::log::LogItem;
+use super::store::Remote;
 use super::trouble::Trouble;
+use super::verb::Verb;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -213,7 +214,7 @@ impl Listing<'_> {
     }
 }
 
-/// What came of deleting an object.
+/// The outcome of deleting an object.
 #[derive(Debug)]
 pub enum Deleted {
     /// It is not there any more.
@@ -230,6 +231,11 @@ impl Remote {
     ///
     /// A shared directory may be the root of a disk, or hold what others keep from us: there our places have
     /// to be seen whole, and what is foreign as far as it can be had.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses. What is
+    /// foreign and cannot be listed is no error: it is what the result says.
     pub async fn survey(&self, pages: mpsc::Sender<Vec<Object>>) -> Result<Option<String>> {
         self.ready(self.lane).await?;
         let inner = &self.inner;
@@ -276,10 +282,15 @@ impl Remote {
         })
     }
 
-    /// Deletes objects that are still as they were listed; returns what came of each, in their order.
+    /// Deletes objects that are still as they were listed; returns the outcome of each, in their order.
     ///
     /// In a shared directory an object that is written again at the same moment is kept. A bucket cannot
     /// say "only if it is still the same": there a blob is looked at right before it is deleted.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` when one of the objects is foreign, and nothing is deleted; `Denied` on a read-only mount; otherwise
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn delete(&self, objects: &[Object]) -> Result<Vec<Deleted>> {
         self.ready_to_write().await?;
         if let Some(foreign) = objects.iter().find(|object| object.what == What::Foreign) {

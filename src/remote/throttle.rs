@@ -1,4 +1,4 @@
-//! Throttling: answers that say "too much at once", and the time that is waited because of them.
+//! Throttling: answers that say "too much at once", and the waits that follow from them.
 //!
 //! Owns the figures, which are for people. Must never take part in a decision.
 
@@ -8,13 +8,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::store::Remote;
-use super::trouble::Trouble;
+use super::trouble::{THROTTLED, Trouble};
 use crate::clock::Clock;
 use crate::error::Error;
 
-/// The statuses that say so: "too many requests", and "unavailable" with which S3 says "slow down".
-pub const THROTTLED: [u16; 2] = [429, 503];
 /// For so long after such an answer the store counts as one that throttles.
 const THROTTLED_FOR: Duration = Duration::from_secs(10);
 
@@ -63,7 +60,7 @@ impl Throttle {
         Self { clock, answers, last: Mutex::new(None), waited_ms, waiting }
     }
 
-    /// Counts what came of a request; `counted` when the HTTP client has done so.
+    /// Counts the outcome of a request; `counted` when the HTTP client has done so.
     pub(super) fn note(&self, trouble: &Trouble, counted: bool) {
         let Some(status) = trouble.status().filter(|status| THROTTLED.contains(status)) else {
             return;
@@ -74,7 +71,7 @@ impl Throttle {
         *self.last.lock() = Some(self.clock.mono());
     }
 
-    fn read(&self) -> Throttling {
+    pub(super) fn read(&self) -> Throttling {
         let recent = |at: &Duration| self.clock.mono().saturating_sub(*at) < THROTTLED_FOR;
         let now = self.waiting.load(Ordering::Relaxed) > 0 || self.last.lock().iter().any(recent);
         let waited = Duration::from_millis(self.waited_ms.load(Ordering::Relaxed));
@@ -85,39 +82,29 @@ impl Throttle {
 /// A wait because of throttling; it is measured until this is dropped.
 #[derive(Debug)]
 pub struct Wait {
-    remote: Remote,
+    throttle: Arc<Throttle>,
     began: Duration,
 }
 
-/// Reports whether the store throttled the request that ended with this error.
-pub fn is_throttled(error: &Error) -> bool {
-    Trouble::is_throttled(error)
-}
-
-impl Remote {
-    /// Returns how much the store throttles.
-    pub fn throttling(&self) -> Throttling {
-        self.inner.caller.throttle.read()
-    }
-
-    /// Begins the wait after an error, if the store throttled that request.
-    pub fn wait_after(&self, error: &Error) -> Option<Wait> {
-        is_throttled(error).then(|| self.begin_wait())
-    }
-
-    /// Begins a wait because the store throttled a request.
-    pub fn begin_wait(&self) -> Wait {
-        let throttle = &self.inner.caller.throttle;
+impl Wait {
+    /// Begins one.
+    pub(super) fn begin(throttle: Arc<Throttle>) -> Self {
         throttle.waiting.fetch_add(1, Ordering::Relaxed);
-        Wait { remote: self.clone(), began: throttle.clock.mono() }
+        let began = throttle.clock.mono();
+        Self { throttle, began }
     }
 }
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let throttle = &self.remote.inner.caller.throttle;
+        let throttle = &self.throttle;
         let took = throttle.clock.mono().saturating_sub(self.began);
         throttle.waited_ms.fetch_add(took.as_millis() as u64, Ordering::Relaxed);
         throttle.waiting.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Reports whether the store throttled the request that ended with this error.
+pub fn is_throttled(error: &Error) -> bool {
+    Trouble::is_throttled(error)
 }

@@ -8,9 +8,10 @@ use std::error::Error as StdError;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use super::throttle::THROTTLED;
 use crate::error::{Error, Kind};
 
+/// The statuses of throttling: "too many requests", and "unavailable" with which S3 says "slow down".
+pub const THROTTLED: [u16; 2] = [429, 503];
 /// The longest text that is taken over from a store.
 const TEXT_BYTES_MAX: usize = 300;
 

@@ -3,7 +3,6 @@
 //! Owns the rules; both the writer and every reader apply them. Must never accept what could name a
 //! key or a path of its own choosing.
 
-use super::codec::{INLINE_BYTES_MAX, REQUIRED_TAGS_FROM};
 use super::frame::FRAME_RAW_BYTES_MAX;
 use super::keys;
 use super::pack::PACK_BYTES_MAX;
@@ -15,6 +14,10 @@ use crate::namespace::{
     Time, XATTR_TOTAL_BYTES_MAX,
 };
 
+/// The largest blob that lies in the commit itself.
+pub const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// The first tag of extensions that must not be skipped.
+pub(super) const REQUIRED_TAGS_FROM: u16 = 32_768;
 /// The longest target of a symbolic link (`PATH_MAX` with its NUL).
 const TARGET_BYTES_MAX: usize = 4095;
 /// Permission bits, set-id and sticky.

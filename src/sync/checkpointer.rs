@@ -22,18 +22,16 @@ use self::mover::Mover;
 use self::sweeper::Own;
 use super::covers::{BundleItem, Covers, floor_ms, made_ms};
 use super::fetcher::Fetcher;
-use super::follower::{Follower, LOOK_BACK_MS};
+use super::follower::Follower;
 use super::ledger::{Ledger, Snapshot};
 use super::missing::Missing;
+use super::times::{LOG_GRACE, LOOK_BACK_MS, WRITE_TIME_MAX};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{CheckpointCounts, CheckpointHead, CheckpointWriter, LogItem, Remote, keys};
 use crate::stamp::Stamp;
 use crate::task;
 
-/// How long commits are kept that a checkpoint has, and objects that it does not need: a node that listed the
-/// log or a checkpoint before reads on for as long.
-pub const LOG_GRACE: Duration = Duration::from_hours(1);
 /// Commits that are in no checkpoint when one may be due; whether it is depends on their bytes, too.
 const COMMITS_MAX: u64 = 256;
 /// A checkpoint is written when its size is at most so many times that of the log since the last one.
@@ -46,19 +44,16 @@ const BUNDLED_AFTER_MS: u64 = LOOK_BACK_MS + 30_000;
 const OTHERS_TIME: Duration = Duration::from_mins(3);
 /// The part of the age after which one is due for a single commit.
 const PARTS_OF_AGE: u32 = 4;
-/// The most of the age that is waited for other nodes: their checkpoints must come before what they stand for is deleted.
+/// The largest part of the age that a node waits for other nodes: their checkpoints must come before what they stand for is deleted.
 const WAITED_PART_OF_AGE: u32 = 16;
-/// How often it is looked, without asking the store, whether one is due.
+/// How often to check, without a request, whether one is due.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The longest that is waited before the store is asked whether another node was faster.
+/// The longest wait before the store is asked whether another node was faster.
 const JITTER_MAX: Duration = Duration::from_secs(20);
 /// How long nothing is tried after a failure, at first and at most: an idle node that may not write should
 /// not ask for ever.
 const RETRY_MIN: Duration = Duration::from_mins(5);
 const RETRY_MAX: Duration = Duration::from_hours(6);
-/// A checkpoint that took longer than this is left to another try: nodes that take it for the latest
-/// would lack what was deleted meanwhile.
-pub(super) const WRITE_TIME_MAX: Duration = Duration::from_mins(20);
 /// How often the log is listed before a checkpoint: to read what there is may take longer than its name allows, and
 /// what came meanwhile is read sooner.
 const LISTS_MAX: u32 = 3;
@@ -133,7 +128,7 @@ impl Checkpointer {
         })
     }
 
-    /// Returns how long is waited for other nodes: `usual`, or less where entries live for a short time only.
+    /// Returns how long to wait for other nodes: `usual`, or less where entries live for a short time only.
     fn at_most(&self, usual: Duration) -> Duration {
         let age = self.0.remote.effective_expiry();
         age.map_or(usual, |age| usual.min(age / WAITED_PART_OF_AGE))
@@ -343,6 +338,11 @@ impl Checkpointer {
     }
 
     /// Writes a checkpoint now; returns its name.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` while it is not known what is remote, or the log grows faster than it is read; `TimedOut` when the upload
+    /// takes too long, `Unavailable` when the log cannot be listed or commits are missing here.
     pub async fn write(&self) -> Result<String> {
         self.write_named().await.map(|(name, _)| name)
     }

@@ -29,11 +29,11 @@ const ALONE_AFTER: Duration = Duration::from_mins(10);
 const CONTENTS_MAX: usize = 4096;
 /// Claims of others that are read, the oldest ones.
 const READ_MAX: usize = 16;
-/// A claim is waited for if it is about this part of what is to be uploaded.
+/// A claim is worth a wait if it covers at least one part in so many of an upload.
 const SHARED_PART: u64 = 32;
 /// An older claim is of a node that has ended.
 const LIFE_MS: u64 = 10_000;
-/// How long each request for claims is waited for, and each look at the log.
+/// The deadline of each request for claims, and of each list of the log.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
 /// How long the end of a claim may take.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -43,9 +43,9 @@ const SETTLE_MAX: Duration = Duration::from_millis(250);
 /// A list of the log that is older is made anew before an upload: while others write the same, and at other times.
 const LISTED_WITHIN_MET: Duration = Duration::from_millis(50);
 const LISTED_WITHIN: Duration = Duration::from_secs(1);
-/// How often the log is looked at for what another node uploads, with up to as much again at random.
+/// How often the log is listed for what another node uploads, with up to as much again at random.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long each older claim is waited for, with the time for the bytes at this rate, and all of them together.
+/// The longest wait for one older claim, beside the time for its bytes at this rate; and for all of them together.
 const TURN: Duration = Duration::from_secs(2);
 const TURN_BYTES_PER_SEC: u64 = 8 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(8);

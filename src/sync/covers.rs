@@ -3,8 +3,7 @@
 //! Owns which checkpoints and bundles are used, and in which order. Must never take a part of the log for covered
 //! that its cover does not say it has.
 
-use super::checkpointer::WRITE_TIME_MAX;
-use super::follower::LOOK_BACK_MS;
+use super::times::{LOOK_BACK_MS, WRITE_TIME_MAX};
 use crate::error::Result;
 use crate::remote::{BundleName, LogItem, Remote, keys};
 

@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use std::io::Read;
 
 use super::chains::{Chains, Run};
-use super::ledger::location_of;
 use super::missing::Missing;
 use crate::error::Result;
 use crate::namespace::{Builder, Change, Commit, Fold, Op, Time};
@@ -33,7 +32,11 @@ impl Draft {
         }
     }
 
-    /// Reads a checkpoint. Errors are those of [`CheckpointReader`].
+    /// Reads a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// As [`CheckpointReader::new`] and [`CheckpointReader::next`].
     pub fn read(from: impl Read) -> Result<(CheckpointHead, Self)> {
         let mut reader = CheckpointReader::new(from)?;
         let (mut seen, mut chains) = (HashSet::new(), Vec::new());
@@ -74,7 +77,7 @@ impl Draft {
         self.chains.note(commit);
         let name = keys::commit_name(&commit.stamp);
         for blob in &commit.blobs {
-            if let Some(location) = location_of(&name, commit, blob) {
+            if let Some(location) = commit.location_of(&name, blob) {
                 self.fold.locate(blob.digest, &location);
             }
         }

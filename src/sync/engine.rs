@@ -109,6 +109,10 @@ pub struct Engine {
 
 impl Engine {
     /// Opens the ledger and makes the rest, without starting anything or asking the store.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ledger::open`].
     pub fn open(parts: Parts, settings: Settings, runtime: Handle) -> Result<Self> {
         let ledger = Ledger::open(parts)?;
         let remote = ledger.remote().cloned();

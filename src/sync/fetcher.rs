@@ -50,7 +50,7 @@ const WHOLE_PACK_BYTES: u64 = 9 << 20;
 const TRIES: u32 = 2;
 /// How often a blob is fetched for which there was room until it came.
 const ROOM_TRIES: u32 = 2;
-/// How long is waited between these.
+/// The pause between these.
 const TRY_WAIT: Duration = Duration::from_millis(100);
 /// For one lost content the kernel is made to doubt its names not more often than this: a program that
 /// keeps a lost file open may ask for it all the time.
@@ -117,6 +117,10 @@ impl Fetcher {
 
     /// Makes a content local, as [`Fetcher::fetch`] does. What may pass is waited out until no byte has come for
     /// `limit`: throttling, a line that breaks, a fault of a server. A store that is known not to answer is not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Fetcher::fetch`]; `TimedOut` when no byte has come for `limit`.
     pub async fn fetch_within(&self, digest: Digest, size: u64, limit: Duration) -> Result<()> {
         if self.0.ledger.blobs().contains(&digest) {
             return Ok(());
@@ -130,9 +134,10 @@ impl Fetcher {
 
     /// Makes a content local. Wait as long as you like: when the future is dropped, the work goes on.
     ///
-    /// `NotFound` when no location is known, what is there is past its age, or is not the content (it is
-    /// hidden then);
-    /// `Unavailable` or `TimedOut` when the store does not answer; `NoSpace` when there is no room.
+    /// # Errors
+    ///
+    /// `NotFound` when no location is known, what is there is past its age, or it is not the content (it is hidden
+    /// then); `Unavailable` or `TimedOut` when the store does not answer; `NoSpace` when there is no room.
     pub async fn fetch(&self, digest: Digest, size: u64) -> Result<()> {
         self.fetch_telling(digest, size, &Progress::default()).await
     }
@@ -368,9 +373,8 @@ impl Inner {
             return Err(full());
         }
         let (file, staged) = self.ledger.staging().create()?;
-        staged.note_bytes(size);
-        // Behind the count: each of several sees what the others are about to take.
-        if whom != For::Program && !whom.may_store(blobs, 0) {
+        let is_room = |blobs: &_| whom == For::Program || whom.may_store(blobs, size);
+        if !blobs.reserve(&staged, size, is_room) {
             return Err(full());
         }
         let sink = file.try_clone().map_err(|e| Error::io("open a staging file once more", e))?;

@@ -1,4 +1,4 @@
-//! Flights: work that several callers want is done once, and goes on when they give up. All of them are told of its
+//! Flights: work that several callers want is done once, and goes on when they give up. All of them see its
 //! progress.
 
 use std::collections::HashMap;

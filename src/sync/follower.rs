@@ -35,34 +35,31 @@ use crate::remote::{BundleName, Class, Progress, Remote, decode_commit_named, ke
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
-/// How far a list goes back behind what was listed before: a commit becomes visible at most 20 s
-/// after its stamp, and clocks differ a little.
-pub(super) const LOOK_BACK_MS: u64 = 60_000;
 /// Commits that are read at once.
 const FETCHES_AT_ONCE: usize = 8;
 /// How often a commit is read that does not arrive whole.
 const READ_TRIES: u32 = 3;
-/// How long is waited between these.
+/// The pause between these.
 const READ_WAIT: Duration = Duration::from_millis(50);
-/// Of so many commits that are read together, the last ones, the inline blobs are kept at once: they
-/// are what is asked for next. Those of earlier ones are fetched when they are wanted, so that a new
-/// node need not write a file for every small one that there ever was.
+/// The inline blobs of the last so many commits of one batch are kept at once: they
+/// are likely to be read next. Those of earlier commits are fetched on demand, so that a new
+/// node does not write a file for each small blob of the history.
 const KEPT_INLINE: usize = 16;
 /// The longest and the shortest time between two polls.
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(30);
-/// The time between polls when each lookup asks anyway.
+/// The time between polls where `freshness` is 0, so that each lookup polls.
 const POLL_ALWAYS_ASKED: Duration = Duration::from_secs(1);
 /// The shortest and the longest wait after a poll that failed.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// How long a commit is left alone that the store does not give out.
+/// How long the follower does not ask again for a commit that the store refuses.
 const WITHHELD_MIN: Duration = Duration::from_secs(5);
 const WITHHELD_MAX: Duration = Duration::from_mins(5);
-/// How long a commit is waited for whose trouble may pass, with what its node wrote after it, before it counts as
-/// one that the store does not give out.
+/// How long a commit with a transient fault holds up what its node wrote after it, before it counts as
+/// one that the store refuses.
 const LATE_MAX: Duration = Duration::from_mins(1);
-/// Commits that cannot be used and are remembered; what is forgotten is read in vain once more.
+/// Commits that cannot be used and are remembered; one that is forgotten is read once more.
 const UNUSABLE_MAX: usize = 10_000;
 
 /// Brings in the changes of other nodes; cheap to clone.
@@ -75,12 +72,12 @@ struct Inner {
     /// `None` without a remote: then there is nothing to follow.
     remote: Option<Remote>,
     freshness: Freshness,
-    /// Up to when an earlier run has known the log.
+    /// The time up to which an earlier run knew the log.
     before_ms: u64,
     state: Mutex<State>,
-    /// Commits of the log that the store does not give out, each for itself.
+    /// Commits of the log that the store refuses.
     withheld: Troubled<Stamp>,
-    /// Those whose trouble may pass.
+    /// Commits with a transient fault.
     late: Troubled<Stamp>,
     quiet_withheld: Quiet,
     lag: Lag,
@@ -99,11 +96,11 @@ struct State {
     /// node's identity wrote later and this run did not is another node's.
     alone_ms: Option<u64>,
     unusable: HashMap<Stamp, Unusable>,
-    /// Since this run began, it was looked whether a checkpoint says more than what is known.
+    /// Whether this run has checked if a checkpoint has more than is known here.
     caught_up: bool,
-    /// The checkpoint that was looked at last: it says nothing that is not known.
+    /// The checkpoint that was read last: it has nothing that is not known here.
     compared: Option<Stamp>,
-    /// The last list failed for a whole deadline: the next ones are not waited for.
+    /// The last list failed for a whole deadline: callers do not wait for the next ones.
     impatient: bool,
     /// Checkpoints and bundles that cannot be used, and bundles that were read already.
     bad_checkpoints: HashSet<Stamp>,
@@ -126,10 +123,10 @@ impl Unusable {
     }
 }
 
-/// What came of reading a commit.
+/// The outcome of reading a commit.
 enum Got {
     Commit(Box<Commit>),
-    /// It is not there any more.
+    /// It is gone.
     Gone,
     /// It cannot be had now.
     Later,
@@ -156,7 +153,7 @@ impl Waiting {
     }
 }
 
-/// What came of folding what was listed.
+/// The outcome of folding what was listed.
 #[derive(PartialEq, Eq, Debug)]
 enum Folded {
     All,
@@ -255,7 +252,7 @@ impl Follower {
                 true
             } else {
                 freshness.asked(backoff.wait()).await;
-                // The first list is wanted even if no program asks: it says what this node can serve.
+                // The first list is made even if no program asks: it says what this node can serve.
                 self.0.state.lock().wide.is_some()
             };
             if may_sleep && freshness.woken().await {

@@ -50,6 +50,10 @@ impl Collector {
     /// Makes a collector that looks through one handle, which should be read-only, and deletes through the
     /// other; without that it only says what it would delete. Checks that the store is there, is ours, and
     /// that we may use it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::check`]; a store that does not answer is asked several times first.
     pub async fn open(reader: &Remote, writer: Option<&Remote>, options: Options) -> Result<Self> {
         let (reader, writer) = (reader.background(), writer.map(Remote::background));
         patiently(async || reader.check().await).await?;
@@ -71,6 +75,11 @@ impl Collector {
     }
 
     /// Looks at everything and deletes what has to go.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `TimedOut` when the store stops answering, `Denied` when it does not let us list or delete.
+    /// What was deleted before stays deleted.
     pub async fn collect(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
         let remote = self.writer.as_ref().unwrap_or(&self.reader);
         let expiry = self.expiry();

@@ -31,7 +31,7 @@ struct Lack {
 }
 
 impl Lacking {
-    /// Reports whether it is in vain to fetch a content of `size` bytes now, while the disk has `free` bytes.
+    /// Reports whether it is useless to fetch a content of `size` bytes now, while the disk has `free` bytes.
     pub(super) fn is_in_vain(&self, digest: &Digest, size: u64, now: Duration, free: u64) -> bool {
         let known = self.0.lock();
         let grown = |lack: &Lack| free > lack.free.saturating_add(size).saturating_add(MORE_BYTES);

@@ -46,7 +46,6 @@ use tokio::sync::{Notify, watch};
 
 pub(in crate::sync) use self::adopt::Overtaken;
 use self::apart::Apart;
-pub(in crate::sync) use self::apply::location_of;
 use self::aside::Aside;
 pub use self::aside::SetAside;
 use self::bad::{Bad, Doubted};
@@ -73,7 +72,7 @@ use super::chains::Chains;
 use super::doubts::Amends;
 use super::missing::Missing;
 use super::quiet::Quiet;
-use super::room::Room;
+use super::room::{PENDING_RECORDS_MAX, Room};
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -85,11 +84,6 @@ use crate::remote::{Declared, Known, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
 
-/// Records that may wait for the store before new writers are asked to wait.
-pub const PENDING_RECORDS_MAX: u64 = 200_000;
-/// Bytes of content that may wait for the store before new writers are asked to wait; the size of
-/// the local tier is a limit of its own, and usually the smaller one.
-pub const PENDING_BYTES_MAX: u64 = 1 << 40;
 /// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: a program that only makes
 /// names and changes attributes begins no file, and is not asked to wait before.
 const RECORDS_MAX: u64 = 2 * PENDING_RECORDS_MAX;
@@ -156,7 +150,7 @@ struct Inner {
     /// How often something moved that the kernel may remember otherwise; for commits of other nodes counted
     /// under the lock of the namespace.
     applied: AtomicU64,
-    /// How often the subscribers were told of that.
+    /// How many notifications of that the subscribers got.
     told: AtomicU64,
     /// Records of this node that were brought into the namespace. Counted under its lock.
     changes: AtomicU64,
@@ -251,14 +245,22 @@ impl Ledger {
     /// is published, and the stamps are those of what stands.
     ///
     /// Once this has returned, they survive SIGKILL, and are on their way to the remote. Never waits
-    /// for the network. On an error nothing was published: `NoSpace` when the disk is full, `Invalid`
-    /// when there are more than [`RECORD_CHANGES_MAX`] changes.
+    /// for the network.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` when the disk is full or a bound is reached, `Invalid` for more than [`RECORD_CHANGES_MAX`] changes.
+    /// Nothing was published then.
     pub fn publish(&self, ops: Vec<(TreePath, Op)>) -> Result<Vec<Stamp>> {
         Ok(self.begin().write(ops)?.apply())
     }
 
     /// As [`Ledger::publish`], but keeps the record, and all that follows it, from the remote until
     /// the token is released or dropped, for at most [`HOLD_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Ledger::publish`].
     pub fn publish_held(&self, ops: Vec<(TreePath, Op)>) -> Result<(Vec<Stamp>, HoldToken)> {
         let mut written = self.begin().write(ops)?;
         let token = written.hold();
@@ -311,6 +313,10 @@ impl Ledger {
     }
 
     /// Makes everything that was published before survive a power loss, file contents excepted.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk; the next call tries again.
     pub fn sync(&self) -> Result<()> {
         self.0.journal.sync()
     }
@@ -374,7 +380,7 @@ impl Ledger {
         self.tell(Moved { count, paths: Some(&[]) });
     }
 
-    /// Counts what the subscribers must be told of, once.
+    /// Counts one notification for the subscribers.
     fn count_applied(&self) -> u64 {
         self.0.applied.fetch_add(1, Ordering::AcqRel) + 1
     }

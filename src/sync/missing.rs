@@ -152,7 +152,7 @@ mod tests {
         missing.listed(&HashSet::new(), 9);
         assert!(missing.has_nameless() && missing.unusable.contains(&young));
         assert!(!missing.is_within(&known) && known.is_within(&known));
-        assert!(Missing::decode(b"\xff").has_nameless(), "nobody knows");
+        assert!(Missing::decode(b"\xff").has_nameless(), "it cannot be known");
     }
 
     #[test]

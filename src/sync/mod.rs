@@ -29,12 +29,15 @@ mod publisher;
 mod quiet;
 mod renewer;
 mod room;
+#[cfg(any(test, feature = "test-util"))]
+pub mod simulation;
+mod times;
 mod troubled;
 mod unpack;
 mod upload;
 mod versions;
 
-pub use checkpointer::{Checkpointer, LOG_GRACE};
+pub use checkpointer::Checkpointer;
 pub use draft::Draft;
 pub use engine::{Engine, Parts, Settings, Unsent};
 pub use fetcher::{Fetcher, Warmed};
@@ -42,12 +45,13 @@ pub use follower::Follower;
 pub use freshness::{FRESH_FOR_EVER, Freshness};
 pub use lag::Following;
 pub use ledger::{
-    HOLD_MAX, HoldToken, Ledger, LedgerParts, Moved, PENDING_BYTES_MAX, PENDING_RECORDS_MAX,
-    Pending, RECORD_CHANGES_MAX, SetAside, Traffic, Turn, Written, known_of_index,
+    HOLD_MAX, HoldToken, Ledger, LedgerParts, Moved, Pending, RECORD_CHANGES_MAX, SetAside,
+    Traffic, Turn, Written, known_of_index,
 };
 pub use publisher::{DrainReport, Publisher};
 pub use renewer::Renewer;
-pub use room::{Demand, FULL_WAIT, Room, Slowed};
+pub use room::{Demand, FULL_WAIT, PENDING_BYTES_MAX, PENDING_RECORDS_MAX, Room, Slowed};
+pub use times::LOG_GRACE;
 
 #[cfg(test)]
 mod tests;

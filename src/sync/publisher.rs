@@ -1,8 +1,8 @@
 //! The publisher: brings what was published here to the remote, in order, in atomic batches.
 //!
 //! Owns the sequence numbers of this node's commits. Must never write a commit before the blobs that
-//! it names, nor before the commit that comes before it, and never give up; nor say after a long outage what was
-//! true before it.
+//! it names, nor before the commit that comes before it, and never give up. After a long outage it must not publish as current what was
+//! true before the outage.
 //!
 //! Two tasks make a pipeline: one collects batches and uploads their blobs, the other writes their
 //! commits, one after the other. So the blobs of a batch are uploaded while the commit of the one
@@ -38,26 +38,26 @@ use crate::remote::{Remote, encode_commit, keys};
 use crate::stamp::Stamp;
 use crate::task;
 
-/// Batches whose blobs are uploaded and whose commits wait for their turn.
+/// The most batches whose blobs are uploaded and whose commits wait for their turn.
 const UPLOADED_MAX: usize = 1;
 /// A commit that took longer than this from its stamp to the store's answer is written again under a
 /// new stamp: followers look back only so far.
 const RESTAMP_AFTER: Duration = Duration::from_secs(20);
-/// How often a commit is written again for that; later a wide list finds it.
+/// How often a commit is written again for that; after that a wide list finds it.
 const RESTAMPS_MAX: u32 = 3;
 /// The shortest and the longest wait before a commit is tried again.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(15);
-/// How often it is looked whether there is enough for a batch, as a part of the delay.
+/// How often to check whether there is enough for a batch, as a part of the delay.
 const TICKS_PER_DELAY: u32 = 20;
 /// After this long without a commit, the first one goes as soon as nothing more comes.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
 const SILENT_MAX: Duration = Duration::from_hours(24);
-/// How often a drain tells how it gets on.
+/// How often a drain reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// What a drain came to.
+/// The outcome of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct DrainReport {
     /// Everything that was published before the drain is remote; not where the store refuses some of it.
@@ -84,11 +84,11 @@ struct Inner {
     run: Mutex<Run>,
     /// When the last commit was written, by the monotonic clock.
     last: Mutex<Option<Duration>>,
-    /// Drains under way; nothing is collected for long meanwhile.
+    /// Drains in progress; batches are not delayed meanwhile.
     hurried: AtomicUsize,
 }
 
-/// A row of commits without gaps.
+/// A sequence of commits without gaps.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     /// The first one of a process is a random number, and each further one the next.
@@ -180,7 +180,7 @@ impl Publisher {
         };
         clock::within(limit, wait).await;
         let complete = *upto.borrow() >= target && ledger.aside().contents == 0;
-        // So that the next start finds nothing to do. What fails here is done again then.
+        // Saves the next start the work. It repeats what fails here.
         ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);
         DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
@@ -403,12 +403,12 @@ impl Publisher {
     }
 }
 
-/// What came of putting a commit.
+/// The outcome of putting a commit.
 enum Put {
     Done,
-    /// It took so long that what it says has to be looked at again.
+    /// It took so long that its content must be checked again.
     Old,
-    /// No reader would accept it, which is a fault of ours.
+    /// No reader would accept it: a fault in hearthfs.
     Refused,
 }
 
@@ -437,8 +437,8 @@ impl Drop for Hurry<'_> {
     }
 }
 
-/// Encodes a commit. Changes that no reader would accept are left out, loudly: they would hold up
-/// everything behind them for ever.
+/// Encodes a commit. Changes that no reader would accept are left out, with an error in the log: they would hold up
+/// everything behind them.
 async fn encode(commit: &mut Commit) -> Option<Bytes> {
     let try_once = async |commit: &Commit| -> Result<Bytes> {
         let copy = commit.clone();

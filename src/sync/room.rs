@@ -14,7 +14,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::ledger::{PENDING_BYTES_MAX, PENDING_RECORDS_MAX};
 use super::quiet::Quiet;
 use crate::clock::{self, Clock};
 use crate::config::ByteSize;
@@ -22,13 +21,18 @@ use crate::error::{Error, Kind, Result};
 use crate::local::Blobs;
 use crate::remote::{Health, Remote};
 
+/// Records that may wait for the store before new writers are asked to wait.
+pub const PENDING_RECORDS_MAX: u64 = 200_000;
+/// Bytes of content that may wait for the store before new writers are asked to wait; the size of
+/// the local tier is a limit of its own, and usually the smaller one.
+pub const PENDING_BYTES_MAX: u64 = 1 << 40;
 /// How long a writer waits for room where nothing else is said.
 pub const FULL_WAIT: Duration = Duration::from_mins(1);
 /// Writers that wait at once; further ones are refused at once.
 const WAITERS_MAX: usize = 16_384;
 /// How long a reader waits. A caller that asks for what is not here has a deadline of its own.
 const READER_WAIT: Duration = Duration::from_secs(5);
-/// How often a waiting writer looks by itself: it is not told of readers that close, or of a store that
+/// How often a waiting writer looks by itself: no notification comes from readers that close, or from a store that
 /// stops answering.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How many looks in a row a writer waits while nothing is on its way to the store. Then only processes
@@ -82,7 +86,7 @@ struct Inner {
     pressed: Notify,
     /// Counts what [`Inner::moved`] tells.
     progress: AtomicU64,
-    /// A writer has waited in vain, and nothing has moved since.
+    /// A writer's wait has expired, and nothing has moved since.
     stalled: AtomicBool,
     /// Waiting callers that want to publish a closed file or to keep what was fetched. They go before those
     /// that begin a file: their bytes are here already, or a reader waits.
@@ -161,9 +165,12 @@ impl Room {
         blobs.could_hold(bytes) && (blobs.make_room(0) || blobs.fits(bytes))
     }
 
-    /// Waits until that can be done. `NoSpace` when it cannot: at once when the store is down or the file can
-    /// never fit, else after the node's patience. Nothing is reserved: the first caller goes first. Must not be
+    /// Waits until that can be done. Nothing is reserved: the first caller goes first. Must not be
     /// called with a lock held, nor on a thread that answers the kernel. Fetches are not counted as slowed.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace`: at once when the store is down or the file can never fit, else after the node's patience.
     pub async fn wait(&self, demand: Demand) -> Result<()> {
         if self.is_open(demand) {
             return Ok(());

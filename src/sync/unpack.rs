@@ -22,7 +22,7 @@ use crate::task;
 /// Threads that unpack at once, at most. There are no more than the machine has processors.
 const THREADS_MAX: usize = 8;
 
-/// For whom contents are made local. Nothing is evicted for the last two.
+/// What contents are made local for. Nothing is evicted for the last two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
     /// A program waits for one of them.
@@ -63,7 +63,7 @@ struct State {
     next: u64,
     /// Threads at work.
     running: usize,
-    /// What programs wait for, and who is told.
+    /// What programs wait for, and the channels that tell them.
     wanted: HashMap<Digest, oneshot::Sender<()>>,
 }
 
@@ -290,7 +290,7 @@ impl Thread {
                 let mut state = self.inner.state.lock();
                 self.at = state.take();
                 if self.at.is_none() {
-                    // Together with the look: who brings more work starts a thread if none is left.
+                    // Under the same lock as the look: a caller that adds work starts a thread if none is left.
                     state.running -= 1;
                     return;
                 }
@@ -364,7 +364,7 @@ fn store(ledger: &Ledger, piece: &Piece) -> Result<Stored> {
     let Some(frame) = frame else { return Ok(Stored::Damaged) };
     match decode_frame(frame, &digest, size) {
         Ok(content) => {
-            let is_room = |blobs: &Blobs| piece.whom.may_store(blobs, 0);
+            let is_room = |blobs: &Blobs| piece.whom.may_store(blobs, size);
             let kept = ledger.keep_if(digest, &content, is_room)?;
             Ok(if kept { Stored::Here } else { Stored::NoRoom })
         }

@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 
 use super::backoff::Backoff;
 use super::batch::{Batch, contents_of};
-use super::checkpointer::LOG_GRACE;
 use super::claims::Claim;
 use super::ledger::{Ledger, PACKED_BELOW_BYTES};
 use super::quiet::Quiet;
+use super::times::LOG_GRACE;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -52,7 +52,7 @@ const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
 /// How often a blob that cannot be read is tried again: its writer may be about to replace it.
 const LOCAL_TRIES: u32 = 5;
-/// How long is waited between these.
+/// The pause between these.
 const LOCAL_WAIT: Duration = Duration::from_millis(200);
 
 /// A batch whose blobs are in the store.
@@ -108,7 +108,7 @@ enum Known {
     At(Location, Duration),
 }
 
-/// What came of one pack or object.
+/// The outcome of one pack or object.
 enum Stored {
     Pack { name: String, stored_ms: u64, members: Vec<Packed> },
     Object { digest: Digest, size: u64, stored_ms: u64 },

@@ -10,6 +10,8 @@ pub(crate) struct Named {
     pub(crate) parts: Vec<String>,
     pub(crate) line: usize,
     pub(crate) in_test: bool,
+    /// The name that `use` gives it in this file.
+    pub(crate) import: Option<String>,
     /// How many modules of the file itself stand around it.
     pub(crate) inline_modules: usize,
 }
@@ -40,8 +42,8 @@ impl Finder<'_> {
 
     fn push(&mut self, parts: Vec<String>, at: usize) {
         let Some(word) = self.words.get(at.min(self.words.len() - 1)) else { return };
-        let inline_modules = self.modules.len();
-        self.found.push(Named { parts, line: word.line, in_test: word.in_test, inline_modules });
+        let (line, in_test, inline_modules) = (word.line, word.in_test, self.modules.len());
+        self.found.push(Named { parts, line, in_test, import: None, inline_modules });
     }
 
     fn step(&mut self) {
@@ -115,12 +117,27 @@ impl Finder<'_> {
                     self.at += 1;
                     return;
                 }
-                "as" => self.at += 2,
+                "as" => {
+                    let name = self.text(self.at + 1).to_owned();
+                    if let Some(last) = self.found.last_mut() {
+                        last.import = Some(name);
+                    }
+                    self.at += 2;
+                }
                 text if is_name(text) || text == "*" => {
                     parts.push(text.to_owned());
                     self.at += 1;
                     if self.text(self.at) != "::" {
-                        self.push(parts.clone(), self.at - 1);
+                        let mut whole = parts.clone();
+                        // `a::{self}` is `a`.
+                        if whole.len() > 1 {
+                            whole.pop_if(|last| last == "self");
+                        }
+                        let import = whole.last().cloned().filter(|name| name != "*");
+                        self.push(whole, self.at - 1);
+                        if let Some(last) = self.found.last_mut() {
+                            last.import = import;
+                        }
                     }
                 }
                 _ => return,

@@ -1,6 +1,6 @@
 """Does to a directory what the Neuron compiler's cache does, without the compiler.
 
-A module's directory gets its graph and flags at first sight; whoever creates the lock file compiles,
+A module's directory gets its graph and flags at first sight; the process that creates the lock file compiles,
 the others poll; `model.done` comes last. Arguments: directory, key, seconds that a compile takes.
 Prints COMPILED, WAITED or HIT, and fails when a finished module is not whole.
 """

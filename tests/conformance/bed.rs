@@ -77,7 +77,7 @@ impl Bed {
         Self { url: format!("gs://{BUCKET}"), options, env, ..Self::s3(server) }
     }
 
-    /// Somebody else's S3.
+    /// The S3 server of another project.
     pub(crate) fn moto(moto: Moto) -> Self {
         Self {
             url: format!("s3://{BUCKET}"),
@@ -197,7 +197,7 @@ impl Bed {
         for put in futures::future::join_all(puts).await {
             put.expect("written");
         }
-        (self.overwrite)("lists/log/readme.txt", b"of somebody else");
+        (self.overwrite)("lists/log/readme.txt", b"of another user");
         let found = remote.list_log(None).await.expect("listed");
         assert_eq!(
             found.iter().map(|item| &item.name).collect::<Vec<_>>(),

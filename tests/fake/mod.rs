@@ -165,7 +165,7 @@ fn answer_all(mut device: File) {
         let number = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().expect("four"));
         let unique = &request[8..16];
         let (error, body) = match number(4) {
-            // FORGET, INTERRUPT, BATCH_FORGET: nobody waits.
+            // FORGET, INTERRUPT, BATCH_FORGET: no caller waits.
             2 | 36 | 42 => continue,
             26 => (0, init()),
             3 => (0, root()),

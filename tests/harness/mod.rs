@@ -1,7 +1,7 @@
 //! What every suite on real mounts stands on: nodes, stores, processes, bodies, and patience.
 //!
 //! Owns the only starts and ends of daemons in the tests. Must never let a hung mount hang a suite:
-//! whatever may block has a deadline, and whoever misses it fails by name.
+//! whatever may block has a deadline, and a test that misses it fails by name.
 
 pub(crate) mod body;
 pub(crate) mod command;

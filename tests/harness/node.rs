@@ -132,7 +132,12 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = text
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        .map(|path| PathBuf::from(path.replace("\\040", " ")))
+        .map(|path| {
+            let escaped = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+            PathBuf::from(
+                escaped.iter().fold(path.to_owned(), |path, (from, to)| path.replace(from, to)),
+            )
+        })
         .filter(|path| path.starts_with(dir))
         .collect();
     found.sort();

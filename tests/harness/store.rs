@@ -81,7 +81,7 @@ impl Store {
         Azurite::start().map(Kind::Azurite).map(Self)
     }
 
-    /// Starts somebody else's S3 server as a process; the reason when it is not installed.
+    /// Starts an S3 server of another project as a process; the reason when it is not installed.
     pub(crate) fn moto() -> Result<Self, String> {
         Moto::start().map(Kind::Moto).map(Self)
     }

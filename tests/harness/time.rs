@@ -26,7 +26,7 @@ pub(crate) fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Starts a thread of the test's own; joined by whoever needs its result.
+/// Starts a thread of the test's own; joined by the test that needs its result.
 pub(crate) fn thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> std::thread::JoinHandle<T> {

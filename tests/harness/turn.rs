@@ -22,7 +22,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits until nobody has, or waits for, the machine alone.
+    /// Waits until no test has, or waits for, the machine alone.
     pub(crate) fn shared() -> Self {
         let mut state = STATE.lock();
         CHANGED.wait_while(&mut state, |state| state.alone || state.waiting > 0);
@@ -30,7 +30,7 @@ impl Turn {
         Self { alone: false }
     }
 
-    /// Waits until nobody uses the machine.
+    /// Waits until no test uses the machine.
     pub(crate) fn alone() -> Self {
         let mut state = STATE.lock();
         state.waiting += 1;

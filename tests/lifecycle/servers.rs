@@ -1,4 +1,4 @@
-//! The rules on servers that somebody else wrote, where these are there.
+//! The rules on servers of other projects, where these are there.
 
 use std::io::Write as _;
 use std::time::Duration;

@@ -465,7 +465,7 @@ fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
     for k in 0..5 {
         hand.put(&node.at(format!("f{k}")), &content(k)).must("put");
     }
-    // Somebody else fills the disk: all but a little of it.
+    // Another program fills the disk: all but a little of it.
     let room = rustix::fs::statvfs(disk).must("statvfs");
     let fill = (room.f_bavail * room.f_frsize).saturating_sub(4 << 20);
     let hog = disk.join("hog");

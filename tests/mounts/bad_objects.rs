@@ -245,7 +245,7 @@ fn bad_input_packs_in_the_store() {
         let names = tree::texts(&cluster.b.mount);
         if names.len() == packs.len() + 1 { Ok(()) } else { Err(format!("{names:?}")) }
     });
-    // Whoever wrote it would store again what is damaged.
+    // The node that wrote it would store again what is damaged.
     cluster.a.stop();
     for (path, (_, spoil, _)) in packs.iter().zip(BAD_PACKS) {
         let good = std::fs::read(path).must("read a pack");
@@ -271,7 +271,7 @@ fn bad_input_packs_in_the_store() {
         assert!(damaged.len() <= 1, "{damaged:#?}");
     }
     said(&late, "it is a miss until rewritten", 1, &["missing or damaged"]);
-    // The mounts go on; and whoever has the bytes stores again what is damaged.
+    // The mounts go on; and a node that has the bytes stores again what is damaged.
     hand.put(&cluster.b.at("newer-within"), &content(2, SMALL)).must("put");
     hand.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
     cluster.b.drain();

@@ -63,7 +63,7 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     cluster.a.drain();
     let written = cluster.store.objects_in("checkpoints");
     assert!(!written.is_empty(), "none was written: {}", cluster.a.log());
-    // Whoever runs has to have read what is taken away: that is what the grace time is for.
+    // A running node has to have read what is taken away: that is what the grace time is for.
     tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
     let latest = written.iter().map(|at| time_of(at)).max().must("there is one");
     let covered = |at: &PathBuf| time_of(at) + BEFORE_MS < latest;

@@ -79,7 +79,7 @@ fn commands_mount_in_the_background_and_unmount(io: Io) {
     let words = ["mount", &dir, "--cache-dir", &cache, "--remote", &store.url(), "--background"];
     let mut command = site.hearthfs();
     command.args(words).arg("--config").arg(&config);
-    // Whoever reads what the command says must not wait for the daemon that it leaves behind.
+    // A reader of what the command says must not wait for the daemon that it leaves behind.
     let said = run(&mut command, 20_000);
     assert_eq!(said.code(), 0, "{said:?}");
     assert!(is_mounted(dir.as_ref()), "mounted when the command returns");
@@ -147,9 +147,9 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     });
 }
 
-/// Whoever may read a directory can lock it.
+/// A user who may read a directory can lock it.
 #[test]
-fn commands_unmount_whoever_locks_the_directory_above() {
+fn commands_unmount_while_the_directory_above_is_locked() {
     let site = Site::new();
     let mut node = Node::start(&site, "m", None, Options::new(Io::best()));
     let above = std::fs::File::open(site.path()).must("open the directory above");

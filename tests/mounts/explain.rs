@@ -134,6 +134,88 @@ fn commands_explain_says_what_happened_to_a_name(io: Io) {
 }
 in_both_modes!(commands_explain_says_what_happened_to_a_name);
 
+/// Writes a unit on one node, whose last name completes it, and waits until the other node has it.
+fn unit(cluster: &Cluster, hand: &mut Hand, dir: &str, names: &[&str]) {
+    for name in names {
+        put(&cluster.a.at(dir).join(name), "\"text\"", 0o644);
+    }
+    cluster.a.drain();
+    let last = names.last().must("a name");
+    arrives(hand, &cluster.b, &format!("{dir}/{last}"));
+}
+
+/// Looks a name up in vain, and returns the entries of the same program that it is told of.
+#[track_caller]
+fn others(node: &Node, hand: &mut Hand, name: &str) -> Vec<String> {
+    assert_eq!(hand.stat(&node.at(name)).map(drop), Err(Errno::NOENT), "{name}");
+    let told = is(node, name, "never");
+    let similar = told["similar"].as_array().must("a list").iter();
+    let similar: Vec<String> = similar
+        .map(|one| Path::new(one["path"].as_str().must("a path")))
+        .map(|path| {
+            path.strip_prefix(&node.mount).must("on the mount").to_string_lossy().into_owned()
+        })
+        .collect();
+    let said = told["why"].as_str().must("text").contains("same program under another key");
+    assert_eq!(said, !similar.is_empty(), "{told:#}");
+    similar
+}
+
+/// The key of a kernel is its directory, which Triton makes before it looks.
+#[test]
+fn commands_explain_names_a_kernel_of_triton_under_another_key() {
+    let cluster = Cluster::two(Io::best());
+    let (b, mut hand) = (&cluster.b, Hand::new());
+    for (key, kernel) in [("K1", "add"), ("K2", "mul"), ("K3", "add")] {
+        let names =
+            [format!("{kernel}.json"), format!("{kernel}.ttir"), format!("__grp__{kernel}.json")];
+        unit(&cluster, &mut hand, &format!("triton/{key}"), &names.each_ref().map(String::as_str));
+    }
+    hand.mkdir(&b.at("triton/KX")).must("mkdir");
+    let found = others(b, &mut hand, "triton/KX/__grp__add.json");
+    assert_eq!(found, ["triton/K1/__grp__add.json", "triton/K3/__grp__add.json"]);
+    let found = others(b, &mut hand, "triton/KX/mul.json");
+    assert_eq!(found, ["triton/K2/mul.json"]);
+    assert_eq!(others(b, &mut hand, "triton/KX/__grp__sub.json"), [""; 0]);
+}
+
+/// TorchInductor's graphs are digests, and its kernels are Triton's.
+#[test]
+fn commands_explain_names_a_kernel_of_inductor_under_another_key() {
+    let cluster = Cluster::two(Io::best());
+    let (b, mut hand) = (&cluster.b, Hand::new());
+    let kernel = "triton_poi_fused_add_0";
+    let names = [format!("{kernel}.json"), format!("__grp__{kernel}.json")];
+    unit(&cluster, &mut hand, "inductor/triton/0/K1", &names.each_ref().map(String::as_str));
+    let list = format!("__grp__{kernel}.json");
+    let found = others(b, &mut hand, &format!("inductor/triton/0/KX/{list}"));
+    assert_eq!(found, [format!("inductor/triton/0/K1/{list}")]);
+    unit(&cluster, &mut hand, "inductor/fxgraph/ab/fabc", &["d1"]);
+    assert_eq!(others(b, &mut hand, "inductor/fxgraph/ab/fabc/d2"), [""; 0]);
+}
+
+/// A module of the same graph that was compiled with other flags, or by another compiler.
+#[test]
+fn commands_explain_names_a_module_of_neuron_under_other_flags() {
+    let cluster = Cluster::two(Io::best());
+    let (b, mut hand) = (&cluster.b, Hand::new());
+    let names = ["model.hlo_module.pb", "compile_flags.json", "model.neff", "model.done"];
+    let dir = "neuron/neuronxcc-2.20.0+ab/MODULE_77";
+    for module in ["77+a1", "7+a1"] {
+        unit(&cluster, &mut hand, &format!("neuron/neuronxcc-2.20.0+ab/MODULE_{module}"), &names);
+    }
+    // The directory is what is missing; a person may ask for what it would hold.
+    assert_eq!(others(b, &mut hand, &format!("{dir}+b2")), [format!("{dir}+a1")]);
+    for name in ["model.neff", "model.done"] {
+        let found = others(b, &mut hand, &format!("{dir}+b2/{name}"));
+        assert_eq!(found, [format!("{dir}+a1/{name}")]);
+        let found =
+            others(b, &mut hand, &format!("neuron/neuronxcc-2.21.0+ab/MODULE_77+a1/{name}"));
+        assert_eq!(found, [format!("{dir}+a1/{name}")]);
+    }
+    assert_eq!(others(b, &mut hand, "neuron/neuronxcc-2.20.0+ab/MODULE_9+a1"), [""; 0]);
+}
+
 /// What was published elsewhere and had not arrived when it was asked for is told from what was written later.
 #[test]
 fn commands_explain_tells_what_had_not_arrived() {
@@ -175,7 +257,7 @@ fn commands_explain_tells_trouble_with_bytes() {
     });
     let down = is(b, "far", "store_down");
     assert!(down["remedy"].as_str().must("text").contains("hearthfs doctor"));
-    is(b, "nobody-knows", "unsure");
+    is(b, "not-known", "unsure");
     let mount = b.mount.to_string_lossy().into_owned();
     let last = b.command(&["explain", "--last", "--json", &mount]).good();
     let last: Value = serde_json::from_str(&last).must("JSON");

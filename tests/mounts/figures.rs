@@ -273,6 +273,22 @@ fn figures_last_and_are_for_all_users(io: Io) {
 }
 in_both_modes!(figures_last_and_are_for_all_users);
 
+/// A process that reads back what it has just published is served, whether its bytes are a blob already or not.
+fn figures_count_what_is_read_back_at_once(io: Io) {
+    const ENTRIES: u64 = 200;
+    let cluster = Cluster::two(io);
+    let jax = cluster.a.at("jax");
+    std::fs::create_dir(&jax).must("mkdir");
+    for number in 0..ENTRIES {
+        let entry = jax.join(format!("jit_f-{number}-cache"));
+        std::fs::write(&entry, "program").must("write");
+        std::fs::read(&entry).must("read");
+    }
+    let all = totals(&cluster.a, "jax");
+    assert_eq!((all["local"].as_u64(), all["compiled"].as_u64()), (Some(ENTRIES), Some(ENTRIES)));
+}
+in_both_modes!(figures_count_what_is_read_back_at_once);
+
 /// What is opened, stored again with the same bytes, moved or copied about is counted as often as it is an entry's use.
 #[test]
 fn figures_count_entries_and_nothing_else() {

@@ -146,7 +146,7 @@ fn fleet_sees_why_a_name_is_a_miss() {
     store.throttle("packs/");
     assert!(hand.get(&b.at("packed")).is_err(), "it is not given out");
     store.heal();
-    assert!(hand.stat(&b.at("nobody has it")).is_err());
+    assert!(hand.stat(&b.at("on no node")).is_err());
     eventually(10_000, "node B knows that it is gone", || match hand.stat(&b.at("removed")) {
         Ok(_) => Err("it is there".to_owned()),
         Err(_) => Ok(()),
@@ -154,7 +154,7 @@ fn fleet_sees_why_a_name_is_a_miss() {
     let lines: Vec<Value> =
         b.log().lines().map(|line| serde_json::from_str(line).must(line)).collect();
     for (name, reason) in
-        [("packed", "503"), ("nobody has it", "no node has it"), ("removed", "it was removed")]
+        [("packed", "503"), ("on no node", "no node has it"), ("removed", "it was removed")]
     {
         let told = lines.iter().any(|line| {
             let says =

@@ -20,7 +20,7 @@ use crate::harness::{
 use crate::users;
 
 /// Caches of several clients that are imported on one node are on the other, whole and with their times; what belongs to
-/// nobody else stays where it was; and what is exported is what was imported.
+/// no other user stays where it was; and what is exported is what was imported.
 fn commands_import_and_export_whole_trees(io: Io) {
     let cluster = Cluster::two(io);
     let (source, plain) = (cluster.site.dir("source"), cluster.site.dir("plain"));

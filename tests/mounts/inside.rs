@@ -436,7 +436,7 @@ fn p14_isolation_of_what_commands_tell(io: Io) {
     for key in ["node", "written_ms", "bytes", "digest", "content", "now_ms"] {
         assert!(closed[key].is_null(), "{closed}");
     }
-    // Whether others have the same content is nobody's business.
+    // Whether others have the same content is not shown.
     let guess = &objects["open/guess"];
     assert!(guess["node"].is_string() && guess["content"].is_null(), "{guess}");
     assert!(told(&cluster.a, "open/guess")["open/guess"]["content"].is_object(), "root is told");

@@ -1,6 +1,6 @@
 //! Limits: full tiers, full disks, and users who want too much. Few descriptors: `few_descriptors`.
 //!
-//! Owns what a program sees when something runs out: writers are slowed, readers miss, nobody is told that
+//! Owns what a program sees when something runs out: writers are slowed, readers miss, no program is told that
 //! something is gone that is there, and the daemon does not grow.
 
 use std::path::Path;
@@ -82,7 +82,7 @@ fn limits_slow_writers_of_a_slow_store(io: Io) {
     let node = Node::start(&site, "m", Some(&store), options);
     store.trouble(Trouble::Slow(100));
     burst(&node, 3, 20, 1 << 20);
-    assert!(node.status()["counters"]["slowed"].as_u64() > Some(0), "nobody was slowed");
+    assert!(node.status()["counters"]["slowed"].as_u64() > Some(0), "no writer was slowed");
 }
 in_both_modes!(limits_slow_writers_of_a_slow_store);
 
@@ -326,10 +326,10 @@ fn limits_attributes_do_not_grow_the_daemon(io: Io) {
 }
 in_both_modes!(limits_attributes_do_not_grow_the_daemon);
 
-/// What somebody does to a file of the cache directory.
+/// What is done to a file of the cache directory.
 type Spoil = fn(&Path);
 
-/// Files of the cache directory that somebody spoils while the daemon runs: misses, with one warning each.
+/// Files of the cache directory that are spoilt while the daemon runs: misses, with one warning each.
 fn limits_blobs_that_are_spoilt(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
@@ -407,7 +407,7 @@ fn limits_cache_directories_of_others() {
     give(&link);
     try_it(&link, &["user 4711"]);
     try_it(&link.join("below"), &["user 4711"]);
-    // The default of a user without a home: somebody was there first.
+    // The default of a user without a home: another user was there first.
     give(&base);
     try_it(&base.join("new"), &["user 4711"]);
 }

@@ -69,7 +69,7 @@ fn live_files_of_a_linker(io: Io) {
 }
 in_both_modes!(live_files_of_a_linker);
 
-/// The same while somebody looks at the output in between: who opens it gets what was closed, to the end.
+/// The same while another process looks at the output in between: it gets what was closed, to the end.
 fn live_files_of_a_linker_that_is_watched(io: Io) {
     const LEN: usize = 64 << 10;
     let cluster = Cluster::two(io);
@@ -146,7 +146,7 @@ fn live_files_of_a_writer_that_is_killed(io: Io) {
 }
 in_both_modes!(live_files_of_a_writer_that_is_killed);
 
-/// The same without anybody who looked before the kill, so that nothing but the close can have saved the bytes.
+/// The same without a look before the kill, so that nothing but the close can have saved the bytes.
 fn live_files_of_a_writer_that_is_killed_unseen(io: Io) {
     let (node, _site) = alone(io);
     for round in 0..6 {
@@ -267,7 +267,7 @@ fn live_files_that_many_append_to(io: Io) {
         expected.sort();
         let lost: Vec<&String> = expected.iter().filter(|line| !lines.contains(line)).collect();
         assert!(lost.is_empty(), "{name}: {} of {} lines are lost", lost.len(), expected.len());
-        assert_eq!(lines, expected, "{name}: lines that nobody wrote");
+        assert_eq!(lines, expected, "{name}: lines that no process wrote");
         arrives(&cluster, name, &text);
     }
 }
@@ -424,7 +424,7 @@ fn live_files_of_sqlite(io: Io) {
 }
 in_both_modes!(live_files_of_sqlite);
 
-/// Two nodes write one path in place at once while the machine is busy: every open succeeds, and nobody reads anything
+/// Two nodes write one path in place at once while the machine is busy: every open succeeds, and no process reads anything
 /// but whole versions.
 fn live_files_of_two_busy_nodes(io: Io) {
     const WRITERS: u32 = 2;

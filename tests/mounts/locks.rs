@@ -182,7 +182,7 @@ fn hold(hand: &mut Hand, path: &Path, flags: OFlags) -> i64 {
     fd
 }
 
-/// Reports whether somebody who opens a file now is kept out.
+/// Reports whether a process that opens a file now is kept out.
 fn is_locked(path: &Path) -> bool {
     let mut hand = Hand::new();
     let fd = hand.open(path, READ_WRITE, 0o644).must("open");
@@ -266,7 +266,7 @@ fn p15_locks_exclude_whatever_the_open_modes(io: Io) {
 }
 in_both_modes!(p15_locks_exclude_whatever_the_open_modes);
 
-/// Nobody waits for the kernel's word of a close, yet who comes after it is not refused.
+/// No caller waits for the kernel's word of a close, yet a caller after it is not refused.
 fn p15_locks_end_with_the_close(io: Io) {
     on_disk_and_mount(io, |dir| {
         let [mut one, mut other] = hands();
@@ -444,7 +444,7 @@ fn p15_locks_start_anew_after_an_unlink(io: Io) {
 }
 in_both_modes!(p15_locks_start_anew_after_an_unlink);
 
-/// A lock belongs to the open file, whoever has a descriptor of it.
+/// A lock belongs to the open file, whichever process has a descriptor of it.
 fn p15_locks_are_shared_by_descriptors_of_one_open(io: Io) {
     on_disk_and_mount(io, |dir| {
         let path = dir.join("n");

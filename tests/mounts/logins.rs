@@ -156,7 +156,7 @@ fn logins_get_what_works(shell: &'static str) {
     logins.get_nothing("the daemon is dead");
     unmount(&node.mount);
     logins.get_nothing("nothing is mounted");
-    // The bare directory below, with what somebody has put there.
+    // The bare directory below, with what was put there.
     Hand::new().mkdir_with(&node.at("ccache"), 0o777).must("mkdir");
     logins.get_nothing("nothing is mounted over a directory");
     std::fs::remove_dir_all(&node.mount).must("remove the mount point");

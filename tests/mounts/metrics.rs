@@ -29,7 +29,7 @@ fn ask_as(socket: &Path, request: &str) -> std::io::Result<String> {
 }
 
 /// Asks for a path; returns the status and the body.
-fn ask(socket: &Path, path: &str) -> (u16, String) {
+pub(super) fn ask(socket: &Path, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
     let answer = ask_as(socket, &request).must(format_args!("ask for {path}"));
     let (head, body) = answer.split_once("\r\n\r\n").must(format_args!("an answer: {answer:?}"));
@@ -39,7 +39,7 @@ fn ask(socket: &Path, path: &str) -> (u16, String) {
 
 /// Reads figures: values, cut to whole numbers, by names with labels. All have the mount point as a label, which is left out
 /// of these.
-fn parsed(text: &str) -> BTreeMap<String, u64> {
+pub(super) fn parsed(text: &str) -> BTreeMap<String, u64> {
     assert!(text.ends_with("# EOF\n"), "{text}");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
@@ -135,7 +135,7 @@ fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
     assert_eq!(ask(&socket, "/healthz"), (200, "ok\n".to_owned()));
     assert_eq!(ask(&socket, "/readyz").0, 200);
     assert!(figures(&socket)["hearthfs_backlog_records{reason=\"store_down\"}"] >= 1);
-    // One whose requests nobody takes is not.
+    // One whose requests no thread takes is not.
     let frozen = node.freeze_requests();
     // An answer is given again for a second.
     eventually(30_000, "it is out of order", || match ask(&socket, "/healthz") {

@@ -56,7 +56,7 @@ fn moves_to_another_store_with_its_content(io: Io) {
     cluster.a.stop();
     cluster.b.stop();
     copy(&cluster.store.objects().join("."), &new);
-    std::fs::remove_dir_all(cluster.store.objects()).must("nobody needs the old one");
+    std::fs::remove_dir_all(cluster.store.objects()).must("the old one is not needed");
     for node in [&mut cluster.a, &mut cluster.b] {
         node.set_remote(&format!("file://{}", new.display()));
         node.up();

@@ -87,7 +87,7 @@ fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
 }
 in_both_modes!(p1_whole_or_nothing_under_writers_in_place);
 
-/// Four processes on two nodes write and read four names; whoever reads gets what somebody closed.
+/// Four processes on two nodes write and read four names; readers get what a writer closed.
 pub(crate) fn writers_in_place(cluster: &Cluster, load_ms: u64) {
     let mounts = [&cluster.a, &cluster.a, &cluster.b, &cluster.b].map(|node| node.mount.clone());
     let workers: Vec<_> = mounts
@@ -165,10 +165,10 @@ pub(crate) fn half_written(cluster: &Cluster) {
     cluster.settle();
     sleep_ms(1_500);
     let there = std::fs::symlink_metadata(cluster.b.at("half"));
-    assert!(there.is_err(), "node B shows a file that nobody closed: {there:?}");
+    assert!(there.is_err(), "node B shows a file that no writer closed: {there:?}");
     if cluster.store.has_files() {
         let large = cluster.store.objects_in("blobs");
-        assert!(large.is_empty(), "bytes that nobody closed were uploaded: {large:?}");
+        assert!(large.is_empty(), "bytes that no writer closed were uploaded: {large:?}");
     }
     hand.write(fd, &bytes[2_000_000..]).must("write the rest");
     hand.close(fd).must("close");

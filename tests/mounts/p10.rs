@@ -125,7 +125,7 @@ pub(crate) fn one_question(cluster: &Cluster) {
     assert!(took_ms < 5_000, "2,000 misses took {took_ms} ms");
 }
 
-/// Names that nobody changes are the kernel's for as long as programs ask, though other nodes could change them.
+/// Names that do not change are the kernel's for as long as programs ask, though other nodes could change them.
 fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let mut hand = Hand::new();
@@ -176,7 +176,7 @@ fn forgets(node: &Node) -> bool {
     lookups() - before >= 20
 }
 
-/// A node that nobody asks vouches for nothing, and a name that it was asked for before is asked for anew.
+/// A node that no program asks vouches for nothing, and a name that it was asked for before is asked for anew.
 fn p10_freshness_after_a_rest(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let mut hand = Hand::new();

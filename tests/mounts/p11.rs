@@ -125,7 +125,7 @@ fn p11_expiry_spares_what_is_used() {
         hand.put(&cluster.a.at(name), &bytes(len)).must("put");
     }
     let begun = now();
-    hand.put(&cluster.a.at("unused"), b"nobody opens this").must("put");
+    hand.put(&cluster.a.at("unused"), b"no program opens it").must("put");
     cluster.settle();
     let stored = now();
     eventually(5_000, "all are there", || {
@@ -228,7 +228,7 @@ fn p11_expiry_leaves_what_is_open(io: Io) {
     assert!(hand.read(fd, 0, 80_000).must("read") == bytes(70_000));
     assert!(hand.map_read(map, 0, 70_000) == bytes(70_000));
     assert_eq!(hand.fstat(fd).must("fstat").size, 70_000);
-    // What somebody writes is there for him, and becomes a new version with an age of its own.
+    // What a process writes is there for it, and becomes a new version with an age of its own.
     assert!(hand.read(writer, 0, 80_000).must("read") == bytes(70_000));
     hand.pwrite(writer, 0, b"again").must("write");
     hand.close(writer).must("close");
@@ -273,7 +273,7 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
         assert_eq!(tree::texts(&node.at("used/deep")), ["file", "link", "lock"]);
         assert_eq!(kind_of(&node.at("idle")), Err(ErrorKind::NotFound), "nothing is in it");
     }
-    // When nobody uses it any more, all of it goes.
+    // When no program uses it any more, all of it goes.
     for node in [a, b] {
         eventually(AGE.as_millis() as u64 + 10_000, "it goes", || {
             match kind_of(&node.at("used")) {

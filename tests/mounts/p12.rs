@@ -46,7 +46,7 @@ fn p12_clean_directories_under_load(io: Io) {
 }
 in_both_modes!(p12_clean_directories_under_load);
 
-/// Four processes on two nodes make and remove names; whoever lists sees those and nothing else.
+/// Four processes on two nodes make and remove names; listings show those and nothing else.
 pub(crate) fn under_load(cluster: &Cluster) {
     let stop = Arc::new(AtomicBool::new(false));
     let watchers: Vec<_> = [("a", cluster.a.mount.clone()), ("b", cluster.b.mount.clone())]

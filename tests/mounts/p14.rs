@@ -13,7 +13,7 @@ use crate::harness::tree;
 use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
 
 pub(super) const OWN: &[u8] = b"what B wrote itself";
-pub(super) const SECRET: &[u8] = b"A's secret, for nobody else";
+pub(super) const SECRET: &[u8] = b"A's secret, for no other user";
 pub(super) const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 /// How often a call is tried until the kernel relies on what it was told before.
 const TRIES: usize = 3;
@@ -176,7 +176,7 @@ fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
 in_both_modes!(p14_isolation_of_descriptors_of_unlinked_files);
 
 /// A descriptor of B's own file, whose name leads to A's since another node has replaced it: in a directory where
-/// everybody may rename, and in a sticky one.
+/// all users may rename, and in a sticky one.
 fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_descriptors_of_replaced_files") else {
         return;
@@ -405,7 +405,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
 in_both_modes!(p14_isolation_of_names_that_are_replaced_under_a_call);
 
 /// A mapping that outlives the close: what is stored through it is never in an entry on one node and not on the other,
-/// and nobody reads it before the file is closed.
+/// and no other user reads it before the file is closed.
 fn p14_isolation_of_a_sealed_entry_from_its_writers_mapping(io: Io) {
     const LEN: usize = 80_000;
     let Some(mut world) =

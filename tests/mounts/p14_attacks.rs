@@ -142,7 +142,7 @@ fn attack(stage: &mut Stage, name: &str, path: &Path) {
     for (what, flags) in opens {
         let opened = stage.b.open(path, flags, 0o666);
         if let Ok(fd) = opened {
-            // Whoever may open may use it: the bytes that are left are compared.
+            // A user who may open it may use it: the bytes that are left are compared.
             let read = stage.b.read(fd, 0, 100).map(|read| read.len());
             let wrote = stage.b.write(fd, b"B");
             stage.log.push(format!("{name}, {what}: reads {read:?}"));
@@ -186,7 +186,7 @@ fn p14_isolation_of_files_from_others(io: Io) {
 }
 in_both_modes!(p14_isolation_of_files_from_others);
 
-/// The same by somebody who is in the file's group by a supplementary group only.
+/// The same by a user who is in the file's group by a supplementary group only.
 fn p14_isolation_of_files_from_their_group(io: Io) {
     let test = "p14_isolation_of_files_from_their_group";
     as_in_a_plain_directory(io, test, &[GROUP, 63_011], |stage| {
@@ -330,7 +330,7 @@ fn p14_isolation_of_links(io: Io) {
                     let wrote = stage.b.put(name, b"B's");
                     stage.note(&format!("{dir}, {mode:o}, write"), wrote);
                 }
-                // A publishes a new version: whoever had a link has no more than before.
+                // A publishes a new version: a user who had a link has no more than before.
                 let anew = stage.a.put(&path, b"A's new text");
                 stage.note(&format!("{dir}, {mode:o}, A writes anew"), anew);
                 let read = stage.b.get(&link).map(|read| read.len());
@@ -394,7 +394,7 @@ fn p14_isolation_in_sticky_directories(io: Io) {
 }
 in_both_modes!(p14_isolation_in_sticky_directories);
 
-/// Root of a user namespace is nobody outside of it.
+/// Root of a user namespace has no rights outside of it.
 fn p14_isolation_from_user_namespaces(io: Io) {
     let test = "p14_isolation_from_user_namespaces";
     if let Err(errno) = Hand::of(B, &[]).enter_user_namespace() {

@@ -11,7 +11,7 @@ use super::users::{A, Entry, World};
 use crate::harness::hand::IN_PLACE;
 use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
 
-/// How B comes by a descriptor that cannot read, of a file that nobody has open and no name leads to.
+/// How B comes by a descriptor that cannot read, of a file that no process has open and no name leads to.
 #[derive(Debug, Clone, Copy)]
 enum Lost {
     /// B has published the file, and unlinks it.
@@ -22,7 +22,7 @@ enum Lost {
     RenamedOver,
 }
 
-/// A descriptor of `O_PATH` keeps an inode, and no bytes: A's file is not reached by it, whoever has the name.
+/// A descriptor of `O_PATH` keeps an inode, and no bytes: A's file is not reached by it, whichever file has the name.
 fn p14_isolation_of_path_descriptors(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_path_descriptors") else { return };
     let (mut faults, mut precious) = (Vec::new(), Vec::new());

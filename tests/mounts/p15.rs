@@ -1,4 +1,4 @@
-//! P15 own-node-at-once: when a call that changes a name has returned, everybody on the node sees the change.
+//! P15 own-node-at-once: when a call that changes a name has returned, all processes of the node see the change.
 
 use std::path::{Path, PathBuf};
 

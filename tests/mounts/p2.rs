@@ -126,7 +126,7 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
     });
 }
 
-/// While somebody writes, others see the old version at once, not after a wait.
+/// While a process writes, others see the old version at once, not after a wait.
 fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let path = cluster.a.at("busy");
@@ -188,7 +188,7 @@ fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
 }
 in_both_modes!(p2_killed_writer_keeps_what_it_closed_before);
 
-/// The temporary of a killed process can be renamed by nobody into a published name.
+/// The temporary of a killed process cannot be renamed into a published name.
 fn p2_killed_writer_before_its_rename(io: Io) {
     let cluster = Cluster::two(io);
     let (temporary, name) = (cluster.a.at("entry.tmp"), cluster.a.at("entry"));
@@ -220,7 +220,7 @@ fn write_and_die(child: Pid, fd: i64, end: usize) {
         if place.trim() == end.to_string() { Ok(()) } else { Err(text) }
     });
     kill_process(child, Signal::KILL).must("kill a child");
-    // Nobody waits for it, so it stays as a zombie; its files are closed by then.
+    // No process waits for it, so it stays as a zombie; its files are closed by then.
     eventually(5_000, "the child is dead", || {
         let text = said("stat");
         if text.contains(") Z ") { Ok(()) } else { Err(text) }

@@ -45,7 +45,7 @@ fn p3_stable_open_through_replace_and_unlink(io: Io) {
 }
 in_both_modes!(p3_stable_open_through_replace_and_unlink);
 
-/// Whoever has a version open keeps it, whatever either node does to the name.
+/// A process that has a version open keeps it, whatever either node does to the name.
 pub(crate) fn replaced(cluster: &Cluster) {
     let mut hand = Hand::new();
     let on_a = cluster.a.at("file");
@@ -108,7 +108,7 @@ fn p3_stable_open_through_eviction(io: Io) {
 }
 in_both_modes!(p3_stable_open_through_eviction);
 
-/// Whoever has a version open keeps it while its blob is evicted, and it is fetched again later.
+/// A process that has a version open keeps it while its blob is evicted, and it is fetched again later.
 pub(crate) fn evicted(cluster: &Cluster) {
     let mut hand = Hand::new();
     hand.put(&cluster.a.at("held"), &version(0)).must("put");

@@ -64,7 +64,7 @@ fn use_without_a_store(node: &Node, round: u64) {
         let read = timed("content that is not here", || hand.get(&at(&format!("cold-{k}"))));
         let missed = matches!(&read, Err(Errno::NOENT)) || read == Ok(bytes(k, 1_500_000));
         assert!(missed, "content that is not here: {:?}", read.map(|bytes| bytes.len()));
-        let missing = timed("a name that nobody knows", || hand.stat(&at(&format!("no-{k}"))));
+        let missing = timed("a name that no node knows", || hand.stat(&at(&format!("no-{k}"))));
         assert_eq!(missing, Err(Errno::NOENT));
     }
     timed("readdir", || tree::names(&node.mount)).must("readdir");

@@ -3,14 +3,20 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use crate::harness::command::{Said, is_there, run};
 use crate::harness::node::Site;
 use crate::harness::store::Trouble;
-use crate::harness::{Io, Must as _, Node, Options, Store, eventually, skipped};
+use crate::harness::time::thread;
+use crate::harness::{Io, Must as _, Node, Options, Store, eventually, skipped, sleep_ms};
 
 /// How long the browser may take.
 const BROWSER_MS: u64 = 60_000;
+/// Names a directory for pictures of the page.
+const PICTURES: &str = "HEARTHFS_PICTURES";
 
 /// Returns the browser that is there.
 fn browser(test: &str) -> Option<&'static str> {
@@ -92,7 +98,13 @@ fn page_shows_what_a_mount_does_in_a_browser() {
     assert!(busy.contains("class=\"series k0\" d=\"M"), "plots are drawn: {busy}");
     assert!(text_of(&busy, "price").contains("USD"), "{busy}");
     assert_eq!(text_of(&busy, "hint"), "");
-    pictures(browser, &site, &address, "busy");
+    if std::env::var_os(PICTURES).is_some() {
+        let ended = Arc::new(AtomicBool::new(false));
+        let working = work(&node, &ended);
+        pictures(browser, &site, &address, "busy");
+        ended.store(true, Ordering::SeqCst);
+        working.join().must("the clients");
+    }
 
     store.trouble(Trouble::Hang);
     std::fs::write(node.at("jax/jit_g-1-cache"), "program").must("write");
@@ -107,9 +119,37 @@ fn page_shows_what_a_mount_does_in_a_browser() {
     store.heal();
 }
 
-/// Leaves pictures of what the page shows where somebody wants to look at them.
+/// Lets several clients compile and find their entries until it is told to end.
+fn work(node: &Node, ended: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let (mount, ended) = (node.mount.clone(), Arc::clone(ended));
+    thread(move || {
+        for number in 0_usize.. {
+            let entries = [
+                format!("jax/jit_step-{number:x}-cache"),
+                format!("ccache/{:x}/{:x}/k{number}R", number % 16, number % 7),
+                format!("go-build/{:02x}/{number:064x}-a", number % 256),
+                format!("torch_xla/{number}"),
+                format!("torch_extensions/kernel{number}/kernel{number}.so"),
+            ];
+            for (client, name) in entries.iter().enumerate() {
+                if ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                let entry = mount.join(name);
+                std::fs::create_dir_all(entry.parent().must("a directory")).must("mkdir");
+                std::fs::write(&entry, "compiled ".repeat(500 * (client + 1))).must("write");
+                for _ in 0..=2 * client {
+                    std::fs::read(&entry).must("read");
+                }
+                sleep_ms(40);
+            }
+        }
+    })
+}
+
+/// Leaves pictures of what the page shows, in the directory that the variable names.
 fn pictures(browser: &str, site: &Site, address: &str, state: &str) {
-    let Some(dir) = std::env::var_os("HEARTHFS_PICTURES") else { return };
+    let Some(dir) = std::env::var_os(PICTURES) else { return };
     // The browser's numbers of the two.
     let themes = [("dark", 0), ("light", 1)];
     for (width, (theme, scheme)) in [400, 1280].into_iter().flat_map(|w| themes.map(|t| (w, t))) {

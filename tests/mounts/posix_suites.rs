@@ -120,7 +120,7 @@ fn posix_suites_fsx(io: Io) {
 }
 in_both_modes!(posix_suites_fsx);
 
-/// The same with mappings that nobody syncs, and with closes and opens in between.
+/// The same with mappings that are not synced, and with closes and opens in between.
 fn posix_suites_fsx_with_closes(io: Io) {
     fsx(io, "posix_suites_fsx_with_closes", Some(FSX_CONFIG));
 }

@@ -274,7 +274,7 @@ fn programs_working_directory_that_is_removed(io: Io) {
 }
 in_both_modes!(programs_working_directory_that_is_removed);
 
-/// Opening to create, against somebody who removes the name all the time, never says ENOENT.
+/// Opening to create, against a process that removes the name all the time, never says ENOENT.
 fn programs_create_against_unlink(io: Io) {
     let (node, _site) = alone(io);
     let path = node.at("contended");

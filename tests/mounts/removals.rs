@@ -94,7 +94,7 @@ fn commands_rm_on_a_private_mount() {
     assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], true);
 }
 
-/// Nobody finds members of a unit without the one that readers open first.
+/// No process finds members of a unit without the one that readers open first.
 #[test]
 fn commands_rm_takes_entry_points_first() {
     const MEMBERS: usize = 600;

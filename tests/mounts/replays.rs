@@ -113,7 +113,7 @@ fn clients_dejavu_replay(io: Io) {
     sleep_ms(1_150);
     let warm = start(&on_b, "gemm").must("python").join().must("warm");
     assert_eq!(warm, "HIT 40 MISS 0");
-    // All ranks of both nodes rewrite one file; nobody ever reads what cannot be parsed.
+    // All ranks of both nodes rewrite one file; none ever reads what cannot be parsed.
     let ranks: Vec<_> = [&on_a, &on_b, &on_a, &on_b, &on_a, &on_b]
         .into_iter()
         .map(|dir| start(dir, "attention").must("python"))

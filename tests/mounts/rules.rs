@@ -156,13 +156,13 @@ fn rules_of_a_store_that_comes_later_are_looked_at() {
     assert!(detail.contains("an expiry of 7d"), "{detail}");
 }
 
-/// A server that somebody else wrote is asked once, before and after the rules are there.
+/// A server of another project is asked once, before and after the rules are there.
 #[test]
-fn rules_of_somebody_elses_server_are_looked_at() {
+fn rules_of_another_projects_server_are_looked_at() {
     let moto = match Store::moto() {
         Ok(moto) => moto,
         Err(reason) => {
-            return skipped("rules_of_somebody_elses_server_are_looked_at (moto)", reason);
+            return skipped("rules_of_another_projects_server_are_looked_at (moto)", reason);
         }
     };
     let site = Site::new();
@@ -202,13 +202,13 @@ fn use_and_look(a: &Node, b: &Node) {
     }
 }
 
-/// Entries in use outlive the server's deletions, those that nobody uses are misses and never errors, and a new
+/// Entries in use outlive the server's deletions, those that no program uses are misses and never errors, and a new
 /// node has from the bucket what is left.
 #[test]
-fn rules_rgw_deletes_what_nobody_uses() {
+fn rules_rgw_deletes_what_is_not_used() {
     let store = match Store::radosgw() {
         Ok(store) => store,
-        Err(reason) => return skipped("rules_rgw_deletes_what_nobody_uses", reason),
+        Err(reason) => return skipped("rules_rgw_deletes_what_is_not_used", reason),
     };
     let url = store.url();
     let cluster = Cluster::with(|_| store, &Options::new(Io::best()).expiry(AGE_TEXT));
@@ -272,7 +272,7 @@ fn rules_rgw_deletes_what_nobody_uses() {
 }
 
 /// A server that deletes what the nodes still count on: a miss where the bytes are not, never an error, until
-/// somebody writes it again.
+/// it is written again.
 #[test]
 fn rules_rgw_deletes_too_early() {
     let store = match Store::radosgw() {

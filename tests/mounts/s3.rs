@@ -1,4 +1,4 @@
-//! The same promises over S3: a server in this process, and one of somebody else's making.
+//! The same promises over S3: a server in this process, and one of another project.
 
 use crate::harness::body::{self, Id};
 use crate::harness::store::Trouble;
@@ -46,10 +46,10 @@ fn s3_two_nodes_over_a_bad_line() {
 }
 
 #[test]
-fn s3_two_nodes_over_somebody_elses_server() {
+fn s3_two_nodes_over_another_projects_server() {
     match Store::moto() {
         Ok(store) => work_of_a_day(&Cluster::with(|_| store, &Options::new(Io::best()))),
-        Err(reason) => skipped("s3_two_nodes_over_somebody_elses_server", reason),
+        Err(reason) => skipped("s3_two_nodes_over_another_projects_server", reason),
     }
 }
 

@@ -55,14 +55,14 @@ fn service_helper_mounts_and_umount_drains() {
     let again = call(&site, Some(&store), &[&store.url(), &text(&point), "-o", &options]);
     assert_eq!(again.code(), MOUNT_FAILED, "{again:?}");
     assert!(again.err.contains("mounted already"), "{again:?}");
-    // What is not remote when somebody else unmounts is drained after it.
+    // What is not remote when another program unmounts is drained after it.
     store.trouble(Trouble::Slow(700));
     Hand::new().put(&point.join("f"), b"content").must("put");
     let start = now();
     umount(&point).good();
     assert!(start.elapsed().as_millis() < 10_000, "umount waits for the drain");
     assert!(!is_mounted(&point));
-    // Whoever mounts again at once waits for that.
+    // A mount right after it waits for that.
     let said = call(&site, Some(&store), &[&store.url(), &text(&point), "-o", &options]);
     assert_eq!(said.code(), 0, "{said:?}");
     assert!(said.err.contains("waiting for the daemon"), "{said:?}");

@@ -120,7 +120,7 @@ fn service_watchdog_ends_with_the_mounts_answers() {
     let mut node = Node::start(&site, "a", Some(&store), manager.options(Io::best()));
     node.expect_error("out of order");
     manager.wait_for("WATCHDOG=1", 3 * WATCHDOG_MS);
-    // The rest of the daemon goes on: only nobody takes the kernel's requests any more.
+    // The rest of the daemon goes on: but no thread takes the kernel's requests any more.
     let mut hand = Hand::new();
     let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid().as_raw_nonzero()));
     let mut frozen = 0;
@@ -201,5 +201,5 @@ fn service_variables_do_not_reach_commands() {
     let out = crate::harness::command::run(&mut command, 60_000).good();
     assert!(out.contains("HEARTHFS_MOUNT="), "{out}");
     assert!(!out.contains("NOTIFY_SOCKET") && !out.contains("WATCHDOG"), "{out}");
-    assert_eq!(manager.heard(), [] as [String; 0], "the mount is nobody's service");
+    assert_eq!(manager.heard(), [] as [String; 0], "the mount is no service");
 }

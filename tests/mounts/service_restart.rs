@@ -125,7 +125,7 @@ fn service_restart_under_load(io: Io) {
     say(format_args!(
         "service_restart_under_load {io:?}: {KILLS} kills, {count} writes, longest gap {longest:?}"
     ));
-    assert!(longest > Duration::ZERO, "nobody noticed that the daemon was gone");
+    assert!(longest > Duration::ZERO, "no program noticed that the daemon was gone");
     assert!(longest < Duration::from_millis(GAP_MS_MAX), "programs waited {longest:?}");
     for writer in &writers {
         for (path, versions) in &writer.written {
@@ -135,14 +135,14 @@ fn service_restart_under_load(io: Io) {
     }
     cluster.settle();
     crate::harness::tree::converge(&cluster.a.mount, &cluster.b.mount, 30_000);
-    // Nobody was let into the directory below meanwhile: it would have been written there for nobody.
+    // No writer was let into the directory below meanwhile: its entry would have been lost there.
     cluster.a.stop();
     let below = std::fs::read_dir(&cluster.a.mount).must("list the directory below").count();
     assert_eq!(below, 0, "programs have written into the directory below the mount");
 }
 in_both_modes!(service_restart_under_load);
 
-/// A store that does not answer makes nobody wait for the restart.
+/// A store that does not answer makes no program wait for the restart.
 #[test]
 fn service_restart_does_not_wait_for_the_store() {
     let site = Site::new();

@@ -180,7 +180,7 @@ fn service_systemd_starts_restarts_and_stops() {
     };
     booted.cluster(SHARED);
     booted.good(&format!("systemctl start {UNIT}"));
-    // Ready means: it answers, for everybody on the machine.
+    // Ready means: it answers all users of the machine.
     let table = std::fs::read_to_string(format!("/proc/{}/mounts", booted.init));
     assert!(table.must("read the mount table").contains(" /mnt/cache fuse.hearthfs "));
     let status = booted.good("/opt/hearthfs status /mnt/cache --json");
@@ -338,7 +338,7 @@ fn service_systemd_fstab_with_automount() {
     booted.good("grep ' /mnt/cache fuse.hearthfs ' /proc/mounts; echo content > /mnt/cache/f");
     assert_eq!(booted.property("mnt-cache.mount", "ActiveState"), "active");
     booted.good("systemctl stop mnt-cache.mount; ! grep ' fuse.hearthfs ' /proc/mounts");
-    assert_eq!(booted.good("cat /mnt/cache/f"), "content", "mounted again by whoever looks");
+    assert_eq!(booted.good("cat /mnt/cache/f"), "content", "mounted again by a look");
     booted.good("systemctl stop mnt-cache.automount; ! grep fuse.hearthfs /proc/mounts");
 }
 

@@ -183,7 +183,7 @@ fn visibility_3_the_writer_sees_its_own_bytes(io: Io) {
 }
 in_both_modes!(visibility_3_the_writer_sees_its_own_bytes);
 
-/// Rule 4: when `close()` has returned, everybody reads the new version; duplicates are one handle.
+/// Rule 4: when `close()` has returned, all processes read the new version; duplicates are one handle.
 fn visibility_4_publish_is_done_when_close_returns(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut reader) = (Hand::new(), Hand::new());

@@ -239,7 +239,7 @@ fn rage(hand: &mut Hand, mount: &Path, number: u32) -> (u32, Vec<String>) {
         let path = pick(&mut dice);
         seq += 1;
         let bytes = body::make(Id { writer: number, seq }, dice.len(STORMED_LEN_MAX));
-        // Who has opened what another writes takes part in it, and sees its bytes: so nobody does both.
+        // A process that has opened what another writes takes part in it, and sees its bytes: so none does both.
         let updates = number.is_multiple_of(3);
         let (what, may_miss, done) = match dice.below(12) {
             0..3 if !updates => ("write in place", false, hand.put(&path, &bytes)),

@@ -27,7 +27,7 @@ pub(crate) enum Trouble {
     Refused(u16, &'static str),
     /// They are carried out, and the answer is lost.
     LostReply,
-    /// Somebody else changes something right before.
+    /// Another program changes something right before.
     Meanwhile(fn(&mut State)),
 }
 

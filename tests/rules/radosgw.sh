@@ -33,7 +33,7 @@ if [ "$word" = down ]; then
         done
         kill -9 "$pid" 2>/dev/null || true
     done
-    # Somebody else may have these ids later.
+    # Other processes may have these ids later.
     rm -f "$dir"/*.pid
     exit 0
 fi

@@ -16,7 +16,7 @@ use super::server::{Request, file_of, refusal};
 pub(crate) enum Dialect {
     /// As it does anyway.
     S3,
-    /// The same, with no signatures: whoever stands between may change a request.
+    /// The same, with no signatures: a proxy in between may change a request.
     Open,
     /// As Google Cloud Storage.
     Gcs(Google),
@@ -43,7 +43,7 @@ impl Google {
     }
 
     fn lets_in(&self, headers: &HeaderMap) -> bool {
-        let wanted = self.key_id.lock().expect("nobody panics with it").clone();
+        let wanted = self.key_id.lock().expect("no thread panics with it").clone();
         let Some(wanted) = wanted else { return true };
         let token = headers.get("authorization").and_then(|value| value.to_str().ok());
         let head = token.and_then(|token| token.strip_prefix("Bearer ")?.split('.').next());

@@ -15,7 +15,7 @@ use super::{ACCESS_KEY, BUCKET};
 
 /// The account that every Azurite has.
 pub(crate) const AZURE_ACCOUNT: &str = "devstoreaccount1";
-/// Its key, which everybody knows.
+/// Its key, which is public.
 pub(crate) const AZURE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 /// How long a server may take to answer for the first time.

@@ -1,4 +1,4 @@
-//! Ceph's S3, which deletes by the rules of a bucket: started by whoever runs the tests.
+//! Ceph's S3, which deletes by the rules of a bucket: started before the tests.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::{ACCESS_KEY, BUCKET, SECRET_KEY};
 /// do it at once one is lost.
 static RULES: Mutex<()> = Mutex::new(());
 
-/// The server of `tests/rules/radosgw.sh`, with a prefix of its bucket that nobody else has.
+/// The server of `tests/rules/radosgw.sh`, with a prefix of its bucket that no other test has.
 #[derive(Debug)]
 pub(crate) struct Radosgw {
     endpoint: String,

@@ -182,7 +182,7 @@ static void op_write(void) {
   free(data);
 }
 
-/* fill FD LEN CHUNK DELAY_US: LEN bytes of 'x'; says "started" first, for whoever wants to interrupt it. */
+/* fill FD LEN CHUNK DELAY_US: LEN bytes of 'x'; says "started" first, for a caller that wants to interrupt it. */
 static void op_fill(void) {
   size_t len = (size_t)num(2);
   char *data = room(len);

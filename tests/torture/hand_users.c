@@ -31,7 +31,7 @@ static int put_text(const char *path, const char *text) {
   return n < 0 ? -1 : 0;
 }
 
-/* userns: becomes root of a user namespace of its own, in which nobody else has a number. */
+/* userns: becomes root of a user namespace of its own, in which no other user has a number. */
 static void op_userns(void) {
   char uids[64], gids[64];
   snprintf(uids, sizeof uids, "0 %u 1", (unsigned)geteuid());

@@ -4,7 +4,7 @@
 #   systemd.sh SITE PROGRAM UNITS
 #
 # SITE/disk and SITE/store are the disk and the shared directory inside; SITE/etc/hearthfs is /etc/hearthfs.
-# Whoever calls this kills it by its process id; all that was started inside ends with it.
+# The caller kills it by its process id; all that was started inside ends with it.
 set -eu
 
 if [ "${1-}" != --inside ]; then

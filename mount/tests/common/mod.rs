@@ -41,9 +41,9 @@ impl Mounted {
             allow_other: true,
             user_xattrs: true,
             threads: 2,
-            want_passthrough: manners.way == Way::Passthrough,
             want_flock: true,
-            probe_file: Some(tempfile::tempfile_in(&store).unwrap()),
+            probe_file: (manners.way == Way::Passthrough)
+                .then(|| tempfile::tempfile_in(&store).unwrap()),
         };
         change(&mut options);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -136,7 +136,7 @@ pub(crate) fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool
     }
 }
 
-/// Unmounts what nobody uses any more. A process that another test is just starting holds copies of all descriptors
+/// Unmounts what no process uses any more. A process that another test is just starting holds copies of all descriptors
 /// until it executes its program, so the mount can be busy for a moment.
 pub(crate) fn unmount(session: &Session) {
     within(Duration::from_secs(10), "unmounting", || match session.unmount(false) {

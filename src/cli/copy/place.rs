@@ -4,16 +4,13 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::cli::failure::{Failure, Outcome};
-use crate::cli::{point, unmount};
+use crate::cli::point::{self, answer};
+use crate::cli::unmount;
 use crate::config::Surroundings;
 use crate::control::Mounts;
 use crate::name::TreePath;
-
-/// How long a mount may take to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A directory on a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,22 +70,6 @@ pub(in crate::cli) fn find_directory(around: &Surroundings, typed: &Path) -> Out
             .hint("name the directory whose content is to be copied")),
         Err(error) => Err(Failure::refused(format!("{}: {error}", path.display()))
             .hint("name a directory that is there and that you may read")),
-    }
-}
-
-/// Returns what `ask` finds out about `dir`, unless that takes too long.
-pub(in crate::cli) fn answer<T: Send + 'static>(
-    dir: &Path,
-    ask: impl FnOnce() -> T + Send + 'static,
-) -> Outcome<T> {
-    match point::within(ANSWER_LIMIT, ask) {
-        Some(Ok(answer)) => Ok(answer),
-        Some(Err(error)) => Err(Failure::failed(format!("start a thread: {error}"))),
-        None => Err(Failure::failed(format!(
-            "{} does not answer within {ANSWER_LIMIT:?}",
-            dir.display()
-        ))
-        .hint("`hearthfs status` says what its daemon is doing")),
     }
 }
 

@@ -10,6 +10,7 @@ use super::tree::Trees;
 use super::turn::Turn;
 use super::{Plan, Way, copy};
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::json::json_pretty;
 use crate::cli::output::{Progress, count, data, note, time};
 use crate::config::ByteSize;
 
@@ -30,9 +31,7 @@ pub(in crate::cli) fn copy_and_tell(
     let report =
         copied.map_err(|error| Failure::failed(format!("start the threads that copy: {error}")))?;
     if json {
-        let text = serde_json::to_string_pretty(&report)
-            .map_err(|error| Failure::failed(format!("write the report as JSON: {error}")))?;
-        data(&(text + "\n"))?;
+        data(&json_pretty(&report)?)?;
     } else {
         data(&text(way, &report))?;
     }

@@ -1,94 +1,31 @@
-//! Files that only make sense together, and the order in which they are copied.
+//! Copying files that only make sense together.
 //!
 //! On the mount what one process writes of a unit is its draft, and the marker publishes it. In a plain directory nothing
 //! holds it back, so there the entry point comes last. A unit of which a complete version is there is left as
 //! it is, whole: a mixture of two would be worse than either.
 //!
-//! Owns that order, and what is done with a unit as a whole. A unit that the source replaces meanwhile is begun again.
+//! Owns what is done with a unit as a whole. A unit that the source replaces meanwhile is begun again.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::Way;
 use super::about::About;
 use super::dirs::Dir;
 use super::file::{Item, Put, Source, Standing};
+use super::job::{Member, Unit};
 use super::pace::Weight;
 use super::report::Left;
 use super::tree::Names;
 use super::trouble::{Doing as _, Done, Side, Trouble};
 use super::work::Worker;
-use super::{Plan, Way};
-use crate::namespace::{FileKind, Part};
+use crate::namespace::FileKind;
 
 /// How many members of a unit are open at once: what a reader has opened is of one version.
 pub(super) const OPEN_MAX: usize = 48;
 /// How often a unit is begun that is replaced meanwhile.
 const ATTEMPTS: usize = 3;
-
-/// A file of a unit.
-#[derive(Clone, Debug)]
-pub(super) struct Member {
-    pub(super) item: Item,
-    pub(super) is_entry: bool,
-    pub(super) is_marker: bool,
-}
-
-/// A unit, as the source has it.
-#[derive(Debug)]
-pub(super) struct Unit {
-    pub(super) members: Vec<Member>,
-    /// Whether a complete one has at least one entry point, and at least one marker.
-    pub(super) needs_entry: bool,
-    pub(super) needs_marker: bool,
-    /// `members` are all of its files. The files of a unit that is too large are copied in parts.
-    pub(super) is_whole: bool,
-    /// Its directory has several, told apart by their names.
-    pub(super) is_named: bool,
-}
-
-impl Unit {
-    /// Creates an empty unit by the rule that makes `part` a member.
-    pub(super) fn new(plan: &Plan, part: &Part<'_>) -> Self {
-        let rule = plan.profiles.unit_rule(&part.key);
-        let needs_entry = rule.is_some_and(|rule| rule.entry.is_some());
-        let needs_marker = rule.is_some_and(|rule| rule.marker.is_some());
-        let (is_whole, is_named) = (true, false);
-        Self { members: Vec::new(), needs_entry, needs_marker, is_whole, is_named }
-    }
-
-    /// Reports whether a reader would use it: its writer has written the entry point and the marker.
-    fn is_complete(&self) -> bool {
-        !self.is_whole
-            || (!self.needs_entry || self.members.iter().any(|member| member.is_entry))
-                && (!self.needs_marker || self.members.iter().any(|member| member.is_marker))
-    }
-
-    /// Puts the members in the order in which they are written.
-    ///
-    /// To a mount: each marker publishes what was written before it. So where markers are not entry points (numba's data),
-    /// all but one go first, when no entry point leads to them yet; then come the other files, the entry points, and the
-    /// last marker. Where they are (Triton), each comes after all other files.
-    fn arrange(&mut self, way: Way) {
-        let first = |member: &Member| !member.is_entry && member.is_marker;
-        let last = self.members.iter().rposition(first);
-        let rank = |at: usize, member: &Member| match (way, member.is_entry, member.is_marker) {
-            (Way::Import, false, true) if last == Some(at) => 4,
-            (Way::Import, false, true) => 0,
-            (_, false, false) => 1,
-            (Way::Export, false, true) | (Way::Import, true, false) => 2,
-            (Way::Export, true, _) | (Way::Import, true, true) => 3,
-        };
-        let members = std::mem::take(&mut self.members);
-        let mut ranked: Vec<_> = members
-            .into_iter()
-            .enumerate()
-            .map(|(at, member)| (rank(at, &member), member))
-            .collect();
-        ranked.sort_by_key(|(rank, _)| *rank);
-        self.members = ranked.into_iter().map(|(_, member)| member).collect();
-    }
-}
 
 /// A member, its attributes, and what the target has in its place.
 #[derive(Debug)]
@@ -291,75 +228,5 @@ impl Worker<'_> {
     fn is_directory(&mut self, item: &Item) -> bool {
         let dir = self.source_dir(&item.dir);
         dir.is_ok_and(|dir| dir.at(&item.name).about().is_ok_and(|about| about.is_dir()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::dirs::Ground;
-    use super::super::report::Tally;
-    use super::super::tree::Trees;
-    use super::*;
-    use crate::name::TreePath;
-
-    fn unit(names: &[(&str, bool, bool)]) -> Unit {
-        let (way, root) = (Way::Export, PathBuf::from("/proc"));
-        let about = About::of(&rustix::fs::stat(&root).expect("the root"));
-        let trees = Trees::open(way, &root, &PathBuf::from("/dev"), about.id.device);
-        let trees = Arc::new(trees.expect("the trees"));
-        let ground = Ground { way, trees, tally: Arc::new(Tally::default()) };
-        let dir = Dir::new(Arc::new(ground), PathBuf::new(), TreePath::root(), about, None);
-        let dir = Arc::new(dir);
-        let member = |(name, is_entry, is_marker): &(&str, bool, bool)| Member {
-            item: Item { dir: Arc::clone(&dir), name: std::ffi::OsStr::new(name).into() },
-            is_entry: *is_entry,
-            is_marker: *is_marker,
-        };
-        let members = names.iter().map(member).collect();
-        let (needs_entry, needs_marker, is_whole, is_named) = (true, true, true, false);
-        Unit { members, needs_entry, needs_marker, is_whole, is_named }
-    }
-
-    fn order(way: Way, names: &[(&str, bool, bool)]) -> String {
-        let mut unit = unit(names);
-        unit.arrange(way);
-        let names = unit.members.iter().map(|member| member.item.name.to_string_lossy());
-        names.collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn what_completes_a_unit_is_written_last() {
-        let numba =
-            [("nbi", true, false), ("1", false, true), ("2", false, true), ("3", false, true)];
-        assert_eq!(
-            order(Way::Import, &numba),
-            "1 2 nbi 3",
-            "no index is seen without all its data"
-        );
-        assert_eq!(order(Way::Export, &numba), "1 2 3 nbi");
-        let triton = [
-            ("grp1", true, true),
-            ("ptx", false, false),
-            ("grp2", true, true),
-            ("so", false, false),
-        ];
-        for way in [Way::Import, Way::Export] {
-            assert_eq!(order(way, &triton), "ptx so grp1 grp2");
-        }
-        let other = [("entry", true, false), ("mark", false, true), ("a", false, false)];
-        assert_eq!(order(Way::Import, &other), "a entry mark");
-        assert_eq!(order(Way::Export, &other), "a mark entry");
-    }
-
-    #[test]
-    fn a_unit_without_its_entry_point_or_marker_is_not_complete() {
-        assert!(unit(&[("nbi", true, false), ("1", false, true)]).is_complete());
-        assert!(!unit(&[("nbi", true, false)]).is_complete());
-        assert!(!unit(&[("1", false, true), ("2", false, true)]).is_complete());
-        assert!(unit(&[("grp", true, true)]).is_complete());
-        let part = Unit { is_whole: false, ..unit(&[("x", false, false)]) };
-        assert!(part.is_complete(), "of one that is too large nothing is known");
-        let bare = Unit { needs_entry: false, needs_marker: false, ..unit(&[("x", false, false)]) };
-        assert!(bare.is_complete());
     }
 }

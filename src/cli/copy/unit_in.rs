@@ -7,8 +7,9 @@ use rustix::fs::OFlags;
 
 use super::about::About;
 use super::file::{Put, Source, Standing};
+use super::job::{Member, Unit};
 use super::trouble::{Doing as _, Done, Trouble};
-use super::unit::{Member, Seen, Unit, UnitTrouble, Version, at};
+use super::unit::{Seen, UnitTrouble, Version, at};
 use super::work::Worker;
 
 impl Worker<'_> {

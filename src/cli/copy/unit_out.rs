@@ -4,8 +4,9 @@
 //! Must never leave an entry point in the target beside members of another version.
 
 use super::file::{Put, Source, Standing};
+use super::job::Unit;
 use super::trouble::{Doing as _, Done};
-use super::unit::{OPEN_MAX, Seen, Unit, UnitTrouble, Version, at};
+use super::unit::{OPEN_MAX, Seen, UnitTrouble, Version, at};
 use super::work::Worker;
 
 impl Worker<'_> {

@@ -20,12 +20,11 @@ use super::about::About;
 use super::clients::Clients;
 use super::dirs::{Dir, Ground};
 use super::file::{Item, is_temporary};
+use super::job::{Job, Member, Unit};
 use super::report::Left;
 use super::share::{Share, UnitId};
 use super::tree::Names;
 use super::trouble::{Doing as _, Done, Side, Trouble};
-use super::unit::{Member, Unit};
-use super::work::Job;
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Part, Scope, UnitKey};
 
@@ -334,7 +333,7 @@ mod tests {
         walk_holding(HELD_MAX, way, globs, files)
     }
 
-    /// Walks through a tree of these files, and returns what came of it: plain files, and units with their files.
+    /// Walks through a tree of these files, and returns what it found: plain files, and units with their files.
     fn walk_holding(held_max: usize, way: Way, globs: &[&str], files: &[&str]) -> Walked {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = dir.path().canonicalize().expect("it is there");

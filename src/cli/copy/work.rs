@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 use super::about::About;
 use super::dirs::{Dir, Ground, is_not_a_directory, not_a_directory};
 use super::file::{Item, Put, Source, Standing, Writer};
+use super::job::Job;
 use super::pace::Pace;
 use super::report::{Left, Report, Tally};
 use super::tree::{Held, Place, Trees};
 use super::trouble::{Doing as _, Done, Side, Trouble};
 use super::turn::Turn;
-use super::unit::Unit;
 use super::walk::Walk;
 use super::{Plan, Way};
 use crate::clock::Clock;
@@ -30,15 +30,6 @@ const THREADS: usize = 4;
 const JOBS_MAX: usize = 64;
 /// The interval between updates of the progress.
 const SHOWN_EVERY: Duration = Duration::from_millis(200);
-
-/// A piece of work for one thread.
-#[derive(Debug)]
-pub(super) enum Job {
-    /// Independent files.
-    Files(Vec<Item>),
-    /// Files that only make sense together.
-    Unit(Unit),
-}
 
 /// The state of a thread that copies.
 #[derive(Debug)]

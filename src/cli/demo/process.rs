@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 use super::say;
 use crate::cli::failure::{Failure, Outcome};
 
-/// How often something that is waited for is looked at.
+/// How often to look at something that the demo waits for.
 const POLL: Duration = Duration::from_millis(10);
 /// How long a process that was told to end may take before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(10);

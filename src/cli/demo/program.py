@@ -66,7 +66,7 @@ def solve(matrix):
 
 
 def fill(*shape):
-    """Numbers without a program of their own: each node shall compile the same few."""
+    """Numbers without a program of their own: each node compiles the same few."""
     count = int(numpy.prod(shape))
     return jax.device_put(numpy.sin(numpy.arange(count, dtype=numpy.float32)).reshape(shape) * 0.1)
 

@@ -147,7 +147,7 @@ fn daemon(status: &Status) -> Vec<Finding> {
         Phase::Serving if version == ours => {
             Finding::ok(Theme::Mount, "daemon", format!("version {version}, pid {pid}"))
         }
-        Phase::Serving => Finding::warning(
+        Phase::Serving | Phase::Unknown => Finding::warning(
             Theme::Mount,
             "daemon",
             format!("version {version}, pid {pid}; this program is version {ours}"),

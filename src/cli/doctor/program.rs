@@ -18,7 +18,7 @@ use crate::config::Surroundings;
 
 /// How long a program may take to say its version.
 const RUN_LIMIT: Duration = Duration::from_secs(5);
-/// How often it is looked whether it has ended.
+/// How often to check whether it has ended.
 const POLL: Duration = Duration::from_millis(10);
 /// The most that is read of what it says.
 const SAID_BYTES_MAX: usize = 4096;

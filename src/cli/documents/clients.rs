@@ -53,7 +53,7 @@ title = \"My compiler\"
 variables = [\"MY_CACHE_DIR\"]   # `hearthfs run` sets it to MOUNT/mine
 dir = \"mine\"
 rules = [{ names = [\"*.part\"], kind = \"temporary\", what = \"entries that are being written\" }]
-program = [\"{stem}-{hex}.o\"]   # what of a name is the program, whatever its key: for `hearthfs explain`
+program = [\"{stem}-{hex}.o\"]   # {stem} is the program, whatever its key: for `hearthfs explain`
 entries = [\"*.o\"]             # what it opens once for each hit, and writes once for each miss: for its figures
 
 [profiles.go]
@@ -96,6 +96,10 @@ fn client(text: &mut String, profile: &Profile) {
             writeln!(text, "| {names} | {what} | {goes} |").ok();
         }
     }
+    if !profile.entries.is_empty() {
+        text.push('\n');
+        text.push_str(&paragraph(&other_keys(profile)));
+    }
     let import = match &*profile.import {
         "" => None,
         text => Some(format!("- `hearthfs import`: {text}")),
@@ -107,6 +111,20 @@ fn client(text: &mut String, profile: &Profile) {
             text.push_str(&paragraph(&format!("- {note}")));
         }
     }
+}
+
+/// Says by what `hearthfs explain` knows the same program under another key.
+fn other_keys(profile: &Profile) -> String {
+    if profile.program.is_empty() {
+        return "`hearthfs explain` does not look for the same program under another key: no pattern says where."
+            .to_owned();
+    }
+    let patterns: Vec<String> =
+        profile.program.iter().map(|pattern| format!("`{}`", pattern.text())).collect();
+    format!(
+        "`hearthfs explain` knows the same program under another key by `{{stem}}` of {}.",
+        patterns.join(" ")
+    )
 }
 
 fn place(root: &str) -> String {

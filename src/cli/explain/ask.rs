@@ -12,9 +12,10 @@ use rustix::fs::{Mode, OFlags, getxattr, open, openat};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
-use crate::cli::copy::answer;
+use crate::cli::escape::printed;
 use crate::cli::failure::{Failure, Outcome};
-use crate::cli::inside::{printed, typed_name};
+use crate::cli::inside::typed_name;
+use crate::cli::point::answer;
 use crate::cli::{unmount, wait};
 use crate::config::Surroundings;
 use crate::control::{self, Client, Mounts};

@@ -5,7 +5,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::cli::inside::printed;
+use crate::cli::escape::printed;
 use crate::cli::output::{count, time};
 use crate::namespace::{Explained, Profiles, Reason};
 

@@ -255,8 +255,8 @@ impl fmt::Debug for At {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::escape::printed;
     use super::*;
+    use crate::cli::escape::printed;
 
     fn glob(text: &str) -> Glob {
         let mut glob = Glob::default();

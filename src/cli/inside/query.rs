@@ -11,10 +11,11 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 
-use super::escape::printed;
 use super::glob::{Glob, is_typed_pattern, typed_name};
-use crate::cli::copy::{OnMount, answer};
+use crate::cli::copy::OnMount;
+use crate::cli::escape::printed;
 use crate::cli::failure::{Failure, Outcome};
+use crate::cli::point::answer;
 use crate::config::{Surroundings, resolve};
 use crate::control::Mounts;
 

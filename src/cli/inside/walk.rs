@@ -38,10 +38,10 @@ pub(in crate::cli) trait Visit {
         false
     }
 
-    /// Is told of each name that fits; of a directory before what is below it.
+    /// Called for each name that matches; for a directory, before what is below it.
     fn found(&mut self, hit: &Hit<'_>) -> Outcome<()>;
 
-    /// Is told of each directory that fits when all below it was.
+    /// Called for each directory that matches, after all that is below it.
     fn left(&mut self, _hit: &Hit<'_>) -> Outcome<()> {
         Ok(())
     }

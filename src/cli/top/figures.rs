@@ -27,7 +27,7 @@ pub(super) struct Figures {
     pub(super) seconds: f64,
     /// Opens that were answered with an entry.
     pub(super) hits: u64,
-    /// Names that were asked for in vain.
+    /// Lookups that failed.
     pub(super) misses: u64,
     /// The part of hits in both; `None` without any.
     pub(super) hit_ratio: Option<f64>,

@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::figures::Figures;
-use crate::cli::inside::printed;
+use crate::cli::escape::printed;
 use crate::cli::output::{count, time};
 use crate::config::ByteSize;
 
@@ -21,9 +21,11 @@ const KINDS_MAX: usize = 5;
 const ROWS_MAX: usize = 20;
 /// The least room for a curve, in columns and rows.
 const CURVE_COLUMNS_MIN: u16 = 30;
-const CURVE_ROWS_MIN: u16 = 24;
+const CURVE_ROWS_MIN: u16 = 30;
 const CURVE_ROWS: u16 = 3;
 const NAME_COLUMNS: usize = 9;
+/// The most rows that one piece of trouble takes.
+const WRAPPED_MAX: usize = 6;
 
 /// How a line looks where there are colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +48,10 @@ struct Row {
 pub(super) fn draw(frame: &mut Frame<'_>, figures: &Figures, curve: &[u64], colour: bool) {
     let area = frame.area();
     let has_curve = area.width >= CURVE_COLUMNS_MIN && area.height >= CURVE_ROWS_MIN;
-    let top = summary(figures);
+    let columns = usize::from(area.width);
+    let top: Vec<Row> = summary(figures).iter().flat_map(|row| fitted(row, columns)).collect();
+    let below_top: Vec<Row> =
+        tables(figures, columns).iter().flat_map(|row| fitted(row, columns)).collect();
     let heights = [top.len() as u16, if has_curve { CURVE_ROWS + 1 } else { 0 }];
     let [above, middle, below] = Layout::vertical([
         Constraint::Length(heights[0]),
@@ -66,7 +71,49 @@ pub(super) fn draw(frame: &mut Frame<'_>, figures: &Figures, curve: &[u64], colo
         let style = if colour { Style::new().fg(Color::Cyan) } else { Style::new() };
         frame.render_widget(Sparkline::default().data(&points).style(style), room);
     }
-    frame.render_widget(Paragraph::new(styled(tables(figures), colour)), below);
+    frame.render_widget(Paragraph::new(styled(below_top, colour)), below);
+}
+
+/// Brings a row into so many columns: it is cut, or goes on in further rows where it may tell of trouble.
+fn fitted(row: &Row, columns: usize) -> Vec<Row> {
+    let whole = line(row);
+    if width(&whole) <= columns || columns == 0 {
+        return vec![row.clone()];
+    }
+    if !matches!(row.name, "remote" | "backlog" | "note") {
+        return vec![Row { name: "", text: cut(&whole, columns), tone: row.tone }];
+    }
+    let mut rows: Vec<String> = Vec::new();
+    for word in whole.split_inclusive(' ') {
+        match rows.last_mut() {
+            Some(last) if width(last) + width(word.trim_end()) <= columns => last.push_str(word),
+            Some(_) => rows.push(format!("  {word}")),
+            None => rows.push(word.to_owned()),
+        }
+    }
+    let rows = rows.into_iter().take(WRAPPED_MAX);
+    rows.map(|text| Row { name: "", text: cut(text.trim_end(), columns), tone: row.tone }).collect()
+}
+
+/// Returns the columns that a text takes.
+fn width(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// Returns as much of a text as has room, and says so where that is not all.
+fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    for c in text.chars() {
+        short.push(c);
+        if width(&short) >= columns {
+            short.pop();
+            break;
+        }
+    }
+    short + "\u{2026}"
 }
 
 fn styled(rows: Vec<Row>, colour: bool) -> Vec<Line<'static>> {
@@ -94,7 +141,7 @@ fn line(row: &Row) -> String {
 
 /// Writes the page as text.
 pub(super) fn plain(figures: &Figures) -> String {
-    let rows = summary(figures).into_iter().chain(tables(figures));
+    let rows = summary(figures).into_iter().chain(tables(figures, usize::MAX));
     rows.map(|row| line(&row).trim_end().to_owned() + "\n").collect()
 }
 
@@ -142,17 +189,15 @@ fn summary(figures: &Figures) -> Vec<Row> {
     rows
 }
 
-/// Says who does it.
-fn tables(figures: &Figures) -> Vec<Row> {
+/// The tables of clients and of the busiest entries. Where a path has no room, its last name is what is shown.
+fn tables(figures: &Figures, columns: usize) -> Vec<Row> {
     let mut rows = vec![blank()];
-    let mut row = |text: String, tone| rows.push(Row { name: "", text, tone });
     let (Some(clients), Some(busiest)) = (&figures.clients, &figures.busiest) else {
-        row(
-            "clients and entries are not told: the daemon is of an older version".to_owned(),
-            Tone::Plain,
-        );
+        let text = "clients and entries are not told: the daemon is of an older version";
+        rows.push(Row { name: "note", text: text.to_owned(), tone: Tone::Plain });
         return rows;
     };
+    let mut row = |text: String, tone| rows.push(Row { name: "", text, tone });
     row(format!("{:>6} {:>6} CLIENT", "HITS/S", "MISS/S"), Tone::Head);
     for client in clients.iter().take(ROWS_MAX) {
         let (hits, misses) = (figures.rate(client.hits), figures.rate(client.misses));
@@ -163,8 +208,11 @@ fn tables(figures: &Figures) -> Vec<Row> {
     row(format!("{:>6} ENTRY", "OPENS"), Tone::Head);
     for entry in busiest.iter().take(ROWS_MAX) {
         // It was escaped by the daemon: a backslash in it is one of an escape.
-        let name = printed(entry.path.as_bytes()).replace("\\\\", "\\");
-        row(format!("{:>6} {name}", entry.opens), Tone::Plain);
+        let path = printed(entry.path.as_bytes()).replace("\\\\", "\\");
+        let whole = format!("{:>6} {path}", entry.opens);
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let is_whole = width(&whole) <= columns;
+        row(if is_whole { whole } else { format!("{:>6} {name}", entry.opens) }, Tone::Plain);
     }
     rows
 }
@@ -269,11 +317,26 @@ mod tests {
             }
         }
         let narrow = text(&drawn(20, 24, &figures(), true));
-        for part in
-            ["hits      150/s, 75%", "remote    DOWN: stat", "backlog   1 change, ", "OPENS ENTRY"]
-        {
+        for part in [
+            "\"hits      150/s, 75%\"",
+            "\"remote    DOWN:     \"\n\"  status 403        \"",
+            "\"backlog   1 change, \"\n\"  2.0 KiB, oldest   \"\n\"  0.4 s             \"",
+            "\"fetched   1.5/s, 2.\u{2026}\"",
+            "\" OPENS ENTRY        \"",
+        ] {
             assert!(narrow.contains(part), "`{part}` is not in:\n{narrow}");
         }
+        let path = "triton/0123456789abcdef/__grp__add_kernel.json".to_owned();
+        let busiest = Some(vec![BusyEntry { path: path.clone(), opens: 7 }]);
+        let entry = Figures { busiest, up: Some(true), ..figures() };
+        let narrow = text(&drawn(20, 24, &entry, true));
+        assert!(narrow.contains("\"     7 __grp__add_k\u{2026}\""), "{narrow}");
+        assert!(text(&drawn(80, 30, &entry, true)).contains(&path));
+        let silent = text(&drawn(20, 24, &Figures { clients: None, ..entry }, true));
+        assert!(silent.contains("older version"), "{silent}");
+        let many = (0..5).map(|k| BusyEntry { path: format!("jax/e{k}"), opens: 7 }).collect();
+        let usual = text(&drawn(80, 24, &Figures { busiest: Some(many), ..figures() }, true));
+        assert!(usual.contains("jax/e4") && !usual.contains("the latest"), "{usual}");
         let wide = text(&drawn(80, 40, &figures(), true));
         for part in ["oldest 0.4 s", "hits/s, the latest", "\u{2588}", "150.0   49.5 jax"] {
             assert!(wide.contains(part), "`{part}` is not in:\n{wide}");

@@ -10,7 +10,7 @@ use super::users::{ANN, BOB, EVE, ROOT, Rights};
 const WRITE: OpenFlags = OpenFlags { read: false, ..UPDATE };
 const EMPTY: OpenFlags = OpenFlags { read: false, ..REPLACE };
 
-/// Programs of root, Ann, Bob and Eve, in a directory that is everybody's.
+/// Programs of root, Ann, Bob and Eve, in a directory with mode 0777.
 fn programs(kernel: &mut Kernel<'_>) -> [Program; 4] {
     let all = [ROOT, ANN, BOB, EVE].map(Program::start_as);
     kernel.chmod(&all[0].caller(), "", 0o777).unwrap();

@@ -1,5 +1,5 @@
-//! Faults that were put in on purpose, and that single random calls came to late or never: one case for each (docs/design.md,
-//! "Faults put in on purpose").
+//! Faults that were put in on purpose, and that single random calls came to late or never: one case for each
+//! (docs/faults.md).
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt as _;
@@ -81,7 +81,7 @@ fn what_is_stored_after_the_end_of_a_file_changes_no_entry() {
     let who = one.caller();
     kernel.open(&who, "file", 1, EMPTY, true).unwrap();
     kernel.open(&who, "file", 2, UPDATE, false).unwrap();
-    let mapped = kernel.backing_of(2).expect("who writes it already decides how all do");
+    let mapped = kernel.backing_of(2).expect("the first writer decides how all of them do");
     kernel.write(1, 0, b"published").unwrap();
     kernel.close(&who, 2).unwrap();
     kernel.close(&who, 1).unwrap();

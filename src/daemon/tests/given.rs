@@ -53,7 +53,7 @@ fn a_file_that_cannot_be_published_leaves_nothing_behind() {
     let (journal, aside) = (dir.path().join("cache/v1/journal"), dir.path().join("aside"));
     std::fs::rename(&journal, &aside).unwrap();
     kernel.open(&who, "file", 1, WRITE, true).unwrap();
-    kernel.write(1, 0, b"for nobody").unwrap();
+    kernel.write(1, 0, b"never read").unwrap();
     assert_eq!(kernel.close(&who, 1), Err(Errno::EIO));
     let usage = kernel.rooms().blobs.usage();
     assert_eq!((usage.blobs, usage.bytes, usage.staged_bytes), (0, 0, 0));

@@ -38,6 +38,7 @@ pub(super) struct Thing {
 }
 
 /// One version of a file while it is being written.
+#[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Clone, PartialEq, Debug)]
 struct Draft {
     /// `None` once it was unlinked or replaced: it will never be published.
@@ -282,7 +283,7 @@ impl Model {
         })
     }
 
-    /// Reports whether a draft is there by itself: somebody writes it, or nothing of it was ever published. What was
+    /// Reports whether a draft is there by itself: a process writes it, or nothing of it was ever published. What was
     /// closed goes with what is published.
     fn is_private(&self, id: usize) -> bool {
         self.is_open(id) || self.drafts[&id].began.is_none()
@@ -304,12 +305,12 @@ impl Model {
         self.files.values().filter(move |file| file.write && file.of == Of::Draft(id))
     }
 
-    /// Reports whether somebody has a draft open for writing and has not closed it.
+    /// Reports whether a process has a draft open for writing and has not closed it.
     fn is_open(&self, id: usize) -> bool {
         self.writers(id).any(|file| !file.closed)
     }
 
-    /// Reports whether a draft is a matter of what its name has now: somebody writes it, or it is the same file.
+    /// Reports whether a draft is a matter of what its name has now: a process writes it, or it is the same file.
     fn concerns(&self, id: usize, path: &str) -> bool {
         let (draft, published) = (&self.drafts[&id], self.published(path));
         let same = match &published {
@@ -350,7 +351,7 @@ impl Model {
             let size = size.filter(|_| !self.is_written_after_its_close(path, &thing));
             return Some(View { kind: thing.kind(), rights: thing.rights, size, draft: None });
         }
-        // How far another has come with its file is nobody's business.
+        // How far another process has come with its file makes no difference.
         let private = self.drafts_at(path).filter(|(id, _)| self.is_private(*id));
         private.last().map(|(id, _)| of_draft(id, None))
     }

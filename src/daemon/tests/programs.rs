@@ -1,4 +1,4 @@
-//! Made-up programs: real processes that do nothing, so that the node sees somebody behind each call.
+//! Made-up programs: real processes that do nothing, so that the node sees a process behind each call.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};

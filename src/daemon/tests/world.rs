@@ -21,7 +21,7 @@ const USERS: [User; 4] = [ANN, BOB, ANN, EVE];
 pub(super) const PROGRAMS: usize = USERS.len();
 /// Programs have no more descriptors and mappings at once than this.
 const DESCRIPTORS_MAX: usize = 10;
-/// The mode of the root directory: everybody may make names there.
+/// The mode of the root directory: all users may make names there.
 const ROOT_MODE: u32 = 0o777;
 
 /// Changes of another node are numbered from here.

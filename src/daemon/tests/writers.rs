@@ -47,7 +47,7 @@ fn what_is_cut_by_name_is_published_when_its_writers_close() {
         kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
         kernel.write(1, 0, b"not yet").unwrap();
         kernel.truncate(&cutter.caller(), "file", 5).unwrap();
-        assert_eq!(get(kernel, &reader, "file"), b"0123456789", "nobody has closed it");
+        assert_eq!(get(kernel, &reader, "file"), b"0123456789", "no writer has closed it");
         kernel.write(1, 0, b"NOW").unwrap();
         kernel.close(&writer.caller(), 1).unwrap();
         assert_eq!(get(kernel, &reader, "file"), b"NOW y");
@@ -91,7 +91,7 @@ fn extended_attributes_of_a_file_that_has_lost_its_name() {
 }
 
 #[test]
-fn nobody_begins_to_write_while_the_mount_ends() {
+fn no_writer_begins_while_the_mount_ends() {
     in_both_modes(|kernel| {
         let program = Program::start();
         let who = program.caller();
@@ -181,7 +181,7 @@ fn who_writes_on_after_a_close_can_open_the_file_again() {
         kernel.close(&who, 2).unwrap();
         assert_eq!(get(kernel, &reader, "file"), b"first second third");
         kernel.close(&who, 1).unwrap();
-        // Nobody has written on now: it begins a version of its own.
+        // No other process has written on: it begins a version of its own.
         kernel.open(&reader.caller(), "file", 3, READ, false).unwrap();
         kernel.open(&who, "file", 4, UPDATE, false).unwrap();
         kernel.write(4, 0, b"FIRST").unwrap();
@@ -322,7 +322,7 @@ fn who_comes_too_late_to_write_makes_no_file() {
 }
 
 #[test]
-fn nobody_is_sent_back_twice() {
+fn no_caller_is_sent_back_twice() {
     in_both_modes(|kernel| {
         let (other, reader) = (Program::start(), Program::start());
         let unseen = Caller { uid: 0, gid: 0, tid: 0 };
@@ -358,7 +358,7 @@ fn nobody_is_sent_back_twice() {
                 continue;
             }
             let expected: &[u8] = match (seen, flags.truncate) {
-                // Nobody can lead it to what has come since: it has written to what it had looked up.
+                // The node cannot lead it to what has come since: it has written to what it had looked up.
                 (false, _) => b"other",
                 (true, true) => b"OWN",
                 (true, false) => b"OWNer",

@@ -5,13 +5,13 @@ use super::*;
 const TRUTH: [bool; 2] = [false, true];
 
 fn asked_all() -> impl Iterator<Item = Asked> {
-    let bits = 0..32_u8;
-    bits.map(|bits| Asked {
-        write: bits & 1 > 0,
-        truncate: bits & 3 == 3,
-        last: bits & 4 > 0,
-        unseen: bits & 8 > 0,
-        walked: bits & 4 > 0 && bits & 16 > 0,
+    [How::Read, How::Write, How::Empty].into_iter().flat_map(|how| {
+        (0..8_u8).map(move |bits| Asked {
+            how,
+            last: bits & 1 > 0,
+            unseen: bits & 2 > 0,
+            walked: bits & 1 > 0 && bits & 4 > 0,
+        })
     })
 }
 
@@ -26,14 +26,15 @@ fn names_all() -> impl Iterator<Item = NameHas> {
 
 fn lives_all() -> impl Iterator<Item = LiveIs> {
     let stages = [StageIs::Writing, StageIs::Held, StageIs::Published, StageIs::Dropped];
-    stages.into_iter().flat_map(|stage| {
-        (0..32_u8).map(move |bits| LiveIs {
+    let writers = [WritersAre::Gone, WritersAre::Closed, WritersAre::Open];
+    let both = stages.into_iter().flat_map(move |stage| writers.map(|writers| (stage, writers)));
+    both.flat_map(|(stage, writers)| {
+        (0..8_u8).map(move |bits| LiveIs {
             stage,
             member: bits & 1 > 0,
             named: bits & 2 > 0,
-            open: bits & 4 > 0,
-            writers: bits & 8 > 0,
-            settling: bits & 16 > 0,
+            writers,
+            settling: bits & 4 > 0,
         })
     })
 }
@@ -59,7 +60,7 @@ fn each(mut check: impl FnMut(Asked, Is, NameHas, Plan)) {
 }
 
 #[test]
-fn nobody_is_told_twice_to_look_again() {
+fn no_caller_is_told_twice_to_look_again() {
     each(|asked, is, name, plan| {
         assert!(!(asked.last && plan == Plan::LookAgain), "{asked:?} {is:?} {name:?}");
     });
@@ -71,7 +72,7 @@ fn readers_read_and_writers_write() {
         let reads = matches!(plan, Plan::Read | Plan::ReadLive | Plan::ReadCurrent);
         let writes =
             matches!(plan, Plan::Join | Plan::JoinAside | Plan::Begin | Plan::Aside { .. });
-        let strange = if asked.write { reads } else { writes };
+        let strange = if asked.writes() { reads } else { writes };
         assert!(!strange, "{asked:?} {is:?} {name:?}");
     });
 }
@@ -88,7 +89,7 @@ fn p1_whole_or_nothing_only_members_read_what_has_a_name_and_is_not_closed() {
 }
 
 #[test]
-fn nobody_shares_bytes_that_are_being_digested_or_are_an_entrys() {
+fn no_writer_shares_bytes_that_are_being_digested_or_are_an_entrys() {
     each(|asked, is, name, plan| {
         if plan == Plan::Join {
             let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
@@ -101,7 +102,7 @@ fn nobody_shares_bytes_that_are_being_digested_or_are_an_entrys() {
 #[test]
 fn two_processes_that_empty_a_file_never_share_bytes() {
     each(|asked, is, name, plan| {
-        if asked.truncate && matches!(plan, Plan::Join | Plan::JoinAside) {
+        if asked.empties() && matches!(plan, Plan::Join | Plan::JoinAside) {
             let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
             assert!(live.member || !live.named, "{asked:?} {is:?} {name:?}");
         }
@@ -125,7 +126,7 @@ fn what_its_name_has_left_is_never_published_again() {
 #[test]
 fn a_writer_that_can_be_led_never_writes_through_anothers_inode() {
     each(|asked, is, name, plan| {
-        // A reserved inode is nobody's, and its thread has looked again already.
+        // A reserved inode belongs to no process, and its thread has looked again already.
         let aside = matches!(plan, Plan::JoinAside | Plan::Aside { .. }) && is != Is::Reserved;
         assert!(!aside || asked.last || asked.unseen, "{asked:?} {is:?} {name:?}");
     });
@@ -134,7 +135,7 @@ fn a_writer_that_can_be_led_never_writes_through_anothers_inode() {
 #[test]
 fn an_old_version_is_not_read_through_a_name_that_has_moved_on() {
     each(|asked, is, name, plan| {
-        if !asked.write && !asked.last && matches!(is, Is::Entry { bound: false, .. }) {
+        if !asked.writes() && !asked.last && matches!(is, Is::Entry { bound: false, .. }) {
             assert_eq!(plan, Plan::LookAgain, "{asked:?} {name:?}");
         }
     });
@@ -143,7 +144,7 @@ fn an_old_version_is_not_read_through_a_name_that_has_moved_on() {
 #[test]
 fn lost_bytes_are_never_read() {
     each(|asked, is, name, plan| {
-        if matches!(is, Is::Entry { readable: false, .. }) && !asked.write {
+        if matches!(is, Is::Entry { readable: false, .. }) && !asked.writes() {
             let gone =
                 matches!(plan, Plan::LookAgain | Plan::ReadCurrent | Plan::Fail(Errno::ENOENT));
             assert!(gone, "{asked:?} {is:?} {name:?}: {plan:?}");
@@ -154,9 +155,9 @@ fn lost_bytes_are_never_read() {
 /// The cases that programs meet every day, one by one.
 #[test]
 fn every_day() {
-    let read = Asked { write: false, truncate: false, last: false, walked: false, unseen: false };
-    let write = Asked { write: true, ..read };
-    let empty = Asked { truncate: true, ..write };
+    let read = Asked { how: How::Read, last: false, walked: false, unseen: false };
+    let write = Asked { how: How::Write, ..read };
+    let empty = Asked { how: How::Empty, ..write };
     let again = |asked| Asked { last: true, ..asked };
     let entry = Is::Entry { bound: true, readable: true };
     let none = NameHas::default();
@@ -164,12 +165,11 @@ fn every_day() {
         stage: StageIs::Writing,
         member: false,
         named: true,
-        open: true,
-        writers: true,
+        writers: WritersAre::Open,
         settling: false,
     };
     let own = LiveIs { member: true, ..writing };
-    let closed = LiveIs { stage: StageIs::Published, open: false, ..writing };
+    let closed = LiveIs { stage: StageIs::Published, writers: WritersAre::Closed, ..writing };
     let table = [
         (read, entry, none, Plan::Read),
         (write, entry, none, Plan::LookAgain),
@@ -198,13 +198,12 @@ fn every_day() {
 /// It may have found the name before that was removed, and has no descriptor of the file.
 #[test]
 fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_name() {
-    let asked = Asked { write: false, truncate: false, last: true, walked: false, unseen: true };
+    let asked = Asked { how: How::Read, last: true, walked: false, unseen: true };
     let live = LiveIs {
         stage: StageIs::Writing,
         member: false,
         named: false,
-        open: true,
-        writers: true,
+        writers: WritersAre::Open,
         settling: false,
     };
     let plan = |asked| decide_open(asked, Is::Live(live), NameHas::default());
@@ -215,9 +214,9 @@ fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_n
 /// The cases that come of names that move while they are opened, one by one.
 #[test]
 fn rare_days() {
-    let read = Asked { write: false, truncate: false, last: false, walked: false, unseen: false };
-    let write = Asked { write: true, ..read };
-    let empty = Asked { truncate: true, ..write };
+    let read = Asked { how: How::Read, last: false, walked: false, unseen: false };
+    let write = Asked { how: How::Write, ..read };
+    let empty = Asked { how: How::Empty, ..write };
     let unseen = Asked { unseen: true, ..write };
     let again = |asked| Asked { last: true, ..asked };
     let walked = |asked| Asked { walked: true, ..again(asked) };
@@ -230,13 +229,12 @@ fn rare_days() {
         stage: StageIs::Writing,
         member: false,
         named: true,
-        open: true,
-        writers: true,
+        writers: WritersAre::Open,
         settling: false,
     };
     let nameless = LiveIs { named: false, ..writing };
     let dropped = LiveIs { stage: StageIs::Dropped, ..nameless };
-    let held = LiveIs { stage: StageIs::Held, open: false, ..writing };
+    let held = LiveIs { stage: StageIs::Held, writers: WritersAre::Closed, ..writing };
     let own_of = |live: LiveIs| Is::Live(LiveIs { member: true, ..live });
     let missing = Plan::Fail(Errno::ENOENT);
     let nowhere = Plan::Aside { named: false };
@@ -264,7 +262,7 @@ fn rare_days() {
         (unseen, entry(true, true), none, Plan::Aside { named: true }),
         (unseen, entry(false, true), none, Plan::LookAgain),
         (unseen, Is::Live(writing), none, Plan::Aside { named: true }),
-        (unseen, Is::Live(LiveIs { writers: false, ..writing }), none, Plan::Join),
+        (unseen, Is::Live(LiveIs { writers: WritersAre::Gone, ..writing }), none, Plan::Join),
         (read, own_of(dropped), none, Plan::ReadLive),
         (again(read), Is::Live(dropped), none, missing),
         (walked(read), Is::Live(dropped), current, Plan::ReadCurrent),

@@ -38,7 +38,7 @@ fn waits(locks: &mut Locks, handle: Handle, kind: FlockKind) -> Waits {
     }
 }
 
-/// Nothing is left once nobody has anything open.
+/// Nothing is left once no process has anything open.
 fn end(mut locks: Locks) {
     for handle in [A, B, C, D] {
         locks.close(handle);
@@ -147,7 +147,7 @@ fn giving_up_tells_whether_the_lock_has_come() {
 }
 
 #[test]
-fn nobody_listens_any_more() {
+fn a_waiter_that_is_gone_gets_no_lock() {
     let mut locks = four();
     done(&mut locks, A, Exclusive);
     drop(waits(&mut locks, B, Exclusive));

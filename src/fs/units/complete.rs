@@ -7,13 +7,13 @@
 use hearthfs_mount::{Caller, Ino};
 
 use super::UNIT_HOLD;
-use super::editions::{Edition, EditionId};
-use super::version::{MEMBERS_MAX, Member, UnitName, Version, current};
 use crate::error::Result;
+use crate::fs::editions::version::{MEMBERS_MAX, Member, UnitName, Version, current};
+use crate::fs::editions::{Edition, EditionId};
 use crate::fs::figures::Made;
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::{LiveId, Spot};
-use crate::fs::remove::may_take;
+use crate::fs::rights::may_take;
 use crate::fs::state::{State, close_files};
 use crate::fs::who::Who;
 use crate::name::TreePath;

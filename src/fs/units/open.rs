@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
-use super::editions::{Edition, EditionId};
 use super::route::Purpose;
-use super::version::{UnitName, Version, current};
 use crate::digest::Digest;
+use crate::fs::editions::version::{UnitName, Version, current};
+use crate::fs::editions::{Edition, EditionId};
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
-use crate::fs::open::{DECIDE_TRIES_MAX, Wish};
 use crate::fs::retry::Retry;
 use crate::fs::who::Who;
+use crate::fs::wish::{DECIDE_TRIES_MAX, Wish};
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Writers};
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
-use super::editions::{Draft, Edition, EditionId, Writer};
-use super::version::{UnitName, Version, current, part_of};
 use crate::error::Error;
+use crate::fs::editions::version::{UnitName, Version, current, part_of};
+use crate::fs::editions::{Draft, Edition, EditionId, Writer};
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
-use crate::fs::lookup::{entry_inode, implied_directory, seen_in};
-use crate::fs::open::DECIDE_TRIES_MAX;
-use crate::fs::state::State;
+use crate::fs::seen::{implied_directory, seen_in};
+use crate::fs::state::{State, entry_inode};
 use crate::fs::who::Who;
+use crate::fs::wish::DECIDE_TRIES_MAX;
 use crate::name::TreePath;
 use crate::namespace::{Entry, Kind, Op, Part, Writers, editions};
 use crate::stamp::Stamp;
@@ -319,7 +319,7 @@ impl Filesystem {
     fn add_draft_dir(state: &mut State, id: EditionId, path: &TreePath, parent: Ino) -> Ino {
         let spot: Spot = (parent, path.file_name().into());
         let ino = entry_inode(state, &spot, path, implied_directory());
-        // The kernel is never told of it, so nothing else keeps it.
+        // The kernel never learns of it, so nothing else keeps it.
         state.names.count_lookup(ino);
         state.editions.add_dir(id, path.clone(), ino);
         ino

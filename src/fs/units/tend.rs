@@ -10,8 +10,8 @@ use std::time::Duration;
 use hearthfs_mount::{End, Errno, Reply};
 
 use super::UNIT_HOLD;
-use super::editions::{Edition, EditionId, Writer};
-use super::version::UnitName;
+use crate::fs::editions::version::UnitName;
+use crate::fs::editions::{Edition, EditionId, Writer};
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::Spot;
 use crate::fs::state::State;
@@ -315,7 +315,7 @@ mod tests {
     use hearthfs_mount::Caller;
 
     use super::*;
-    use crate::fs::units::version::Version;
+    use crate::fs::editions::version::Version;
     use crate::namespace::Writers as Shared;
 
     #[test]

@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::lru::charge;
 use crate::local::seal::Seal;
-use crate::local::staging::StagedPath;
+use crate::local::shelf::StagedPath;
 
 /// Keeps a digest counted as present while its bytes are still in staging.
 #[derive(Debug)]
@@ -45,6 +45,11 @@ impl Blobs {
     ///
     /// `file` is the staged file, and `digest` and `size` are its content's: the caller has read it.
     /// Survives SIGKILL once this has returned; [`Blobs::sync`] makes it survive a power loss.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` when the file has another size than `size`, `NoSpace` when the disk is full; the staged file is gone
+    /// then.
     pub fn adopt(
         &self,
         staged: StagedPath,
@@ -91,7 +96,6 @@ impl Blobs {
             return Ok(Adopted::Known);
         }
         self.rename(staged.path(), &path, &digest)?;
-        staged.consume();
         // Renaming moves the ctime, so the seal is taken afterwards. It is that of the path: a program that exchanged
         // the staged file under its name has not exchanged the bytes that were digested.
         let found = Seal::of(&file.metadata().map_err(|e| failed("examine", &digest, e))?);
@@ -105,6 +109,8 @@ impl Blobs {
         let mut table = self.0.table.lock();
         table.tier.put(digest, Blob { seal: found, verified: true, used, fetched }, unsaved);
         table.tell(digest, Some(Used { seal: found, used }));
+        // Under the same lock, so that the file always counts exactly once.
+        staged.consume();
         Ok(Adopted::New)
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::Blobs;
 use crate::digest::Digest;
 use crate::local::lru::{Blob, charge};
+use crate::local::shelf::StagedPath;
 
 /// Blobs that one adoption evicts at most, unless it brought more bytes than they free.
 const EVICT_STEP: usize = 64;
@@ -71,6 +72,22 @@ impl Blobs {
             && on_disk.saturating_add(DISK_RESERVE_BYTES) <= self.disk_free()
     }
 
+    /// Counts a file of `size` bytes that is about to be written, if `is_room` says that there is room. Several callers at once
+    /// take no more than there is.
+    pub fn reserve(
+        &self,
+        staged: &StagedPath,
+        size: u64,
+        is_room: impl FnOnce(&Self) -> bool,
+    ) -> bool {
+        let _turn = self.0.reserving.lock();
+        let room = is_room(self);
+        if room {
+            staged.note_bytes(charge(size));
+        }
+        room
+    }
+
     /// Reports whether so many bytes would fit if there were nothing else.
     pub fn could_hold(&self, bytes: u64) -> bool {
         bytes <= self.limits().bytes
@@ -110,8 +127,9 @@ impl Blobs {
     }
 
     fn used(&self) -> u64 {
-        let sums = self.0.table.lock().tier.sums();
-        sums.bytes.saturating_add(self.0.shelf.bytes())
+        // Under the lock under which a file moves from one to the other.
+        let table = self.0.table.lock();
+        table.tier.sums().bytes.saturating_add(self.0.shelf.bytes())
     }
 
     /// Evicts down to the low mark once the high one is passed, a step at a time: each adoption of

@@ -7,12 +7,11 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Blobs, OpenBlob, failed, make_empty};
+use super::{Blobs, OpenBlob, Pin, failed, make_empty};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::descriptors::spare;
 use crate::local::index::Used;
-use crate::local::pin::Pin;
 use crate::local::seal::{Seal, hash_file};
 
 /// Warnings about damaged blobs in one minute; the rest is counted and told at DEBUG.
@@ -22,9 +21,12 @@ impl Blobs {
     /// Opens a blob of `size` bytes for a program, which may keep it open; `None` when it is not there, or was
     /// not what its name says.
     ///
-    /// Reads the whole file when there is no unbroken seal, so it may take a while then. An error
-    /// of the disk is an error; for the caller's caller it is a miss. `Exhausted` when no descriptor is
-    /// left but those of the reserve.
+    /// Reads the whole file when there is no unbroken seal, so it may take a while then.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk, which the caller should answer as a miss; `Exhausted` when only the reserve of descriptors
+    /// is left.
     pub fn open_blob(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         let Some(OpenBlob { file, pin }) = self.open_briefly(digest, size)? else {
             return Ok(None);
@@ -33,6 +35,10 @@ impl Blobs {
     }
 
     /// As [`Blobs::open_blob`], for the daemon's own work: the reserve of descriptors is for that.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk; `Exhausted` when no descriptor is left at all.
     pub fn open_briefly(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         if digest.is_empty_content() {
             return if size == 0 { self.open_empty().map(Some) } else { Ok(None) };

@@ -3,7 +3,8 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::local::staging::{StagedPath, Staging};
+use crate::local::shelf::StagedPath;
+use crate::local::staging::Staging;
 use crate::task;
 
 struct Fixture {
@@ -117,10 +118,10 @@ fn a_suspect_blob_is_read_before_it_is_served() {
     run.blobs.suspect(&digest);
     assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]), "it was right after all");
     rot(&run.path(&digest));
-    // As if the disk had changed it behind everybody's back.
+    // As if the disk had changed it by itself.
     let seal = seal_at(&run.path(&digest)).unwrap().unwrap();
     run.blobs.0.table.lock().tier.change(&digest, |held| held.blob.seal = seal);
-    assert!(run.read(b"content").is_some_and(|bytes| bytes != b"content"), "nobody can know");
+    assert!(run.read(b"content").is_some_and(|bytes| bytes != b"content"), "it cannot be known");
     run.blobs.suspect(&digest);
     assert_eq!(run.read(b"content"), None);
     assert!(!run.blobs.contains(&digest));
@@ -170,7 +171,7 @@ fn p9_self_healing_a_damaged_blob_is_a_miss_until_rewritten() {
 }
 
 #[test]
-fn p9_self_healing_a_writer_replaces_a_damaged_blob_without_anybody_reading_it() {
+fn p9_self_healing_a_writer_replaces_a_damaged_blob_that_was_not_read() {
     let fixture = Fixture::new(1 << 30);
     let run = fixture.open();
     let digest = run.put(b"good bytes", State::Saved);
@@ -182,7 +183,7 @@ fn p9_self_healing_a_writer_replaces_a_damaged_blob_without_anybody_reading_it()
 }
 
 #[test]
-fn a_blob_removed_by_somebody_else_is_a_miss() {
+fn a_blob_removed_by_another_program_is_a_miss() {
     let fixture = Fixture::new(1 << 30);
     let run = fixture.open();
     let digest = run.put(b"x", State::Unsaved);
@@ -264,7 +265,7 @@ fn p9_self_healing_in_doubt_every_blob_is_read_before_it_is_served() {
 }
 
 #[test]
-fn p3_stable_open_an_evicted_blob_stays_readable_for_whoever_has_it_open() {
+fn p3_stable_open_an_evicted_blob_stays_readable_while_it_is_open() {
     let fixture = Fixture::new(10 * 4096);
     let run = fixture.open();
     let content = vec![7; 4096];
@@ -431,4 +432,38 @@ fn a_smaller_limit_evicts_at_once_and_a_larger_one_gives_room() {
     run.blobs.set_limit(300 << 12);
     assert!(run.blobs.has_room(200 << 12) && run.blobs.could_hold(200 << 12));
     assert_eq!(run.blobs.usage().bytes, 36 << 12);
+}
+
+/// Threads that reserve room never take more than there is.
+#[test]
+fn threads_that_reserve_room_evict_nothing() {
+    const BLOCKS: u64 = 64;
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 4;
+    fn fill(run: &Run, label: &str) {
+        for n in 0..BLOCKS {
+            let content = format!("{label} {n}").into_bytes();
+            let (file, staged) = run.stage(&content);
+            let (digest, size) = (Digest::of(&content), content.len() as u64);
+            if run.blobs.reserve(&staged, size, |blobs| blobs.has_room(size)) {
+                run.blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
+            }
+        }
+    }
+    for round in 0..ROUNDS {
+        let fixture = Fixture::new(BLOCKS * 4096);
+        let run = Arc::new(fixture.open());
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let run = Arc::clone(&run);
+                task::thread("worker", move || fill(&run, &format!("{round} {thread}"))).unwrap()
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let usage = run.blobs.usage();
+        assert_eq!(usage.evictions, 0, "{usage:?}");
+        assert!(usage.blobs > BLOCKS - THREADS && usage.bytes <= BLOCKS * 4096, "{usage:?}");
+    }
 }

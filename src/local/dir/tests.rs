@@ -85,7 +85,7 @@ fn what_cannot_be_used_is_refused_before_anything_is_changed() {
     fs::create_dir_all(&obstructed).unwrap();
     fs::write(obstructed.join("v1"), b"").unwrap();
     check(&obstructed, Kind::Invalid, "not a directory");
-    // Nobody, not even root, may write there.
+    // No user, not even root, may write there.
     let error = CacheDir::open(Path::new("/proc/hearthfs")).unwrap_err();
     assert!(matches!(error.kind(), Kind::Denied | Kind::NoSpace), "{}", error.chain());
 }

@@ -34,6 +34,10 @@ impl Journal {
     /// that was appended before: call [`Journal::append`] and apply its changes under one lock, and
     /// let `live` take that lock. Appends go on meanwhile and are kept. The replaced records and the
     /// snapshot are both whole at every instant, so a crash leaves one or the other.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk. The journal then holds the replaced records or the snapshot, whole.
     pub fn compact<I: IntoIterator<Item = (Change, bool)>>(
         &self,
         live: impl FnOnce() -> I,

@@ -243,7 +243,7 @@ fn p13_bounded_blocks_of_zstd() {
     many.extend([0, 0, 0].repeat(ZSTD_BLOCKS_MAX as usize - 1));
     assert!(!passes(&many, Check::Zstd), "it ends without a last block");
     many.extend([0, 0, 0].repeat(2));
-    assert!(passes(&many, Check::Zstd), "nobody counts as far as that");
+    assert!(passes(&many, Check::Zstd), "the check counts no further than that");
 }
 
 #[test]

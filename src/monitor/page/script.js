@@ -26,6 +26,7 @@ function bytes(value) {
 }
 function time(ms) {
   const s = ms / 1000;
+  if (!s) return '0 s';
   if (s < 60) return s < 10 ? `${s.toFixed(1)} s` : `${Math.floor(s)} s`;
   if (s < 3600) return `${Math.floor(s / 60)}m${Math.floor(s % 60)}s`;
   if (s < 86400) return `${Math.floor(s / 3600)}h${Math.floor((s % 3600) / 60)}m`;
@@ -49,13 +50,16 @@ function sampled(status) {
   return { at: performance.now(), status, clients, sum, nodes, counters: status.counters || {}, requests: (status.counters || {}).requests || {} };
 }
 
-// Growth a minute between neighbours; a daemon that was restarted counts from zero.
+// Growth a minute between neighbours; a daemon that was restarted counts from zero. Before the first there is nothing to compare
+// with, so the plot begins with the rate of the second.
 function rates(read) {
-  return kept.map((now, index) => {
+  const all = kept.map((now, index) => {
     if (!index) return 0;
     const before = kept[index - 1], grown = read(now) - read(before);
     return (Math.max(0, grown) * 60000) / Math.max(1, now.at - before.at);
   });
+  if (all.length > 1) all[0] = all[1];
+  return all;
 }
 
 function legend(series, tell) {

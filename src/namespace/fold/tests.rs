@@ -243,7 +243,7 @@ fn a_directory_shows_the_time_it_was_given_until_its_content_changes() {
 }
 
 #[test]
-fn a_name_that_nobody_else_knows_moves_its_directory() {
+fn a_name_that_no_other_node_knows_moves_its_directory() {
     let mut fold = folded(&[mkdir("d", 1), put("d/f", 2, "x"), set_time("d", 3, 7)]);
     assert_eq!(fold.moved(&path("d")), None);
     let at = Time { secs: 50, nanos: 1 };

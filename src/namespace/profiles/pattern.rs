@@ -145,6 +145,23 @@ impl Token {
     }
 }
 
+impl NamePattern {
+    /// Returns what the names that fit begin with, given their stem, and whether that is all of them.
+    fn beginning(&self, stem: &[u8]) -> (Vec<u8>, bool) {
+        let mut bytes = Vec::new();
+        let mut tokens = self.tokens.iter();
+        if self.has_stem {
+            tokens.next();
+            bytes.extend_from_slice(stem);
+        }
+        for token in tokens {
+            let Token::Literal(literal) = token else { return (bytes, false) };
+            bytes.extend_from_slice(literal);
+        }
+        (bytes, true)
+    }
+}
+
 fn flush(literal: &mut Vec<u8>, tokens: &mut Vec<Token>) {
     if !literal.is_empty() {
         tokens.push(Token::Literal(std::mem::take(literal).into()));
@@ -182,7 +199,11 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads a pattern; the error says what is wrong with it.
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the pattern, as a sentence that quotes it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let fail = |reason: String| Err(format!("the pattern {text:?}: {reason}"));
         if text.len() > PATTERN_BYTES_MAX {
@@ -258,6 +279,25 @@ impl Pattern {
             return None;
         }
         (first..=last).find_map(|at| self.fits(path, at))
+    }
+
+    /// Reports whether it fits paths of one depth only.
+    pub(super) fn has_one_depth(&self) -> bool {
+        !self.anywhere && !self.below
+    }
+
+    /// Returns the stem of a path that it fits, which stands in one of its names.
+    pub(super) fn stem<'p>(&self, path: &Names<'p>, from: usize) -> Option<&'p [u8]> {
+        self.matches(path, from)?;
+        self.names.iter().enumerate().find_map(|(at, name)| {
+            let whole = path.name(from + at);
+            name.has_stem.then(|| name.matches(whole).map(|length| &whole[..length])).flatten()
+        })
+    }
+
+    /// Returns what names at a depth begin with, given the stem, and whether that is all of them.
+    pub(super) fn beginning(&self, depth: usize, stem: &[u8]) -> Option<(Vec<u8>, bool)> {
+        self.names.get(depth).map(|name| name.beginning(stem))
     }
 
     /// Reports whether what lies below `path` can match, by the names of `path` from `from` on.

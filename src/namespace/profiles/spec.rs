@@ -38,7 +38,7 @@ pub struct Profile {
     pub also: Vec<Pattern>,
     /// What is known of its names; the first rule that fits a name says its kind.
     pub rules: Vec<Rule>,
-    /// Patterns of the names that say which program an entry is of: `{stem}`, whatever its key.
+    /// Patterns of the paths that say which program an entry is of: `{stem}` is the same, whatever the key.
     #[serde(default)]
     pub program: Vec<Pattern>,
     /// Patterns of the names that are counted: what it opens once for each hit, and writes once for each miss.
@@ -49,7 +49,7 @@ pub struct Profile {
     /// What has to be so for entries to be found that were made elsewhere and imported. OLD is the directory that they were
     /// made in, NEW the one that they are in now.
     pub import: String,
-    /// What is to be known of it besides.
+    /// Further notes on it.
     pub notes: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ pub struct Rule {
     /// Of a unit: the processes whose files make one draft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writers: Option<Writers>,
-    /// Of a lock: whom it excludes.
+    /// Of a lock: which processes it excludes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
     /// Of a check: the format.
@@ -309,14 +309,14 @@ impl Profile {
 /// Checks a pattern that tells programs apart.
 fn check_program(pattern: &Pattern) -> Result<(), Refused> {
     let text = pattern.text();
-    let last = text.rsplit('/').next().unwrap_or_default();
-    if !last.starts_with("{stem}") || text.matches("{stem}").count() > 1 {
-        let reason = format!(
-            "the pattern {text:?} of `program`: its last name, and no other, begins with `{{stem}}`"
-        );
-        return Err(Refused::of(reason));
-    }
-    Ok(())
+    let reason = match () {
+        () if text.matches("{stem}").count() != 1 => {
+            "one name of it, and no other, begins with `{stem}`"
+        }
+        () if !pattern.has_one_depth() => "`**` has no place in it: a search would have no end",
+        () => return Ok(()),
+    };
+    Err(Refused::of(format!("the pattern {text:?} of `program`: {reason}")))
 }
 
 impl Rule {

@@ -1,6 +1,6 @@
 //! One item as bytes, and back.
 //!
-//! Owns the form of an item inside a frame, which `docs/design.md` gives byte for byte.
+//! Owns the form of an item inside a frame, which `docs/formats.md` gives byte for byte.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -44,6 +44,10 @@ impl<R: Read> std::fmt::Debug for CheckpointReader<R> {
 
 impl<R: Read> CheckpointReader<R> {
     /// Reads the beginning of a checkpoint. `from` should be buffered.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` for damage, `Invalid` for a newer format or a checkpoint above the limits.
     pub fn new(from: R) -> Result<Self> {
         Self::with_limits(from, LIMITS)
     }
@@ -108,6 +112,10 @@ impl<R: Read> CheckpointReader<R> {
     }
 
     /// Reads the next item; `None` at the end, when all that came before is known to be whole.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` for damage, disorder or an end that is missing; `Invalid` above the limits.
     #[expect(
         clippy::should_implement_trait,
         reason = "a caller that ignores an error takes half for all"

@@ -187,7 +187,7 @@ proptest! {
 
     #[test]
     fn no_frame_that_sums_up_panics(items in vec(any::<u8>(), 1..300), section in 0_u8..9) {
-        // Whoever can write below the prefix can make sums too.
+        // A user who can write below the prefix can make sums too.
         let empty = CheckpointWriter::new(Vec::new(), &HEAD).expect("memory");
         let mut bytes = empty.finish().expect("memory").0;
         let end = bytes.len() - last_frame(&bytes);

@@ -14,9 +14,10 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::blobs::{PART_BYTES, Piece, upload_mib};
 use crate::remote::bundle;
 use crate::remote::keys;
-use crate::remote::meter::Verb;
-use crate::remote::store::{LogItem, Remote, Wanted};
+use crate::remote::log::{LogItem, Wanted};
+use crate::remote::store::Remote;
 use crate::remote::trouble::Trouble;
+use crate::remote::verb::Verb;
 use crate::task;
 
 /// The most checkpoints that are listed: an upper bound for memory, which nothing comes near.
@@ -26,6 +27,10 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 impl Remote {
     /// Lists the checkpoints and the bundles, each in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn list_checkpoints(&self) -> Result<(Vec<LogItem>, Vec<LogItem>)> {
         let prefix = self.inner.keys.checkpoints();
         let stamp_of = bundle::listed;
@@ -35,6 +40,11 @@ impl Remote {
     }
 
     /// Downloads a checkpoint into `file`, from its start on. What arrived is not verified.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` when it is gone, `Corrupt` above the limit of size, `Invalid` for what is no name of a checkpoint;
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn get_checkpoint(&self, name: &str, file: File) -> Result<()> {
         let key = self.inner.keys.checkpoint(name)?;
         self.ready(self.lane).await?;
@@ -71,6 +81,11 @@ impl Remote {
     }
 
     /// Uploads a checkpoint of `size` bytes from the start of `file`. Doing it again is harmless.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for what is no name of a checkpoint; `Denied` on a read-only mount; otherwise `Unavailable` or
+    /// `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn put_checkpoint(&self, name: &str, file: File, size: u64) -> Result<()> {
         let key = self.inner.keys.checkpoint(name)?;
         self.ready_to_write().await?;
@@ -78,11 +93,11 @@ impl Remote {
         let _memory = memory.expect("the semaphore is never closed");
         let (pieces, arriving) = mpsc::channel(1);
         // If sending ends early, the channel closes and the reader stops at its next piece.
-        let reading = task::blocking(move || {
-            if let Err(error) = read(&file, size, &pieces) {
-                drop(pieces.blocking_send(Err(error)));
+        let reading = async move {
+            if let Err(error) = read(file, size, &pieces).await {
+                drop(pieces.send(Err(error)).await);
             }
-        });
+        };
         let ((), sent) = futures::join!(reading, self.send(key, arriving));
         sent
     }
@@ -108,15 +123,19 @@ async fn write(
 }
 
 /// Hands a file over in pieces.
-fn read(file: &File, size: u64, pieces: &mpsc::Sender<Result<Piece>>) -> Result<()> {
+async fn read(mut file: File, size: u64, pieces: &mpsc::Sender<Result<Piece>>) -> Result<()> {
     let mut left = size;
     loop {
-        let mut bytes = vec![0; left.min(PART_BYTES as u64) as usize];
-        file.read_exact_at(&mut bytes, size - left)
-            .map_err(|e| Error::io("read a checkpoint", e))?;
-        left -= bytes.len() as u64;
-        let piece = if left == 0 { Piece::Last(bytes) } else { Piece::Part(bytes) };
-        if pieces.blocking_send(Ok(piece)).is_err() {
+        let (bytes, at) = (left.min(PART_BYTES as u64), size - left);
+        let read = task::blocking(move || {
+            let mut piece = vec![0; bytes as usize];
+            file.read_exact_at(&mut piece, at).map(|()| (file, piece))
+        });
+        let piece;
+        (file, piece) = read.await.map_err(|e| Error::io("read a checkpoint", e))?;
+        left -= bytes;
+        let piece = if left == 0 { Piece::Last(piece) } else { Piece::Part(piece) };
+        if pieces.send(Ok(piece)).await.is_err() {
             return Err(Error::new(Kind::Closed, "the reader of the checkpoint has ended"));
         }
         if left == 0 {

@@ -46,6 +46,10 @@ impl<W: Write> std::fmt::Debug for CheckpointWriter<W> {
 
 impl<W: Write> CheckpointWriter<W> {
     /// Begins a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// When the head cannot be written.
     pub fn new(to: W, head: &CheckpointHead) -> Result<Self> {
         Self::with_limits(to, head, LIMITS)
     }
@@ -78,6 +82,10 @@ impl<W: Write> CheckpointWriter<W> {
     }
 
     /// Adds a commit that was folded.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when it does not come after the last one, `Invalid` above a limit; an error of the disk.
     pub fn commit(&mut self, stamp: &Stamp) -> Result<()> {
         self.enter(Section::Commits)?;
         if self.last_commit.replace(*stamp).is_some_and(|last| last >= *stamp) {
@@ -88,6 +96,10 @@ impl<W: Write> CheckpointWriter<W> {
     }
 
     /// Adds how far a run was folded.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when it is out of order, `Invalid` above a limit; an error of the disk.
     pub fn chain(&mut self, chain: &CheckpointChain) -> Result<()> {
         self.enter(Section::Chains)?;
         self.items.chain(chain);
@@ -95,6 +107,10 @@ impl<W: Write> CheckpointWriter<W> {
     }
 
     /// Adds what is known of a path, with the place of its content.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when its path does not come after the last one, `Invalid` above a limit; an error of the disk.
     pub fn register(
         &mut self,
         path: &TreePath,
@@ -114,6 +130,10 @@ impl<W: Write> CheckpointWriter<W> {
     }
 
     /// Adds attributes that wait for their content.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when it is out of order, `Invalid` above a limit; an error of the disk.
     pub fn early(&mut self, early: &CheckpointEarly) -> Result<()> {
         self.enter(Section::Early)?;
         let good = self.items.early(early);
@@ -121,6 +141,10 @@ impl<W: Write> CheckpointWriter<W> {
     }
 
     /// Adds the place of a content that no register carries.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` when it is out of order, `Invalid` above a limit; an error of the disk.
     pub fn location(&mut self, digest: &Digest, location: &Location) -> Result<()> {
         self.enter(Section::Locations)?;
         let good = self.items.content(digest, location);
@@ -128,6 +152,10 @@ impl<W: Write> CheckpointWriter<W> {
     }
 
     /// Ends the checkpoint; returns where it was written to, how much it holds, and its size in bytes.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk when the last frame cannot be written, `Invalid` above the limit of size.
     pub fn finish(mut self) -> Result<(W, CheckpointCounts, u64)> {
         self.enter(Section::End)?;
         let CheckpointCounts { commits, chains, registers, early, locations } = self.counts;

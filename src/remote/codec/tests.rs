@@ -1,6 +1,7 @@
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
+use super::super::validate::REQUIRED_TAGS_FROM;
 use super::*;
 use crate::digest::Digest;
 use crate::name::TreePath;

@@ -13,9 +13,9 @@ use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::{Environment, Explained, RemoteOptions, With, endpoint_of, is_plain, shown};
 use crate::error::{Error, Kind, Result};
+use crate::remote::bucket_api::{BucketApi, Pass};
 use crate::remote::credentials::google::{KeyFile, base_url};
 use crate::remote::credentials::{Followed, Source as _};
-use crate::remote::lifecycle::door::{Door, Pass};
 use crate::remote::trouble::Trouble;
 
 /// What to do about credentials that the store refuses.
@@ -89,7 +89,7 @@ pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>
 }
 
 /// Makes the way to the bucket's description.
-pub(super) fn door(bucket: &str, with: &With<'_>) -> Result<Door> {
+pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
     let way = Way::find(with.options, with.env);
     let endpoint = endpoint(&way, with)?;
     let pass = if way == Way::None {
@@ -101,7 +101,7 @@ pub(super) fn door(bucket: &str, with: &With<'_>) -> Result<Door> {
     let client = with.http(endpoint.as_deref())?;
     let server = endpoint.as_deref().unwrap_or(GOOGLE);
     let base = format!("{server}/storage/v1/b/{bucket}");
-    Ok(Door { client, base, pass, deadline: with.options.deadline })
+    Ok(BucketApi { client, base, pass, deadline: with.options.deadline })
 }
 
 fn base(

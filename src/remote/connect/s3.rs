@@ -11,9 +11,9 @@ use object_store::{ClientConfigKey, ObjectStore};
 
 use super::{Environment, Explained, RemoteOptions, With, endpoint_of, is_plain, shown};
 use crate::error::{Error, Kind, Result};
+use crate::remote::bucket_api::{BucketApi, Pass};
 use crate::remote::credentials::Followed;
 use crate::remote::credentials::aws::ProfileFiles;
-use crate::remote::lifecycle::door::{Door, Pass};
 
 /// What to do about credentials that the store refuses.
 pub(super) const REFUSED: &str = "the credentials are refused: check AWS_ACCESS_KEY_ID, AWS_PROFILE and \
@@ -35,7 +35,7 @@ pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>
 }
 
 /// Makes the way to the bucket's settings.
-pub(super) fn door(bucket: &str, with: &With<'_>) -> Result<Door> {
+pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
     let place = Place::find(bucket, with.options, with.env)?;
     let builder = base(bucket, &place, with)?;
     let region = place.region.clone();
@@ -51,7 +51,7 @@ pub(super) fn door(bucket: &str, with: &With<'_>) -> Result<Door> {
         Pass::Aws { credentials: credentials(&builder, with)?, region }
     };
     let client = with.http(place.endpoint.as_deref())?;
-    Ok(Door { client, base, pass, deadline: with.options.deadline })
+    Ok(BucketApi { client, base, pass, deadline: with.options.deadline })
 }
 
 /// Returns where the credentials come from.

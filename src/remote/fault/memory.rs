@@ -21,12 +21,10 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-use super::Faults;
+use super::{Faults, remote_over};
 use crate::clock::Clock;
-use crate::config::RemoteUrl;
 use crate::remote::connect::RemoteOptions;
-use crate::remote::meter::Meter;
-use crate::remote::store::{Backend, Remote};
+use crate::remote::store::Remote;
 use crate::stamp::NodeId;
 
 /// A store in memory that several remotes share, as several nodes share a bucket.
@@ -72,10 +70,12 @@ impl MemoryStore {
         clock: Clock,
         node: NodeId,
     ) -> Remote {
-        let url: RemoteUrl = "s3://memory".parse().expect("it is a good address");
-        let store = faults.around(self.0.clone());
-        let (backend, meter) = (Backend::Given(store), Arc::new(Meter::default()));
-        Remote::over(&url, backend, meter, options, clock, node)
+        remote_over(self.store(), faults, options, clock, node)
+    }
+
+    /// Returns the store itself, without faults.
+    pub(super) fn store(&self) -> Arc<dyn ObjectStore> {
+        self.0.clone()
     }
 
     /// Replaces the bytes of an object, or makes it; for damage.

@@ -13,12 +13,13 @@ use base64::engine::general_purpose::STANDARD;
 use md5::{Digest as _, Md5};
 use reqwest::Method;
 
-use super::door::{Ask, Door, rest};
 use super::gcs;
 use super::rule::{Other, Rule};
 use super::s3::{self, Versions};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
+use crate::remote::bucket_api::{Ask, BucketApi, rest};
+use crate::remote::xml;
 
 /// How often rules are read and written anew when a write does not come through, or another program changes
 /// them in between.
@@ -42,7 +43,7 @@ pub(super) enum Api {
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) api: Api,
-    pub(super) door: Door,
+    pub(super) requests: BucketApi,
     /// The address, for messages.
     pub(super) url: String,
 }
@@ -145,7 +146,7 @@ impl Bucket {
     async fn see_gcs(&self) -> Result<Seen> {
         let query = format!("?projection=noAcl&fields={}", gcs::FIELDS);
         let ask = self.ask("read the description", Method::GET, &query, "storage.buckets.get");
-        let answer = self.door.ask(&ask).await?;
+        let answer = self.requests.ask(&ask).await?;
         if answer.is_unknown_to_store() {
             let why = format!("it answers a question for them with status {}", answer.status);
             return Ok(Seen::Unsupported(why));
@@ -159,7 +160,7 @@ impl Bucket {
     async fn see_s3(&self) -> Result<Seen> {
         let what = "read the lifecycle rules";
         let ask = self.ask(what, Method::GET, "?lifecycle", "s3:GetLifecycleConfiguration");
-        let answer = self.door.ask(&ask).await?;
+        let answer = self.requests.ask(&ask).await?;
         let (code, _) = answer.reason();
         let text = match answer.status {
             _ if answer.is_good() => answer.body.as_str(),
@@ -187,11 +188,11 @@ impl Bucket {
     async fn versions(&self) -> Versions {
         let what = "read the versioning";
         let ask = self.ask(what, Method::GET, "?versioning", "s3:GetBucketVersioning");
-        let Ok(answer) = self.door.ask(&ask).await else { return Versions::Unknown };
+        let Ok(answer) = self.requests.ask(&ask).await else { return Versions::Unknown };
         if !answer.is_good() {
             return Versions::Unknown;
         }
-        let root = super::xml::parse(&answer.body).ok();
+        let root = xml::parse(&answer.body).ok();
         match root.filter(|root| root.name == "VersioningConfiguration") {
             None => Versions::Unknown,
             Some(root) if root.text_of("Status").is_some_and(|status| !status.is_empty()) => {
@@ -214,7 +215,7 @@ impl Bucket {
     async fn reach(&self, goal: Goal, rule: &Rule) -> Result<bool> {
         let (mut trouble, mut unsure) = (None, None);
         for round in 0..=ROUNDS_MAX {
-            // After the last write, too, it is looked at what became of it.
+            // After the last write, too, the rules are read back.
             let written = round == ROUNDS_MAX;
             if written && unsure.is_none() {
                 break;
@@ -244,7 +245,7 @@ impl Bucket {
                 break;
             }
             let ask = self.writing(&seen, goal, rule);
-            match self.door.ask(&ask).await {
+            match self.requests.ask(&ask).await {
                 Ok(answer) if answer.is_good() => {
                     self.read_back(&seen, goal, rule).await?;
                     return Ok(true);
@@ -329,7 +330,7 @@ impl Bucket {
             if round > 0 {
                 rest(round).await;
             }
-            undone = self.door.ask(&ask).await.is_ok_and(|answer| answer.is_good());
+            undone = self.requests.ask(&ask).await.is_ok_and(|answer| answer.is_good());
             if undone {
                 break;
             }

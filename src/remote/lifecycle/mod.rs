@@ -5,12 +5,10 @@
 
 mod azure;
 mod bucket;
-pub(in crate::remote) mod door;
 mod gcs;
 mod plan;
 mod rule;
 mod s3;
-mod xml;
 
 use serde::Serialize;
 
@@ -102,15 +100,19 @@ impl Report {
 
 impl Lifecycle {
     /// Prepares to work on the rules for an address; the expiry is that of the options. Makes no request.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` when the endpoint, profile or certificates cannot work.
     pub fn open(url: &RemoteUrl, options: &RemoteOptions, env: &Environment) -> Result<Self> {
         let rule = Rule::new(url.prefix(), options.expiry);
-        let place = match (url, connect::door(url, options, env)?) {
+        let place = match (url, connect::bucket_api(url, options, env)?) {
             (RemoteUrl::Azure { account, container, .. }, _) => {
                 Place::Azure { account: account.clone(), container: container.clone() }
             }
-            (_, Some(door)) => {
+            (_, Some(requests)) => {
                 let api = if matches!(url, RemoteUrl::S3 { .. }) { Api::S3 } else { Api::Gcs };
-                Place::Bucket(Box::new(Bucket { api, door, url: url.to_string() }))
+                Place::Bucket(Box::new(Bucket { api, requests, url: url.to_string() }))
             }
             (_, None) => Place::Dir,
         };
@@ -118,6 +120,11 @@ impl Lifecycle {
     }
 
     /// Compares the rules that are there with what they should be. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` when the account may not read the rules, `Unavailable` or `TimedOut` without an answer, `Corrupt` for
+    /// one that cannot be read.
     pub async fn verify(&self) -> Result<Report> {
         let mut report = Report {
             url: self.url.to_string(),
@@ -143,6 +150,11 @@ impl Lifecycle {
 
     /// Makes our rules what they should be, and leaves all others; returns whether anything had to be
     /// written. A directory has none, and needs nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` when the account may not change the rules, `Busy` when they change at the same time, `Invalid` when the
+    /// store does not keep them as they were written, `Unavailable` or `TimedOut` without an answer.
     pub async fn apply(&self) -> Result<bool> {
         match &self.place {
             Place::Dir | Place::Azure { .. } => Ok(false),
@@ -151,6 +163,10 @@ impl Lifecycle {
     }
 
     /// Takes our rules away, and leaves all others; returns whether there were any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lifecycle::apply`].
     pub async fn remove(&self) -> Result<bool> {
         match &self.place {
             Place::Dir | Place::Azure { .. } => Ok(false),

@@ -4,8 +4,8 @@
 //! ask a store, and never change a byte of a rule that is not ours.
 
 use super::rule::{ABORT_DAYS, Effect, NONCURRENT_DAYS, Other, Rule, When};
-use super::xml::{self, Element};
 use crate::digest::Digest;
+use crate::remote::xml::{self, Element};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 /// The part of a rule about unfinished uploads.

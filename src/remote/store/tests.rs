@@ -3,10 +3,13 @@
 use std::io::{Read as _, Write as _};
 
 use super::*;
+use crate::clock;
 use crate::digest::Digest;
 use crate::remote::fault::{Faults, MemoryStore, Plan};
 use crate::remote::format::Format;
-use crate::remote::identity::StoreId;
+use crate::remote::format::StoreId;
+use crate::remote::keys;
+use crate::remote::log::LOG_ITEMS_MAX;
 use crate::stamp::Stamp;
 
 const SHORT: Duration = Duration::from_millis(300);

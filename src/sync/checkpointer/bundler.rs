@@ -18,7 +18,7 @@ use crate::remote::{
 };
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::covers::BundleItem;
-use crate::sync::follower::LOOK_BACK_MS;
+use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
 
 /// Commits that are read at once.

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 
-use super::LOG_GRACE;
 use crate::error::{Error, Result};
 use crate::namespace::Site;
 use crate::remote::{
@@ -16,6 +15,7 @@ use crate::remote::{
 use crate::stamp::Stamp;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::ledger::Ledger;
+use crate::sync::times::LOG_GRACE;
 use crate::task;
 
 /// Parts of the log that are swept together; the rest is for the next time.

@@ -28,12 +28,12 @@ const START_AT_ONCE: usize = 2;
 const PLACE_BYTES: u64 = 4096;
 /// How often a parcel is asked for anew whose trouble may pass.
 const TRIES: u32 = 4;
-/// How long is waited between these, and for a store that cannot bear more now.
+/// The pause between these, and for a store that throttles.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often that is waited for after the mount, before it is given up.
+/// How many such pauses the warm start makes before it gives up.
 const PAUSES_MAX: u32 = 300;
 
-/// What came of warming. Files that have the same content count each for itself.
+/// The outcome of warming. Each file counts, also where several have the same content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Files that were here before, and their bytes.
@@ -122,7 +122,7 @@ impl Fetcher {
         }
         match brought {
             Err(error) if !inner.is_usable() => Err(unusable(error)),
-            // What is wrong is told of each one.
+            // Each failure is reported by itself.
             _ => Ok(away),
         }
     }

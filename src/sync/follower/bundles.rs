@@ -9,15 +9,13 @@ use futures::StreamExt as _;
 use futures::stream;
 
 use super::list::{GAP_BACK_MS, name_of_ms};
-use super::{
-    FETCHES_AT_ONCE, Folded, Follower, Got, LOOK_BACK_MS, UNUSABLE_MAX, Unusable, Waiting,
-    read_again,
-};
+use super::{FETCHES_AT_ONCE, Folded, Follower, Got, UNUSABLE_MAX, Unusable, Waiting, read_again};
 use crate::error::Kind;
 use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
 use crate::sync::draft::Draft;
+use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
 
 /// A node that has not listed the log for so long looks for bundles: what it lacks may be many commits.

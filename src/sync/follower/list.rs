@@ -6,11 +6,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Folded, Follower, LOOK_BACK_MS, Unusable, Waiting};
+use super::{Folded, Follower, Unusable, Waiting};
 use crate::error::Result;
 use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::patience::wait_out;
+use crate::sync::times::LOOK_BACK_MS;
 
 /// How often a list goes far back while the node is active.
 const WIDE_EVERY: Duration = Duration::from_mins(10);

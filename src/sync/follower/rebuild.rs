@@ -9,14 +9,14 @@ use std::io::BufReader;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::{FETCHES_AT_ONCE, Follower, Got, LOOK_BACK_MS, UNUSABLE_MAX, read_again};
+use super::{FETCHES_AT_ONCE, Follower, Got, UNUSABLE_MAX, read_again};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
-use crate::sync::checkpointer::LOG_GRACE;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::Draft;
 use crate::sync::ledger::Overtaken;
+use crate::sync::times::{LOG_GRACE, LOOK_BACK_MS};
 use crate::task;
 
 /// Checkpoints that are tried, latest first, before the log alone has to do.

@@ -17,7 +17,7 @@ use crate::sync::chains::Run;
 use crate::sync::draft::Draft;
 use crate::sync::missing::Missing;
 
-/// Paths that the subscribers are told of by name; when more have moved, they are told that any may have.
+/// Paths that a notification names; when more have moved, it says that any may have.
 const TOLD_MAX: usize = 10_000;
 
 /// A draft that lacks what this node itself has put into the log meanwhile.

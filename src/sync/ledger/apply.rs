@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::io::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,14 +11,11 @@ use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::{Blobs, State};
 use crate::name::TreePath;
-use crate::namespace::{Applied, BlobAt, Change, Commit, Location, Op, Place, Site, Time};
+use crate::namespace::{Applied, Change, Commit, Location, Op, Place, Time};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
 use crate::sync::doubts;
-
-/// What a file takes on a disk is a multiple of this.
-const DISK_BLOCK_BYTES: u64 = 4096;
 
 impl Ledger {
     /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
@@ -52,7 +48,7 @@ impl Ledger {
             self.hear(&mut order, &fold, doubts::of(commit));
             let mut healed = HashSet::new();
             for blob in &commit.blobs {
-                if let Some(location) = location_of(name, commit, blob)
+                if let Some(location) = commit.location_of(name, blob)
                     && learn(&mut order, &mut fold, blob.digest, location)
                 {
                     healed.insert(blob.digest);
@@ -264,9 +260,7 @@ impl Ledger {
         is_room: impl FnOnce(&Blobs) -> bool,
     ) -> Result<bool> {
         let (mut file, staged) = self.0.staging.create()?;
-        // Before the look: of several threads each sees what the others are about to take.
-        staged.note_bytes((bytes.len() as u64).next_multiple_of(DISK_BLOCK_BYTES));
-        if !is_room(&self.0.blobs) {
+        if !self.0.blobs.reserve(&staged, bytes.len() as u64, is_room) {
             return Ok(false);
         }
         file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
@@ -285,17 +279,4 @@ impl Ledger {
             );
         }
     }
-}
-
-/// Says where a blob of a commit lies.
-pub(in crate::sync) fn location_of(name: &str, commit: &Commit, blob: &BlobAt) -> Option<Location> {
-    let site = match &blob.place {
-        Place::Inline(_) => Site::Inline { commit: Arc::from(name) },
-        Place::Object => Site::Object,
-        Place::Pack { pack, offset, length } => {
-            let pack = Arc::from(commit.packs.get(*pack as usize)?.as_str());
-            Site::Pack { pack, offset: *offset, length: *length }
-        }
-    };
-    Some(Location { site, size: blob.size, stored_ms: blob.stored_ms })
 }

@@ -23,7 +23,7 @@ const BAD_MAX: usize = 10_000;
 /// How often one content is stored again because others cannot read it: more would mean that those
 /// nodes cannot read at all. After that it waits for its next writer.
 const REPAIRS_MAX: u32 = 3;
-/// Contents that this run has stored as objects of their own, whose names do not tell who did. What is forgotten
+/// Contents that this run has stored as objects of their own, whose names do not tell which run stored them. What is forgotten
 /// waits for its next writer.
 const OWN_OBJECTS_MAX: usize = 10_000;
 

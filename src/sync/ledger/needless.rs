@@ -21,7 +21,7 @@ use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
-use crate::sync::checkpointer::LOG_GRACE;
+use crate::sync::times::LOG_GRACE;
 
 /// The log must have been listed so short a time ago: what it shows may have been removed since.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);

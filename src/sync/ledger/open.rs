@@ -66,6 +66,10 @@ impl Ledger {
     /// Opens the journal and rebuilds the namespace, without asking the store anything.
     ///
     /// Everything that was published and is not remote is queued again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::open`]; `Invalid` for a private mount over changes that wait for the store.
     pub fn open(mut parts: LedgerParts) -> Result<Self> {
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();

@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Fold, Living, Register, Time, UnitKey};
 use crate::stamp::Stamp;
-use crate::sync::checkpointer::LOG_GRACE;
+use crate::sync::times::LOG_GRACE;
 
 /// Registers or locations that are looked at in one step.
 const STEP: usize = 250;

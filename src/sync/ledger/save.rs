@@ -50,6 +50,10 @@ struct Gathered {
 
 impl Ledger {
     /// Saves what moved since the last time, and shortens the journal. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// An error of the disk; nothing that is not saved leaves the journal.
     pub fn save(&self) -> Result<()> {
         let mut known = self.0.saving.lock();
         let generation = self.0.index.generation();

@@ -1,4 +1,4 @@
-//! Contents in use with their places in the store, for who goes through all of them.
+//! Contents in use with their places in the store, for callers that go through all of them.
 //!
 //! Must never hold the lock of the namespace for long.
 

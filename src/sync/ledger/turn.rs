@@ -43,8 +43,12 @@ impl Ledger {
 }
 
 impl<'a> Turn<'a> {
-    /// Writes one atomic group of changes to the journal, unless all of it stands already. On an error nothing was
-    /// published: `NoSpace` when the disk is full, `Invalid` when there are more than [`RECORD_CHANGES_MAX`] changes.
+    /// Writes one atomic group of changes to the journal, unless all of it stands already.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` when the disk is full or a bound is reached, `Invalid` for more than [`RECORD_CHANGES_MAX`] changes.
+    /// Nothing was published then.
     pub fn write(mut self, ops: Vec<(TreePath, Op)>) -> Result<Written<'a>> {
         let standing = self.ledger.standing(&self.order, &self.ledger.0.fold.read(), &ops);
         if let Some(stamps) = standing {

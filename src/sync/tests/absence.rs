@@ -319,7 +319,7 @@ fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
             let watching = async {
                 for _ in 0..120 {
                     let there = a.entry("mine").is_some();
-                    assert!(there, "it is shown, whoever lands when ({start})");
+                    assert!(there, "it is shown, whichever lands first ({start})");
                     crate::clock::sleep(Duration::from_millis(100)).await;
                 }
                 last = true;

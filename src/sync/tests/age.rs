@@ -155,7 +155,7 @@ fn p11_renewal_by_one_node_in_time() {
                 assert!(node.open(&format!("f{n}")).await.is_some());
             }
         }
-        // Both know, and neither is in a hurry; whoever comes second sees what the first has done.
+        // Both know, and neither is in a hurry; the second sees what the first has done.
         world.clock.advance(HOUR);
         for node in [&mut a, &mut b] {
             assert!(node.pull().await);
@@ -172,7 +172,7 @@ fn p11_renewal_by_one_node_in_time() {
             let expected = (n < 5).then(|| content(n, 9_000));
             assert!(a.open(&name).await == expected && b.open(&name).await == expected, "{name}");
         }
-        assert_eq!(count(&world, "packs/").await, 1, "what nobody used is left behind");
+        assert_eq!(count(&world, "packs/").await, 1, "what no program used is left behind");
     });
 }
 
@@ -205,7 +205,7 @@ fn p11_what_is_put_again_rests_on_no_old_copy() {
         a.write("g", &content(1, 9_000));
         a.push().await;
         assert_eq!(count(&world, "packs/").await, 1, "it is young, and in use");
-        // Nobody uses it any more, so it may be deleted at any time once it is not young.
+        // No program uses it any more, so it may be deleted at any time once it is not young.
         a.remove("f");
         a.remove("g");
         a.push().await;
@@ -222,7 +222,7 @@ fn p11_what_is_put_again_rests_on_no_old_copy() {
         world.clock.advance(HOUR);
         a.write("j", &content(1, 9_000));
         a.push().await;
-        assert_eq!(count(&world, "packs/").await, 4, "nobody has looked at the log for an hour");
+        assert_eq!(count(&world, "packs/").await, 4, "no node has looked at the log for an hour");
     });
 }
 
@@ -307,7 +307,7 @@ fn p11_expiry_of_a_node_that_was_away() {
                 }
                 assert_eq!(node.entry("changed").unwrap().attrs.mode, 0o600, "{}", show("mode"));
                 assert!(node.entry("gone/mine").is_none(), "{}", show("gone/mine"));
-                // As long as anybody can know, the later change wins; then what is left of the two.
+                // As long as it can be known, the later change wins; then what is left of the two.
                 let expected = (away > MONTH).then(|| content(6, 9_000));
                 assert!(node.read("removed").await == expected, "{}", show("removed"));
                 let old = node.read("old").await;
@@ -338,7 +338,7 @@ fn p11_expiry_of_a_node_that_was_idle() {
             a.keep_house().await;
             world.store.expire(MONTH).await;
         }
-        // The bytes are young, because another file has the same, and nobody can tell any more that this
+        // The bytes are young, because another file has the same, and it can no longer be told that this
         // one was removed.
         assert!(b.pull().await);
         assert!(b.entry("removed").is_none());

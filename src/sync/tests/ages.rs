@@ -43,7 +43,7 @@ fn p11_expiry_here_is_no_reason_to_forget_what_others_show() {
         assert!(a.read("f").await.is_some());
         assert!(b.entry("f").is_none(), "its own age is strict");
         assert_eq!(a.registers(), b.registers(), "it keeps what others go by");
-        // Whoever starts from what it wrote shows what all of that age show.
+        // A node that starts from what it wrote shows what all of that age show.
         checkpoint(&b).await;
         remove_log(&month, |_| true).await;
         let fresh = checked(&month).await;
@@ -81,7 +81,7 @@ fn checkpoints_are_left_to_nodes_of_the_declared_age_as_long_as_they_write_them(
         month.clock.advance(16 * DAY);
         write(&mut b).await;
         b.engine.checkpointer().unwrap().write_if_due().await;
-        assert_eq!(count().await, 2, "nobody else does it");
+        assert_eq!(count().await, 2, "no other node does it");
     });
 }
 

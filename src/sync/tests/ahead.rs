@@ -41,6 +41,14 @@ fn here(node: &Node, files: u64) -> u64 {
     (0..files).filter(|n| node.engine.ledger().blobs().contains(&digest(*n))).count() as u64
 }
 
+/// Returns a node that knows what the store has, with the reads that it has made for that.
+async fn fresh(world: &World) -> (Node, u64) {
+    let node = world.node();
+    assert!(node.pull().await);
+    let before = node.remote().requests().gets;
+    (node, before)
+}
+
 /// Lets the node do what it has begun.
 async fn settle() {
     for _ in 0..100 {
@@ -57,9 +65,7 @@ fn what_was_stored_together_is_fetched_together() {
     run(async {
         let files = 80;
         let world = stored(files).await;
-        let b = world.node();
-        assert!(b.pull().await);
-        let before = b.remote().requests().gets;
+        let (b, before) = fresh(&world).await;
         assert!(b.read(&name(0)).await.is_some());
         settle().await;
         // Its own pack, and six that follow. Which these are follows from the order of the uploads.
@@ -77,9 +83,7 @@ fn a_program_that_reads_here_and_there_gets_ever_less_beside_it() {
     run(async {
         let files = 400;
         let world = stored(files).await;
-        let b = world.node();
-        assert!(b.pull().await);
-        let before = b.remote().requests().gets;
+        let (b, before) = fresh(&world).await;
         // Far from each other, backwards.
         let asked: Vec<u64> = (1..8).rev().map(|n| n * 50).collect();
         for n in &asked {
@@ -147,9 +151,7 @@ fn warm_brings_what_is_named_and_says_what_it_did() {
     run(async {
         let files = 80;
         let world = stored(files).await;
-        let b = world.node();
-        assert!(b.pull().await);
-        let before = b.remote().requests().gets;
+        let (b, before) = fresh(&world).await;
         let named: Vec<(Digest, u64)> = (0..40).map(|n| (digest(n), SIZE as u64)).collect();
         let told = Mutex::new(Warmed::default());
         b.engine.fetcher().warm(named.clone(), &told).await.unwrap();

@@ -111,7 +111,7 @@ fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
         assert!(fresh.pull().await);
         assert_eq!(fresh.registers(), a.registers());
         assert!(!fresh.engine.ledger().is_partial());
-        // Nodes that were there all the time go on, and forget names that nobody lists.
+        // Nodes that were there all the time go on, and forget names that no checkpoint lists.
         for node in &nodes[1..] {
             assert!(node.pull().await);
             assert_eq!(node.registers(), fresh.registers());
@@ -227,7 +227,7 @@ fn what_comes_while_a_snapshot_is_taken_is_not_in_it() {
 }
 
 #[test]
-fn p7_one_winner_whoever_writes_the_checkpoint() {
+fn p7_one_winner_whichever_node_writes_the_checkpoint() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];

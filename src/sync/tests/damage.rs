@@ -1,4 +1,4 @@
-//! P9: what is damaged is a miss until somebody writes it again; never wrong bytes.
+//! P9: what is damaged is a miss until it is written again; never wrong bytes.
 
 use super::harness::*;
 
@@ -86,7 +86,7 @@ fn a_pack_of_a_newer_version_is_no_damage() {
         let b = world.node();
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(content(1, 5000)));
-        // What cannot is a miss, of which nobody else is told.
+        // What cannot be repaired is a miss, which is not published.
         world.store.overwrite(&pack, newer(&good, true)).await;
         let mut c = world.node();
         assert!(c.pull().await);
@@ -151,7 +151,7 @@ fn p9_self_healing_of_a_commit() {
         let log = keys(&world, "log/").await;
         let good = world.store.read(&log[1]).await.unwrap();
         flip(&world, &log[1], good.len() / 2).await;
-        assert!(b.pull().await, "it holds nobody up");
+        assert!(b.pull().await, "it holds no node up");
         assert!(b.entry("f0").is_some() && b.entry("f1").is_none() && b.entry("f2").is_some());
         let gets = b.remote().requests().gets;
         assert!(b.pull().await);

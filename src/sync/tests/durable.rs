@@ -227,7 +227,7 @@ fn the_index_may_vanish_under_load() {
 }
 
 #[test]
-fn nobody_else_opens_the_directory_while_the_ledger_lives() {
+fn no_other_daemon_opens_the_directory_while_the_ledger_lives() {
     run(async {
         let world = World::new();
         let a = world.node();

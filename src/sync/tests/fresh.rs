@@ -185,7 +185,7 @@ fn a_commit_that_was_listed_late_is_found() {
 }
 
 #[test]
-fn a_node_whose_clock_is_ahead_hides_nobody() {
+fn a_node_whose_clock_is_ahead_hides_no_node() {
     run(async {
         let world = World::new();
         let ahead = World { clock: Clock::manual(NOW_MS + 3_600_000), ..world.clone() };
@@ -199,7 +199,7 @@ fn a_node_whose_clock_is_ahead_hides_nobody() {
         world.clock.advance(Duration::from_secs(5));
         assert!(b.pull().await);
         assert!(b.entry("f").is_some() && b.entry("g").is_some());
-        // Whoever has seen the future writes after it.
+        // A node that has seen the future writes after it.
         b.write("f", b"later");
         let mut b = b;
         b.push().await;
@@ -329,7 +329,7 @@ fn p10_freshness_of_names_that_the_kernel_remembers() {
                 0 => b.fail(&format!("latency_ms={}", random(900))),
                 1 => b.fail("resets=100"),
                 2..=4 => b.fail(""),
-                // Nobody asks for so long that the node stops to ask the store.
+                // No program asks for so long that the node stops asking the store.
                 5 => pass(&world, 10_000 + random(3000)).await,
                 6..=8 => {
                     a.write("f", &content(round, 100 + round as usize));
@@ -373,7 +373,11 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
         let b = world.node();
         let freshness = b.engine.follower().freshness().clone();
         assert!(b.pull().await);
-        assert_eq!(freshness.name_ttl(), freshness.ttl(), "nobody is there to take it back");
+        assert_eq!(
+            freshness.name_ttl(),
+            freshness.ttl(),
+            "no kernel is there to take it back from"
+        );
         let told = doubts(b.engine.ledger());
         let told = || told.load(std::sync::atomic::Ordering::Relaxed);
         b.engine.start();
@@ -384,7 +388,7 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
             assert_eq!(freshness.name_ttl(), FRESH_FOR_EVER);
         }
         assert_eq!(told(), 0);
-        // Nobody asks: it is taken back once, and the store is left alone.
+        // No program asks: it is taken back once, and the store is left alone.
         pass(&world, 12_000).await;
         assert_eq!((told(), freshness.name_ttl()), (1, Duration::ZERO));
         let lists = b.remote().requests().lists;

@@ -128,7 +128,7 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
         a.push().await;
         assert!(b.pull().await);
         checkpoint(&a).await;
-        // It goes out of use after the checkpoint: whoever reads that still sees it.
+        // It goes out of use after the checkpoint: a node that reads that still sees it.
         a.write("x", &content(2, 9000));
         a.push().await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));

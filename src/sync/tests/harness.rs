@@ -371,7 +371,7 @@ pub(super) fn known(root: &Path) -> Option<Known> {
     Known::parse(&CacheDir::kept_store(root).unwrap()?)
 }
 
-/// Makes an entry whose content nobody has.
+/// Makes an entry whose content no node has.
 pub(super) fn file_of(seed: u64) -> Entry {
     file(Digest::of(&seed.to_le_bytes()), 8)
 }

@@ -44,7 +44,7 @@ async fn past(world: &World, count: u64) {
     let stamps: Vec<Stamp> = (1..=count).rev().map(|age| stamp(upto_ms, age)).collect();
     for stamp in &stamps {
         let key = format!("log/{}", keys::commit_name(stamp));
-        world.store.overwrite(&key, b"nobody needs to read it".to_vec()).await;
+        world.store.overwrite(&key, b"no node needs to read it".to_vec()).await;
     }
     let head = CheckpointHead { stamp: Stamp { ms: upto_ms, ..stamps[0] }, age_ms: None };
     let mut writer = CheckpointWriter::new(Vec::new(), &head).unwrap();

@@ -78,7 +78,7 @@ fn p13_bounded_what_was_used_a_moment_ago_stays_known() {
         live(&world, &[&a, &b], 3 * LOG_GRACE).await;
         let entry = a.entry("f").unwrap();
         for _ in 0..3 {
-            // Nobody has it for most of the grace time, and then for a moment.
+            // No node has it for most of the grace time, and then for a moment.
             a.remove("f");
             a.push().await;
             live(&world, &[&a, &b], LOG_GRACE.saturating_sub(Duration::from_mins(10))).await;

@@ -30,7 +30,7 @@ const ENTRY_BYTES: u64 = 512;
 /// What is used all the time.
 const IN_USE: u64 = 24;
 
-/// A file: what it holds, and until when somebody goes on using it.
+/// A file: what it holds, and until when a program goes on using it.
 #[derive(Clone, Copy)]
 struct File {
     digest: Digest,
@@ -290,7 +290,7 @@ fn live_ten_lives(seed: u64, new_per_step: u64) {
             cluster.advance().await;
         }
         let (worst, left) = (cluster.worst, cluster.up_registers());
-        // Past the runner's capture, for whoever runs many seeds.
+        // Past the runner's capture, for runs of many seeds.
         let said = format!("seed {seed}, {new_per_step} new: {worst:.3} times the live bytes\n");
         drop(std::io::stderr().write_all(said.as_bytes()));
         // Neither nodes nor bucket remember what is long gone.

@@ -134,7 +134,7 @@ fn a_node_that_could_read_no_checkpoint_leaves_them_to_others_as_long_as_there_a
 }
 
 #[test]
-fn checkpoints_go_on_where_the_latest_can_be_read_by_nobody() {
+fn checkpoints_go_on_where_the_latest_cannot_be_read() {
     run(async {
         let world = World::aging(Duration::from_hours(30 * 24));
         let mut a = world.node();
@@ -152,7 +152,7 @@ fn checkpoints_go_on_where_the_latest_can_be_read_by_nobody() {
 }
 
 #[test]
-fn where_nobody_has_read_a_commit_checkpoints_are_written_all_the_same() {
+fn checkpoints_are_written_where_no_node_has_read_a_commit() {
     run(async {
         let world = World::new();
         let (a, mut b, key, good) = one_is_damaged(&world).await;
@@ -164,7 +164,7 @@ fn where_nobody_has_read_a_commit_checkpoints_are_written_all_the_same() {
             checkpoint(&b).await;
             assert!(b.engine.ledger().is_partial(), "writing one heals nothing");
         }
-        // It can be read after all: the checkpoints do not name it, so everybody reads it.
+        // It can be read after all: the checkpoints do not name it, so all nodes read it.
         world.store.overwrite(&key, good).await;
         let fresh = world.node();
         assert!(fresh.pull().await && fresh.entry("lost").is_some());
@@ -269,7 +269,7 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         let key = log(&world).await.remove(1);
         world.store.remove(&key).await;
         assert!(b.pull().await && b.entry("last").is_some());
-        assert!(b.engine.ledger().is_partial(), "and nobody can tell what it was");
+        assert!(b.engine.ledger().is_partial(), "and it cannot be told what it was");
         world.clock.advance(Duration::from_secs(1));
         checkpoint(&b).await;
         let before = b.fetched();

@@ -44,7 +44,7 @@ fn p4_local_durable_where_another_store_is_in_the_place_of_the_known_one() {
     run(async {
         let world = World::new();
         let (node, other) = with_backlog(&world).await;
-        // Nothing at all, and a store that somebody else has made.
+        // Nothing at all, and a store that another program has made.
         let (empty, foreign) = (elsewhere(&world), elsewhere(&world));
         let mut theirs = foreign.node();
         theirs.write("theirs", b"1");
@@ -94,7 +94,7 @@ fn what_only_refuses_or_does_not_answer_is_not_absent() {
             let node = world.node_at(root);
             node.fail(fault);
             assert!(!node.pull().await, "{fault}");
-            assert!(!node.remote().is_missed(), "{fault}: nobody has looked what is there");
+            assert!(!node.remote().is_missed(), "{fault}: no node has looked what is there");
             assert!(node.entry("old3").is_some() && node.entry("mine3").is_some(), "{fault}");
             root = node.crash();
         }
@@ -157,7 +157,7 @@ fn p4_local_durable_of_what_only_another_store_has_stored() {
         other.node().remote().make(&[known.unwrap().store()]).await.unwrap();
         let mut node = other.node_at(node.crash());
         let unsaved = |node: &Node| node.engine.ledger().blobs().usage().unsaved_bytes;
-        assert!(unsaved(&node) > 0, "whether this store has it, nobody knows yet");
+        assert!(unsaved(&node) > 0, "whether this store has it is not known yet");
         node.push().await;
         assert!(node.pull().await && node.read("again").await == Some(bytes));
         assert_eq!(unsaved(&node), 0);
@@ -308,7 +308,7 @@ fn a_store_that_was_named_anew_is_known_by_its_log() {
     });
 }
 
-/// Copies what a cache directory holds, as whoever makes an image does.
+/// Copies what a cache directory holds, as an image is made.
 fn copied(from: &std::path::Path) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
     let mut waiting = vec![(from.to_owned(), to.path().to_owned())];
@@ -399,7 +399,7 @@ fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
     });
 }
 
-/// Takes everything out of the store, as an administrator does who wants to begin anew.
+/// Takes everything out of the store, as an administrator does to begin anew.
 async fn empty(world: &World) {
     for key in world.store.keys().await {
         world.store.remove(&key).await;
@@ -418,7 +418,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         node.push().await;
         assert!(node.pull().await);
         empty(&world).await;
-        // As long as nobody has made it anew, nobody is told what was there.
+        // As long as it is not made anew, no node learns what was there.
         world.clock.advance(Duration::from_secs(5));
         assert!(node.engine.checkpointer().unwrap().write().await.is_err());
         assert!(world.store.keys().await.is_empty());
@@ -429,7 +429,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         world.clock.advance(Duration::from_mins(10));
         assert!(!node.pull().await && node.remote().is_missed());
         assert!(node.entry("old0").is_some(), "it keeps what it knows");
-        // Somebody says that this is what is wanted.
+        // The operator says that this is what is wanted.
         replace(&world, &node).await;
         world.clock.advance(Duration::from_secs(10));
         assert!(node.pull().await);

@@ -56,7 +56,7 @@ fn p5_in_order_when_a_list_shows_a_later_commit_only() {
         // What a list that was under way while commits were written may have seen.
         let hidden = world.store.read(&log[1]).await.unwrap();
         world.store.remove(&log[1]).await;
-        assert!(b.pull().await, "a commit that is really gone holds nobody up");
+        assert!(b.pull().await, "a commit that is really gone holds no node up");
         assert_eq!(shown(&b, 4), [0, 2, 3]);
         world.store.overwrite(&log[1], hidden.to_vec()).await;
         assert!(b.pull().await);

@@ -113,7 +113,7 @@ fn what_belongs_to_a_node_is_in_no_checkpoint_and_survives_one() {
 }
 
 /// A content that only a path of this node has is no reason to rely on what the store had of it long ago:
-/// nobody there uses it, so it may be about to be deleted.
+/// no program there uses it, so it may be about to be deleted.
 #[test]
 fn a_content_of_this_node_alone_is_uploaded_when_it_is_shared() {
     run(async {
@@ -141,7 +141,7 @@ fn p13_bounded_what_belongs_to_a_node() {
     run(async {
         let world = World::new();
         let a = world.node();
-        // Half of the tier (4 GiB) is the limit; nobody has the bytes, which is not looked at here.
+        // Half of the tier (4 GiB) is the limit; no node has the bytes, which is not looked at here.
         let mut entry = file_of(1);
         entry.kind = FileKind::File { digest: Digest::of(b"x"), size: 3 << 30 };
         let put = |at: &str| vec![(path(at), Op::Put(entry.clone()))];

@@ -32,7 +32,7 @@ fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
         a.push().await;
         b.pull().await;
         assert!(b.read("f").await == Some(b"the real content".to_vec()));
-        // Nobody releases it: it goes by itself.
+        // It is not released: it goes by itself.
         let (_, token) = ledger.publish_held(vec![(path("g"), Op::Put(empty))]).unwrap();
         world.clock.advance(HOLD_MAX.saturating_sub(Duration::from_millis(1)));
         a.push().await;
@@ -146,7 +146,7 @@ fn a_commit_that_was_long_on_its_way_is_written_again_under_a_new_name() {
 }
 
 #[test]
-fn a_commit_that_no_reader_would_accept_holds_nobody_up() {
+fn a_commit_that_no_reader_would_accept_holds_nothing_up() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());

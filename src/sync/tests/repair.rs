@@ -46,7 +46,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
             assert!(c.pull().await);
             assert!(c.read("f").await == Some(content(1, size)));
             assert_eq!(a.registers(), b.registers());
-            // Nobody has anything more to say.
+            // No node has anything more to publish.
             for node in [&mut a, &mut b] {
                 assert!(node.pull().await);
                 let said = commits(&world).await;

@@ -161,7 +161,7 @@ fn what_grows_old_is_published_again_although_it_is_the_same() {
 }
 
 #[test]
-fn lost_bytes_come_back_with_whoever_writes_them_again() {
+fn lost_bytes_come_back_when_they_are_written_again() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -188,6 +188,6 @@ fn a_blob_that_was_written_again_can_be_evicted() {
         let unsaved = || a.engine.ledger().blobs().usage().unsaved_bytes;
         assert_eq!(unsaved(), 0);
         a.write("f", &bytes);
-        assert_eq!(unsaved(), 0, "nobody waits for it");
+        assert_eq!(unsaved(), 0, "no program waits for it");
     });
 }

@@ -131,7 +131,7 @@ fn p13_bounded_requests_for_a_pack_that_is_throttled() {
         assert!(read.expect("no longer than the deadline").iter().all(Option::is_none));
         assert!(b.faults.met() < 20, "{} requests", b.faults.met());
         let read = within(Duration::from_secs(4), b.read(&name(0, 1))).await;
-        assert!(read.is_none(), "whoever comes later waits as long");
+        assert!(read.is_none(), "a later reader waits as long");
     });
 }
 

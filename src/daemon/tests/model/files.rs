@@ -140,7 +140,7 @@ impl Model {
         (draft.began, draft.base) = (Some(put), Some(put));
     }
 
-    /// Ends a draft that nobody can write any more; who has it open for reading goes on.
+    /// Ends a draft that no process can write any more; processes that have it open for reading go on.
     pub(super) fn end(&mut self, id: usize) {
         let Some(draft) = self.drafts.remove(&id) else { return };
         let saved = !draft.wrote && !draft.fresh;
@@ -184,7 +184,7 @@ impl Model {
         }
         self.files.retain(|_, file| file.opener != program);
         self.descriptors.retain(|_, descriptor| descriptor.program != program);
-        // Who comes next under its number is another process.
+        // A later process with its number is another one.
         for draft in self.drafts.values_mut() {
             draft.members.remove(&program);
         }

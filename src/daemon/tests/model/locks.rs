@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// Forgets the locks of names that nobody has open.
+    /// Forgets the locks of names that no process has open.
     pub(super) fn tidy_locks(&mut self) {
         let files = &self.files;
         self.tables.retain(|_, table| files.values().any(|file| file.table == *table));

@@ -90,7 +90,7 @@ impl Model {
             return Err(Errno::ENOTEMPTY);
         }
         self.remove(path);
-        // What somebody had closed under the name before the directory was made.
+        // What was closed under the name before the directory was made.
         self.detach(path);
         Ok(())
     }

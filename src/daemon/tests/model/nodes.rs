@@ -4,7 +4,7 @@ use super::{Model, Registers};
 
 impl Model {
     /// Returns what this node tells the others: its changes since they met last, and `heard` since. A path
-    /// that it made and removed again is nobody's business, unless another has spoken of it, and is
+    /// that it made and removed again is not published, unless another has spoken of it, and is
     /// afterwards as it was before.
     pub(in crate::daemon::tests) fn tell(&mut self, heard: &Registers) -> Registers {
         let mut news = Registers::new();

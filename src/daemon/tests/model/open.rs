@@ -199,7 +199,7 @@ impl Model {
     }
 
     /// Writes to a version that a descriptor is of: the next one of its name, if that has it still; else one that
-    /// nobody sees.
+    /// no process sees.
     fn reopen_version(
         &mut self,
         program: usize,
@@ -295,7 +295,7 @@ impl Model {
     fn reopens_beside(&self, program: usize, fd: Fd, flags: OpenFlags) -> bool {
         let file = &self.files[&self.descriptors[&fd].file];
         match &file.of {
-            // The kernel reopens the inode that the handle stands on, not what it writes (docs/design.md section 6,
+            // The kernel reopens the inode that the handle stands on, not what it writes (docs/design.md section 7,
             // "Handles that stand aside").
             _ if file.aside => true,
             Of::Draft(id) => {

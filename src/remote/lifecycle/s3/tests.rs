@@ -167,7 +167,7 @@ fn what_a_store_drops_is_noticed() {
     let dropped = read(&good.replace(part, "<Transition/>"));
     assert!(dropped.drops_aborts(&rule));
     assert_eq!(dropped.lacks(&rule, Versions::None), [""; 0], "it cannot be had there");
-    assert!(!read(&good.replacen(part, "", 1)).drops_aborts(&rule), "somebody changed one");
+    assert!(!read(&good.replacen(part, "", 1)).drops_aborts(&rule), "one was changed");
     assert_eq!(read(&good.replacen(part, "", 1)).lacks(&rule, Versions::None).len(), 1);
     for wide in ["<Filter/>", "", "<Prefix/>", "<Filter><Prefix>team/</Prefix></Filter>"] {
         let narrow = "<Filter><Prefix>team/blobs/</Prefix></Filter>";

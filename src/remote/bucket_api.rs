@@ -28,18 +28,18 @@ const TEXT_CHARS_MAX: usize = 300;
 
 /// The way to one bucket.
 #[derive(Debug)]
-pub(in crate::remote) struct Door {
-    pub(in crate::remote) client: HttpClient,
+pub(super) struct BucketApi {
+    pub(super) client: HttpClient,
     /// The bucket's own address.
-    pub(in crate::remote) base: String,
-    pub(in crate::remote) pass: Pass,
+    pub(super) base: String,
+    pub(super) pass: Pass,
     /// How long one attempt may take.
-    pub(in crate::remote) deadline: Duration,
+    pub(super) deadline: Duration,
 }
 
-/// How a request shows who asks.
+/// How a request is authorized.
 #[derive(Debug)]
-pub(in crate::remote) enum Pass {
+pub(super) enum Pass {
     /// By a signature of S3's kind.
     Aws { credentials: AwsCredentialProvider, region: String },
     /// By a token of Google's.
@@ -145,7 +145,7 @@ impl Answer {
     }
 }
 
-impl Door {
+impl BucketApi {
     /// Asks: a question again and again where that may help, a write once. Whether a write is to be made
     /// again depends on what is there by then. An answer that refuses is an answer too.
     pub(super) async fn ask(&self, ask: &Ask) -> Result<Answer> {

@@ -2,15 +2,17 @@
 //!
 //! Owns their table. Must never ask the namespace or the disk.
 
+pub(super) mod version;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, Watched};
 
-use super::version::{UnitName, Version};
-use crate::fs::shares::Shares;
-use crate::fs::who::Who;
+use self::version::{UnitName, Version};
+use super::shares::Shares;
+use super::who::Who;
 use crate::name::TreePath;
 use crate::namespace::{EDITION_COUNTS_FOR, EDITIONS_LISTED_MAX, Writers};
 
@@ -146,7 +148,7 @@ impl Edition {
 
 /// All editions.
 #[derive(Debug)]
-pub(in crate::fs) struct Editions {
+pub(super) struct Editions {
     all: HashMap<EditionId, Edition>,
     of: HashMap<(Who, UnitName), EditionId>,
     /// Those of each unit.
@@ -174,7 +176,7 @@ impl Default for Editions {
 }
 
 impl Editions {
-    pub(in crate::fs) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
@@ -332,7 +334,7 @@ mod tests {
     fn version(members: usize) -> Version {
         let entry =
             crate::namespace::Entry::directory(0o644, 1, 1, crate::namespace::Time::default());
-        let member = super::super::version::Member {
+        let member = super::version::Member {
             path: TreePath::root(),
             entry,
             stamp: crate::stamp::Stamp::default(),

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::blobs::Blobs;
+use super::Blobs;
 use crate::digest::Digest;
 
 /// Keeps one local blob from eviction until it is dropped.
@@ -16,12 +16,12 @@ pub struct Pin {
 
 impl Pin {
     /// Takes over one pin that was already counted.
-    pub(super) fn counted(blobs: Blobs, digest: Digest) -> Self {
+    pub(in crate::local) fn counted(blobs: Blobs, digest: Digest) -> Self {
         Self { digest, blobs: Some(blobs) }
     }
 
     /// Pins nothing: the empty digest needs no file.
-    pub(super) fn empty() -> Self {
+    pub(in crate::local) fn empty() -> Self {
         Self { digest: Digest::empty(), blobs: None }
     }
 

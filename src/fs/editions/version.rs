@@ -9,7 +9,7 @@ use crate::stamp::Stamp;
 use crate::sync::Ledger;
 
 /// The most members of a unit. Beyond that its files are ordinary ones.
-pub(super) const MEMBERS_MAX: usize = 4096;
+pub(in crate::fs) const MEMBERS_MAX: usize = 4096;
 /// The most names that are read to find them: what was removed stands there for a while too.
 const READ_MAX: usize = 65_536;
 /// Names of a directory that are read at a time: units of one stem are small, and a process may have many.
@@ -24,12 +24,12 @@ pub(in crate::fs) struct UnitName {
 }
 
 impl UnitName {
-    pub(super) fn of(key: &UnitKey<'_>) -> Self {
+    pub(in crate::fs) fn of(key: &UnitKey<'_>) -> Self {
         Self { rule: key.rule, dir_bytes: key.dir_bytes, prefix: key.prefix.into() }
     }
 
     #[cfg(test)]
-    pub(super) fn for_tests() -> Self {
+    pub(in crate::fs) fn for_tests() -> Self {
         Self { rule: 0, dir_bytes: 0, prefix: Box::default() }
     }
 
@@ -38,7 +38,7 @@ impl UnitName {
     }
 
     /// Returns the directory that its names are relative to.
-    pub(super) fn dir(&self) -> TreePath {
+    pub(in crate::fs) fn dir(&self) -> TreePath {
         TreePath::from_bytes(&self.prefix[..self.dir_bytes as usize])
             .expect("it was cut from a path, between two names")
     }
@@ -60,7 +60,7 @@ impl UnitName {
 }
 
 /// Says which part of which unit a path is, if it is one.
-pub(super) fn part_of<'p>(profiles: &Profiles, path: &'p TreePath) -> Option<Part<'p>> {
+pub(in crate::fs) fn part_of<'p>(profiles: &Profiles, path: &'p TreePath) -> Option<Part<'p>> {
     match profiles.classify(path).kind {
         FileKind::Unit(part) => Some(part),
         _ => None,
@@ -69,28 +69,28 @@ pub(super) fn part_of<'p>(profiles: &Profiles, path: &'p TreePath) -> Option<Par
 
 /// One member of a version.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
-    pub(super) path: TreePath,
-    pub(super) entry: Entry,
-    pub(super) stamp: Stamp,
+pub(in crate::fs) struct Member {
+    pub(in crate::fs) path: TreePath,
+    pub(in crate::fs) entry: Entry,
+    pub(in crate::fs) stamp: Stamp,
 }
 
 /// The members of a unit at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Version {
+pub(in crate::fs) struct Version {
     /// In the order of their paths.
-    pub(super) members: Vec<Member>,
+    pub(in crate::fs) members: Vec<Member>,
     /// The stamp that the entry points were put with; `None` where there is none.
-    pub(super) mark: Option<Stamp>,
+    pub(in crate::fs) mark: Option<Stamp>,
     /// Members whose bytes are lost, or past their age: what is left is no unit until they are replaced or removed.
-    pub(super) broken: Vec<Member>,
+    pub(in crate::fs) broken: Vec<Member>,
     /// A member was removed after the entry points were put.
-    pub(super) is_cut: bool,
+    pub(in crate::fs) is_cut: bool,
 }
 
 impl Version {
     /// Returns the version of a draft that was not published: no other is the same.
-    pub(super) fn lost() -> Self {
+    pub(in crate::fs) fn lost() -> Self {
         Self { mark: Some(Stamp::default()), ..Self::default() }
     }
 
@@ -112,46 +112,50 @@ impl Version {
     }
 
     /// Reports whether what is left is no unit.
-    pub(super) fn is_broken(&self) -> bool {
+    pub(in crate::fs) fn is_broken(&self) -> bool {
         self.is_cut || !self.broken.is_empty()
     }
 
     /// Returns how many members are listed.
-    pub(super) fn counts_for(&self) -> usize {
+    pub(in crate::fs) fn counts_for(&self) -> usize {
         self.members.len() + self.broken.len()
     }
 
     /// Returns the member at a path.
-    pub(super) fn member(&self, path: &TreePath) -> Option<&Member> {
+    pub(in crate::fs) fn member(&self, path: &TreePath) -> Option<&Member> {
         let at = self.members.binary_search_by(|member| member.path.cmp(path)).ok()?;
         self.members.get(at)
     }
 
     /// Reports whether a path is a member.
-    pub(super) fn has(&self, path: &TreePath) -> bool {
+    pub(in crate::fs) fn has(&self, path: &TreePath) -> bool {
         self.member(path).is_some()
     }
 
     /// Reports whether a path is a directory that members are below of.
-    pub(super) fn has_below(&self, path: &TreePath) -> bool {
+    pub(in crate::fs) fn has_below(&self, path: &TreePath) -> bool {
         let next = self.members.partition_point(|member| member.path <= *path);
         self.members.get(next).is_some_and(|member| member.path.is_below(path))
     }
 
     /// Returns the stamp of the member at a path.
-    pub(super) fn stamp_of(&self, path: &TreePath) -> Option<Stamp> {
+    pub(in crate::fs) fn stamp_of(&self, path: &TreePath) -> Option<Stamp> {
         self.member(path).map(|member| member.stamp)
     }
 
     /// Reports whether this has the same members, put by the same changes.
-    pub(super) fn is<'v>(&'v self, other: &'v Self) -> bool {
+    pub(in crate::fs) fn is<'v>(&'v self, other: &'v Self) -> bool {
         let puts = |version: &'v Self| version.members.iter().map(|m| (&m.path, m.stamp));
         self.mark == other.mark && puts(self).eq(puts(other))
     }
 }
 
 /// Reads the current version of a unit. `Invalid` when it has too many members.
-pub(super) fn current(ledger: &Ledger, profiles: &Profiles, unit: &UnitName) -> Result<Version> {
+pub(in crate::fs) fn current(
+    ledger: &Ledger,
+    profiles: &Profiles,
+    unit: &UnitName,
+) -> Result<Version> {
     ledger.read(|fold| {
         let mut version = Version::default();
         let (mut read, mut removed) = (0, None);

@@ -1,0 +1,77 @@
+//! The lock files whose processes are watched.
+//!
+//! Owns their table and its limit for each user.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hearthfs_mount::Watched;
+
+use super::shares::Shares;
+use crate::local::LockOwner;
+use crate::name::TreePath;
+use crate::stamp::Stamp;
+
+/// Locks whose processes are watched. One beyond that is a file as any other.
+const LOCKS_MAX: u64 = 1024;
+
+/// A lock file whose process is watched.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) owner: LockOwner,
+    /// The change that put it there.
+    pub(super) stamp: Stamp,
+    pub(super) user: u32,
+    pub(super) watched: Arc<Watched>,
+}
+
+/// All lock files whose processes are watched.
+#[derive(Debug)]
+pub(super) struct LockFiles {
+    held: HashMap<TreePath, Held>,
+    shares: Shares,
+}
+
+impl Default for LockFiles {
+    fn default() -> Self {
+        Self { held: HashMap::new(), shares: Shares::new(LOCKS_MAX) }
+    }
+}
+
+impl LockFiles {
+    /// Adds a lock, in the place of what was known of its name; false if its user may have no more.
+    pub(super) fn add(&mut self, held: Held) -> bool {
+        self.remove(&held.owner.path, None);
+        let fits = self.shares.take(held.user, 1);
+        if fits {
+            self.held.insert(held.owner.path.clone(), held);
+        }
+        fits
+    }
+
+    /// Forgets a lock, if `stamp` is `None` or that which put it there.
+    pub(super) fn remove(&mut self, path: &TreePath, stamp: Option<Stamp>) {
+        let is_it = |held: &Held| stamp.is_none_or(|stamp| held.stamp == stamp);
+        if self.held.get(path).is_some_and(is_it)
+            && let Some(held) = self.held.remove(path)
+        {
+            self.shares.give_back(held.user, 1);
+        }
+    }
+
+    pub(super) fn get(&self, path: &TreePath) -> Option<&Held> {
+        self.held.get(path)
+    }
+
+    pub(super) fn get_mut(&mut self, path: &TreePath) -> Option<&mut Held> {
+        self.held.get_mut(path)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    pub(super) fn all(&self) -> Vec<Held> {
+        self.held.values().cloned().collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! The names of staging files, and a rough count of their bytes.
+//!
+//! Owns a name until it is dropped, which removes its file, or until the file gets another name.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Number of the next name. All shelves of a process count on: one that ends late, when the folder has been
+/// opened again, must not take away a file of the other's.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Where staging files are named and counted; shared with the blobs, which take files back.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    path: PathBuf,
+    bytes: AtomicU64,
+    opened: AtomicBool,
+}
+
+impl Shelf {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let opened = AtomicBool::new(false);
+        Self { path, bytes: AtomicU64::new(0), opened }
+    }
+
+    /// Returns the bytes that staging files take, as far as they were noted.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes that the folder is used from now on. Returns true the first time.
+    pub(super) fn open(&self) -> bool {
+        !self.opened.swap(true, Ordering::Relaxed)
+    }
+
+    /// Reserves a name for a file that the caller puts there.
+    pub(super) fn name(self: &Arc<Self>) -> StagedPath {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = self.path.join(format!("{number:016x}"));
+        StagedPath { path, shelf: Arc::clone(self), bytes: AtomicU64::new(0), consumed: false }
+    }
+
+    pub(super) fn create(self: &Arc<Self>) -> Result<(File, StagedPath)> {
+        let staged = self.name();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(staged.path())
+            .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
+        Ok((file, staged))
+    }
+}
+
+/// A name in staging; dropping it removes the file.
+#[derive(Debug)]
+pub struct StagedPath {
+    path: PathBuf,
+    shelf: Arc<Shelf>,
+    bytes: AtomicU64,
+    consumed: bool,
+}
+
+impl StagedPath {
+    /// Returns where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes how large the file is by now, in bytes, for the limit of the disk. Returns whether it has grown.
+    pub fn note_bytes(&self, bytes: u64) -> bool {
+        let old = self.bytes.swap(bytes, Ordering::Relaxed);
+        // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
+        self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
+        bytes > old
+    }
+
+    /// Notes that `bytes` were written that end at `end`: the file grows by no more, and beyond neither.
+    pub fn note_growth(&self, end: u64, bytes: u64) {
+        let known = self.bytes.load(Ordering::Relaxed);
+        let grown = known.saturating_add(bytes).min(end);
+        if grown > known {
+            self.note_bytes(grown);
+        }
+    }
+
+    /// Gives the name up without removing anything: the file now has another name.
+    pub(super) fn consume(mut self) {
+        self.consumed = true;
+    }
+}
+
+impl Drop for StagedPath {
+    fn drop(&mut self) {
+        self.note_bytes(0);
+        if self.consumed {
+            return;
+        }
+        match fs::remove_file(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(path = %self.path.display(), error = %e, "staging file stays");
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The nodes of a simulation, the bucket they share, and their time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::node::{Found, Node};
+use super::oracle::Oracle;
+use crate::clock::{self, Clock};
+use crate::error::{Error, Result};
+use crate::name::TreePath;
+use crate::remote::fault::Plan as FaultPlan;
+use crate::remote::fault::{Bucket, Faults, Terms};
+use crate::sync::Settings;
+use crate::task;
+
+/// When a simulation begins, in milliseconds since the Unix epoch; any time will do.
+const BEGIN_MS: u64 = 1_760_000_000_000;
+/// What the bytes of a content, of a pack and of a line are divided by: a content of 5 KB stands for one of 50 KB, and takes
+/// as long, while a thousand nodes fit into the memory of one machine.
+const SCALE: u64 = 10;
+/// Bytes of a content; it lies in a pack, not in a commit, and a quarter of it is left when it is compressed.
+pub(super) const CONTENT_BYTES: usize = 5000;
+/// Most clocks are off by up to this.
+const SKEW_MS: u64 = 2000;
+/// One clock in [`BAD_CLOCKS`] is off by up to this.
+const BAD_SKEW_MS: u64 = 120_000;
+const BAD_CLOCKS: usize = 20;
+/// How often to check whether a close is seen.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How large a simulation is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// How many nodes.
+    pub nodes: usize,
+    /// How many entries the fleet shares.
+    pub entries: usize,
+    /// How long a scenario that goes on for ever is watched.
+    pub span: Duration,
+    /// What all chance follows from.
+    pub seed: u64,
+    /// Where the cache directories lie; `None` is the directory for temporary files.
+    pub dir: Option<PathBuf>,
+}
+
+/// The nodes that run, and what they share; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Fleet(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bucket: Bucket,
+    clock: Clock,
+    oracle: Oracle,
+    settings: Settings,
+    base: tempfile::TempDir,
+}
+
+impl Fleet {
+    /// Makes a fleet without nodes.
+    pub(super) fn new(plan: &Plan) -> Result<Self> {
+        let clock = Clock::of_runtime(BEGIN_MS);
+        let terms = Terms::default();
+        let terms = Terms { line_bytes_per_s: terms.line_bytes_per_s / SCALE, ..terms };
+        let bucket = Bucket::new(clock.clone(), terms);
+        let settings = Settings { prefetch: 256 << 20, ..Settings::default() };
+        let (prefetch, pack_bytes) = (settings.prefetch / SCALE, settings.pack_bytes / SCALE);
+        let settings = Settings { pack_bytes, prefetch, ..settings };
+        let dir = plan.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let base = tempfile::Builder::new().prefix("hfs-fleet-").tempdir_in(&dir);
+        let base = base.map_err(|e| Error::io(format!("make a folder in {}", dir.display()), e))?;
+        let oracle = Oracle::new(bucket.clone());
+        Ok(Self(Arc::new(Inner { bucket, clock, oracle, settings, base })))
+    }
+
+    pub(super) fn bucket(&self) -> &Bucket {
+        &self.0.bucket
+    }
+
+    pub(super) fn oracle(&self) -> &Oracle {
+        &self.0.oracle
+    }
+
+    /// Returns the bucket's time, in milliseconds since the Unix epoch.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.0.clock.wall_ms()
+    }
+
+    /// Starts a node whose cache directory has that number.
+    pub(super) async fn start_one(&self, number: usize) -> Result<Arc<Node>> {
+        let worst_ms = if number % BAD_CLOCKS == BAD_CLOCKS - 1 { BAD_SKEW_MS } else { SKEW_MS };
+        let skew_ms = pick(2 * worst_ms) as i64 - worst_ms as i64;
+        let root = self.0.base.path().join(format!("n{number}"));
+        let (clock, settings) = (self.0.clock.skewed(skew_ms), self.0.settings);
+        let node = Node::start(&root, &self.0.bucket, clock, settings, Faults::none()).await?;
+        Ok(Arc::new(node))
+    }
+
+    /// Starts nodes with the numbers from `first` on, each at some time within `spread`.
+    pub(super) async fn start(
+        &self,
+        first: usize,
+        count: usize,
+        spread: Duration,
+    ) -> Result<Vec<Arc<Node>>> {
+        let mut starting = FuturesUnordered::new();
+        for number in first..first + count {
+            let wait = spread.mul_f64(pick(1000) as f64 / 1000.0);
+            starting.push(async move {
+                clock::sleep(wait).await;
+                (number, self.start_one(number).await)
+            });
+        }
+        let mut nodes = Vec::new();
+        while let Some((number, node)) = starting.next().await {
+            nodes.push((number, node?));
+        }
+        nodes.sort_by_key(|(number, _)| *number);
+        Ok(nodes.into_iter().map(|(_, node)| node).collect())
+    }
+
+    /// Looks a name up on a node and opens what is there; the oracle judges it.
+    pub(super) async fn open(&self, node: &Node, path: &TreePath) -> Option<Found> {
+        let began_ms = self.now_ms();
+        let found = node.look_up(path).await;
+        let opened = match &found {
+            Some(found) => node.open(found).await,
+            None => false,
+        };
+        self.0.oracle.judge(path, began_ms, found.as_ref(), opened);
+        found.filter(|_| opened)
+    }
+
+    /// Looks a name up on a node and opens nothing; the oracle judges it.
+    pub(super) async fn look_up(&self, node: &Node, path: &TreePath) -> Option<Found> {
+        let began_ms = self.now_ms();
+        let found = node.look_up(path).await;
+        self.0.oracle.judge(path, began_ms, found.as_ref(), true);
+        found
+    }
+
+    /// Waits until no node has anything to upload, for at most `limit`; returns whether that came.
+    pub(super) async fn settle(&self, nodes: &[Arc<Node>], limit: Duration) -> bool {
+        let until_ms = self.now_ms() + limit.as_millis() as u64;
+        while nodes.iter().any(|node| node.backlog() > 0) {
+            if self.now_ms() >= until_ms {
+                return false;
+            }
+            clock::sleep(Duration::from_millis(100)).await;
+        }
+        true
+    }
+
+    /// Starts to look at what the oracle watches, on these nodes.
+    pub(super) fn observe(&self, nodes: Vec<Arc<Node>>) -> JoinHandle<()> {
+        let fleet = self.clone();
+        run(async move {
+            loop {
+                clock::sleep(LOOK_EVERY).await;
+                fleet.oracle().look(&nodes, fleet.now_ms());
+            }
+        })
+    }
+}
+
+/// Starts what a program does, or many.
+pub(super) fn run<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    task::spawn(&Handle::current(), "program", work)
+}
+
+/// Waits for programs to end.
+pub(super) async fn all(programs: Vec<JoinHandle<()>>) {
+    for program in programs {
+        if let Err(error) = program.await
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+}
+
+/// Stops nodes as SIGKILL does.
+pub(super) async fn kill(nodes: &[Arc<Node>]) {
+    for node in nodes {
+        node.engine.kill().await;
+    }
+}
+
+/// Lets this part of the requests of a node fail, in percent.
+pub(super) fn fail(node: &Node, errors_percent: u32) {
+    node.faults.set(FaultPlan { errors_percent, ..FaultPlan::default() });
+}
+
+/// Takes a node off the network, or puts it back.
+pub(super) fn cut_off(node: &Node, is_off: bool) {
+    let resets_percent = if is_off { 100 } else { 0 };
+    node.faults.set(FaultPlan { resets_percent, ..FaultPlan::default() });
+}
+
+/// Returns a random number below `most`; 0 where that is 0.
+pub(super) fn pick(most: u64) -> u64 {
+    task::random_u64().checked_rem(most).unwrap_or(0)
+}
+
+/// Returns a time between a half and one and a half of `middle`.
+pub(super) fn about(middle: Duration) -> Duration {
+    middle / 2 + middle.mul_f64(pick(1000) as f64 / 1000.0)
+}
+
+/// Returns the name of a cache entry, below two folders as clients have them.
+pub(super) fn name(dir: &str, number: usize) -> TreePath {
+    let file = format!("{:08x}", (number as u32).wrapping_mul(0x9e37_79b1));
+    [dir, &file[..2], &file].iter().fold(TreePath::root(), |path, part| {
+        path.join(part.as_bytes()).expect("it is a short name")
+    })
+}
+
+/// Returns the content of a cache entry; a quarter of it is left when it is compressed.
+pub(super) fn content(seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; CONTENT_BYTES];
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for chunk in bytes[..CONTENT_BYTES / 4].chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
+    }
+    bytes
+}

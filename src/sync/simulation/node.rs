@@ -1,0 +1,139 @@
+//! One simulated node, and what a program does on it.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::clock::Clock;
+use crate::digest::Digest;
+use crate::error::Result;
+use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, Kind, Op, Profiles, Time};
+use crate::remote::fault::{Bucket, Faults};
+use crate::remote::{Known, RemoteOptions};
+use crate::stamp::Stamp;
+use crate::sync::{Engine, FULL_WAIT, LedgerParts, Settings};
+
+/// How long a program waits while nothing moves: the default of `remote.deadline`.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The bytes that the local tier of a node may take.
+const TIER_BYTES: u64 = 1 << 30;
+/// How long entries live: the default of `expiry.age`.
+const AGE: Duration = Duration::from_hours(30 * 24);
+
+/// What a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) digest: Digest,
+    pub(super) size: u64,
+    /// The stamp of the change that put it there.
+    pub(super) stamp: Stamp,
+}
+
+/// One node: an engine with a cache directory, a clock and a line to the bucket of its own.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) engine: Engine,
+    pub(super) faults: Arc<Faults>,
+    clock: Clock,
+}
+
+impl Node {
+    /// Starts a node as a mount does: it looks at the store first, and then begins to follow and to publish.
+    pub(super) async fn start(
+        root: &Path,
+        bucket: &Bucket,
+        clock: Clock,
+        settings: Settings,
+        faults: Arc<Faults>,
+    ) -> Result<Self> {
+        let kept = CacheDir::kept_store(root)?;
+        let dir = CacheDir::open(root)?;
+        let options = RemoteOptions { expiry: Some(AGE), ..RemoteOptions::default() };
+        let remote = bucket.remote(&faults, &options, clock.clone(), dir.node());
+        remote.know(kept.as_deref().and_then(Known::parse));
+        if let Err(error) = remote.check().await {
+            // It is asked again with every request.
+            tracing::debug!(error = error.chain(), "the store cannot be used yet");
+        }
+        let index = Index::off();
+        let loaded = index.load();
+        let staging = Staging::open(&dir)?;
+        let options = Options { evict_unsaved: false, clock: clock.clone() };
+        let blobs = Blobs::open(&dir, Limits::of(TIER_BYTES), std::iter::empty(), options)?;
+        let parts = LedgerParts {
+            dir,
+            index,
+            loaded,
+            blobs,
+            staging,
+            remote: Some(remote),
+            clock: clock.clone(),
+            full_wait: FULL_WAIT,
+            profiles: Profiles::default(),
+            private: false,
+        };
+        let engine = Engine::open(parts, settings, Handle::current())?;
+        engine.start();
+        Ok(Self { engine, faults, clock })
+    }
+
+    /// Looks a name up, as the mount does when the kernel does not know it.
+    pub(super) async fn look_up(&self, path: &TreePath) -> Option<Found> {
+        let freshness = self.engine.follower().freshness();
+        freshness.note_activity();
+        if !freshness.ready() {
+            freshness.wait_fresh(DEADLINE).await;
+        }
+        let ledger = self.engine.ledger();
+        ledger.read(|fold| {
+            let register = fold.visible(path)?;
+            let (stamp, changed_ms) = (register.stamp, register.changed_ms());
+            let entry = register.entry?;
+            ledger.shown(fold, path, &entry, Some(changed_ms))?;
+            let (digest, size) = entry.content()?;
+            Some(Found { digest, size, stamp })
+        })
+    }
+
+    /// Opens what a name leads to and reads it; false is a miss.
+    pub(super) async fn open(&self, found: &Found) -> bool {
+        let Found { digest, size, .. } = *found;
+        self.engine.renewer().note_use(&digest, size);
+        if self.engine.fetcher().fetch_within(digest, size, DEADLINE).await.is_err() {
+            return false;
+        }
+        let opened = self.engine.ledger().blobs().open_blob(&digest, size);
+        opened.is_ok_and(|blob| blob.is_some())
+    }
+
+    /// Writes a file and closes it; returns the stamp of the change.
+    pub(super) fn close(&self, path: &TreePath, bytes: &[u8]) -> Result<Stamp> {
+        let (digest, size) = (Digest::of(bytes), bytes.len() as u64);
+        let ledger = self.engine.ledger();
+        let (mut file, staged) = ledger.staging().create()?;
+        file.write_all(bytes).map_err(|e| crate::error::Error::io("write a file", e))?;
+        ledger.blobs().adopt(staged, &file, digest, size, State::Unsaved)?;
+        let now = Time::from_wall(self.clock.wall());
+        let attrs = Attrs { mtime: now, atime: now, ..Attrs::default() };
+        let entry = Entry { kind: Kind::File { digest, size }, attrs, link: None };
+        let stamps = ledger.publish(vec![(path.clone(), Op::Put(entry))])?;
+        // What others have already is no change, and has no stamp.
+        Ok(stamps.last().copied().unwrap_or_default())
+    }
+
+    /// Reports whether a path shows a change, or a later one.
+    pub(super) fn shows(&self, path: &TreePath, stamp: Stamp) -> bool {
+        let of = |fold: &crate::namespace::Fold| fold.register(path);
+        self.engine.ledger().read(of).is_some_and(|register| register.stamp >= stamp)
+    }
+
+    /// Counts the changes that are not remote yet.
+    pub(super) fn backlog(&self) -> u64 {
+        self.engine.ledger().pending().records
+    }
+}

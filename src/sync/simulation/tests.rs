@@ -1,0 +1,98 @@
+//! Small fleets. Bounds that hold are those of large fleets. Bounds that are missed are pinned where they are, with the goal
+//! beside, so that a test fails when it gets worse.
+
+use std::time::Duration;
+
+use super::*;
+
+fn plan(nodes: usize, entries: usize, span_s: u64) -> Plan {
+    Plan { nodes, entries, span: Duration::from_secs(span_s), seed: 1, dir: None }
+}
+
+/// Simulates, and checks what holds for every scenario.
+fn simulate(scenario: Scenario, plan: &Plan) -> Figures {
+    let (found, _) = run(scenario, plan).unwrap();
+    for bound in scenario.bounds(&found) {
+        if bound.what.starts_with("misses") || bound.what.starts_with("keys") {
+            assert!(bound.holds(), "{bound:?} of {found:?}");
+        }
+    }
+    assert_eq!(found.bill.refused, 0, "so few nodes stay below the rates: {found:?}");
+    found
+}
+
+/// Returns what is found of a bound.
+fn value(scenario: Scenario, found: &Figures, what: &str) -> f64 {
+    let bounds = scenario.bounds(found);
+    bounds.iter().find(|bound| bound.what.starts_with(what)).expect("it is one of them").value
+}
+
+#[test]
+fn a_close_is_seen_on_another_node() {
+    let found = simulate(Scenario::Pair, &plan(2, 0, 120));
+    let median_s = value(Scenario::Pair, &found, "close to visible");
+    // Missed: the goal is 0.25 s. Closes are gathered for 0.2 s, and the other node lists every half second.
+    assert!(median_s <= 0.45, "{found:?}");
+}
+
+#[test]
+fn a_fleet_that_asks_for_what_is_missing_lists_and_does_nothing_else() {
+    let found = simulate(Scenario::Quiet, &plan(20, 20, 60));
+    let asked = found.bill.requests;
+    assert_eq!((asked.puts, asked.gets, asked.deletes), (0, 0, 0), "{found:?}");
+    // Missed: the goal is $40 a day for 1,000 nodes. Each lists nearly twice a second.
+    let dollars = value(Scenario::Quiet, &found, "cost");
+    assert!(dollars <= 870.0, "${dollars} a day: {found:?}");
+}
+
+#[test]
+fn a_cold_fleet_uploads_each_entry_about_once() {
+    let found = simulate(Scenario::Cold, &plan(20, 60, 0));
+    assert!(found.copies.unwrap() <= 1.2, "{found:?}");
+    assert_eq!(found.backlog, 0, "{found:?}");
+}
+
+#[test]
+fn a_cold_fleet_loses_nothing_when_one_request_in_a_hundred_fails() {
+    let found = simulate(Scenario::Failing, &plan(10, 60, 0));
+    assert!(found.copies.unwrap() <= 1.2, "{found:?}");
+    assert_eq!(found.backlog, 0, "{found:?}");
+}
+
+#[test]
+fn a_warm_fleet_has_all_soon() {
+    let found = simulate(Scenario::Warm, &plan(10, 300, 0));
+    assert!(found.done_s.unwrap() <= 10.0, "the goal is 60 s for 1,000 nodes: {found:?}");
+    assert_eq!(found.compiled, 0, "{found:?}");
+}
+
+#[test]
+fn readers_follow_publishers() {
+    let found = simulate(Scenario::Busy, &plan(20, 0, 20));
+    assert!(value(Scenario::Busy, &found, "close to visible") <= 2.0, "{found:?}");
+    // Missed: the goal is $100 a day for 1,000 nodes. Each node lists nearly twice a second, and reads every commit.
+    let dollars = value(Scenario::Busy, &found, "cost");
+    assert!(dollars <= 1400.0, "${dollars} a day: {found:?}");
+}
+
+#[test]
+fn a_night_costs_nothing() {
+    let found = simulate(Scenario::Day, &plan(3, 60, 0));
+    assert!(found.dollars_per_day_of(1) <= 0.03, "{found:?}");
+    assert_eq!(found.backlog, 0, "{found:?}");
+}
+
+#[test]
+fn half_a_fleet_comes_back() {
+    let found = simulate(Scenario::Away, &plan(10, 50, 0));
+    assert!(found.done_s.unwrap() <= 30.0, "{found:?}");
+    assert_eq!(found.backlog, 0, "{found:?}");
+}
+
+#[test]
+fn a_seed_decides_the_figures() {
+    let small = plan(10, 0, 20);
+    let first = run(Scenario::Busy, &small).unwrap().0;
+    assert_eq!(first, run(Scenario::Busy, &small).unwrap().0);
+    assert_ne!(first, run(Scenario::Busy, &Plan { seed: 2, ..small }).unwrap().0);
+}
