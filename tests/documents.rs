@@ -4,25 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const DOCUMENTS: [&str; 17] = [
-    "CONTRIBUTING.md",
-    "README.md",
-    "docs/clients.md",
-    "docs/configuration.md",
-    "docs/design.md",
-    "docs/guides/cost.md",
-    "docs/guides/image.md",
-    "docs/guides/read-only.md",
-    "docs/guides/remove-entry.md",
-    "docs/guides/seed.md",
-    "docs/guides/trusted-writers.md",
-    "docs/guides/upgrade.md",
-    "docs/kubernetes.md",
-    "docs/monitoring.md",
-    "docs/operations.md",
-    "docs/performance.md",
-    "docs/semantics.md",
-];
+
+/// Returns the files with this ending in a directory and below it, as paths from the root of the project.
+fn files_below(dir: &str, end: &str) -> Vec<PathBuf> {
+    let (mut found, mut todo) = (Vec::new(), vec![PathBuf::from(dir)]);
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(Path::new(ROOT).join(&dir)).expect("a readable directory") {
+            let entry = entry.expect("a readable directory");
+            let path = dir.join(entry.file_name());
+            if entry.path().is_dir() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|own| own == end) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Returns the documents: those of the root, and all below docs/.
+fn documents() -> Vec<PathBuf> {
+    let root = std::fs::read_dir(ROOT).expect("a readable directory");
+    let root = root.map(|entry| PathBuf::from(entry.expect("a readable directory").file_name()));
+    let mut found: Vec<PathBuf> =
+        root.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
+    found.extend(files_below("docs", "md"));
+    assert!(found.len() > 10, "only {found:?}");
+    found
+}
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = Path::new(ROOT).join(path);
@@ -35,20 +45,11 @@ const NAMING: [&str; 3] = ["fn ", "over_each_server!(", "over_each_store!("];
 /// Returns the names of all functions in the test suites, and of what their macros make.
 fn functions() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let mut todo: Vec<PathBuf> = vec![Path::new(ROOT).join("tests")];
-    while let Some(dir) = todo.pop() {
-        for entry in std::fs::read_dir(dir).expect("a readable directory") {
-            let path = entry.expect("a readable directory").path();
-            if path.is_dir() {
-                todo.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") {
-                let text = std::fs::read_to_string(&path).expect("a readable source file");
-                for line in text.lines().map(str::trim_start) {
-                    let named = NAMING.iter().find_map(|start| line.strip_prefix(start));
-                    let name = named.and_then(|rest| rest.split(['(', '<', ',']).next());
-                    found.extend(name.map(str::to_owned));
-                }
-            }
+    for path in files_below("tests", "rs") {
+        for line in read(path).lines().map(str::trim_start) {
+            let named = NAMING.iter().find_map(|start| line.strip_prefix(start));
+            let name = named.and_then(|rest| rest.split(['(', '<', ',']).next());
+            found.extend(name.map(str::to_owned));
         }
     }
     found
@@ -118,30 +119,27 @@ fn every_test_of_a_promise_is_named() {
     );
 }
 
+/// Every link in a document of the project leads to a file, and to a heading of it.
 #[test]
-fn links_lead_to_files() {
-    for document in DOCUMENTS {
-        let text = read(document);
-        let dir = Path::new(ROOT).join(document);
-        let dir = dir.parent().expect("a document lies in a directory");
+fn links_lead_to_files_and_headings() {
+    for document in documents() {
+        let text = read(&document);
+        let dir = document.parent().expect("a document lies in a directory");
+        let shown = document.display();
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            if file.is_empty() || file.contains("://") {
+            if target.contains("://") {
                 continue;
             }
-            assert!(dir.join(file).exists(), "{document} links to {target}, which is not there");
-        }
-    }
-}
-
-#[test]
-fn links_inside_a_document_lead_to_headings() {
-    for document in DOCUMENTS {
-        let text = read(document);
-        let anchors: BTreeSet<String> =
-            text.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
-        for target in text.split("](#").skip(1).filter_map(|rest| rest.split(')').next()) {
-            assert!(anchors.contains(target), "{document}: no heading for #{target}: {anchors:?}");
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { document.clone() } else { dir.join(file) };
+            let there = Path::new(ROOT).join(&file);
+            assert!(there.exists(), "{shown} links to {target}, which is not there");
+            if !heading.is_empty() {
+                let there = read(&file);
+                let mut headings = there.lines().filter(|line| line.starts_with('#'));
+                let found = headings.any(|line| anchor(line) == heading);
+                assert!(found, "{shown}: {target} names no heading");
+            }
         }
     }
 }
@@ -175,35 +173,19 @@ fn promises() -> BTreeMap<String, BTreeSet<String>> {
     sections.filter_map(promise).collect()
 }
 
-/// Returns the product's source files.
-fn sources() -> Vec<PathBuf> {
-    let (mut found, mut todo) = (Vec::new(), vec![Path::new(ROOT).join("src")]);
-    while let Some(dir) = todo.pop() {
-        for entry in std::fs::read_dir(dir).expect("a readable directory") {
-            let path = entry.expect("a readable directory").path();
-            if path.is_dir() {
-                todo.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") {
-                found.push(path);
-            }
-        }
-    }
-    found
-}
-
 /// The head of a module names each promise that it keeps, and docs/semantics.md names the modules that keep a promise.
 #[test]
 fn promises_and_the_code_that_keeps_them_name_each_other() {
     let promises = promises();
     assert_eq!(promises.len(), PROMISES, "{:?}", promises.keys());
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for path in sources() {
-        let text = std::fs::read_to_string(&path).expect("a readable source file");
+    for path in files_below("src", "rs") {
+        let text = read(&path);
         let head: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).collect();
         let head = head.join("");
         let Some((_, kept)) = head.split_once(" Keeps P") else { continue };
         let kept = format!("P{}", kept.split('.').next().unwrap_or_default());
-        let file = path.strip_prefix(ROOT).expect("a path below the root").to_string_lossy();
+        let file = path.to_string_lossy();
         for tag in kept.split(", ").flat_map(|part| part.split(" and ")) {
             assert!(promises.contains_key(tag), "{file} keeps {tag:?}, which is no promise");
             found.entry(tag.to_owned()).or_default().insert(file.clone().into_owned());
