@@ -8,9 +8,9 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Caller, Errno, Ino, Reply};
 
 use super::filesystem::Filesystem;
-use super::lookup::{Seen, seen_in};
 use super::misses::Miss;
 use super::rights::{MAY_LIST, MAY_SEARCH};
+use super::seen::{Seen, seen_in};
 use crate::name::TreePath;
 use crate::namespace::{
     Explained, FileKind, Fold, MISSES_NAME, MISSES_PREFIX, MISSES_TOLD_MAX, Missed, Misses, Reason,
@@ -19,14 +19,10 @@ use crate::namespace::{
 
 /// The longest that an answer waits for the log of the store.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
-/// Entries of the same program that are told.
-const SIMILAR_MAX: usize = 5;
-/// Entries that are looked at for those.
-const SIMILAR_LOOKED_MAX: usize = 5000;
 /// What an answer to a call may take, in bytes: the kernel takes 64 KiB.
 const ANSWER_BYTES_MAX: usize = 60 << 10;
 
-/// Who asks.
+/// The caller.
 #[derive(Clone, Copy, Debug)]
 pub enum Asker {
     /// Root or the user of the mount, over the control socket.
@@ -63,7 +59,7 @@ impl Filesystem {
         let known = self.known(asker, &path, fresh);
         let mut explained = self.explained_of(&path, &known, last, was_known);
         if explained.reason.is_absence() {
-            let similar = self.similar(asker, &path);
+            let similar = self.similar(asker, &path).await;
             explained.similar_hex = similar.iter().map(path_to_hex).collect();
         }
         explained
@@ -139,7 +135,7 @@ impl Filesystem {
     }
 
     /// Reports whether the mode bits of the directories let a caller reach a name, and do what it wants in the last one.
-    fn may_reach(&self, caller: &Caller, path: &TreePath, want: u32) -> bool {
+    pub(super) fn may_reach(&self, caller: &Caller, path: &TreePath, want: u32) -> bool {
         let mut dirs = Vec::new();
         let mut at = path.parent();
         while let Some(dir) = at {
@@ -317,35 +313,6 @@ impl Filesystem {
             explained.reason = Reason::Late;
         }
         explained
-    }
-
-    /// Returns entries of the same program as a path under other keys, as far as the asker may know of them.
-    fn similar(&self, asker: Asker, path: &TreePath) -> Vec<TreePath> {
-        let Some(program) = self.0.rules.profiles.program(path) else { return Vec::new() };
-        let (dir, beginning) = program.place();
-        let ledger = &self.0.rooms.ledger;
-        let from = dir.join(beginning).unwrap_or_else(|_| dir.clone());
-        let found = ledger.read(|fold| {
-            let all = fold.registers_after(&from).take(SIMILAR_LOOKED_MAX);
-            let here = all.take_while(|(at, _)| {
-                dir.rest_of(at.as_bytes()).is_some_and(|rest| rest.starts_with(beginning))
-            });
-            let lives = here.filter(|(at, register)| {
-                at != path
-                    && program.has(at)
-                    && register.entry.as_ref().is_some_and(|entry| {
-                        ledger.shown(fold, at, entry, Some(register.changed_ms())).is_some()
-                    })
-            });
-            lives.map(|(at, _)| at).take(4 * SIMILAR_MAX).collect::<Vec<_>>()
-        });
-        let may = |at: &TreePath| match asker {
-            Asker::Process(caller) if !self.is_trusted(&caller) => {
-                self.may_reach(&caller, at, MAY_LIST | MAY_SEARCH)
-            }
-            _ => true,
-        };
-        found.into_iter().filter(may).take(SIMILAR_MAX).collect()
     }
 }
 

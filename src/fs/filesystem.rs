@@ -13,14 +13,15 @@ use tokio::sync::Notify;
 use super::beginnings::{Beginnings, Moment};
 use super::busy::{Busy, BusyCounts};
 use super::figures::Worth;
+use super::held_locks::LockFiles;
 use super::inode::{LiveId, Node, Spot};
 use super::kept::Spare;
 use super::live::Live;
-use super::lock_files::LockFiles;
-use super::lookup::{Seen, seen_in};
 use super::misses::RecentMisses;
 use super::opens::{Opened, Opens};
 use super::recent::Recent;
+use super::seen::{Seen, seen_in};
+use super::similar::SearchTurn;
 use super::state::{State, close_files};
 use super::who::Callers;
 use crate::clock::{self, Clock};
@@ -61,7 +62,7 @@ pub struct Rooms {
     pub clock: Clock,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Who asks.
+    /// The callers.
     pub tasks: Arc<Tasks>,
     /// What is kept of the processes that have made lock files.
     pub lock_owners: Arc<LockOwners>,
@@ -106,10 +107,11 @@ pub(super) struct Inner {
     pub(super) busy: Busy,
     pub(super) opens: Opens,
     pub(super) misses: RecentMisses,
+    pub(super) search_turn: SearchTurn,
     pub(super) worth: Worth,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
-    /// How many commits of other nodes the kernel's memory of names has been told of.
+    /// How many commits of other nodes the kernel's cache of names reflects.
     told: Mutex<u64>,
     /// The kernel cannot be told at once, so it must not remember names.
     forgetful: AtomicBool,
@@ -141,6 +143,7 @@ impl Filesystem {
             busy: Busy::default(),
             opens: Opens::default(),
             misses: RecentMisses::default(),
+            search_turn: SearchTurn::default(),
             worth,
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
