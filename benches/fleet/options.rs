@@ -22,6 +22,9 @@ pub(crate) struct Options {
     /// Simulated seconds of what goes on for ever.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) span: Option<u64>,
+    /// Divides the rates of the bucket by this.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) scarcity: u32,
     /// Decides the figures, but for a few hundredths of `cold`, `failing` and `warm`, and but for times and memory of this machine.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -69,6 +72,7 @@ impl Options {
             nodes,
             entries: self.entries.unwrap_or(entries),
             span: Duration::from_secs(self.span.unwrap_or(seconds)),
+            scarcity: self.scarcity,
             seed: self.seed,
             dir: self.dir.clone(),
         }

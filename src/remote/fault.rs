@@ -26,13 +26,13 @@ use parking_lot::Mutex;
 
 pub use self::bucket::{Bill, Bucket, Terms};
 pub use self::memory::MemoryStore;
+use super::backend::Backend;
+use super::connect::RemoteOptions;
+use super::meter::Meter;
+use super::store::Remote;
 use crate::clock::{self, Clock};
 use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
-use crate::remote::backend::Backend;
-use crate::remote::connect::RemoteOptions;
-use crate::remote::meter::Meter;
-use crate::remote::store::Remote;
 use crate::stamp::NodeId;
 use crate::task;
 

@@ -1,6 +1,7 @@
 //! Throttling: answers that say "too much at once", and the waits that follow from them.
 //!
-//! Owns the figures, which are for people. Must never take part in a decision.
+//! Owns the figures, which are for people and for what can wait: reading ahead, and the pace of the log. Must never decide about
+//! one request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

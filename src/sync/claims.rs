@@ -3,10 +3,12 @@
 //! Owns the agreement before an upload. A node that is about to upload writes a claim, which names the contents, waits for
 //! a moment, and reads the claims of the others. The oldest that is about the same goes ahead, and the others look at
 //! the log until they find there what it has uploaded. Nothing depends on a claim: whatever fails, and when its turn is
-//! over, a node uploads. Must never hold up a drain, nor a node that has not met others with the same for a while, more
+//! over, a node uploads. While the store throttles, it waits longer before it does: that others publish the same is likely
+//! then, and harder to see. Must never hold up a drain, nor a node that has not met others with the same for a while, more
 //! than once.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,8 +35,9 @@ const READ_MAX: usize = 16;
 const SHARED_PART: u64 = 32;
 /// An older claim is of a node that has ended.
 const LIFE_MS: u64 = 10_000;
-/// The deadline of each request for claims, and of each list of the log.
+/// The deadline of each request for claims, and of each list of the log; and while the store throttles.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
+const THROTTLED_MAX: Duration = Duration::from_mins(5);
 /// How long the end of a claim may take.
 const END_MAX: Duration = Duration::from_secs(1);
 /// The wait between writing a claim and reading those of the others: theirs may take as long as ours, and longer.
@@ -93,7 +96,8 @@ impl Claims {
             return None;
         }
         let has_met = self.state.lock().has_met(self.ledger.clock().mono());
-        self.look(batch, if has_met { LISTED_WITHIN_MET } else { LISTED_WITHIN }).await;
+        let within = if has_met { LISTED_WITHIN_MET } else { LISTED_WITHIN };
+        self.look(batch, within, &is_hurried).await;
         let needs = lacking(batch);
         if bytes_of(&needs) < CLAIM_FROM_BYTES {
             return None;
@@ -103,11 +107,12 @@ impl Claims {
         if !due || is_hurried() {
             return None;
         }
-        let name = self.claim(&needs).await?;
+        let name = self.claim(&needs, &is_hurried).await?;
         let from_ms = name.ms().saturating_sub(LIFE_MS);
-        let older = self.others((from_ms, name.ms()), &needs, |other| other < name).await;
+        let older = self.others((from_ms, name.ms()), &needs, |other| other < name);
+        let older = self.patiently(&is_hurried, older).await.unwrap_or_default();
         // Where a claim has just ended, what it was about is in the log.
-        self.look(batch, Duration::ZERO).await;
+        self.look(batch, Duration::ZERO, &is_hurried).await;
         self.give_way(batch, &older, &lacking, &is_hurried).await;
         let needs = lacking(batch);
         if needs.is_empty() {
@@ -134,10 +139,30 @@ impl Claims {
         clock::within(REQUEST_MAX, self.remote.drop_claim(name)).await;
     }
 
+    /// Waits for requests: for [`REQUEST_MAX`], and while the store throttles for [`THROTTLED_MAX`].
+    async fn patiently<T>(
+        &self,
+        is_hurried: &impl Fn() -> bool,
+        requests: impl Future<Output = T>,
+    ) -> Option<T> {
+        let began = self.ledger.clock().mono();
+        let mut requests = pin!(requests);
+        loop {
+            if let Some(done) = clock::within(REQUEST_MAX, requests.as_mut()).await {
+                return Some(done);
+            }
+            let waited = self.ledger.clock().mono().saturating_sub(began);
+            let waits = waited < THROTTLED_MAX && self.remote.throttling().now;
+            if !waits || is_hurried() || self.ledger.room().is_pressed() {
+                return None;
+            }
+        }
+    }
+
     /// Looks what others have published, and leaves that out.
-    async fn look(&self, batch: &mut Batch, within: Duration) {
+    async fn look(&self, batch: &mut Batch, within: Duration, is_hurried: &impl Fn() -> bool) {
         if !self.follower.freshness().is_down() {
-            clock::within(REQUEST_MAX, self.follower.poll_within(within)).await;
+            self.patiently(is_hurried, self.follower.poll_within(within)).await;
         }
         if self.ledger.leave_needless(batch) {
             self.state.lock().met = Some(self.ledger.clock().mono());
@@ -145,11 +170,15 @@ impl Claims {
     }
 
     /// Writes a claim. Returns its name once others can read it for sure.
-    async fn claim(&self, needs: &[(Digest, u64)]) -> Option<ClaimName> {
+    async fn claim(
+        &self,
+        needs: &[(Digest, u64)],
+        is_hurried: &impl Fn() -> bool,
+    ) -> Option<ClaimName> {
         let name = ClaimName::new(self.ledger.now_ms());
         let began = self.ledger.clock().mono();
         let put = self.remote.put_claim(name, encode(needs));
-        if let Err(error) = clock::within(REQUEST_MAX, put).await? {
+        if let Err(error) = self.patiently(is_hurried, put).await? {
             tracing::debug!(error = %error.chain(), "no claim was written");
             return None;
         }
@@ -165,13 +194,13 @@ impl Claims {
         needs: &[(Digest, u64)],
         wanted: impl Fn(ClaimName) -> bool,
     ) -> Vec<HashSet<u64>> {
-        let list = self.remote.list_claims(from_ms, upto_ms);
-        let Some(Ok(mut names)) = clock::within(REQUEST_MAX, list).await else { return Vec::new() };
+        let list = self.remote.list_claims(from_ms, upto_ms).await;
+        let Ok(mut names) = list else { return Vec::new() };
         names.retain(|name| wanted(*name));
         names.truncate(READ_MAX);
         let reads = names.into_iter().map(|name| self.remote.get_claim(name));
-        let read = clock::within(REQUEST_MAX, futures::future::join_all(reads)).await;
-        let claims = read.unwrap_or_default().into_iter().filter_map(|got| decode(&got.ok()?));
+        let read = futures::future::join_all(reads).await;
+        let claims = read.into_iter().filter_map(|got| decode(&got.ok()?));
         let claims: Vec<_> = claims.filter(|claim| is_shared(claim, needs)).collect();
         if !claims.is_empty() {
             self.state.lock().met = Some(self.ledger.clock().mono());
@@ -202,7 +231,7 @@ impl Claims {
             }
             let more_ms = task::random_u64() % LOOK_EVERY.as_millis() as u64;
             clock::sleep(LOOK_EVERY + Duration::from_millis(more_ms)).await;
-            self.look(batch, LOOK_EVERY).await;
+            self.look(batch, LOOK_EVERY, is_hurried).await;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The pace of the log: how long a publisher collects for one commit.
 //!
 //! Owns the measure. All nodes read the log, so they count nearly the same and slow down nearly alike, whatever their
-//! number. Must never slow down a node that has the log for itself and collects for 50 ms or more, nor hold up a drain
+//! number. A node that the store throttles slows down too: it may not even see what the others publish. Must never slow down a node that has the log for itself and collects for 50 ms or more, nor hold up a drain
 //! for longer than a tick of its wait.
 
 use std::time::Duration;
@@ -10,8 +10,16 @@ use parking_lot::Mutex;
 
 /// Commits of all nodes together in a second, beyond which each takes longer.
 const COMMITS_PER_SEC: f64 = 20.0;
-/// The longest that is collected for.
+/// The longest that is collected for; and where the store throttles.
 const DELAY_MAX: Duration = Duration::from_secs(5);
+const THROTTLED_DELAY_MAX: Duration = Duration::from_secs(30);
+/// The store throttles when it refuses more than one request in so many; it may refuse single ones at any time.
+const REFUSED_PART: u64 = 20;
+/// By how much the delay grows in a window in which the store throttled, and shrinks at most in the windows after it.
+const THROTTLED_GROWTH: f64 = 2.0;
+const THROTTLED_SHRINKING: f64 = 0.9;
+/// For so long after the store throttled the delay shrinks slowly: soon it would throttle again.
+const THROTTLED_FOR: Duration = Duration::from_mins(1);
 /// A delay of zero grows as if it were this.
 const GROWS_FROM: Duration = Duration::from_millis(10);
 /// How long is counted before the delay is set anew.
@@ -27,39 +35,67 @@ pub(super) struct Pace {
     state: Mutex<State>,
 }
 
+/// What has been counted since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// Commits of all nodes.
+    pub(super) commits: u64,
+    /// Requests of this node, and those of them that the store refused because there were too many.
+    pub(super) requests: u64,
+    pub(super) refused: u64,
+}
+
 #[derive(Debug)]
 struct State {
     delay: Duration,
-    /// When the window began, and how many commits had been seen then.
+    /// When the window began, and what had been counted then.
     began: Duration,
-    count: u64,
+    counts: Counts,
+    /// The end of the last window in which the store throttled.
+    throttled: Option<Duration>,
 }
 
 impl Pace {
     pub(super) fn new(least: Duration) -> Self {
-        let state = State { delay: least, began: Duration::ZERO, count: 0 };
+        let counts = Counts::default();
+        let state = State { delay: least, began: Duration::ZERO, counts, throttled: None };
         Self { least, state: Mutex::new(state) }
     }
 
-    /// Returns the delay, at a time of the monotonic clock at which `count` commits have been seen in all.
-    pub(super) fn delay(&self, now: Duration, count: u64) -> Duration {
+    /// Returns the delay, at a time of the monotonic clock, by what has been counted until then.
+    pub(super) fn delay(&self, now: Duration, counts: Counts) -> Duration {
         let mut state = self.state.lock();
         let window = now.saturating_sub(state.began);
-        if window < WINDOW {
-            return state.delay;
+        if window >= WINDOW {
+            let refused = counts.refused.saturating_sub(state.counts.refused);
+            let requests = counts.requests.saturating_sub(state.counts.requests);
+            if refused * REFUSED_PART > requests {
+                state.throttled = Some(now);
+            }
+            state.delay = state.next_delay(now, counts.commits).max(self.least);
+            (state.began, state.counts) = (now, counts);
         }
-        let commits = count.saturating_sub(state.count);
-        let most = DELAY_MAX.max(self.least);
-        state.delay = if window > WINDOW_MAX {
-            self.least
-        } else {
-            let part = commits as f64 / window.as_secs_f64() / COMMITS_PER_SEC;
-            let delay = state.delay.max(GROWS_FROM).as_secs_f64();
-            Duration::from_secs_f64((delay * part).min(most.as_secs_f64()))
-        };
-        state.delay = state.delay.max(self.least);
-        (state.began, state.count) = (now, count);
         state.delay
+    }
+}
+
+impl State {
+    /// Returns the delay after a window that ends now.
+    fn next_delay(&self, now: Duration, commits: u64) -> Duration {
+        let window = now.saturating_sub(self.began);
+        let commits = commits.saturating_sub(self.counts.commits);
+        let part = commits as f64 / window.as_secs_f64() / COMMITS_PER_SEC;
+        let since = self.throttled.map(|at| now.saturating_sub(at));
+        let (part, most) = match since {
+            Some(Duration::ZERO) => (part.max(THROTTLED_GROWTH), THROTTLED_DELAY_MAX),
+            Some(since) if since < THROTTLED_FOR => {
+                (part.max(THROTTLED_SHRINKING), THROTTLED_DELAY_MAX)
+            }
+            _ if window > WINDOW_MAX => (0.0, DELAY_MAX),
+            _ => (part, DELAY_MAX),
+        };
+        let delay = self.delay.max(GROWS_FROM).as_secs_f64() * part;
+        Duration::from_secs_f64(delay.min(most.as_secs_f64()))
     }
 }
 
@@ -68,6 +104,10 @@ mod tests {
     use super::*;
 
     const LEAST: Duration = Duration::from_millis(200);
+
+    fn commits(commits: u64) -> Counts {
+        Counts { commits, ..Counts::default() }
+    }
 
     /// Lets nodes that always have something to say go on for a while; returns commits in the last ten seconds, and
     /// the last delay.
@@ -82,7 +122,7 @@ mod tests {
                 }
                 count += 1;
                 recent += u64::from(ms >= (seconds - 10) * 1000);
-                delay = pace.delay(Duration::from_millis(20_000 + ms), count);
+                delay = pace.delay(Duration::from_millis(20_000 + ms), commits(count));
                 *due = ms + delay.as_millis() as u64;
             }
         }
@@ -105,15 +145,41 @@ mod tests {
     #[test]
     fn what_was_long_ago_slows_no_node_down() {
         let pace = Pace::new(LEAST);
-        assert_eq!(pace.delay(Duration::from_secs(100), 0), LEAST);
-        assert_eq!(pace.delay(Duration::from_secs(103), 3000), DELAY_MAX);
-        assert_eq!(pace.delay(Duration::from_secs(104), 3000), DELAY_MAX, "it is one window");
-        assert_eq!(pace.delay(Duration::from_secs(106), 3000), LEAST);
-        assert_eq!(pace.delay(Duration::from_secs(109), 6000), DELAY_MAX);
-        assert_eq!(pace.delay(Duration::from_secs(200), 6_000_000), LEAST);
+        assert_eq!(pace.delay(Duration::from_secs(100), commits(0)), LEAST);
+        assert_eq!(pace.delay(Duration::from_secs(103), commits(3000)), DELAY_MAX);
+        assert_eq!(
+            pace.delay(Duration::from_secs(104), commits(3000)),
+            DELAY_MAX,
+            "it is one window"
+        );
+        assert_eq!(pace.delay(Duration::from_secs(106), commits(3000)), LEAST);
+        assert_eq!(pace.delay(Duration::from_secs(109), commits(6000)), DELAY_MAX);
+        assert_eq!(pace.delay(Duration::from_secs(200), commits(6_000_000)), LEAST);
         let none = Pace::new(Duration::ZERO);
-        assert_eq!(none.delay(Duration::from_secs(3), 6000), Duration::from_secs(1));
+        assert_eq!(none.delay(Duration::from_secs(3), commits(6000)), Duration::from_secs(1));
         let slow = Pace::new(DELAY_MAX * 2);
-        assert_eq!(slow.delay(Duration::from_secs(3), 6000), DELAY_MAX * 2, "as it was set");
+        assert_eq!(
+            slow.delay(Duration::from_secs(3), commits(6000)),
+            DELAY_MAX * 2,
+            "as it was set"
+        );
+    }
+
+    #[test]
+    fn a_store_that_throttles_slows_a_node_down_whatever_it_sees() {
+        let (pace, mut now_s) = (Pace::new(LEAST), 100);
+        let mut after_ms = |seconds, refused| {
+            now_s += seconds;
+            let counts = Counts { commits: 0, requests: now_s * 10, refused };
+            pace.delay(Duration::from_secs(now_s), counts).as_millis()
+        };
+        assert_eq!([1, 2].map(|count| after_ms(3, count)), [200, 200], "one in thirty");
+        assert_eq!([4, 8, 12, 16].map(|count| after_ms(3, count)), [400, 800, 1600, 3200]);
+        assert_eq!([16, 17].map(|count| after_ms(3, count)), [2880, 2592], "not at once as before");
+        assert_eq!(
+            [30, 60, 90, 120].map(|count| after_ms(20, count)),
+            [5184, 10_368, 20_736, 30_000]
+        );
+        assert_eq!(after_ms(70, 120), 200);
     }
 }

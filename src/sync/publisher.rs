@@ -27,7 +27,7 @@ use super::claims::Claims;
 use super::doubts;
 use super::follower::Follower;
 use super::ledger::{Ledger, Outlook, Pending};
-use super::pace::Pace;
+use super::pace::{Counts, Pace};
 use super::upload::{Uploaded, Uploader};
 use super::versions;
 use crate::clock;
@@ -208,8 +208,12 @@ impl Publisher {
             .last
             .lock()
             .is_none_or(|last| inner.ledger.clock().mono().saturating_sub(last) >= IDLE_AFTER);
-        let tick = inner.pace.delay(inner.ledger.clock().mono(), inner.ledger.busyness())
-            / TICKS_PER_DELAY;
+        let counts = Counts {
+            commits: inner.ledger.busyness(),
+            requests: inner.remote.requests().total(),
+            refused: inner.remote.throttling().answers.iter().sum(),
+        };
+        let tick = inner.pace.delay(inner.ledger.clock().mono(), counts) / TICKS_PER_DELAY;
         let enough_quiet = if idle { TICKS_PER_DELAY / 4 } else { TICKS_PER_DELAY };
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..TICKS_PER_DELAY {

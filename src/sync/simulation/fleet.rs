@@ -43,6 +43,8 @@ pub struct Plan {
     pub entries: usize,
     /// How long a scenario that goes on for ever is watched.
     pub span: Duration,
+    /// What the rates of the bucket are divided by, at least 1: a small fleet can then be too large for its store.
+    pub scarcity: u32,
     /// What all chance follows from.
     pub seed: u64,
     /// Where the cache directories lie; `None` is the directory for temporary files.
@@ -67,7 +69,12 @@ impl Fleet {
     pub(super) fn new(plan: &Plan) -> Result<Self> {
         let clock = Clock::of_runtime(BEGIN_MS);
         let terms = Terms::default();
-        let terms = Terms { line_bytes_per_s: terms.line_bytes_per_s / SCALE, ..terms };
+        let terms = Terms {
+            line_bytes_per_s: terms.line_bytes_per_s / SCALE,
+            writes_per_s: terms.writes_per_s / plan.scarcity.max(1),
+            reads_per_s: terms.reads_per_s / plan.scarcity.max(1),
+            ..terms
+        };
         let bucket = Bucket::new(clock.clone(), terms);
         let settings = Settings { prefetch: 256 << 20, ..Settings::default() };
         let (prefetch, pack_bytes) = (settings.prefetch / SCALE, settings.pack_bytes / SCALE);

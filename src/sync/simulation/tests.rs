@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 
 fn plan(nodes: usize, entries: usize, span_s: u64) -> Plan {
-    Plan { nodes, entries, span: Duration::from_secs(span_s), seed: 1, dir: None }
+    Plan { nodes, entries, span: Duration::from_secs(span_s), scarcity: 1, seed: 1, dir: None }
 }
 
 /// Simulates, and checks what holds for every scenario.
@@ -59,6 +59,16 @@ fn a_cold_fleet_loses_nothing_when_one_request_in_a_hundred_fails() {
     assert_eq!(found.backlog, 0, "{found:?}");
 }
 
+/// Nodes whose requests are refused cannot see what the others publish; they wait instead of uploading it all again.
+#[test]
+fn a_cold_fleet_beyond_the_rates_of_its_store_uploads_few_copies() {
+    let plan = Plan { scarcity: 100, ..plan(20, 60, 0) };
+    let (found, _) = run(Scenario::Cold, &plan).unwrap();
+    assert!(found.bill.refused > 500, "its store is large enough: {found:?}");
+    assert!(found.copies.unwrap() <= 1.2, "{found:?}");
+    assert_eq!((found.late, found.backlog), (0, 0), "{found:?}");
+}
+
 #[test]
 fn a_warm_fleet_has_all_soon() {
     let found = simulate(Scenario::Warm, &plan(10, 300, 0));
@@ -95,4 +105,16 @@ fn a_seed_decides_the_figures() {
     let first = run(Scenario::Busy, &small).unwrap().0;
     assert_eq!(first, run(Scenario::Busy, &small).unwrap().0);
     assert_ne!(first, run(Scenario::Busy, &Plan { seed: 2, ..small }).unwrap().0);
+}
+
+/// Each node reads each commit, so a fleet can be too large for the rate of its store. It publishes less often then, and
+/// does not fall behind.
+#[test]
+fn a_busy_fleet_beyond_the_rates_of_its_store_does_not_fall_behind() {
+    let plan = Plan { scarcity: 20, ..plan(40, 0, 60) };
+    let (found, _) = run(Scenario::Busy, &plan).unwrap();
+    assert!(found.bill.refused > 500, "its store is large enough: {found:?}");
+    // Before publishers slowed down: 72 s, and half of all lookups missed.
+    assert!(value(Scenario::Busy, &found, "close to visible") <= 12.0, "{found:?}");
+    assert_eq!(found.late, 0, "{found:?}");
 }

@@ -305,9 +305,10 @@ impl Cluster {
     }
 }
 
-/// Seeds of further worlds: none in an ordinary run, where one of each sort has to do.
+/// Seeds of further worlds: `HEARTHFS_TEST_SEEDS` says how many; one of each sort has to do in an ordinary run.
 fn further() -> std::ops::Range<u64> {
-    if std::env::var_os("HEARTHFS_TEST_LONG").is_some() { 100..130 } else { 0..0 }
+    let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok();
+    100..100 + wanted.map_or(0, |wanted| wanted.parse().expect("HEARTHFS_TEST_SEEDS is a number"))
 }
 
 #[test]
