@@ -72,7 +72,8 @@ impl Filesystem {
         if let Some(client) = client {
             found.retain(|miss| self.client_of(&miss.path).as_deref() == Some(client));
         }
-        found.retain(|miss| self.may_know(asker, miss));
+        // Locks and statistics never leave a node: their misses cost no compilation.
+        found.retain(|miss| !self.stays_on_nodes(&miss.path) && self.may_know(asker, miss));
         let more = found.len().saturating_sub(MISSES_TOLD_MAX) as u64;
         found.truncate(MISSES_TOLD_MAX);
         let now = self.0.rooms.clock.mono();

@@ -47,6 +47,7 @@ mod remove;
 mod rename;
 mod retry;
 mod rights;
+mod search_turn;
 mod seen;
 mod setattr;
 mod shares;

@@ -1,44 +1,19 @@
 //! Entries of the same program under other keys, for a user that asks why a name is a miss.
 //!
-//! Owns what of them a caller is told, and how many searches run at once. Must never hold the namespace for longer than one
+//! Owns what of them a caller is told. Must never hold the namespace for longer than one
 //! directory's names take, nor search on a thread that answers requests.
-
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::explain::Asker;
 use super::filesystem::Filesystem;
 use super::rights::{MAY_LIST, MAY_SEARCH};
 use crate::name::TreePath;
 use crate::namespace::Tree;
-use crate::{clock, task};
+use crate::task;
 
 /// Entries of the same program that are told.
 const SIMILAR_MAX: usize = 5;
 /// Entries that are found for those: some of them the asker may not know of.
 const FOUND_MAX: usize = 4 * SIMILAR_MAX;
-
-/// How long a question waits for the searches before it; after that its answer names no others.
-const TURN_LIMIT: Duration = Duration::from_secs(1);
-
-/// The turn to search. One search runs at a time: users that ask in a loop take one thread at most from the mount.
-#[derive(Debug)]
-pub(super) struct SearchTurn(Arc<Semaphore>);
-
-impl Default for SearchTurn {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
-    }
-}
-
-impl SearchTurn {
-    /// Waits for the turn; `None` when it takes too long.
-    async fn wait(&self) -> Option<OwnedSemaphorePermit> {
-        clock::within(TURN_LIMIT, Arc::clone(&self.0).acquire_owned()).await?.ok()
-    }
-}
 
 impl Filesystem {
     /// Returns entries of the same program as a path under other keys, as far as the asker may know of them.
@@ -84,19 +59,5 @@ impl Tree for Filesystem {
             // Nothing but what lies below says that the directory is there.
             None => fold.is_directory(path),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn one_search_runs_at_a_time_and_a_question_waits_a_second() {
-        let turns = SearchTurn::default();
-        let first = turns.wait().await.expect("no search runs");
-        assert!(turns.wait().await.is_none(), "the first one has not ended");
-        let (second, ()) = tokio::join!(turns.wait(), async { drop(first) });
-        assert!(second.is_some());
     }
 }

@@ -161,6 +161,24 @@ fn others(node: &Node, hand: &mut Hand, name: &str) -> Vec<String> {
     similar
 }
 
+/// A lock or a statistic that never leaves its node is no miss that a user looks for.
+#[test]
+fn commands_explain_lists_no_misses_of_what_stays_on_its_node() {
+    let cluster = Cluster::two(Io::best());
+    let (a, mut hand) = (&cluster.a, Hand::new());
+    for dir in ["ccache", "ccache/0", "jax"] {
+        hand.mkdir(&a.at(dir)).must("mkdir");
+    }
+    for name in ["ccache/0/stats.lock", "jax/.lockfile", "jax/jit_f-1-cache"] {
+        assert_eq!(hand.stat(&a.at(name)).map(drop), Err(Errno::NOENT), "{name}");
+    }
+    let last = said(a, &["--last", "--json"], &a.mount);
+    let listed: Value = serde_json::from_str(&last.out).must("JSON");
+    let names: Vec<String> = paths(&listed);
+    assert!(names.contains(&a.at("jax/jit_f-1-cache").to_string_lossy().into_owned()), "{names:?}");
+    assert!(!names.iter().any(|name| name.ends_with("lock") || name.ends_with("lockfile")));
+}
+
 /// The key of a kernel is its directory, which Triton makes before it looks.
 #[test]
 fn commands_explain_names_a_kernel_of_triton_under_another_key() {
