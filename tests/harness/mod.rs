@@ -55,6 +55,12 @@ pub(crate) fn say(text: impl Display) {
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
+/// Returns how much of something a test does: what a variable says, or else the usual.
+pub(crate) fn wanted(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable)
+        .map_or(usual, |text| text.parse().must(format_args!("{variable}={text}")))
+}
+
 /// Reports a test that could not run; `.ci/run` fails on those that are not on its list.
 pub(crate) fn skipped(name: &str, reason: impl Display) {
     say(format_args!("SKIPPED {name}: {reason}"));

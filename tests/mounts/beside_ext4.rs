@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::harness::body::Dice;
 use crate::harness::hand::{CREATE_NEW, IN_PLACE, Stat};
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, tree};
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, tree, wanted};
 
 const SEEDS: u64 = 30;
 const ACTS: u64 = 150;
@@ -273,8 +273,7 @@ impl Sides<'_> {
 }
 
 fn beside_ext4_each_call_has_the_same_result(io: Io) {
-    let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok();
-    let seeds: u64 = wanted.map_or(SEEDS, |wanted| wanted.parse().must("HEARTHFS_TEST_SEEDS"));
+    let seeds = wanted("HEARTHFS_TEST_SEEDS", SEEDS);
     let cluster = Cluster::two(io);
     let disk = cluster.site.dir("disk");
     let hands = std::array::from_fn(|_| Hand::new());

@@ -18,11 +18,11 @@ use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::time::thread;
 use crate::harness::{
     Cluster, Hand, Io, Must as _, Node, eventually, in_both_modes, now, skipped, sleep_ms, tree,
+    wanted,
 };
 
+/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
 const ROUNDS: u64 = 14;
-/// A long run, both modes together, has the thousand kills that the promise is shown with.
-const LONG_ROUNDS: u64 = 500;
 /// How many kills one pair of nodes takes: a test's daemon does not live for ever.
 const ROUNDS_OF_ONE_CLUSTER: u64 = 100;
 const WRITERS: u32 = 3;
@@ -182,8 +182,7 @@ fn agree(hand: &mut Hand, path: &Path, is_listed: bool, when: &str) -> Option<u6
 
 /// Kills in a loop, at any instant, under writers that keep what they have closed.
 fn kill_points_of_writers_that_keep_a_descriptor(io: Io) {
-    let long = std::env::var_os("HEARTHFS_TEST_LONG").is_some();
-    let rounds = if long { LONG_ROUNDS } else { ROUNDS };
+    let rounds = wanted("HEARTHFS_TEST_KILLS", ROUNDS);
     let mut dice = Dice::new(9);
     let mut acknowledged = 0;
     let mut done = 0;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::tree::{self, Thing, Tree};
-use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, say};
+use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, say, wanted};
 
 /// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
 const KILLS: u64 = 50;
@@ -255,8 +255,7 @@ impl Worker {
 }
 
 fn p4_local_durable_through_fifty_kills(io: Io) {
-    let wanted = std::env::var("HEARTHFS_TEST_KILLS").ok();
-    let mut left = wanted.map_or(KILLS, |wanted| wanted.parse().must("HEARTHFS_TEST_KILLS"));
+    let mut left = wanted("HEARTHFS_TEST_KILLS", KILLS);
     let mut seed = 0;
     while left > 0 {
         let rounds = left.min(KILLS_OF_ONE_CLUSTER);

@@ -11,8 +11,9 @@ use rustix::io::Errno;
 
 use crate::harness::body::Dice;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes};
+use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, wanted};
 
+/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
 const KILLS: u64 = 12;
 const WRITERS: u64 = 3;
 /// Until what is remote is seen on another node, also on a busy machine.
@@ -108,8 +109,7 @@ fn found(dir: &Path, when: &str) -> Option<String> {
 }
 
 fn p6_units_through_kills_at_any_moment(io: Io) {
-    let wanted = std::env::var("HEARTHFS_TEST_KILLS").ok();
-    let kills: u64 = wanted.map_or(KILLS, |wanted| wanted.parse().must("HEARTHFS_TEST_KILLS"));
+    let kills = wanted("HEARTHFS_TEST_KILLS", KILLS);
     let mut cluster = Cluster::two(io);
     let mut dice = Dice::new(17);
     let dir = |node: &crate::harness::Node, number| node.at(format!("triton/K{number}"));

@@ -12,7 +12,9 @@ use serde_json::Value;
 use crate::harness::command::run;
 use crate::harness::hand::Hand;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Io, Must as _, Node, Options, Store, eventually, in_both_modes};
+use crate::harness::{
+    Cluster, Io, Must as _, Node, Options, Store, eventually, in_both_modes, wanted,
+};
 
 use crate::clients::{command, json, python_with};
 
@@ -22,8 +24,7 @@ const SEEN_MS: u64 = 30_000;
 
 /// Returns how many races there are, unless `HEARTHFS_TEST_RACES` says otherwise.
 fn races() -> u32 {
-    let wanted = std::env::var("HEARTHFS_TEST_RACES").ok();
-    wanted.map_or(12, |wanted| wanted.parse().must("HEARTHFS_TEST_RACES is a number"))
+    u32::try_from(wanted("HEARTHFS_TEST_RACES", 12)).must("a number of races")
 }
 
 #[track_caller]
