@@ -13,10 +13,10 @@ pub const CLOCK_VARIABLE: &str = "HEARTHFS_TEST_CLOCK_AHEAD_S";
 
 /// A source of wall time and of monotonic time.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(TimeSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum TimeSource {
     /// The machine's wall clock, and this much added, which only a test does.
     System {
         start: Duration,
@@ -38,7 +38,7 @@ enum Source {
 impl Clock {
     /// Returns the machine's own clock.
     pub fn system() -> Self {
-        Self(Source::System { start: since_boot(), ahead_ms: 0 })
+        Self(TimeSource::System { start: since_boot(), ahead_ms: 0 })
     }
 
     /// Returns the clock for a program under test: the machine's, with a wall time that is off by what
@@ -47,7 +47,7 @@ impl Clock {
     pub fn of_process() -> Self {
         let ahead_s = std::env::var(CLOCK_VARIABLE).ok().and_then(|text| text.parse::<i64>().ok());
         let ahead_ms = ahead_s.unwrap_or(0).saturating_mul(1000);
-        Self(Source::System { start: since_boot(), ahead_ms })
+        Self(TimeSource::System { start: since_boot(), ahead_ms })
     }
 
     /// Returns the machine's own clock.
@@ -58,34 +58,34 @@ impl Clock {
 
     /// Returns a clock that stands still until [`Clock::advance`] moves it.
     pub fn manual(now_ms: u64) -> Self {
-        Self(Source::Manual { now_ms: Arc::new(AtomicU64::new(now_ms)), ahead_ms: 0 })
+        Self(TimeSource::Manual { now_ms: Arc::new(AtomicU64::new(now_ms)), ahead_ms: 0 })
     }
 
     /// Returns a clock that shows `now_ms` now and runs with the time of the runtime that it is read in. With a paused runtime a
     /// simulated day costs no more than the work that falls into it. Must be made and read on threads of that runtime.
     #[cfg(any(test, feature = "test-util"))]
     pub fn of_runtime(now_ms: u64) -> Self {
-        Self(Source::Runtime { began: tokio::time::Instant::now(), now_ms, ahead_ms: 0 })
+        Self(TimeSource::Runtime { began: tokio::time::Instant::now(), now_ms, ahead_ms: 0 })
     }
 
     /// Returns a clock that runs with this one, and whose wall time is ahead by so much.
     #[must_use]
     pub fn skewed(&self, ahead_ms: i64) -> Self {
         Self(match &self.0 {
-            Source::System { start, .. } => Source::System { start: *start, ahead_ms },
-            Source::Manual { now_ms, .. } => {
-                Source::Manual { now_ms: Arc::clone(now_ms), ahead_ms }
+            TimeSource::System { start, .. } => TimeSource::System { start: *start, ahead_ms },
+            TimeSource::Manual { now_ms, .. } => {
+                TimeSource::Manual { now_ms: Arc::clone(now_ms), ahead_ms }
             }
             #[cfg(any(test, feature = "test-util"))]
-            Source::Runtime { began, now_ms, .. } => {
-                Source::Runtime { began: *began, now_ms: *now_ms, ahead_ms }
+            TimeSource::Runtime { began, now_ms, .. } => {
+                TimeSource::Runtime { began: *began, now_ms: *now_ms, ahead_ms }
             }
         })
     }
 
     /// Moves a manual clock; the machine's clock cannot be moved and ignores this.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual { now_ms, .. } = &self.0 {
+        if let TimeSource::Manual { now_ms, .. } = &self.0 {
             now_ms.fetch_add(by.as_millis() as u64, Ordering::Relaxed);
         }
     }
@@ -94,14 +94,14 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
     pub fn wall(&self) -> Duration {
         let (now, ahead_ms) = match &self.0 {
-            Source::System { ahead_ms, .. } => {
+            TimeSource::System { ahead_ms, .. } => {
                 (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), *ahead_ms)
             }
-            Source::Manual { now_ms, ahead_ms } => {
+            TimeSource::Manual { now_ms, ahead_ms } => {
                 (Duration::from_millis(now_ms.load(Ordering::Relaxed)), *ahead_ms)
             }
             #[cfg(any(test, feature = "test-util"))]
-            Source::Runtime { ahead_ms, .. } => (self.mono(), *ahead_ms),
+            TimeSource::Runtime { ahead_ms, .. } => (self.mono(), *ahead_ms),
         };
         let by = Duration::from_millis(ahead_ms.unsigned_abs());
         if ahead_ms < 0 { now.saturating_sub(by) } else { now + by }
@@ -115,10 +115,12 @@ impl Clock {
     /// Returns a time that only grows, since an arbitrary start, also while the machine sleeps.
     pub fn mono(&self) -> Duration {
         match &self.0 {
-            Source::System { start, .. } => since_boot().saturating_sub(*start),
-            Source::Manual { now_ms, .. } => Duration::from_millis(now_ms.load(Ordering::Relaxed)),
+            TimeSource::System { start, .. } => since_boot().saturating_sub(*start),
+            TimeSource::Manual { now_ms, .. } => {
+                Duration::from_millis(now_ms.load(Ordering::Relaxed))
+            }
             #[cfg(any(test, feature = "test-util"))]
-            Source::Runtime { began, now_ms, .. } => {
+            TimeSource::Runtime { began, now_ms, .. } => {
                 Duration::from_millis(*now_ms) + began.elapsed()
             }
         }

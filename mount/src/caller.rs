@@ -176,7 +176,7 @@ impl Tasks {
         }
         let status = fs::read(format!("/proc/{thread}/status"));
         status.is_ok_and(|text| {
-            Signals::parse(&text).is_some_and(|signals| signals.interrupt(thread))
+            SignalSets::parse(&text).is_some_and(|signals| signals.interrupt(thread))
         })
     }
 }
@@ -186,7 +186,7 @@ const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
 /// The sets of signals in `/proc/<tid>/status`, and whose thread it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Signals {
+struct SignalSets {
     process: u32,
     /// Pending for this thread.
     own: u64,
@@ -196,7 +196,7 @@ struct Signals {
     ignored: u64,
 }
 
-impl Signals {
+impl SignalSets {
     fn parse(status: &[u8]) -> Option<Self> {
         let value = |key: &str| {
             let mut lines = status.split(|byte| *byte == b'\n');
@@ -254,7 +254,7 @@ mod tests {
                 "Name:\tSigPnd: x\nTgid:\t7\nPid:\t7\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n\
                  SigIgn:\t{ignored}\nSigCgt:\t0000000000000000\n"
             );
-            Signals::parse(text.as_bytes()).unwrap()
+            SignalSets::parse(text.as_bytes()).unwrap()
         };
         // SIGALRM is 14, SIGKILL is 9.
         let (none, alarm, kill) = ("0000000000000000", "0000000000002000", "0000000000000100");
@@ -271,7 +271,7 @@ mod tests {
             let signals = read(sets);
             assert_eq!((signals.interrupt(7), signals.interrupt(8)), (first, other), "{sets:?}");
         }
-        assert_eq!(Signals::parse(b"Tgid:\t7\nSigPnd:\t0\n"), None);
+        assert_eq!(SignalSets::parse(b"Tgid:\t7\nSigPnd:\t0\n"), None);
         assert!(!Tasks::detect().is_interrupted(process::own_id()));
     }
 

@@ -21,7 +21,7 @@ const QUEUE_MAX: usize = 16 * 1024;
 const INC_EPOCH: i32 = 8;
 
 #[derive(Debug, Default)]
-struct Counts {
+struct NoticeCounts {
     sent: AtomicU64,
     dropped: AtomicU64,
 }
@@ -30,14 +30,14 @@ struct Counts {
 #[derive(Clone, Debug)]
 pub struct Invalidator {
     queue: SyncSender<(Ino, OsString)>,
-    counts: Arc<Counts>,
+    counts: Arc<NoticeCounts>,
     device: Arc<File>,
 }
 
 impl Invalidator {
     pub(crate) fn start(notifier: fuser::Notifier, device: File) -> io::Result<Self> {
         let (queue, names) = sync_channel(QUEUE_MAX);
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(NoticeCounts::default());
         let shared = Arc::clone(&counts);
         let thread = std::thread::Builder::new().name("hearthfs-inval".to_owned());
         #[expect(
@@ -80,7 +80,7 @@ impl Notices for Invalidator {
     }
 }
 
-fn drain(names: &Receiver<(Ino, OsString)>, notifier: &fuser::Notifier, counts: &Counts) {
+fn drain(names: &Receiver<(Ino, OsString)>, notifier: &fuser::Notifier, counts: &NoticeCounts) {
     for (parent, name) in names {
         // fuser takes ENOENT, which says that the kernel did not know the name, for success.
         match notifier.inval_entry(fuser::INodeNo(parent.0), &name) {

@@ -25,12 +25,12 @@ const POLL: Duration = Duration::from_millis(5);
 /// Held while the mounts at a place are looked at and changed.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    _held: Option<Held>,
+    _held: Option<HeldLock>,
 }
 
 /// A lock, which is held as long as the file is open.
 #[derive(Debug)]
-struct Held {
+struct HeldLock {
     _file: File,
     dir: OwnedFd,
     name: String,
@@ -41,7 +41,7 @@ impl Turn {
     pub(crate) fn take(mount_point: &Path) -> Self {
         let user = process::effective_user();
         let dir = directories(user).iter().find_map(|dir| open_directory(dir, user).ok());
-        let held = dir.and_then(|dir| Held::wait(dir, name_of(mount_point)));
+        let held = dir.and_then(|dir| HeldLock::wait(dir, name_of(mount_point)));
         if held.is_none() {
             tracing::warn!(mount_point = %mount_point.display(), "mounting without a lock");
         }
@@ -49,7 +49,7 @@ impl Turn {
     }
 }
 
-impl Held {
+impl HeldLock {
     fn wait(dir: OwnedFd, name: String) -> Option<Self> {
         let mut file = open_file(&dir, &name).ok()?;
         for _ in 0..LIMIT.as_millis() / POLL.as_millis() {
@@ -70,7 +70,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         // While it is locked, so that none takes away that of another.
         let gone = rustix::fs::unlinkat(&self.dir, self.name.as_str(), AtFlags::empty());
@@ -142,7 +142,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..25 {
-                        let held = Held::wait(open_directory(&dir, user).unwrap(), "x".to_owned());
+                        let held =
+                            HeldLock::wait(open_directory(&dir, user).unwrap(), "x".to_owned());
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         let mode = std::fs::metadata(dir.join("x")).unwrap().mode();
                         assert_eq!(mode & 0o777, 0o600);

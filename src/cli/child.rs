@@ -24,9 +24,9 @@ const AFTERMATH: Duration = Duration::from_millis(50);
 
 /// The signals that this process receives in place of the command.
 #[derive(Debug)]
-pub(super) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
+pub(super) struct ChildSignals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
-impl Signals {
+impl ChildSignals {
     /// Begins to listen. What is ignored stays ignored, so that the command inherits that (`nohup`).
     pub(super) fn listen() -> Outcome<Self> {
         let ignored = ignored();
@@ -119,7 +119,7 @@ impl Running {
     }
 
     /// Waits for its end and passes signals on meanwhile.
-    pub(super) async fn finish(mut self, signals: &mut Signals) -> Outcome<ExitStatus> {
+    pub(super) async fn finish(mut self, signals: &mut ChildSignals) -> Outcome<ExitStatus> {
         loop {
             let ended = self.child.try_wait();
             match ended {

@@ -13,7 +13,7 @@ const MOUNT_VARIABLE: &str = "HEARTHFS_MOUNT";
 
 /// What is to be set for a command that runs on a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct ClientEnvironment {
     /// Variables and their values.
     pub(super) variables: Vec<(String, OsString)>,
     /// Directories that have to be there, relative to the mount.
@@ -27,9 +27,9 @@ pub(super) fn plan(
     point: &Path,
     set: &BTreeMap<OsString, OsString>,
     short_compiles: bool,
-) -> Plan {
+) -> ClientEnvironment {
     let is_set = |variable: &String| set.contains_key(OsStr::new(variable));
-    let mut plan = Plan::default();
+    let mut plan = ClientEnvironment::default();
     for profile in profiles.all() {
         let mut further: Vec<_> = Vec::new();
         if short_compiles {

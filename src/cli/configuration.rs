@@ -18,14 +18,14 @@ use crate::namespace::{Profile, Profiles};
 #[derive(Subcommand, Clone, Debug)]
 pub(super) enum Config {
     /// Print the values in effect as a configuration file, each with where it came from
-    Show(Show),
+    Show(ConfigShow),
     /// Refuse what a mount would refuse, and change nothing
-    Check(Check),
+    Check(ConfigCheck),
 }
 
 /// Options of `hearthfs config show`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Show {
+pub(super) struct ConfigShow {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -36,7 +36,7 @@ pub(super) struct Show {
 
 /// Options of `hearthfs config check`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Check {
+pub(super) struct ConfigCheck {
     /// Ask the store, too: whether it can be reached and read with what is configured
     #[arg(long)]
     connect: bool,

@@ -50,7 +50,7 @@ pub(super) enum Way {
 
 /// The arguments of a copy.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct CopyPlan {
     pub(super) way: Way,
     /// The directory whose content is copied, resolved.
     pub(super) from: PathBuf,

@@ -16,7 +16,7 @@ use clap::Args;
 
 use super::failure::Outcome;
 use super::output::{data, note};
-use clients::Client;
+use clients::Compiler;
 use process::Stop;
 use report::Row;
 use world::World;
@@ -47,7 +47,7 @@ pub(super) fn end_with_demo() {
 pub(super) fn run(command: &Demo) -> Outcome<ExitCode> {
     let stop = Stop::on_signals()?;
     world::check_machine()?;
-    let client = Client::choose(command.client.as_deref(), &stop)?;
+    let client = Compiler::choose(command.client.as_deref(), &stop)?;
     let world = World::make(command.keep)?;
     say(format_args!("shared directory: {}", world.shared().display()));
     let node_a = world.mount("node-a", &stop)?;

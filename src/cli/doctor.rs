@@ -50,7 +50,7 @@ pub(super) struct Doctor {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Said<'a> {
+struct DoctorJson<'a> {
     version: u32,
     hearthfs: &'static str,
     mount_point: Option<String>,
@@ -104,7 +104,7 @@ pub(super) fn run(command: &Doctor) -> Outcome<ExitCode> {
     let problems = number(&findings, Verdict::Problem);
     if command.json {
         let remote = settings.as_ref().and_then(|settings| settings.remote.url.as_ref());
-        let said = Said {
+        let said = DoctorJson {
             version: FORM,
             hearthfs: env!("CARGO_PKG_VERSION"),
             mount_point: point.as_ref().map(|point| point.to_string_lossy().into_owned()),

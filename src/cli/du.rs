@@ -25,7 +25,7 @@ const OTHERS: &str = "(others)";
 
 /// Options of `hearthfs du`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Usage {
+pub(super) struct DuCommand {
     /// Paths and patterns of paths; the current directory or the one mount without any
     #[arg(value_name = "GLOB")]
     globs: Vec<PathBuf>,
@@ -52,7 +52,7 @@ enum By {
 
 /// The sums of one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-struct Sum {
+struct RowSum {
     /// Regular files; of hard links each once.
     files: u64,
     /// Their bytes.
@@ -63,7 +63,7 @@ struct Sum {
     untold: u64,
 }
 
-impl Sum {
+impl RowSum {
     fn add(&mut self, other: Self) {
         self.files += other.files;
         self.bytes += other.bytes;
@@ -74,26 +74,26 @@ impl Sum {
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Report {
-    total: Sum,
-    rows: Vec<Row>,
+struct DuJson {
+    total: RowSum,
+    rows: Vec<DuRow>,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct DuRow {
     name: String,
     #[serde(flatten)]
-    sum: Sum,
+    sum: RowSum,
 }
 
 /// The counting.
-struct Counting<'a> {
+struct DuCount<'a> {
     query: &'a Query,
     by: By,
     /// How many names of a path make its row.
     depth: usize,
-    rows: BTreeMap<String, Sum>,
-    total: Sum,
+    rows: BTreeMap<String, RowSum>,
+    total: RowSum,
     linked: HashSet<u64>,
     silence: Silence,
     troubles: Troubles,
@@ -101,34 +101,34 @@ struct Counting<'a> {
 }
 
 /// Runs the command.
-pub(super) fn run(command: &Usage) -> Outcome<()> {
+pub(super) fn run(command: &DuCommand) -> Outcome<()> {
     let around = Surroundings::of_process();
     let query = Query::of(&around, &command.globs, Whole::Below)?;
-    let mut counting = Counting {
+    let mut counting = DuCount {
         query: &query,
         by: command.by,
         depth: query.known_names() + 1,
         rows: BTreeMap::new(),
-        total: Sum::default(),
+        total: RowSum::default(),
         linked: HashSet::new(),
         silence: Silence::default(),
         troubles: Troubles::default(),
         progress: Progress::new(),
     };
     let found = walk(&query, &mut counting)?;
-    let Counting { rows, total, troubles, progress, .. } = counting;
+    let DuCount { rows, total, troubles, progress, .. } = counting;
     drop(progress);
     if !found && query.has_wildcards && troubles.count() == 0 {
         note("nothing fits");
     }
-    let mut rows: Vec<Row> = rows.into_iter().map(|(name, sum)| Row { name, sum }).collect();
+    let mut rows: Vec<DuRow> = rows.into_iter().map(|(name, sum)| DuRow { name, sum }).collect();
     rows.sort_by(|a, b| b.sum.bytes.cmp(&a.sum.bytes).then_with(|| a.name.cmp(&b.name)));
-    let report = Report { total, rows };
+    let report = DuJson { total, rows };
     data(&if command.json { json_pretty(&report)? } else { table(&report) })?;
     troubles.outcome("could not be looked at")
 }
 
-impl Visit for Counting<'_> {
+impl Visit for DuCount<'_> {
     fn takes_all_below(&self) -> bool {
         true
     }
@@ -150,7 +150,7 @@ impl Visit for Counting<'_> {
     }
 }
 
-impl Counting<'_> {
+impl DuCount<'_> {
     fn count(&mut self, hit: &Hit<'_>, entry: &Entry) {
         let is_linked = entry.names() > 1 && self.linked.len() < LINKED_MAX;
         if is_linked && !self.linked.insert(entry.stat.st_ino) {
@@ -160,7 +160,7 @@ impl Counting<'_> {
         let place = entry.facts.as_ref().and_then(|facts| facts.bytes);
         let is_local = matches!(place, Some(Bytes::Local | Bytes::Writing));
         let local_bytes = if is_local { bytes } else { 0 };
-        let one = Sum { files: 1, bytes, local_bytes, untold: u64::from(place.is_none()) };
+        let one = RowSum { files: 1, bytes, local_bytes, untold: u64::from(place.is_none()) };
         self.total.add(one);
         let mut name = self.name(hit, entry);
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&name) {
@@ -189,8 +189,8 @@ impl Counting<'_> {
 }
 
 /// Writes a line for each row, the largest first, and one for all.
-fn table(report: &Report) -> String {
-    let line = |sum: &Sum, name: &str| {
+fn table(report: &DuJson) -> String {
+    let line = |sum: &RowSum, name: &str| {
         let human = |bytes| ByteSize(bytes).human();
         let local = if sum.untold == sum.files && sum.files > 0 {
             "-".to_owned()
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn the_table_has_the_largest_first_and_the_total_last() {
-        let sum = |bytes, untold| Sum { files: 2, bytes, local_bytes: bytes / 2, untold };
+        let sum = |bytes, untold| RowSum { files: 2, bytes, local_bytes: bytes / 2, untold };
         let row =
-            |name: &str, bytes, untold| Row { name: name.to_owned(), sum: sum(bytes, untold) };
-        let report = Report {
+            |name: &str, bytes, untold| DuRow { name: name.to_owned(), sum: sum(bytes, untold) };
+        let report = DuJson {
             total: sum(3072, 2),
             rows: vec![row("triton/", 2048, 0), row("private/", 1024, 2)],
         };

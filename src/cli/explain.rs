@@ -20,7 +20,7 @@ use super::json::json_pretty;
 use super::output::{count, data, note, time};
 use crate::config::Surroundings;
 use crate::namespace::{Explained, MISSES_TOLD_MAX, Missed, Misses, Reason, path_of_hex};
-use ask::{Place, Whose};
+use ask::{MountPath, Whose};
 
 /// The version of what `--json` prints.
 const FORM: u32 = 1;
@@ -55,15 +55,15 @@ pub(super) struct Explain {
 
 /// One answer, as `--json` prints it.
 #[derive(Serialize)]
-struct Said<'a> {
+struct ExplainJson<'a> {
     version: u32,
     #[serde(flatten)]
-    path: Shown,
+    path: PathJson,
     reason: Reason,
     why: String,
     remedy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    of: Option<Shown>,
+    of: Option<PathJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<&'a str>,
     own: bool,
@@ -76,16 +76,16 @@ struct Said<'a> {
     client: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'a str>,
-    similar: Vec<Shown>,
+    similar: Vec<PathJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<Line>,
+    last: Option<MissJson>,
 }
 
 /// One miss of a list.
 #[derive(Serialize)]
-struct Line {
+struct MissJson {
     #[serde(flatten)]
-    path: Shown,
+    path: PathJson,
     ago_ms: u64,
     times: u64,
     uid: u32,
@@ -98,21 +98,21 @@ struct Line {
 
 /// A list of misses, as `--json` prints it.
 #[derive(Serialize)]
-struct Listed {
+struct MissListJson {
     version: u32,
-    misses: Vec<Line>,
+    misses: Vec<MissJson>,
     more: u64,
 }
 
 /// A path in JSON.
 #[derive(Serialize)]
-struct Shown {
+struct PathJson {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
 }
 
-impl Shown {
+impl PathJson {
     fn of(path: &Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
         let hex = || {
@@ -134,7 +134,7 @@ pub(super) fn run(command: &Explain) -> Outcome<()> {
     let around = Surroundings::of_process();
     if !command.last && command.client.is_none() {
         let typed = command.path.as_deref().unwrap_or(Path::new("."));
-        let place = Place::find(&around, typed)?;
+        let place = MountPath::find(&around, typed)?;
         let explained = ask::why(&around, &place)?;
         let said = said(&place.point, &place.path(), &explained);
         return data(&if command.json { json_pretty(&said)? } else { text(&said, &explained) });
@@ -143,7 +143,7 @@ pub(super) fn run(command: &Explain) -> Outcome<()> {
         Some(path) => path.clone(),
         None => usual_dir(&around)?,
     };
-    let place = Place::find(&around, &dir)?;
+    let place = MountPath::find(&around, &dir)?;
     let whose = Whose {
         uid: (command.last && !command.all_users).then_some(around.uid),
         client: command.client.clone(),
@@ -153,9 +153,9 @@ pub(super) fn run(command: &Explain) -> Outcome<()> {
     let most = usize::from(command.number);
     more += misses.len().saturating_sub(most) as u64;
     misses.truncate(most);
-    let misses: Vec<Line> = misses.iter().map(|miss| line(&place.point, miss)).collect();
+    let misses: Vec<MissJson> = misses.iter().map(|miss| line(&place.point, miss)).collect();
     if command.json {
-        return data(&json_pretty(&Listed { version: FORM, misses, more })?);
+        return data(&json_pretty(&MissListJson { version: FORM, misses, more })?);
     }
     if misses.is_empty() {
         note("no miss is remembered");
@@ -173,10 +173,10 @@ fn place_of(point: &Path, hex: &str) -> PathBuf {
         .fold(point.to_owned(), |dir, name| dir.join(std::ffi::OsStr::from_bytes(name)))
 }
 
-fn line(point: &Path, miss: &Missed) -> Line {
+fn line(point: &Path, miss: &Missed) -> MissJson {
     let (why, remedy) = words::then(miss.reason);
-    Line {
-        path: Shown::of(&place_of(point, &miss.path_hex)),
+    MissJson {
+        path: PathJson::of(&place_of(point, &miss.path_hex)),
         ago_ms: miss.ago_ms,
         times: miss.times,
         uid: miss.uid,
@@ -187,18 +187,18 @@ fn line(point: &Path, miss: &Missed) -> Line {
     }
 }
 
-fn said<'a>(point: &Path, path: &Path, explained: &'a Explained) -> Said<'a> {
+fn said<'a>(point: &Path, path: &Path, explained: &'a Explained) -> ExplainJson<'a> {
     let of = explained.of_hex.as_deref().map(|hex| place_of(point, hex));
     let similar: Vec<PathBuf> =
         explained.similar_hex.iter().map(|hex| place_of(point, hex)).collect();
     let words = words::now(explained, path, of.as_deref(), similar.len());
-    Said {
+    ExplainJson {
         version: FORM,
-        path: Shown::of(path),
+        path: PathJson::of(path),
         reason: explained.reason,
         why: words.why,
         remedy: words.remedy,
-        of: of.as_deref().map(Shown::of),
+        of: of.as_deref().map(PathJson::of),
         node: explained.node.as_deref(),
         own: explained.own,
         changed_ms: explained.changed_ms,
@@ -206,14 +206,14 @@ fn said<'a>(point: &Path, path: &Path, explained: &'a Explained) -> Said<'a> {
         is_remote: explained.is_remote,
         client: explained.client.as_deref(),
         kind: explained.kind.as_deref(),
-        similar: similar.iter().map(|path| Shown::of(path)).collect(),
+        similar: similar.iter().map(|path| PathJson::of(path)).collect(),
         last: explained.last.as_ref().map(|miss| line(point, miss)),
     }
 }
 
 /// Writes an answer for people. Paths and words are those of a daemon, which may be another user's.
-fn text(said: &Said<'_>, explained: &Explained) -> String {
-    let path = |shown: &Shown| match &shown.path_hex {
+fn text(said: &ExplainJson<'_>, explained: &Explained) -> String {
+    let path = |shown: &PathJson| match &shown.path_hex {
         Some(hex) => printed(&bytes_of(hex)),
         None => printed(shown.path.as_bytes()),
     };
@@ -250,7 +250,7 @@ fn bytes_of(hex: &str) -> Vec<u8> {
 }
 
 /// Writes a list for people, and a remedy for each reason in it.
-fn table(misses: &[Line]) -> String {
+fn table(misses: &[MissJson]) -> String {
     if misses.is_empty() {
         return String::new();
     }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::copy::{OnMount, Plan, Told, Trees, Way, apart, copy_and_tell, find_directory, resolve};
+use super::copy::{
+    CopyPlan, OnMount, Told, Trees, Way, apart, copy_and_tell, find_directory, resolve,
+};
 use super::failure::{Failure, Outcome};
 use super::figures;
 use super::import::exact_modes;
@@ -60,7 +62,7 @@ pub(super) fn run(command: &Export) -> Outcome<()> {
     let told = Told::ask(&around, &on, &flags)?;
     let trees = Trees::open(Way::Export, &from, &to, on.device)?;
     exact_modes();
-    let plan = Plan {
+    let plan = CopyPlan {
         way: Way::Export,
         from,
         to,

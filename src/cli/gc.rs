@@ -15,7 +15,7 @@ use crate::daemon::{self, Collected, Collecting, Collection, Declared};
 
 /// Options of `hearthfs gc`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Collect {
+pub(super) struct GcCommand {
     #[command(flatten)]
     store: StoreOptions,
 
@@ -33,7 +33,7 @@ pub(super) struct Collect {
 }
 
 /// Runs the command.
-pub(super) fn run(command: &Collect) -> Outcome<()> {
+pub(super) fn run(command: &GcCommand) -> Outcome<()> {
     let chosen = command.store.settings()?;
     let (dry_run, grace) = (command.dry_run, command.hazardous_grace);
     let asked = Collection { dry_run, told: chosen.expiry_by.is_some(), grace };
@@ -44,7 +44,7 @@ pub(super) fn run(command: &Collect) -> Outcome<()> {
         if let Some(text) = difference(collector.declared(), collector.expiry(), &chosen) {
             note(&format!("warning: {text}"));
         }
-        let mut shown = Shown { on: std::io::stderr().is_terminal(), shown: false };
+        let mut shown = GcLine { on: std::io::stderr().is_terminal(), shown: false };
         Ok(collector.collect(|progress| shown.show(progress)).await?)
     })?;
     if command.json {
@@ -119,12 +119,12 @@ fn text(report: &Collected) -> String {
 }
 
 /// A line on the terminal that is rewritten; silent elsewhere.
-struct Shown {
+struct GcLine {
     on: bool,
     shown: bool,
 }
 
-impl Shown {
+impl GcLine {
     fn show(&mut self, progress: Collecting) {
         if !self.on {
             return;
@@ -141,7 +141,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for GcLine {
     fn drop(&mut self) {
         if self.shown {
             write!(std::io::stderr().lock(), "\r\x1b[K").ok();

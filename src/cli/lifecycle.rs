@@ -15,7 +15,7 @@ use crate::error::{Error, Kind};
 
 /// The commands under `hearthfs lifecycle`.
 #[derive(Subcommand, Clone, Debug)]
-pub(super) enum Rules {
+pub(super) enum LifecycleCommand {
     /// Print the rule for the expiry as it would be sent, and what it does
     Plan(Looking),
     /// Write the rule beside those of others, and declare the expiry in the store
@@ -39,7 +39,7 @@ pub(super) struct Looking {
 
 /// What `verify --json` prints.
 #[derive(Serialize)]
-struct Said<'a> {
+struct VerifyJson<'a> {
     #[serde(flatten)]
     report: &'a Report,
     /// The expiry that hearthfs.json declares; `none` where it says nothing or cannot be read.
@@ -49,17 +49,17 @@ struct Said<'a> {
 }
 
 /// Runs the command.
-pub(super) fn run(command: &Rules) -> Outcome<()> {
-    let (Rules::Plan(Looking { store, .. })
-    | Rules::Verify(Looking { store, .. })
-    | Rules::Apply(store)
-    | Rules::Remove(store)) = command;
+pub(super) fn run(command: &LifecycleCommand) -> Outcome<()> {
+    let (LifecycleCommand::Plan(Looking { store, .. })
+    | LifecycleCommand::Verify(Looking { store, .. })
+    | LifecycleCommand::Apply(store)
+    | LifecycleCommand::Remove(store)) = command;
     let mut chosen = store.settings()?;
     wait(async {
         // It refuses what is no address, before a server is asked.
         let mut rules = open(&chosen.settings)?;
         let known = match command {
-            Rules::Remove(_) => Ok(Declared::Unknown),
+            LifecycleCommand::Remove(_) => Ok(Declared::Unknown),
             _ => declared_by_store(&chosen.settings).await,
         };
         if let (Ok(Declared::Age(age)), None) = (&known, &chosen.expiry_by) {
@@ -67,14 +67,14 @@ pub(super) fn run(command: &Rules) -> Outcome<()> {
             rules = open(&chosen.settings)?;
         }
         match command {
-            Rules::Plan(looking) => {
+            LifecycleCommand::Plan(looking) => {
                 plan(&rules, looking.json).await?;
                 note_unknown(known.as_ref().err(), &chosen);
                 Ok(())
             }
-            Rules::Apply(_) => apply(&rules, &chosen, known).await,
-            Rules::Verify(looking) => verify(&rules, &chosen, known, looking.json).await,
-            Rules::Remove(_) => remove(&rules, &chosen.settings).await,
+            LifecycleCommand::Apply(_) => apply(&rules, &chosen, known).await,
+            LifecycleCommand::Verify(looking) => verify(&rules, &chosen, known, looking.json).await,
+            LifecycleCommand::Remove(_) => remove(&rules, &chosen.settings).await,
         }
     })
 }
@@ -248,7 +248,7 @@ async fn verify(
         _ => note_unknown(known.as_ref().err(), chosen),
     }
     if as_json {
-        let said = Said {
+        let said = VerifyJson {
             report: &report,
             declared: declared(known.unwrap_or_default()),
             agrees: wrong.is_empty() && report.unsupported.is_none(),

@@ -21,7 +21,7 @@ const WRITTEN_AT_ONCE: usize = 64 << 10;
 
 /// Options of `hearthfs ls`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct List {
+pub(super) struct LsCommand {
     /// Paths and patterns of paths; the current directory or the one mount without any
     #[arg(value_name = "GLOB")]
     globs: Vec<PathBuf>,
@@ -37,7 +37,7 @@ pub(super) struct List {
 
 /// What `--json` prints of an entry. Fields are added, never renamed.
 #[derive(Debug, Serialize)]
-pub(super) struct Line {
+pub(super) struct EntryJson {
     /// Its path; what is not text is replaced.
     path: String,
     /// Its path in hexadecimal digits, if it is not text.
@@ -60,7 +60,7 @@ pub(super) struct Line {
     facts: Option<Facts>,
 }
 
-impl Line {
+impl EntryJson {
     /// Says what is known of an entry; `path` is its path from the root of the machine.
     pub(super) fn of(path: &std::path::Path, entry: Entry) -> Self {
         let bytes = path.as_os_str().as_bytes();
@@ -85,8 +85,8 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The listing.
-struct Listing<'a> {
-    command: &'a List,
+struct LsListing<'a> {
+    command: &'a LsCommand,
     query: &'a Query,
     wall_ms: u64,
     silence: Silence,
@@ -97,10 +97,10 @@ struct Listing<'a> {
 }
 
 /// Runs the command.
-pub(super) fn run(command: &List) -> Outcome<()> {
+pub(super) fn run(command: &LsCommand) -> Outcome<()> {
     let around = Surroundings::of_process();
     let query = Query::of(&around, &command.globs, Whole::Listed)?;
-    let mut listing = Listing {
+    let mut listing = LsListing {
         command,
         query: &query,
         wall_ms: Clock::system().wall_ms(),
@@ -126,7 +126,7 @@ pub(super) fn run(command: &List) -> Outcome<()> {
     listing.troubles.outcome("could not be looked at")
 }
 
-impl Visit for Listing<'_> {
+impl Visit for LsListing<'_> {
     fn found(&mut self, hit: &Hit<'_>) -> Outcome<()> {
         if !self.command.long && !self.command.json {
             let end = if hit.kind == FileType::Directory { "/" } else { "" };
@@ -135,7 +135,7 @@ impl Visit for Listing<'_> {
             match Entry::look(hit.dir, hit.name, &self.silence) {
                 Ok(entry) if self.command.json => {
                     let path = self.query.absolute(hit.below);
-                    self.text.push_str(&json_line(&Line::of(&path, entry))?);
+                    self.text.push_str(&json_line(&EntryJson::of(&path, entry))?);
                 }
                 Ok(entry) => {
                     let shown = self.query.shown(hit.below);
@@ -154,7 +154,7 @@ impl Visit for Listing<'_> {
     }
 }
 
-impl Listing<'_> {
+impl LsListing<'_> {
     /// Writes what was gathered. A reader that has seen enough ends the walk.
     fn write(&mut self) -> Outcome<()> {
         let mut out = std::io::stdout().lock();

@@ -65,29 +65,29 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Mount the cache at a directory and serve it until it is unmounted
-    Mount(mount::Mount),
+    Mount(mount::MountCommand),
     /// Run a command with every compile cache on the mount
-    Run(run::Run),
+    Run(run::RunCommand),
     /// Upload what is not yet remote, unmount, and wait for the end
     Unmount(unmount::Unmount),
     /// Show what is mounted, how it does, and what is not yet remote
-    Status(status::Show),
+    Status(status::StatusCommand),
     /// Wait until all that was published before is remote
     Drain(drain::Drain),
     /// Make a store for the nodes to share; does nothing where there is one
     Init(init::Init),
     /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
     #[command(subcommand)]
-    Lifecycle(lifecycle::Rules),
+    Lifecycle(lifecycle::LifecycleCommand),
     /// Check machine, mount, store and clients, and say what to do
     Doctor(doctor::Doctor),
     /// Delete from a store what no node needs any more
-    Gc(gc::Collect),
+    Gc(gc::GcCommand),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
     /// Show what is known of the programs that cache here: variables, and what their files are
-    Profiles(profiles::Show),
+    Profiles(profiles::ProfilesCommand),
     /// Show two nodes on this machine: what one compiles, the other finds
     Demo(demo::Demo),
     /// Take an existing cache directory in, with its times and as whole units
@@ -95,11 +95,11 @@ enum Command {
     /// Write what is on the mount as a plain tree
     Export(export::Export),
     /// List what is on a mount: size, age, last use, writing node, client, local or remote
-    Ls(ls::List),
+    Ls(ls::LsCommand),
     /// Show all that is known of one path on a mount
     Stat(stat::Tell),
     /// Sum up what is on a mount, by directory, client or writing node
-    Du(du::Usage),
+    Du(du::DuCommand),
     /// Say why a name was a miss, and what to do about it
     Explain(explain::Explain),
     /// Watch a mount: rates, hit ratio, backlog, requests, busiest clients and entries

@@ -22,7 +22,7 @@ const END_GRACE: Duration = Duration::from_secs(10);
 
 /// Options of `hearthfs mount`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Mount {
+pub(super) struct MountCommand {
     /// The mount point: an empty directory [default: mount.directory of the configuration]
     dir: Option<PathBuf>,
 
@@ -39,7 +39,7 @@ pub(super) struct Mount {
 }
 
 /// Runs the command.
-pub(super) fn run(command: &Mount) -> Outcome<()> {
+pub(super) fn run(command: &MountCommand) -> Outcome<()> {
     let around = Surroundings::of_process();
     if command.detached {
         background::take_name();
@@ -157,7 +157,7 @@ pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
     }
 }
 
-fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
+fn serve(around: &Surroundings, command: &MountCommand) -> Outcome<()> {
     let (point, loaded) = wait(prepare(around, command.dir.as_deref(), &command.options.flags()))?;
     let logging = logging::start(&loaded.settings.log);
     for warning in &loaded.warnings {
@@ -191,7 +191,7 @@ fn serve(around: &Surroundings, command: &Mount) -> Outcome<()> {
 /// is said that they need a new mount. Returns `None` where nothing can be taken over.
 fn reload(
     around: &Surroundings,
-    command: &Mount,
+    command: &MountCommand,
     loaded: &Loaded,
     logging: &Logging,
 ) -> Option<Settings> {

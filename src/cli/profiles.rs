@@ -14,7 +14,7 @@ use crate::namespace::{Pattern, Profile, Profiles, Rule, RuleKind, Unless};
 
 /// Options of `hearthfs profiles`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Show {
+pub(super) struct ProfilesCommand {
     /// One client, such as ccache; all if left out
     name: Option<String>,
 
@@ -29,7 +29,7 @@ pub(super) struct Show {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Said<'a> {
+struct ProfilesJson<'a> {
     profiles: Vec<&'a Profile>,
     kinds: Vec<KindSaid>,
 }
@@ -42,7 +42,7 @@ struct KindSaid {
 }
 
 /// Runs the command.
-pub(super) fn run(show: &Show) -> Outcome<()> {
+pub(super) fn run(show: &ProfilesCommand) -> Outcome<()> {
     let flags = Flags { file: show.config.clone(), values: Vec::new() };
     let loaded = config::load(&flags, &Surroundings::of_process(), None)?;
     for warning in &loaded.warnings {
@@ -72,7 +72,7 @@ fn no_such(all: &Profiles, name: &str) -> Failure {
 
 fn json(profiles: Vec<&Profile>) -> Outcome<String> {
     let kinds = RuleKind::ALL.map(|kind| KindSaid { kind, meaning: kind.meaning() });
-    json_pretty(&Said { profiles, kinds: kinds.into() })
+    json_pretty(&ProfilesJson { profiles, kinds: kinds.into() })
 }
 
 /// Writes a line for each profile. Writing to a string does not fail.

@@ -44,7 +44,7 @@ pub(super) struct Remove {
 
 /// What was found, and what was removed. `--json` prints it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-struct Report {
+struct RmReport {
     /// Nothing was removed: the counts say what a run without `--dry-run` would remove.
     dry_run: bool,
     /// It is for all nodes: the mount sends what is changed on it.
@@ -60,7 +60,7 @@ struct Report {
     failed: u64,
 }
 
-impl Report {
+impl RmReport {
     fn is_empty(&self) -> bool {
         self.files + self.directories == 0
     }
@@ -79,15 +79,15 @@ impl Report {
 /// Runs the command.
 pub(super) fn run(command: &Remove) -> Outcome<()> {
     let query = Query::of(&Surroundings::of_process(), &command.globs, Whole::Itself)?;
-    let mut counting = Counting {
+    let mut counting = RmCount {
         query: &query,
-        report: Report { dry_run: command.dry_run, all_nodes: true, ..Report::default() },
+        report: RmReport { dry_run: command.dry_run, all_nodes: true, ..RmReport::default() },
         silence: Silence::default(),
         troubles: Troubles::default(),
         progress: Progress::new(),
     };
     walk(&query, &mut counting)?;
-    let Counting { mut report, troubles, progress, .. } = counting;
+    let RmCount { mut report, troubles, progress, .. } = counting;
     drop(progress);
     report.failed = troubles.count();
     if report.is_empty() || command.dry_run {
@@ -108,11 +108,11 @@ pub(super) fn run(command: &Remove) -> Outcome<()> {
 }
 
 /// Removes what fits: first the entry points of units, if there are any, then the rest.
-fn remove(query: &Query, counted: &Report) -> Outcome<Report> {
+fn remove(query: &Query, counted: &RmReport) -> Outcome<RmReport> {
     let mut removing = Removing {
         query,
         entries_only: true,
-        report: Report { all_nodes: counted.all_nodes, ..Report::default() },
+        report: RmReport { all_nodes: counted.all_nodes, ..RmReport::default() },
         silence: Silence::default(),
         troubles: Troubles::default(),
         progress: Progress::new(),
@@ -128,11 +128,11 @@ fn remove(query: &Query, counted: &Report) -> Outcome<Report> {
         walked?;
     }
     let Removing { report, troubles, .. } = removing;
-    Ok(Report { failed: troubles.count(), ..report })
+    Ok(RmReport { failed: troubles.count(), ..report })
 }
 
 /// Prints what was done, and fails if not all of it could be.
-fn tell(command: &Remove, report: &Report, more: &str) -> Outcome<()> {
+fn tell(command: &Remove, report: &RmReport, more: &str) -> Outcome<()> {
     if command.json {
         data(&json_pretty(report)?)?;
     } else if !report.is_empty() {
@@ -171,15 +171,15 @@ fn is_yes(answer: &str) -> bool {
 }
 
 /// Counts what would go.
-struct Counting<'a> {
+struct RmCount<'a> {
     query: &'a Query,
-    report: Report,
+    report: RmReport,
     silence: Silence,
     troubles: Troubles,
     progress: Progress,
 }
 
-impl Visit for Counting<'_> {
+impl Visit for RmCount<'_> {
     fn takes_all_below(&self) -> bool {
         true
     }
@@ -218,7 +218,7 @@ struct Removing<'a> {
     query: &'a Query,
     /// Nothing goes yet but what readers of a unit open first.
     entries_only: bool,
-    report: Report,
+    report: RmReport,
     silence: Silence,
     troubles: Troubles,
     progress: Progress,
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_report_says_how_much() {
-        let mut report = Report { files: 1, bytes: 2048, ..Report::default() };
+        let mut report = RmReport { files: 1, bytes: 2048, ..RmReport::default() };
         assert_eq!(report.what(), "1 file (2.0 KiB)");
         (report.files, report.directories) = (3, 1);
         assert_eq!(report.what(), "3 files and 1 directory (2.0 KiB)");

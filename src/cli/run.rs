@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::background;
-use super::child::{Running, Signals, end_like};
-use super::clients::{Plan, plan, why_nothing};
+use super::child::{ChildSignals, Running, end_like};
+use super::clients::{ClientEnvironment, plan, why_nothing};
 use super::failure::{Failure, Outcome};
 use super::figures;
 use super::mount::{check_before_mount, clear, say_store};
@@ -30,7 +30,7 @@ use crate::metrics::{ClientFigures, Figures, Snapshot};
 
 /// Options of `hearthfs run`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct RunCommand {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -56,7 +56,7 @@ pub(super) struct Run {
 pub(super) const SHORT_COMPILES: (&str, &str) =
     ("run.cache_short_compiles", "--cache-short-compiles");
 
-impl Run {
+impl RunCommand {
     fn flags(&self) -> Flags {
         let mut flags = self.options.flags();
         if self.cache_short_compiles {
@@ -77,7 +77,7 @@ struct Joined {
 }
 
 /// Runs the command; returns as it did.
-pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
+pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
     let around = Surroundings::of_process();
     let (point, named) = mount_point(&around, command)?;
     let loaded = config::load(&command.flags(), &around, Some(&point))?;
@@ -91,7 +91,7 @@ pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
         make_default(&point)?;
     }
     let status = super::wait(async {
-        let mut signals = Signals::listen()?;
+        let mut signals = ChildSignals::listen()?;
         let mut joined = tokio::select! {
             joined = join(&around, &point, command, &loaded) => joined?,
             which = signals.next_end() => hearthfs_mount::die_of(which.as_raw()),
@@ -125,7 +125,7 @@ pub(super) fn run(command: &Run) -> Outcome<ExitCode> {
 }
 
 /// Returns the mount point, and whether it was named.
-fn mount_point(around: &Surroundings, command: &Run) -> Outcome<(PathBuf, bool)> {
+fn mount_point(around: &Surroundings, command: &RunCommand) -> Outcome<(PathBuf, bool)> {
     if let Some(dir) = &command.mount {
         return Ok((point::absolute(around, dir), true));
     }
@@ -156,7 +156,7 @@ fn make_default(point: &Path) -> Outcome<()> {
 async fn join(
     around: &Surroundings,
     point: &Path,
-    command: &Run,
+    command: &RunCommand,
     loaded: &Loaded,
 ) -> Outcome<Joined> {
     let (share, setup) = Share::enter(around, point).await?;
@@ -233,7 +233,7 @@ fn known_writes(point: &Path, loaded: &Loaded) -> Outcome<()> {
 }
 
 /// Makes the directories that clients need; returns whether any was missing.
-fn make_dirs(point: &Path, plan: &Plan) -> bool {
+fn make_dirs(point: &Path, plan: &ClientEnvironment) -> bool {
     let missing = plan.dirs.iter().map(|dir| point.join(dir)).filter(|path| !path.is_dir());
     let missing: Vec<PathBuf> = missing.collect();
     for path in &missing {
@@ -261,7 +261,11 @@ async fn recorded(
     }
 }
 
-async fn execute(command: &Run, plan: &Plan, signals: &mut Signals) -> Outcome<ExitStatus> {
+async fn execute(
+    command: &RunCommand,
+    plan: &ClientEnvironment,
+    signals: &mut ChildSignals,
+) -> Outcome<ExitStatus> {
     let mut process = Command::new(&command.command[0]);
     process.args(&command.command[1..]).envs(plan.variables.iter().map(|(k, v)| (k, v)));
     for variable in MANAGER_VARIABLES {
@@ -277,8 +281,8 @@ async fn finish(
     point: &Path,
     joined: Joined,
     loaded: &Loaded,
-    plan: &Plan,
-    signals: &mut Signals,
+    plan: &ClientEnvironment,
+    signals: &mut ChildSignals,
 ) {
     let Some(before) = joined.before else {
         tell_worth(point, joined.figures.as_ref());

@@ -11,7 +11,7 @@ use super::escape::printed;
 use super::failure::{Failure, Outcome};
 use super::inside::{Entry, Silence, one};
 use super::json::json_pretty;
-use super::ls::{Line, word};
+use super::ls::{EntryJson, word};
 use super::output::{data, time};
 use crate::clock::Clock;
 use crate::config::{ByteSize, Surroundings};
@@ -35,7 +35,7 @@ pub(super) fn run(command: &Tell) -> Outcome<()> {
     let failed = |error| Failure::failed(format!("{shown}: {error}"));
     let entry = Entry::look(&named.dir, &named.name, &Silence::default()).map_err(failed)?;
     if command.json {
-        return data(&json_pretty(&Line::of(&named.path, entry))?);
+        return data(&json_pretty(&EntryJson::of(&named.path, entry))?);
     }
     let target = (entry.word() == "link")
         .then(|| readlinkat(&named.dir, &named.name, Vec::new()).ok())

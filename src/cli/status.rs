@@ -29,7 +29,7 @@ pub(super) const FULL: &str =
 
 /// Options of `hearthfs status`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Show {
+pub(super) struct StatusCommand {
     /// The mount point, or any path on the mount; none shows all mounts of this user
     dir: Option<PathBuf>,
 
@@ -39,7 +39,7 @@ pub(super) struct Show {
 }
 
 /// Runs the command.
-pub(super) fn run(command: &Show) -> Outcome<()> {
+pub(super) fn run(command: &StatusCommand) -> Outcome<()> {
     let around = Surroundings::of_process();
     if let Some(dir) = &command.dir {
         let point = point::absolute(&around, dir);
@@ -84,7 +84,7 @@ async fn of_another(around: &Surroundings, path: &Path) -> Outcome<Option<PathBu
 
 /// What every user of a mount may know of it.
 #[derive(serde::Serialize)]
-struct Told<'a> {
+struct StatusJson<'a> {
     mount_point: std::borrow::Cow<'a, str>,
     clients: crate::metrics::Figures,
 }
@@ -96,7 +96,10 @@ fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
         unmount::foreign(point)
     })?;
     if as_json {
-        return data(&json_pretty(&Told { mount_point: point.to_string_lossy(), clients: told })?);
+        return data(&json_pretty(&StatusJson {
+            mount_point: point.to_string_lossy(),
+            clients: told,
+        })?);
     }
     note(
         "this mount belongs to another user: only its figures are told; ask as that user or as root for more",

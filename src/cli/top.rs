@@ -16,7 +16,7 @@ use super::output::data;
 use super::{point, status, wait};
 use crate::clock::{Clock, sleep};
 use crate::config::{Surroundings, format_duration, parse_duration};
-use figures::{Figures, Look};
+use figures::{Rates, Sample};
 
 /// The shortest interval, and the longest: the daemon counts for clients and entries for ten seconds after a question.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
@@ -58,7 +58,7 @@ pub(super) fn run(command: &Watch) -> Outcome<()> {
     };
     let is_live = !command.json && is_screen(&around);
     wait(async {
-        let mount = Mount { around: &around, dir: &dir, clock: Clock::system() };
+        let mount = WatchedMount { around: &around, dir: &dir, clock: Clock::system() };
         if is_live {
             return screen::watch(&mount, command, has_colour(&around)).await;
         }
@@ -66,7 +66,7 @@ pub(super) fn run(command: &Watch) -> Outcome<()> {
         for _ in 0..command.count.unwrap_or(1) {
             sleep(command.interval).await;
             let now = mount.look().await?;
-            let figures = Figures::between(&before, &now);
+            let figures = Rates::between(&before, &now);
             data(&if command.json { json_line(&figures)? } else { page::plain(&figures) })?;
             before = now;
         }
@@ -75,19 +75,19 @@ pub(super) fn run(command: &Watch) -> Outcome<()> {
 }
 
 /// The mount that is watched.
-struct Mount<'a> {
+struct WatchedMount<'a> {
     around: &'a Surroundings,
     dir: &'a Path,
     /// Each clock begins at its own zero.
     clock: Clock,
 }
 
-impl Mount<'_> {
+impl WatchedMount<'_> {
     /// Asks the daemon that serves it at this moment; it does not keep a connection for long.
-    async fn look(&self) -> Outcome<Look> {
+    async fn look(&self) -> Outcome<Sample> {
         let (mut client, status) = status::find(self.around, self.dir).await?;
         let busy = client.busy().await?;
-        Ok(Look { at: self.clock.mono(), status, busy })
+        Ok(Sample { at: self.clock.mono(), status, busy })
     }
 }
 

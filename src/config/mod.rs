@@ -26,8 +26,8 @@ use paths::foreign_link;
 pub use paths::{cache_base, config_files, is_inside, log_base, mount_name, resolve};
 pub use problem::{Origin, Problem};
 pub use settings::{
-    AllowOther, ClientDirs, IoMode, Local, Log, LogFormat, Metrics, Mount, Remote, Run, Settings,
-    Writeback, Writes,
+    AllowOther, ClientDirs, IoMode, Local, Log, LogFormat, MetricsSettings, MountSettings,
+    RemoteSettings, RunSettings, Settings, Writeback, Writes,
 };
 pub use source::Surroundings;
 pub use suggest::nearest;
@@ -299,7 +299,7 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
 }
 
 /// Checks keys that not every cloud has a meaning for.
-fn check_cloud(remote: &Remote, mut refuse: impl FnMut(&str, String)) {
+fn check_cloud(remote: &RemoteSettings, mut refuse: impl FnMut(&str, String)) {
     let scheme = match &remote.url {
         Some(RemoteUrl::Gcs { .. }) => "gs://",
         Some(RemoteUrl::Azure { .. }) => "az://",

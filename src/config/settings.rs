@@ -14,19 +14,19 @@ use crate::namespace::Profiles;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
     /// How the kernel reaches us.
-    pub mount: Mount,
+    pub mount: MountSettings,
     /// The cache directory of this node.
     pub local: Local,
     /// The object store.
-    pub remote: Remote,
+    pub remote: RemoteSettings,
     /// How closed files travel to it.
     pub writeback: Writeback,
     /// How long entries live.
     pub expiry: Expiry,
     /// What a command on the mount is given.
-    pub run: Run,
+    pub run: RunSettings,
     /// What monitors may read.
-    pub metrics: Metrics,
+    pub metrics: MetricsSettings,
     /// What is written about it.
     pub log: Log,
     /// What is known of clients: what comes with the program, and what the configuration adds.
@@ -35,7 +35,7 @@ pub struct Settings {
 
 /// Section `[mount]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Mount {
+pub struct MountSettings {
     /// Where; `None` leaves it to the command line.
     pub directory: Option<PathBuf>,
     /// Whether reads and writes go straight to the backing files.
@@ -122,7 +122,7 @@ pub struct Local {
 
 /// Section `[remote]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Remote {
+pub struct RemoteSettings {
     /// The store; `None` is a local cache only.
     pub url: Option<RemoteUrl>,
     /// Address of another server than the cloud's own; `None` leaves it to the cloud's variables and
@@ -167,14 +167,14 @@ pub struct Expiry {
 
 /// Section `[run]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Run {
+pub struct RunSettings {
     /// Whether clients that leave out what compiles quickly are told to keep it too.
     pub cache_short_compiles: bool,
 }
 
 /// Section `[metrics]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Metrics {
+pub struct MetricsSettings {
     /// Where they are answered; `None` is nowhere.
     pub listen: Option<ListenAt>,
     /// Whether that may be an address that other machines reach.

@@ -18,7 +18,7 @@ use crate::clock::{self, Clock};
 use crate::config::{Settings, Writes};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::fs::{self, Filesystem, Rules};
+use crate::fs::{self, Filesystem, FsOptions};
 use crate::local::{
     Blobs, CacheDir, FigureFile, Index, Limits, Loaded, LockOwners, Options, Staging,
 };
@@ -133,7 +133,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     };
     let tasks = Arc::new(Tasks::detect());
     let metrics = Arc::new(Metrics::new());
-    let below = fs::Rooms {
+    let below = fs::FsDeps {
         ledger: engine.ledger().clone(),
         freshness: engine.follower().freshness().clone(),
         fetcher: engine.fetcher().clone(),
@@ -146,7 +146,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         lock_owners: Arc::new(LockOwners::open(&dir)),
         figures: Arc::new(FigureFile::open(&dir)),
     };
-    let rules = Rules {
+    let rules = FsOptions {
         deadline: settings.remote.deadline,
         open_wait: settings.writeback.open_wait,
         read_only: settings.mount.writes == Writes::None,

@@ -20,7 +20,7 @@ const SIGNS_PER_INTERVAL: u32 = 3;
 pub(super) async fn watch(node: Arc<MountedNode>, sight: Arc<Sight>) {
     let manager = Arc::clone(node.manager());
     let every = manager.watchdog().map_or(LOOK_EVERY, |limit| limit / SIGNS_PER_INTERVAL);
-    let mut trouble = Trouble::default();
+    let mut trouble = WatchTrouble::default();
     loop {
         sleep(every).await;
         let found = if node.rooms().engine.has_failed() {
@@ -44,9 +44,9 @@ pub(super) async fn watch(node: Arc<MountedNode>, sight: Arc<Sight>) {
 
 /// Says once when it begins and once when it ends.
 #[derive(Default)]
-struct Trouble(Option<&'static str>);
+struct WatchTrouble(Option<&'static str>);
 
-impl Trouble {
+impl WatchTrouble {
     fn note(&mut self, found: Result<(), &'static str>) {
         match (self.0, found) {
             (None, Err(what)) => tracing::error!(what, "the daemon is out of order"),

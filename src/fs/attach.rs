@@ -10,7 +10,7 @@ use hearthfs_mount::{Errno, Ino, Io, Opened, Reply};
 use super::filesystem::Filesystem;
 use super::handles::{Bytes, OpenFile};
 use super::inode::{LiveId, Mode, Source};
-use super::open::Step;
+use super::open::OpenStep;
 use super::state::{State, may_stand_aside};
 use super::wish::Wish;
 
@@ -83,17 +83,23 @@ impl Filesystem {
     }
 
     /// Makes a handle on an inode that writes another live file of its name.
-    pub(super) fn join_aside(&self, state: &mut State, ino: Ino, id: LiveId, wish: &Wish) -> Step {
+    pub(super) fn join_aside(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        id: LiveId,
+        wish: &Wish,
+    ) -> OpenStep {
         match state.lives.get(id) {
             // A writer that joined now would change what is being digested, or is about to be a blob.
-            Some(live) if live.settling => return Step::Wait(live.moved.subscribe()),
+            Some(live) if live.settling => return OpenStep::Wait(live.moved.subscribe()),
             Some(live) if live.version().is_some() => {
-                return Step::Settle(id, live.moved.subscribe());
+                return OpenStep::Settle(id, live.moved.subscribe());
             }
             _ => {}
         }
         let allowed = may_stand_aside(state, ino, wish.flags);
-        Step::Done(allowed.and_then(|()| self.join(state, ino, id, wish)))
+        OpenStep::Done(allowed.and_then(|()| self.join(state, ino, id, wish)))
     }
 
     /// Makes a writing handle on a live file; the caller has checked that it may.

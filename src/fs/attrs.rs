@@ -8,7 +8,7 @@ use hearthfs_mount::{
 
 use super::filesystem::Filesystem;
 use super::handles::type_of;
-use super::inode::{Node, Published};
+use super::inode::{InodeKind, Published};
 use super::lookup::TTL_OF_LIVE;
 use super::seen::{Seen, seen_in};
 use super::state::State;
@@ -57,12 +57,12 @@ impl Filesystem {
     pub(super) fn attr_of(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
-            Node::Directory => Ok((self.directory_attr(state, ino), self.brief_ttl())),
-            Node::Entry(published) => {
+            InodeKind::Directory => Ok((self.directory_attr(state, ino), self.brief_ttl())),
+            InodeKind::Entry(published) => {
                 let (attr, now) = self.entry_attr(state, ino, published);
                 Ok((attr, if now { self.ttl() } else { Duration::ZERO }))
             }
-            Node::Live(id) => {
+            InodeKind::Live(id) => {
                 let live = state.lives.get(*id).ok_or(Errno::ESTALE)?;
                 let (size, mtime) = live.size_and_mtime()?;
                 let entry = live.as_entry((size, mtime));
@@ -71,11 +71,13 @@ impl Filesystem {
                 let changed = changed.unwrap_or(mtime).max(mtime);
                 Ok((attr_from(ino, &entry, changed, nlink), self.ttl().min(TTL_OF_LIVE)))
             }
-            Node::Reserved(Published { entry, changed_ms, .. }) => {
+            InodeKind::Reserved(Published { entry, changed_ms, .. }) => {
                 let nlink = self.names_of(entry).unwrap_or(1);
                 Ok((attr_from(ino, entry, Time::from_ms(*changed_ms), nlink), Duration::ZERO))
             }
-            Node::Gone(entry) => Ok((attr_from(ino, entry, entry.attrs.mtime, 0), Duration::ZERO)),
+            InodeKind::Gone(entry) => {
+                Ok((attr_from(ino, entry, entry.attrs.mtime, 0), Duration::ZERO))
+            }
         }
     }
 
@@ -137,7 +139,7 @@ impl Filesystem {
             if let Some(private) = Self::aside_attr(&state, ino, handle) {
                 return private.into();
             }
-            matches!(state.names.inode(ino).map(|inode| &inode.node), Some(Node::Directory))
+            matches!(state.names.inode(ino).map(|inode| &inode.node), Some(InodeKind::Directory))
         };
         // Programs ask for the root to see whether the mount works; that must not wait for the store.
         if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 
 use hearthfs_mount::{Errno, Ino, Opened, Reply};
 
-use super::decide::Plan;
+use super::decide::OpenPlan;
 use super::filesystem::Filesystem;
-use super::inode::{LiveId, Node, Published, Source, Spot};
+use super::inode::{InodeKind, LiveId, Published, Source, Spot};
 use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
 use super::seen::Seen;
 use super::state::{State, may_stand_aside};
@@ -76,7 +76,13 @@ impl Filesystem {
     }
 
     /// Finds what an open that begins a live file begins from.
-    pub(super) fn base_of(&self, state: &State, ino: Ino, wish: &Wish, plan: Plan) -> Reply<Base> {
+    pub(super) fn base_of(
+        &self,
+        state: &State,
+        ino: Ino,
+        wish: &Wish,
+        plan: OpenPlan,
+    ) -> Reply<Base> {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
         let seen = state.names.path_of(&spot).and_then(|path| self.seen(&path));
@@ -86,11 +92,11 @@ impl Filesystem {
         let seen = seen.map(Seen::published);
         let truncate = wish.flags.truncate;
         let own = match &inode.node {
-            Node::Reserved(told) | Node::Entry(told) => Some(told.clone()),
+            InodeKind::Reserved(told) | InodeKind::Entry(told) => Some(told.clone()),
             _ => None,
         };
         let (spot, published) = match (plan, seen) {
-            (Plan::Aside { named: false }, _) => (None, own),
+            (OpenPlan::Aside { named: false }, _) => (None, own),
             _ if beside => (Some(spot), None),
             (_, Some(seen)) => {
                 seen.entry.content().ok_or(Errno::ENOENT)?;
@@ -112,7 +118,7 @@ impl Filesystem {
         let copy = match (content, &inode.source) {
             _ if truncate => None,
             (Some((digest, size)), _) => Some(Copied::Blob(digest, size)),
-            (None, Some(source)) if matches!(inode.node, Node::Gone(_)) => {
+            (None, Some(source)) if matches!(inode.node, InodeKind::Gone(_)) => {
                 Some(Copied::File(Arc::clone(source)))
             }
             _ => None,
@@ -189,8 +195,8 @@ impl Filesystem {
         let state = &mut *guard;
         let (plan, _) = self.decide(state, ino, wish);
         let on = match plan {
-            Plan::Begin => On::Reserved(ino),
-            Plan::Aside { .. } => On::Fresh,
+            OpenPlan::Begin => On::Reserved(ino),
+            OpenPlan::Aside { .. } => On::Fresh,
             _ => return Ok(None),
         };
         if !self.base_of(state, ino, wish, plan)?.is(base) {
@@ -241,7 +247,7 @@ impl Filesystem {
         let ino = match on {
             On::Reserved(ino) => ino,
             // It is told which file it is as soon as there is one.
-            On::Fresh => state.names.add_fresh(Node::Directory),
+            On::Fresh => state.names.add_fresh(InodeKind::Directory),
         };
         let mut attrs = base.attrs.clone();
         // An empty file that is emptied again is the file that it was: lock files are opened so all the time.
@@ -268,7 +274,7 @@ impl Filesystem {
             empties: truncate && had_bytes,
         }));
         if let Some(inode) = state.names.inode_mut(ino) {
-            inode.node = Node::Live(id);
+            inode.node = InodeKind::Live(id);
             if let (On::Reserved(_), Some(spot)) = (on, inode.last.clone()) {
                 state.names.end_reservation(&spot, ino);
             }

@@ -25,10 +25,10 @@ pub(super) struct Moment {
 
 /// What is remembered, by the stamps of puts.
 #[derive(Debug)]
-pub(super) struct Beginnings(Mutex<Known>);
+pub(super) struct Beginnings(Mutex<KnownPaths>);
 
 #[derive(Debug)]
-struct Known {
+struct KnownPaths {
     begun: LruCache<Stamp, Moment>,
     /// With which count of `Ledger::applied`.
     came: LruCache<Stamp, u64>,
@@ -37,7 +37,7 @@ struct Known {
 impl Beginnings {
     pub(super) fn new() -> Self {
         let (begun, came) = (LruCache::new(REMEMBERED_MAX), LruCache::new(REMEMBERED_MAX));
-        Self(Mutex::new(Known { begun, came }))
+        Self(Mutex::new(KnownPaths { begun, came }))
     }
 
     /// Notes when a file was begun that has been put.

@@ -30,7 +30,7 @@ pub struct BusyCounts {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct MissCounts {
     clients: BTreeMap<String, (u64, u64)>,
     entries: HashMap<TreePath, u64>,
 }
@@ -40,7 +40,7 @@ struct Counts {
 pub(super) struct Busy {
     /// Until when a client watches, in milliseconds of the monotonic clock.
     until_ms: AtomicU64,
-    counts: Mutex<Counts>,
+    counts: Mutex<MissCounts>,
 }
 
 impl Busy {
@@ -82,7 +82,7 @@ impl Busy {
         let until_ms = (now + WATCHED_FOR).as_millis() as u64;
         let mut counts = self.counts.lock();
         if !was_watched {
-            *counts = Counts::default();
+            *counts = MissCounts::default();
         }
         self.until_ms.store(until_ms, Ordering::Relaxed);
         let mut entries: Vec<(TreePath, u64)> =

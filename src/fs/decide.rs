@@ -109,7 +109,7 @@ pub(super) struct NameHas {
 
 /// What an open comes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Plan {
+pub(super) enum OpenPlan {
     /// It reads the version of the inode, or what is left of it.
     Read,
     /// It reads what the name has now, through this inode: that has nothing to read any more.
@@ -139,101 +139,101 @@ pub(super) enum Plan {
 }
 
 /// Decides what an open comes to.
-pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> Plan {
-    let again_or = |otherwise| if asked.last { otherwise } else { Plan::LookAgain };
+pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> OpenPlan {
+    let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };
     match is {
-        Is::Directory => Plan::Fail(Errno::EISDIR),
-        Is::Other => Plan::Fail(Errno::ENXIO),
+        Is::Directory => OpenPlan::Fail(Errno::EISDIR),
+        Is::Other => OpenPlan::Fail(Errno::ENXIO),
         // Others have begun since it was promised.
-        Is::Reserved if asked.writes() && name.joinable && !asked.empties() => Plan::JoinAside,
-        Is::Reserved if asked.writes() => Plan::Begin,
+        Is::Reserved if asked.writes() && name.joinable && !asked.empties() => OpenPlan::JoinAside,
+        Is::Reserved if asked.writes() => OpenPlan::Begin,
         Is::Gone { open } if asked.writes() => {
             let has_bytes = open || asked.empties();
             again_or(if has_bytes {
-                Plan::Aside { named: false }
+                OpenPlan::Aside { named: false }
             } else {
-                Plan::Fail(Errno::ENOENT)
+                OpenPlan::Fail(Errno::ENOENT)
             })
         }
         // Only a process that has it open comes back to it.
-        Is::Gone { open: true } if !asked.walked => again_or(Plan::Read),
+        Is::Gone { open: true } if !asked.walked => again_or(OpenPlan::Read),
         Is::Entry { bound, readable } if asked.writes() => {
             write_entry(asked, bound, readable, name)
         }
         // What the caller writes itself, or what the name leads to now, is another inode.
-        Is::Entry { bound, .. } if (name.own || !bound) && !asked.last => Plan::LookAgain,
+        Is::Entry { bound, .. } if (name.own || !bound) && !asked.last => OpenPlan::LookAgain,
         // The kernel finds what there is now. Of what is reserved, its thread was refused by the mode, and reads what it
         // could not write.
         Is::Reserved | Is::Gone { .. } | Is::Entry { readable: false, .. } => {
             again_or(current(name))
         }
-        Is::Entry { .. } => Plan::Read,
+        Is::Entry { .. } => OpenPlan::Read,
         Is::Live(live) if asked.writes() => write_live(asked, live),
         Is::Live(live) => read_live(asked, live, name),
     }
 }
 
-fn current(name: NameHas) -> Plan {
-    if name.current { Plan::ReadCurrent } else { Plan::Fail(Errno::ENOENT) }
+fn current(name: NameHas) -> OpenPlan {
+    if name.current { OpenPlan::ReadCurrent } else { OpenPlan::Fail(Errno::ENOENT) }
 }
 
-fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> Plan {
-    let again_or = |otherwise| if asked.last { otherwise } else { Plan::LookAgain };
+fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> OpenPlan {
+    let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };
     match live.stage {
-        StageIs::Dropped if live.member => Plan::ReadLive,
+        StageIs::Dropped if live.member => OpenPlan::ReadLive,
         StageIs::Dropped => again_or(current(name)),
-        _ if live.member => Plan::ReadLive,
+        _ if live.member => OpenPlan::ReadLive,
         // Only a process that has it open comes back to a file without a name. One that cannot be seen may have walked to the
         // name before it was removed.
         StageIs::Writing if !live.named && (asked.walked || asked.unseen) => current(name),
-        StageIs::Writing if !live.named => again_or(Plan::ReadLive),
+        StageIs::Writing if !live.named => again_or(OpenPlan::ReadLive),
         // Other processes read the published version.
-        StageIs::Writing if name.entry => again_or(Plan::Wait),
-        StageIs::Writing | StageIs::Held => Plan::Wait,
-        StageIs::Published => Plan::Settle,
+        StageIs::Writing if name.entry => again_or(OpenPlan::Wait),
+        StageIs::Writing | StageIs::Held => OpenPlan::Wait,
+        StageIs::Published => OpenPlan::Settle,
     }
 }
 
-fn write_live(asked: Asked, live: LiveIs) -> Plan {
-    let again_or = |otherwise| if asked.last { otherwise } else { Plan::LookAgain };
+fn write_live(asked: Asked, live: LiveIs) -> OpenPlan {
+    let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };
     let named = live.named;
     if live.stage == StageIs::Dropped {
-        return again_or(Plan::Aside { named: false });
+        return again_or(OpenPlan::Aside { named: false });
     }
     // A writer that joined now would change what is being digested.
     if live.settling {
-        return Plan::Wait;
+        return OpenPlan::Wait;
     }
     if asked.unseen && live.writers != WritersAre::Gone {
-        return Plan::Aside { named };
+        return OpenPlan::Aside { named };
     }
     // A lookup can have been overtaken by an unlink; a descriptor cannot.
     if !named && !live.member && !asked.last {
-        return Plan::LookAgain;
+        return OpenPlan::LookAgain;
     }
     // All its writers have closed it: what comes now begins from that, as soon as it is a blob.
     let closed = live.writers != WritersAre::Open
         && matches!(live.stage, StageIs::Published | StageIs::Held);
     if asked.empties() && (closed || !live.member) {
-        return again_or(Plan::Aside { named });
+        return again_or(OpenPlan::Aside { named });
     }
     // Its published bytes have to be kept elsewhere before a writer goes on.
-    if live.stage == StageIs::Writing { Plan::Join } else { Plan::Settle }
+    if live.stage == StageIs::Writing { OpenPlan::Join } else { OpenPlan::Settle }
 }
 
-fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> Plan {
+fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> OpenPlan {
     let has_bytes = readable || asked.empties() || name.own || name.joinable;
     if !has_bytes {
-        return if asked.last { Plan::Fail(Errno::ENOENT) } else { Plan::LookAgain };
+        return if asked.last { OpenPlan::Fail(Errno::ENOENT) } else { OpenPlan::LookAgain };
     }
     // A caller that cannot be seen can look again, but cannot be led.
     let cannot_be_led = asked.last || (asked.unseen && bound);
     if !cannot_be_led {
-        return Plan::LookAgain;
+        return OpenPlan::LookAgain;
     }
     match bound {
-        true if name.joinable && !asked.empties() && !asked.unseen => Plan::JoinAside,
-        bound => Plan::Aside { named: bound },
+        true if name.joinable && !asked.empties() && !asked.unseen => OpenPlan::JoinAside,
+        bound => OpenPlan::Aside { named: bound },
     }
 }
 

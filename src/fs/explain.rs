@@ -33,7 +33,7 @@ pub enum Asker {
 
 /// What is known of a name, before it is put into words.
 #[derive(Default)]
-struct Known {
+struct NameFacts {
     reason: Reason,
     of: Option<TreePath>,
     seen: Option<Seen>,
@@ -170,7 +170,7 @@ impl Filesystem {
     }
 
     /// Finds out what is known of a name now; `fresh`: all that the log says is known.
-    fn known(&self, asker: Asker, path: &TreePath, fresh: bool) -> Known {
+    fn known(&self, asker: Asker, path: &TreePath, fresh: bool) -> NameFacts {
         let ledger = &self.0.rooms.ledger;
         let mut known = ledger.read(|fold| self.known_in(fold, path));
         if let Some(seen) = &known.seen {
@@ -191,7 +191,7 @@ impl Filesystem {
     }
 
     /// Looks into the namespace.
-    fn known_in(&self, fold: &Fold, path: &TreePath) -> Known {
+    fn known_in(&self, fold: &Fold, path: &TreePath) -> NameFacts {
         let ledger = &self.0.rooms.ledger;
         if let Some(seen) = seen_in(fold, path) {
             let changed_ms = seen.stamp.map(|_| seen.changed_ms);
@@ -204,10 +204,10 @@ impl Filesystem {
                 }
                 None => Reason::There,
             };
-            return Known { reason, seen: Some(seen), ..Known::default() };
+            return NameFacts { reason, seen: Some(seen), ..NameFacts::default() };
         }
         if path.is_root() {
-            return Known { reason: Reason::There, ..Known::default() };
+            return NameFacts { reason: Reason::There, ..NameFacts::default() };
         }
         let mut at = Some(path.clone());
         while let Some(here) = at {
@@ -216,19 +216,24 @@ impl Filesystem {
                 Some(register) if register.entry.is_none() && !fold.is_directory(&here) => {
                     let of = (here != *path).then_some(here);
                     let removed = Some(register.stamp);
-                    return Known { reason: Reason::Removed, of, removed, ..Known::default() };
+                    return NameFacts {
+                        reason: Reason::Removed,
+                        of,
+                        removed,
+                        ..NameFacts::default()
+                    };
                 }
                 Some(Register { entry: Some(entry), .. })
                     if here != *path && !entry.is_directory() =>
                 {
                     let reason = Reason::NoDirectory;
-                    return Known { reason, of: Some(here), ..Known::default() };
+                    return NameFacts { reason, of: Some(here), ..NameFacts::default() };
                 }
                 _ => {}
             }
             at = here.parent();
         }
-        Known { reason: Reason::Never, ..Known::default() }
+        NameFacts { reason: Reason::Never, ..NameFacts::default() }
     }
 
     /// Says what keeps a caller from the bytes of an entry that is there.
@@ -262,7 +267,7 @@ impl Filesystem {
     }
 
     /// Puts what is known into the form that is told.
-    fn told_of(&self, explained: &mut Explained, known: &Known) {
+    fn told_of(&self, explained: &mut Explained, known: &NameFacts) {
         let ledger = &self.0.rooms.ledger;
         let stamp = known.removed.or_else(|| known.seen.as_ref().and_then(|seen| seen.stamp));
         if let Some(stamp) = stamp {
@@ -280,7 +285,7 @@ impl Filesystem {
     fn explained_of(
         &self,
         path: &TreePath,
-        known: &Known,
+        known: &NameFacts,
         last: Option<Miss>,
         was_known: bool,
     ) -> Explained {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::filesystem::Filesystem;
-use super::inode::{Inode, Node, Published};
+use super::inode::{Inode, InodeKind, Published};
 use super::rights::MAY_LIST;
 use super::seen::{Seen, seen_in};
 use super::state::State;
@@ -29,16 +29,18 @@ impl Filesystem {
             let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
             let path = path_of(&state, ino, inode).ok_or(Errno::ENODATA)?;
             let held = match &inode.node {
-                Node::Directory => {
+                InodeKind::Directory => {
                     self.may_use(&state, caller, ino, MAY_LIST)?;
                     self.0.rooms.ledger.read(|fold| seen_in(fold, &path)).map(Seen::published)
                 }
-                Node::Entry(published) | Node::Reserved(published) => Some(published.clone()),
-                Node::Live(id) => {
+                InodeKind::Entry(published) | InodeKind::Reserved(published) => {
+                    Some(published.clone())
+                }
+                InodeKind::Live(id) => {
                     let version = state.lives.get(*id).and_then(|live| live.version());
                     version.map(|version| version.published.clone())
                 }
-                Node::Gone(_) => return Err(Errno::ENODATA),
+                InodeKind::Gone(_) => return Err(Errno::ENODATA),
             };
             (path, held, inode.live().is_some())
         };

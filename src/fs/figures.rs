@@ -37,7 +37,7 @@ const TOOK_MAX: Duration = Duration::from_hours(24);
 
 /// The counts of one client.
 #[derive(Debug, Default)]
-struct Counts {
+struct ClientCounts {
     local: AtomicU64,
     fetched: AtomicU64,
     compiled: AtomicU64,
@@ -45,17 +45,17 @@ struct Counts {
 }
 
 /// A process, and what it has asked for: the path of an entry or of a directory above it, or what all members of its unit begin with.
-type Asked = (u32, Box<[u8]>);
+type AskedPaths = (u32, Box<[u8]>);
 
 /// The figures of this node.
 #[derive(Debug)]
 pub(super) struct Worth {
     /// In the order of the profiles.
-    clients: Vec<(String, Counts)>,
+    clients: Vec<(String, ClientCounts)>,
     /// What earlier runs have counted, of clients that have no profile any more as well.
     earlier: Figures,
     /// When the first lookup of each failed.
-    asked: Mutex<LruCache<Asked, Duration>>,
+    asked: Mutex<LruCache<AskedPaths, Duration>>,
     /// Processes that are left out: copies. An open looks only where there is one.
     left_out: Mutex<Vec<(u32, Arc<Watched>)>>,
     leaves_out: AtomicBool,
@@ -84,7 +84,8 @@ fn has_index(class: &Class<'_>) -> bool {
 impl Worth {
     pub(super) fn new(profiles: &Profiles, earlier: Figures) -> Self {
         let clients = profiles.all().iter();
-        let clients = clients.map(|profile| (profile.name.clone(), Counts::default())).collect();
+        let clients =
+            clients.map(|profile| (profile.name.clone(), ClientCounts::default())).collect();
         let (left_out, leaves_out) = (Mutex::default(), AtomicBool::new(false));
         Self { clients, earlier, asked: Mutex::new(LruCache::new(ASKED_MAX)), left_out, leaves_out }
     }

@@ -14,7 +14,7 @@ use super::beginnings::{Beginnings, Moment};
 use super::busy::{Busy, BusyCounts};
 use super::figures::Worth;
 use super::held_locks::LockFiles;
-use super::inode::{LiveId, Node, Spot};
+use super::inode::{InodeKind, LiveId, Spot};
 use super::kept::Spare;
 use super::live::Live;
 use super::misses::RecentMisses;
@@ -45,7 +45,7 @@ const SET_ID: u32 = 0o6000;
 
 /// What the file system stands on.
 #[derive(Debug, Clone)]
-pub struct Rooms {
+pub struct FsDeps {
     /// The namespace and its journal.
     pub ledger: Ledger,
     /// Whether what is known of other nodes is fresh.
@@ -72,7 +72,7 @@ pub struct Rooms {
 
 /// What the file system was mounted with.
 #[derive(Debug, Clone)]
-pub struct Rules {
+pub struct FsOptions {
     /// No operation takes longer than this, whatever the store does.
     pub deadline: Duration,
     /// How long a reader waits for the first publish of a name that is being written.
@@ -97,8 +97,8 @@ pub struct Rules {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) state: Mutex<State>,
-    pub(super) rooms: Rooms,
-    pub(super) rules: Rules,
+    pub(super) rooms: FsDeps,
+    pub(super) rules: FsOptions,
     pub(super) callers: Callers,
     pub(super) recent: Recent,
     pub(super) beginnings: Beginnings,
@@ -127,7 +127,7 @@ pub struct Filesystem(pub(super) Arc<Inner>);
 
 impl Filesystem {
     /// Builds a file system over its rooms.
-    pub fn new(rooms: Rooms, rules: Rules) -> Self {
+    pub fn new(rooms: FsDeps, rules: FsOptions) -> Self {
         let callers = Callers::new(Arc::clone(&rooms.tasks));
         let worth = Worth::new(&rules.profiles, rooms.figures.kept());
         let recent = Recent::new(rooms.blobs.usage().limit, descriptors_for_programs());
@@ -282,7 +282,7 @@ impl Filesystem {
     fn unbind_moved(&self, state: &mut State, path: &TreePath, spot: &Spot) {
         let Some(ino) = state.names.bound(spot) else { return };
         let inode = state.names.inode(ino);
-        if inode.is_none_or(|inode| matches!(inode.node, Node::Directory)) {
+        if inode.is_none_or(|inode| matches!(inode.node, InodeKind::Directory)) {
             return;
         }
         let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, path));

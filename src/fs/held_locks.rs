@@ -17,7 +17,7 @@ const LOCKS_MAX: u64 = 1024;
 
 /// A lock file whose process is watched.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLockFile {
     pub(super) owner: LockOwner,
     /// The change that put it there.
     pub(super) stamp: Stamp,
@@ -28,7 +28,7 @@ pub(super) struct Held {
 /// All lock files whose processes are watched.
 #[derive(Debug)]
 pub(super) struct LockFiles {
-    held: HashMap<TreePath, Held>,
+    held: HashMap<TreePath, HeldLockFile>,
     shares: Shares,
 }
 
@@ -40,7 +40,7 @@ impl Default for LockFiles {
 
 impl LockFiles {
     /// Adds a lock, in the place of what was known of its name; false if its user may have no more.
-    pub(super) fn add(&mut self, held: Held) -> bool {
+    pub(super) fn add(&mut self, held: HeldLockFile) -> bool {
         self.remove(&held.owner.path, None);
         let fits = self.shares.take(held.user, 1);
         if fits {
@@ -51,7 +51,7 @@ impl LockFiles {
 
     /// Forgets a lock, if `stamp` is `None` or that which put it there.
     pub(super) fn remove(&mut self, path: &TreePath, stamp: Option<Stamp>) {
-        let is_it = |held: &Held| stamp.is_none_or(|stamp| held.stamp == stamp);
+        let is_it = |held: &HeldLockFile| stamp.is_none_or(|stamp| held.stamp == stamp);
         if self.held.get(path).is_some_and(is_it)
             && let Some(held) = self.held.remove(path)
         {
@@ -59,11 +59,11 @@ impl LockFiles {
         }
     }
 
-    pub(super) fn get(&self, path: &TreePath) -> Option<&Held> {
+    pub(super) fn get(&self, path: &TreePath) -> Option<&HeldLockFile> {
         self.held.get(path)
     }
 
-    pub(super) fn get_mut(&mut self, path: &TreePath) -> Option<&mut Held> {
+    pub(super) fn get_mut(&mut self, path: &TreePath) -> Option<&mut HeldLockFile> {
         self.held.get_mut(path)
     }
 
@@ -71,7 +71,7 @@ impl LockFiles {
         self.held.is_empty()
     }
 
-    pub(super) fn all(&self) -> Vec<Held> {
+    pub(super) fn all(&self) -> Vec<HeldLockFile> {
         self.held.values().cloned().collect()
     }
 }

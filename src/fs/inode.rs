@@ -81,7 +81,7 @@ impl Published {
 
 /// What an inode is.
 #[derive(Debug)]
-pub(super) enum Node {
+pub(super) enum InodeKind {
     /// A directory; its attributes are in the namespace as long as it has a place.
     Directory,
     /// One published version of something that is not a directory. Its content never changes.
@@ -97,7 +97,7 @@ pub(super) enum Node {
 /// What the kernel holds on to by number.
 #[derive(Debug)]
 pub(super) struct Inode {
-    pub(super) node: Node,
+    pub(super) node: InodeKind,
     /// How many lookups the kernel has counted and not yet forgotten.
     pub(super) lookups: u64,
     /// Threads that were told to look again and have found it.
@@ -119,7 +119,7 @@ pub(super) struct Inode {
 }
 
 impl Inode {
-    pub(super) fn new(node: Node) -> Self {
+    pub(super) fn new(node: InodeKind) -> Self {
         let (mode, source, last, changed_elsewhere) = (None, None, None, None);
         Self {
             node,
@@ -142,7 +142,7 @@ impl Inode {
 
     /// Returns the live file that it is.
     pub(super) fn live(&self) -> Option<LiveId> {
-        if let Node::Live(id) = self.node { Some(id) } else { None }
+        if let InodeKind::Live(id) = self.node { Some(id) } else { None }
     }
 }
 

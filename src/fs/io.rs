@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 
 use super::filesystem::Filesystem;
 use super::handles::Bytes;
-use super::inode::{Inode, Node, Source};
+use super::inode::{Inode, InodeKind, Source};
 use crate::namespace::Kind;
 
 impl Filesystem {
@@ -127,7 +127,7 @@ impl Filesystem {
                     None
                 }
                 None => match state.names.inode(ino).map(|inode| &inode.node) {
-                    Some(Node::Entry(published)) => match published.entry.kind {
+                    Some(InodeKind::Entry(published)) => match published.entry.kind {
                         Kind::File { digest, .. } => Some(digest),
                         _ => None,
                     },

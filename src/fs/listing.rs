@@ -11,7 +11,7 @@ use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle,
 
 use super::filesystem::Filesystem;
 use super::handles::{Listed, OpenDir, type_of};
-use super::inode::{Inode, Node, Spot, number_of};
+use super::inode::{Inode, InodeKind, Spot, number_of};
 use super::live::Live;
 use super::rights::MAY_LIST;
 use super::seen::{implied_directory, version_of};
@@ -52,7 +52,7 @@ impl Filesystem {
             return Err(Errno::ENFILE);
         }
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
-        if !matches!(inode.node, Node::Directory) {
+        if !matches!(inode.node, InodeKind::Directory) {
             return Err(Errno::ENOTDIR);
         }
         state.count_open(ino);

@@ -9,7 +9,7 @@ use hearthfs_mount::{Answer, Caller, Created, Errno, OpenFlags, Reply};
 
 use super::create::New;
 use super::filesystem::Filesystem;
-use super::held_locks::Held;
+use super::held_locks::HeldLockFile;
 use super::inode::Spot;
 use super::lookup::Lead;
 use super::retry::Try;
@@ -71,7 +71,7 @@ impl Filesystem {
     fn take_back_lock(&self, spot: &Spot) {
         let path = self.0.state.lock().names.path_of(spot);
         let held = path.and_then(|path| self.0.lock_files.lock().get(&path).cloned());
-        if let Some(Held { owner, stamp, .. }) = held
+        if let Some(HeldLockFile { owner, stamp, .. }) = held
             && self.remove_lock(&owner.path, stamp).is_ok()
         {
             self.0.lock_files.lock().remove(&owner.path, Some(stamp));
@@ -98,7 +98,7 @@ impl Filesystem {
             return;
         }
         let owner = LockOwner { path, process, started };
-        let held = Held { owner: owner.clone(), stamp, user: caller.uid, watched };
+        let held = HeldLockFile { owner: owner.clone(), stamp, user: caller.uid, watched };
         if !self.0.lock_files.lock().add(held.clone()) {
             // Locks that programs have given back since are counted until they are looked through.
             self.forget_given_back();
@@ -155,7 +155,7 @@ impl Filesystem {
     /// Forgets the locks that are there no more, or that another process or node has put anew.
     fn forget_given_back(&self) {
         let all = self.0.lock_files.lock().all();
-        for Held { owner, stamp, .. } in all {
+        for HeldLockFile { owner, stamp, .. } in all {
             if self.lock_at(&owner.path).is_none_or(|(now, _)| now != stamp) {
                 self.0.lock_files.lock().remove(&owner.path, Some(stamp));
             }
@@ -219,7 +219,7 @@ impl Filesystem {
                     let mut files = self.0.lock_files.lock();
                     if files.get(&owner.path).is_none() {
                         // As many as were held before are fewer than may be held.
-                        files.add(Held { owner, stamp, user, watched });
+                        files.add(HeldLockFile { owner, stamp, user, watched });
                     }
                 }
                 None => self.remove_unless_held(&owner.path, stamp),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Attr, Caller, Errno, FileType, Found, Ino, Lookup, OpenFlags, Reply};
 
 use super::filesystem::Filesystem;
-use super::inode::{LiveId, Node, Published, Spot};
+use super::inode::{InodeKind, LiveId, Published, Spot};
 use super::rights::MAY_SEARCH;
 use super::seen::{Seen, seen_in, shown_in};
 use super::state::{State, entry_inode};
@@ -259,11 +259,11 @@ impl Filesystem {
         if !flags.truncate {
             return Some(state.names.reserve(spot, told));
         }
-        let node = Node::Reserved(told);
+        let node = InodeKind::Reserved(told);
         // The thread may have given up another name, and what was reserved there is not for this one.
         let is_reserved = |ino: &Ino| {
             state.names.inode(*ino).is_some_and(|inode| {
-                matches!(inode.node, Node::Reserved(_)) && inode.last.as_ref() == Some(spot)
+                matches!(inode.node, InodeKind::Reserved(_)) && inode.last.as_ref() == Some(spot)
             })
         };
         match reserved.filter(is_reserved) {
@@ -280,7 +280,7 @@ impl Filesystem {
     /// Returns the path of a name that is looked up.
     pub(super) fn path_to_find(state: &State, spot: &Spot) -> Reply<TreePath> {
         let parent = state.names.inode(spot.0).ok_or(Errno::ESTALE)?;
-        if !matches!(parent.node, Node::Directory) {
+        if !matches!(parent.node, InodeKind::Directory) {
             return Err(Errno::ENOTDIR);
         }
         state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))

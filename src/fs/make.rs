@@ -10,7 +10,7 @@ use super::attrs::special_type;
 use super::check::Examined;
 use super::filesystem::Filesystem;
 use super::handles::{FORMAT_FILE, FORMAT_MASK};
-use super::inode::{Node, Published, Spot};
+use super::inode::{InodeKind, Published, Spot};
 use super::lookup::{Lead, is_hidden};
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::Seen;
@@ -181,7 +181,7 @@ impl Filesystem {
     pub(super) fn read_link(&self, ino: Ino) -> Reply<Vec<u8>> {
         let state = self.0.state.lock();
         match state.names.inode(ino).map(|inode| &inode.node) {
-            Some(Node::Entry(published)) => match &published.entry.kind {
+            Some(InodeKind::Entry(published)) => match &published.entry.kind {
                 Kind::Symlink { target } => Ok(target.to_vec()),
                 _ => Err(Errno::EINVAL),
             },
@@ -266,13 +266,13 @@ impl Filesystem {
 fn published_place(state: &State, ino: Ino) -> Reply<Spot> {
     let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
     match &inode.node {
-        Node::Directory => return Err(Errno::EPERM),
-        Node::Gone(_) | Node::Reserved(_) => return Err(Errno::ENOENT),
+        InodeKind::Directory => return Err(Errno::EPERM),
+        InodeKind::Gone(_) | InodeKind::Reserved(_) => return Err(Errno::ENOENT),
         // It has no published bytes yet, so a second name has nothing to lead to.
-        Node::Live(id) if state.lives.get(*id).is_none_or(|live| live.version().is_none()) => {
+        InodeKind::Live(id) if state.lives.get(*id).is_none_or(|live| live.version().is_none()) => {
             return Err(Errno::EPERM);
         }
-        Node::Entry(_) | Node::Live(_) => {}
+        InodeKind::Entry(_) | InodeKind::Live(_) => {}
     }
     let bound = |spot: &&Spot| state.names.bound(spot) == Some(ino);
     inode.places.iter().find(bound).cloned().ok_or(Errno::ENOENT)

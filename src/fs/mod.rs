@@ -61,5 +61,5 @@ mod xattrs;
 
 pub use busy::BusyCounts;
 pub use explain::Asker;
-pub use filesystem::{Filesystem, Rooms, Rules};
+pub use filesystem::{Filesystem, FsDeps, FsOptions};
 pub use opens::Opened;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use hearthfs_mount::{Errno, Ino};
 
-use super::inode::{Inode, LiveId, Node, Published, Spot};
+use super::inode::{Inode, InodeKind, LiveId, Published, Spot};
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
@@ -47,7 +47,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new() -> Self {
-        let mut root = Inode::new(Node::Directory);
+        let mut root = Inode::new(InodeKind::Directory);
         root.lookups = 1;
         Self {
             inodes: HashMap::from([(Ino::ROOT, root)]),
@@ -71,13 +71,13 @@ impl Names {
     }
 
     /// Adds an inode under a number that no other has.
-    pub(super) fn add(&mut self, ino: Ino, node: Node) {
+    pub(super) fn add(&mut self, ino: Ino, node: InodeKind) {
         let old = self.inodes.insert(ino, Inode::new(node));
         debug_assert!(old.is_none(), "inode numbers are never used twice");
     }
 
     /// Adds an inode that was born here.
-    pub(super) fn add_fresh(&mut self, node: Node) -> Ino {
+    pub(super) fn add_fresh(&mut self, node: InodeKind) -> Ino {
         self.next_ino += 1;
         let ino = Ino(self.next_ino);
         self.add(ino, node);
@@ -283,18 +283,18 @@ impl Names {
         let known = self.slots.get(spot).and_then(|slot| slot.reserved);
         let is_it = |ino: &Ino| {
             let node = self.inodes.get(ino).map(|inode| &inode.node);
-            matches!(node, Some(Node::Reserved(known)) if known.has_rights_of(&told))
+            matches!(node, Some(InodeKind::Reserved(known)) if known.has_rights_of(&told))
         };
         if let Some(ino) = known.filter(is_it) {
             return ino;
         }
-        let ino = self.reserve_alone(spot, Node::Reserved(told));
+        let ino = self.reserve_alone(spot, InodeKind::Reserved(told));
         self.slots.entry(spot.clone()).or_default().reserved = Some(ino);
         ino
     }
 
     /// Makes an inode that is in the answer to one thread only.
-    pub(super) fn reserve_alone(&mut self, spot: &Spot, node: Node) -> Ino {
+    pub(super) fn reserve_alone(&mut self, spot: &Spot, node: InodeKind) -> Ino {
         let ino = self.add_fresh(node);
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.last = Some(spot.clone());
@@ -327,7 +327,7 @@ impl Names {
             return;
         }
         let Some(inode) = self.inodes.remove(&ino) else { return };
-        if let Node::Entry(published) = &inode.node
+        if let InodeKind::Entry(published) = &inode.node
             && let Some(group) = published.entry.link
             && self.groups.get(&group) == Some(&ino)
         {

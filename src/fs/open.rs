@@ -11,10 +11,10 @@ use hearthfs_mount::{Answer, Caller, Errno, Ino, OpenFlags, Opened, Reply};
 use tokio::sync::watch;
 
 use super::begin::Base;
-use super::decide::{Is, LiveIs, NameHas, Plan, StageIs, WritersAre, decide_open};
+use super::decide::{Is, LiveIs, NameHas, OpenPlan, StageIs, WritersAre, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
-use super::inode::{Inode, LiveId, Node, Published, Source, Spot};
+use super::inode::{Inode, InodeKind, LiveId, Published, Source, Spot};
 use super::live::Live;
 use super::retry::{Retry, Try};
 use super::state::State;
@@ -30,7 +30,7 @@ use crate::namespace::Entry;
 const MAPPING_ENDS_MAX: Duration = Duration::from_millis(100);
 
 /// What an open comes to next.
-pub(super) enum Step {
+pub(super) enum OpenStep {
     /// It is answered.
     Done(Reply<Opened>),
     /// The blob has to be opened first. The open is counted.
@@ -68,7 +68,7 @@ impl Filesystem {
             (tried, retry, state.handles.has_room(caller.uid))
         };
         let mut wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
-        let kept = Kept { fs: self.clone(), retry };
+        let kept = OpenKept { fs: self.clone(), retry };
         if !room {
             return Err(Errno::ENFILE).into();
         }
@@ -111,7 +111,7 @@ impl Filesystem {
 
     pub(super) fn open_file_as(&self, ino: Ino, wish: &Wish) -> Answer<Opened> {
         match self.open_at_once(ino, wish) {
-            Step::Done(reply) => reply.into(),
+            OpenStep::Done(reply) => reply.into(),
             first => {
                 let (this, wish) = (self.clone(), *wish);
                 Answer::later(async move { this.open_in_time(ino, &wish, first).await })
@@ -121,7 +121,7 @@ impl Filesystem {
 
     /// Gives up what was kept for a thread that does something else now.
     pub(super) fn give_up_seat(&self, retry: Option<Retry>) {
-        drop(Kept { fs: self.clone(), retry });
+        drop(OpenKept { fs: self.clone(), retry });
     }
 
     /// Records a retry if the answer asks for one.
@@ -147,14 +147,14 @@ impl Filesystem {
     }
 
     /// Does all that needs no wait.
-    fn open_at_once(&self, ino: Ino, wish: &Wish) -> Step {
+    fn open_at_once(&self, ino: Ino, wish: &Wish) -> OpenStep {
         match self.step(ino, wish) {
-            Step::Blob { digest, size, aside, took_ms } => match self.open_here(digest, size) {
+            OpenStep::Blob { digest, size, aside, took_ms } => match self.open_here(digest, size) {
                 Ok(Some(source)) => {
                     self.note_served(wish.client, Some(&digest), took_ms);
-                    Step::Done(Ok(self.opened_blob(ino, wish, source, aside)))
+                    OpenStep::Done(Ok(self.opened_blob(ino, wish, source, aside)))
                 }
-                Ok(None) => Step::Blob { digest, size, aside, took_ms },
+                Ok(None) => OpenStep::Blob { digest, size, aside, took_ms },
                 Err(error) => {
                     // A program that opens too many files must not fill the log as well.
                     if error.kind() == Kind::Exhausted {
@@ -163,29 +163,29 @@ impl Filesystem {
                         tracing::warn!(%digest, error = error.chain(), "cannot open a blob");
                     }
                     self.uncount_open(ino);
-                    Step::Done(Err(super::errno::of_open(error.kind())))
+                    OpenStep::Done(Err(super::errno::of_open(error.kind())))
                 }
             },
-            Step::Begin(base) if base.copy.is_none() && self.has_room() => {
+            OpenStep::Begin(base) if base.copy.is_none() && self.has_room() => {
                 match self.begin_open(ino, wish, &base) {
-                    Ok(Some(opened)) => Step::Done(Ok(opened)),
-                    Ok(None) => Step::Begin(base),
-                    Err(errno) => Step::Done(Err(errno)),
+                    Ok(Some(opened)) => OpenStep::Done(Ok(opened)),
+                    Ok(None) => OpenStep::Begin(base),
+                    Err(errno) => OpenStep::Done(Err(errno)),
                 }
             }
             step => step,
         }
     }
 
-    async fn open_in_time(&self, ino: Ino, wish: &Wish, first: Step) -> Reply<Opened> {
+    async fn open_in_time(&self, ino: Ino, wish: &Wish, first: OpenStep) -> Reply<Opened> {
         let writes = wish.writes();
         let mut wish = *wish;
         let mut left = if writes { self.0.rules.deadline } else { self.0.rules.open_wait };
         let mut step = first;
         for _ in 0..DECIDE_TRIES_MAX {
             match step {
-                Step::Done(reply) => return reply,
-                Step::Blob { digest, size, aside, took_ms } => {
+                OpenStep::Done(reply) => return reply,
+                OpenStep::Blob { digest, size, aside, took_ms } => {
                     return match self.obtain(Some((ino, &wish.caller)), digest, size).await {
                         Ok(source) => {
                             self.note_served(wish.client, Some(&digest), took_ms);
@@ -197,27 +197,27 @@ impl Filesystem {
                         }
                     };
                 }
-                Step::Begin(base) => match self.begin_in_time(ino, &wish, *base).await {
+                OpenStep::Begin(base) => match self.begin_in_time(ino, &wish, *base).await {
                     Ok(Some(opened)) => return Ok(opened),
                     Ok(None) => {}
                     Err(errno) => return Err(errno),
                 },
-                Step::Linger(mut moved, most) => {
+                OpenStep::Linger(mut moved, most) => {
                     clock::within(most, moved.changed()).await;
                     wish.patient = false;
                 }
-                Step::AwaitNext(mut moved) => match self.wait_for(&mut moved, left).await {
+                OpenStep::AwaitNext(mut moved) => match self.wait_for(&mut moved, left).await {
                     Some(rest) => left = rest,
                     None => {
                         step = self.read_version(&mut self.0.state.lock(), ino, &wish);
                         continue;
                     }
                 },
-                Step::Wait(mut moved) => {
+                OpenStep::Wait(mut moved) => {
                     let late = if writes { Errno::ETIMEDOUT } else { Errno::ENOENT };
                     left = self.wait_for(&mut moved, left).await.ok_or(late)?;
                 }
-                Step::Settle(id, mut moved) => self.settle_or_keep(id, &mut moved).await,
+                OpenStep::Settle(id, mut moved) => self.settle_or_keep(id, &mut moved).await,
             }
             step = self.step(ino, &wish);
         }
@@ -253,26 +253,26 @@ impl Filesystem {
     }
 
     /// Decides what the open comes to, and does what needs neither disk nor wait.
-    fn step(&self, ino: Ino, wish: &Wish) -> Step {
+    fn step(&self, ino: Ino, wish: &Wish) -> OpenStep {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let (plan, name) = self.decide(state, ino, wish);
         let live = state.names.inode(ino).and_then(Inode::live);
         match plan {
-            Plan::Fail(errno) => Step::Done(Err(errno)),
-            Plan::LookAgain => Step::Done(Err(Errno::ESTALE)),
-            Plan::Read => match state.unmapped(ino) {
-                Some((moved, None)) => Step::AwaitNext(moved),
+            OpenPlan::Fail(errno) => OpenStep::Done(Err(errno)),
+            OpenPlan::LookAgain => OpenStep::Done(Err(Errno::ESTALE)),
+            OpenPlan::Read => match state.unmapped(ino) {
+                Some((moved, None)) => OpenStep::AwaitNext(moved),
                 Some((moved, Some(stored))) if wish.patient => {
                     let waited = self.0.rooms.clock.mono().saturating_sub(stored);
                     match MAPPING_ENDS_MAX.saturating_sub(waited) {
                         Duration::ZERO => self.read_version(state, ino, wish),
-                        left => Step::Linger(moved, left),
+                        left => OpenStep::Linger(moved, left),
                     }
                 }
                 _ => self.read_version(state, ino, wish),
             },
-            Plan::ReadLive => match live.and_then(|id| state.lives.get(id)) {
+            OpenPlan::ReadLive => match live.and_then(|id| state.lives.get(id)) {
                 Some(live) => {
                     // What its own process has published counts, though it is no blob yet.
                     if let Some(version) = live.version().filter(|version| version.mark.size > 0) {
@@ -280,60 +280,71 @@ impl Filesystem {
                         self.note_served(wish.client, None, took_ms);
                     }
                     let source = Arc::clone(&live.source);
-                    Step::Done(Ok(self.attach_reader(state, ino, wish, source)))
+                    OpenStep::Done(Ok(self.attach_reader(state, ino, wish, source)))
                 }
-                None => Step::Done(Err(Errno::ESTALE)),
+                None => OpenStep::Done(Err(Errno::ESTALE)),
             },
-            Plan::Join => match live {
+            OpenPlan::Join => match live {
                 Some(id) if wish.flags.truncate => {
                     let opened = self.join(state, ino, id, wish);
                     drop(guard);
-                    Step::Done(opened.and_then(|opened| self.empty(opened)))
+                    OpenStep::Done(opened.and_then(|opened| self.empty(opened)))
                 }
-                Some(id) => Step::Done(self.join(state, ino, id, wish)),
-                None => Step::Done(Err(Errno::ESTALE)),
+                Some(id) => OpenStep::Done(self.join(state, ino, id, wish)),
+                None => OpenStep::Done(Err(Errno::ESTALE)),
             },
-            Plan::JoinAside => match name.and_then(|name| name.joinable) {
+            OpenPlan::JoinAside => match name.and_then(|name| name.joinable) {
                 Some(id) => self.join_aside(state, ino, id, wish),
-                None => Step::Done(Err(Errno::ESTALE)),
+                None => OpenStep::Done(Err(Errno::ESTALE)),
             },
-            Plan::ReadCurrent => self.read_current(state, ino),
-            Plan::Begin | Plan::Aside { .. } => match self.base_of(state, ino, wish, plan) {
-                Ok(base) => base_at_rest(state, base),
-                Err(errno) => Step::Done(Err(errno)),
-            },
-            Plan::Wait | Plan::Settle => {
+            OpenPlan::ReadCurrent => self.read_current(state, ino),
+            OpenPlan::Begin | OpenPlan::Aside { .. } => {
+                match self.base_of(state, ino, wish, plan) {
+                    Ok(base) => base_at_rest(state, base),
+                    Err(errno) => OpenStep::Done(Err(errno)),
+                }
+            }
+            OpenPlan::Wait | OpenPlan::Settle => {
                 let Some((id, file)) = live.and_then(|id| Some((id, state.lives.get(id)?))) else {
-                    return Step::Done(Err(Errno::ESTALE));
+                    return OpenStep::Done(Err(Errno::ESTALE));
                 };
                 let moved = file.moved.subscribe();
-                if plan == Plan::Wait { Step::Wait(moved) } else { Step::Settle(id, moved) }
+                if plan == OpenPlan::Wait {
+                    OpenStep::Wait(moved)
+                } else {
+                    OpenStep::Settle(id, moved)
+                }
             }
         }
     }
 
     /// Decides what an open comes to, by all that is known of the inode and its name.
-    pub(super) fn decide(&self, state: &State, ino: Ino, wish: &Wish) -> (Plan, Option<NameFound>) {
-        let Some(inode) = state.names.inode(ino) else { return (Plan::LookAgain, None) };
+    pub(super) fn decide(
+        &self,
+        state: &State,
+        ino: Ino,
+        wish: &Wish,
+    ) -> (OpenPlan, Option<NameFound>) {
+        let Some(inode) = state.names.inode(ino) else { return (OpenPlan::LookAgain, None) };
         let spot = inode.place().or(inode.last.as_ref());
         let name = spot.map(|spot| self.name_found(state, ino, spot, wish));
         let is = match &inode.node {
-            Node::Directory => Is::Directory,
-            Node::Reserved(_) => Is::Reserved,
-            Node::Gone(_) => Is::Gone { open: inode.source.is_some() },
-            Node::Entry(published) if published.entry.content().is_none() => Is::Other,
-            Node::Entry(published) => Is::Entry {
+            InodeKind::Directory => Is::Directory,
+            InodeKind::Reserved(_) => Is::Reserved,
+            InodeKind::Gone(_) => Is::Gone { open: inode.source.is_some() },
+            InodeKind::Entry(published) if published.entry.content().is_none() => Is::Other,
+            InodeKind::Entry(published) => Is::Entry {
                 bound: name.as_ref().is_some_and(|name| name.bound),
                 readable: self.is_readable(&published.entry, published.changed_ms),
             },
-            Node::Live(id) => match state.lives.get(*id) {
+            InodeKind::Live(id) => match state.lives.get(*id) {
                 Some(live) => {
                     let is = live_is(live, wish.who, self.0.rooms.clock.mono());
                     // What was renamed over it has taken its name, though it is not published yet.
                     let lost = !live.renamed && spot.is_some_and(|spot| state.has_successor(spot));
                     Is::Live(LiveIs { named: is.named && !lost, ..is })
                 }
-                None => return (Plan::LookAgain, name),
+                None => return (OpenPlan::LookAgain, name),
             },
         };
         let has = name.as_ref().map_or(NameHas::default(), |name| NameHas {
@@ -350,7 +361,7 @@ impl Filesystem {
         let seen = state.names.path_of(spot).and_then(|path| self.seen(&path));
         let inode = state.names.inode(ino);
         let bound = match (inode.map(|inode| &inode.node), &seen) {
-            (Some(Node::Entry(published)), Some(seen)) => {
+            (Some(InodeKind::Entry(published)), Some(seen)) => {
                 published.is(&seen.entry, seen.stamp)
                     && inode.is_some_and(|inode| inode.places.contains(spot))
             }
@@ -362,10 +373,10 @@ impl Filesystem {
         // The kernel has checked this inode. Another one is the caller's to use only if it is the same file, or if the
         // caller has just walked to the name and the mode allows it.
         let stamp = match inode.map(|inode| &inode.node) {
-            Some(Node::Entry(published)) => published.stamp,
+            Some(InodeKind::Entry(published)) => published.stamp,
             _ => None,
         };
-        let reserved = matches!(inode.map(|inode| &inode.node), Some(Node::Reserved(_)));
+        let reserved = matches!(inode.map(|inode| &inode.node), Some(InodeKind::Reserved(_)));
         let may_join = |id: &LiveId| {
             state.lives.get(*id).is_some_and(|live| {
                 let same = stamp.is_some() && live.began == stamp;
@@ -394,10 +405,10 @@ impl Filesystem {
     }
 
     /// Reads the version of an inode, or what is left of it.
-    fn read_version(&self, state: &mut State, ino: Ino, wish: &Wish) -> Step {
-        let Some(inode) = state.names.inode(ino) else { return Step::Done(Err(Errno::ESTALE)) };
+    fn read_version(&self, state: &mut State, ino: Ino, wish: &Wish) -> OpenStep {
+        let Some(inode) = state.names.inode(ino) else { return OpenStep::Done(Err(Errno::ESTALE)) };
         let (content, took_ms) = match &inode.node {
-            Node::Entry(Published { entry, .. }) => (entry.content(), entry.attrs.took_ms),
+            InodeKind::Entry(Published { entry, .. }) => (entry.content(), entry.attrs.took_ms),
             _ => (None, 0),
         };
         if let Some((digest, size)) = content {
@@ -410,7 +421,7 @@ impl Filesystem {
             // The blob was cut in the cache directory. The processes that have it open cannot be helped.
             (Some(source), Some((digest, size))) if !has_size(&source, size) => {
                 state.count_open(ino);
-                Step::Blob { digest, size, aside: true, took_ms }
+                OpenStep::Blob { digest, size, aside: true, took_ms }
             }
             (Some(source), content) => {
                 self.note_served(
@@ -418,40 +429,40 @@ impl Filesystem {
                     None,
                     took_ms,
                 );
-                Step::Done(Ok(self.attach_reader(state, ino, wish, source)))
+                OpenStep::Done(Ok(self.attach_reader(state, ino, wish, source)))
             }
             (None, Some((_, 0))) => {
-                Step::Done(Ok(Self::attach_bytes(state, ino, wish, Bytes::Empty)))
+                OpenStep::Done(Ok(Self::attach_bytes(state, ino, wish, Bytes::Empty)))
             }
             (None, Some((digest, size))) => {
                 state.count_open(ino);
-                Step::Blob { digest, size, aside: false, took_ms }
+                OpenStep::Blob { digest, size, aside: false, took_ms }
             }
-            (None, None) => Step::Done(Err(Errno::ESTALE)),
+            (None, None) => OpenStep::Done(Err(Errno::ESTALE)),
         }
     }
 
     /// Reads what the name of an inode has now.
-    fn read_current(&self, state: &mut State, ino: Ino) -> Step {
+    fn read_current(&self, state: &mut State, ino: Ino) -> OpenStep {
         let spot = state.names.inode(ino).and_then(|inode| inode.place().or(inode.last.as_ref()));
         let spot = spot.cloned();
         let path = spot.as_ref().and_then(|spot| state.names.path_of(spot));
         let Some(seen) = path.and_then(|path| self.seen(&path)) else {
-            return Step::Done(Err(Errno::ENOENT));
+            return OpenStep::Done(Err(Errno::ENOENT));
         };
         let bound = spot.and_then(|spot| state.names.bound(&spot));
         let live = bound.and_then(|ino| state.names.inode(ino)?.live());
         if let Some((id, live)) = live.and_then(|id| Some((id, state.lives.get(id)?)))
             && live.version().is_some()
         {
-            return Step::Settle(id, live.moved.subscribe());
+            return OpenStep::Settle(id, live.moved.subscribe());
         }
         match seen.entry.content() {
             Some((digest, size)) => {
                 state.count_open(ino);
-                Step::Blob { digest, size, aside: true, took_ms: seen.entry.attrs.took_ms }
+                OpenStep::Blob { digest, size, aside: true, took_ms: seen.entry.attrs.took_ms }
             }
-            None => Step::Done(Err(Errno::ENOENT)),
+            None => OpenStep::Done(Err(Errno::ENOENT)),
         }
     }
 
@@ -469,7 +480,7 @@ impl Filesystem {
         }
         let state = self.0.state.lock();
         let lost = state.names.inode(ino).is_some_and(|inode| match &inode.node {
-            Node::Entry(Published { entry, changed_ms, .. }) => {
+            InodeKind::Entry(Published { entry, changed_ms, .. }) => {
                 !self.is_readable(entry, *changed_ms)
             }
             _ => false,
@@ -483,14 +494,14 @@ fn has_size(source: &Source, size: u64) -> bool {
 }
 
 /// Begins, once the bytes that are copied first are a blob.
-fn base_at_rest(state: &State, base: Base) -> Step {
+fn base_at_rest(state: &State, base: Base) -> OpenStep {
     let bound = base.spot.as_ref().and_then(|spot| state.names.bound(spot));
     let live = bound.and_then(|ino| state.names.inode(ino)?.live());
     match live.and_then(|id| Some((id, state.lives.get(id)?))) {
         Some((id, live)) if live.version().is_some() && base.copy.is_some() => {
-            Step::Settle(id, live.moved.subscribe())
+            OpenStep::Settle(id, live.moved.subscribe())
         }
-        _ => Step::Begin(Box::new(base)),
+        _ => OpenStep::Begin(Box::new(base)),
     }
 }
 
@@ -505,12 +516,12 @@ pub(super) struct NameFound {
 }
 
 /// What an open keeps until it is answered: the seat of a thread that looked again.
-struct Kept {
+struct OpenKept {
     fs: Filesystem,
     retry: Option<Retry>,
 }
 
-impl Drop for Kept {
+impl Drop for OpenKept {
     fn drop(&mut self) {
         let Some(retry) = self.retry.take() else { return };
         let idle = self.fs.0.state.lock().give_up(Some(retry));

@@ -22,7 +22,7 @@ use crate::error::{Error, Kind};
 use crate::local::{State as Keep, hash_file};
 
 /// The published bytes of a live file.
-struct Bytes {
+struct PublishedBytes {
     digest: Digest,
     size: u64,
     kept: Option<Kept>,
@@ -166,7 +166,7 @@ impl Filesystem {
             let kept = version.kept.take();
             let staged = live.staged.take_if(|_| !mapped);
             live.settling = true;
-            (Bytes { digest, size, kept, source, synced }, staged, doubted)
+            (PublishedBytes { digest, size, kept, source, synced }, staged, doubted)
         };
         let file = bytes.source.backing.file();
         // The descriptor that published was not the last to be closed: others may have written since.
@@ -201,7 +201,7 @@ impl Filesystem {
             let (source, synced) = (Arc::clone(&live.source), live.synced);
             let Some(version) = live.version_mut() else { return };
             let (digest, size) = (version.digest, version.mark.size);
-            Bytes { digest, size, kept: version.kept.take(), source, synced }
+            PublishedBytes { digest, size, kept: version.kept.take(), source, synced }
         };
         let kept = if bytes.size == 0 { Ok(()) } else { self.adopt_copy(&bytes) };
         if let Err(error) = kept {
@@ -224,7 +224,7 @@ impl Filesystem {
     }
 
     /// Makes a copy of the published bytes a blob.
-    fn adopt_copy(&self, bytes: &Bytes) -> Result<(), Error> {
+    fn adopt_copy(&self, bytes: &PublishedBytes) -> Result<(), Error> {
         let (copy, staged) = self.0.rooms.staging.create()?;
         let failed = |e: io::Error| Error::io("copy a closed file", e);
         match &bytes.kept {

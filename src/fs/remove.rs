@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::filesystem::Filesystem;
-use super::inode::{Node, Spot};
+use super::inode::{InodeKind, Spot};
 use super::rights::{MAY_CHANGE_NAMES, may_take};
 use super::seen::Seen;
 use super::state::State;
@@ -63,8 +63,8 @@ impl Filesystem {
         let bound = state.names.bound(&(*parent, name.clone()));
         let known =
             bound.and_then(|ino| state.names.inode(ino)).is_some_and(|inode| match &inode.node {
-                Node::Entry(published) => published.is(&seen.entry, seen.stamp),
-                Node::Live(id) => state.lives.get(*id).is_some_and(|live| {
+                InodeKind::Entry(published) => published.is(&seen.entry, seen.stamp),
+                InodeKind::Live(id) => state.lives.get(*id).is_some_and(|live| {
                     live.version().is_some_and(|v| v.published.is(&seen.entry, seen.stamp))
                 }),
                 _ => true,

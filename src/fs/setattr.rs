@@ -13,7 +13,7 @@ use super::attrs::{apply, attrs_op};
 use super::begin::{Base, Copied, On};
 use super::filesystem::Filesystem;
 use super::handles::OpenFile;
-use super::inode::{Inode, LiveId, Node, Source, Spot};
+use super::inode::{Inode, InodeKind, LiveId, Source, Spot};
 use super::live::{Live, Mark, Touch};
 use super::seen::seen_in;
 use super::state::State;
@@ -124,9 +124,11 @@ impl Filesystem {
             return self.resize_elsewhere(state, ino, wish, size);
         }
         match &inode.node {
-            Node::Directory => Err(Errno::EISDIR),
-            Node::Entry(published) if published.entry.content().is_none() => Err(Errno::EINVAL),
-            Node::Entry(published)
+            InodeKind::Directory => Err(Errno::EISDIR),
+            InodeKind::Entry(published) if published.entry.content().is_none() => {
+                Err(Errno::EINVAL)
+            }
+            InodeKind::Entry(published)
                 if has_size(&published.entry, size) && !is_written(state, inode) =>
             {
                 Ok(Resize::Done)
@@ -152,13 +154,13 @@ impl Filesystem {
         wish: &Wish,
         size: u64,
     ) -> Reply<Resize> {
-        let plan = super::decide::Plan::Aside { named: true };
+        let plan = super::decide::OpenPlan::Aside { named: true };
         let base = self.base_of(state, ino, wish, plan)?;
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let own = match &inode.node {
-            Node::Entry(published) => Some(published),
+            InodeKind::Entry(published) => Some(published),
             // It was closed, and not written since.
-            Node::Live(id) => state
+            InodeKind::Live(id) => state
                 .lives
                 .get(*id)
                 .and_then(|live| live.same_as.as_ref().filter(|_| !live.wrote())),
@@ -241,7 +243,7 @@ impl Filesystem {
             file.set_len(size)?;
             let id = {
                 let mut state = this.0.state.lock();
-                let plan = super::decide::Plan::Aside { named: true };
+                let plan = super::decide::OpenPlan::Aside { named: true };
                 if !this.base_of(&state, ino, &wish, plan)?.is(&base) {
                     return Ok(false);
                 }
@@ -264,7 +266,7 @@ impl Filesystem {
         let now = self.now();
         let is_directory = {
             let state = self.0.state.lock();
-            state.names.inode(ino).is_some_and(|inode| matches!(inode.node, Node::Directory))
+            state.names.inode(ino).is_some_and(|inode| matches!(inode.node, InodeKind::Directory))
         };
         let owns_anew = (set.uid.is_some() || set.gid.is_some()) && !is_directory;
         self.edit_attrs(ino, |attrs| {
@@ -317,7 +319,8 @@ impl Filesystem {
         let mut state = self.0.state.lock();
         drop(written.apply());
         if let Some(attrs) = attrs
-            && let Some(Node::Entry(published)) = state.names.inode_mut(ino).map(|i| &mut i.node)
+            && let Some(InodeKind::Entry(published)) =
+                state.names.inode_mut(ino).map(|i| &mut i.node)
         {
             published.entry.attrs = attrs;
         }
@@ -345,12 +348,12 @@ impl Filesystem {
     ) -> Reply<Option<Touch>> {
         let inode = state.names.inode_mut(ino).ok_or(Errno::ESTALE)?;
         match &mut inode.node {
-            Node::Entry(published) | Node::Reserved(published) if alone => {
+            InodeKind::Entry(published) | InodeKind::Reserved(published) if alone => {
                 edit(&mut published.entry.attrs).map(|()| None)
             }
-            Node::Gone(entry) => edit(&mut entry.attrs).map(|()| None),
-            Node::Directory | Node::Entry(_) | Node::Reserved(_) => Ok(None),
-            Node::Live(id) => {
+            InodeKind::Gone(entry) => edit(&mut entry.attrs).map(|()| None),
+            InodeKind::Directory | InodeKind::Entry(_) | InodeKind::Reserved(_) => Ok(None),
+            InodeKind::Live(id) => {
                 let live = state.lives.get_mut(*id).ok_or(Errno::ESTALE)?;
                 let (changed, touch) = live.edit_attrs(edit)?;
                 let attrs = live.attrs.clone();
@@ -378,8 +381,8 @@ impl Filesystem {
         let mut touches = Vec::new();
         let Some(inode) = state.names.inode(ino) else { return touches };
         let (stamp, link) = match &inode.node {
-            Node::Entry(published) => (published.stamp, published.entry.link),
-            Node::Live(id) => match state.lives.get(*id) {
+            InodeKind::Entry(published) => (published.stamp, published.entry.link),
+            InodeKind::Live(id) => match state.lives.get(*id) {
                 Some(live) => (live.began, live.link),
                 None => return touches,
             },
@@ -434,9 +437,9 @@ impl Filesystem {
         }
         let Some(inode) = state.names.inode(ino) else { return Vec::new() };
         let published = match &inode.node {
-            Node::Directory => None,
-            Node::Entry(published) => Some(published),
-            Node::Live(id) => match state.lives.get(*id) {
+            InodeKind::Directory => None,
+            InodeKind::Entry(published) => Some(published),
+            InodeKind::Live(id) => match state.lives.get(*id) {
                 Some(live) => match live.version() {
                     Some(version) => Some(&version.published),
                     // What it began from is the same file, for all other processes.
@@ -476,6 +479,7 @@ fn has_size(entry: &Entry, size: u64) -> bool {
 
 /// Reports whether a file is being written under some name of an inode.
 fn is_written(state: &State, inode: &Inode) -> bool {
-    let link = if let Node::Entry(published) = &inode.node { published.entry.link } else { None };
+    let link =
+        if let InodeKind::Entry(published) = &inode.node { published.entry.link } else { None };
     inode.places.iter().any(|spot| state.lives_of(spot, link).next().is_some())
 }

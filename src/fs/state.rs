@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::editions::Editions;
 use super::handles::{Handles, OpenFile};
-use super::inode::{Inode, LiveId, Mode, Node, Published, Source, Spot, number_of};
+use super::inode::{Inode, InodeKind, LiveId, Mode, Published, Source, Spot, number_of};
 use super::live::{Last, Live, Lives, Stage};
 use super::locks::Locks;
 use super::names::Names;
@@ -85,10 +85,12 @@ impl State {
     /// Returns what an inode is, or would be, as an entry; `None` for a directory.
     pub(super) fn entry_of(&self, ino: Ino) -> Option<Entry> {
         match &self.names.inode(ino)?.node {
-            Node::Directory => None,
-            Node::Entry(published) | Node::Reserved(published) => Some(published.entry.clone()),
-            Node::Gone(entry) => Some(entry.clone()),
-            Node::Live(id) => {
+            InodeKind::Directory => None,
+            InodeKind::Entry(published) | InodeKind::Reserved(published) => {
+                Some(published.entry.clone())
+            }
+            InodeKind::Gone(entry) => Some(entry.clone()),
+            InodeKind::Live(id) => {
                 let live = self.lives.get(*id)?;
                 let version = live.version().map(|version| version.published.entry.clone());
                 Some(version.unwrap_or_else(|| live.entry_now()))
@@ -196,8 +198,8 @@ impl State {
         let Some(inode) = self.names.inode_mut(ino) else { return };
         let same = |old: &Published| old.entry.kind == published.entry.kind;
         match &mut inode.node {
-            Node::Entry(old) if same(old) => *old = published,
-            Node::Live(id) => {
+            InodeKind::Entry(old) if same(old) => *old = published,
+            InodeKind::Live(id) => {
                 let id = *id;
                 if let Some(live) = self.lives.get_mut(id) {
                     (live.began, live.base) = (published.stamp, published.stamp);
@@ -296,10 +298,10 @@ impl State {
         let node = end_of(&mut live, self.names.is_bound(ino));
         live.set_stage(Stage::Dropped);
         if let Some(inode) = self.names.inode_mut(ino)
-            && matches!(inode.node, Node::Live(of) if of == id)
+            && matches!(inode.node, InodeKind::Live(of) if of == id)
         {
             inode.node = node;
-            let is_entry = matches!(inode.node, Node::Entry(_));
+            let is_entry = matches!(inode.node, InodeKind::Entry(_));
             // A caller that still knows its name by this inode means what the name has.
             if let Some(spot) = place.filter(|_| is_entry) {
                 self.names.place(ino, &spot);
@@ -369,8 +371,8 @@ impl State {
     /// Reports whether an inode is the version that a name has.
     pub(super) fn is_version(&self, ino: Ino, seen: &Seen) -> bool {
         self.names.inode(ino).is_some_and(|inode| match &inode.node {
-            Node::Entry(published) => published.is(&seen.entry, seen.stamp),
-            Node::Live(id) => self.lives.get(*id).is_some_and(|live| {
+            InodeKind::Entry(published) => published.is(&seen.entry, seen.stamp),
+            InodeKind::Live(id) => self.lives.get(*id).is_some_and(|live| {
                 live.version().is_some_and(|v| v.published.is(&seen.entry, seen.stamp))
             }),
             _ => false,
@@ -380,26 +382,26 @@ impl State {
     /// Returns the stamp of the published version that an inode is, if it is one.
     pub(super) fn stamp_of(&self, ino: Ino) -> Option<Stamp> {
         match &self.names.inode(ino)?.node {
-            Node::Entry(published) => published.stamp,
-            Node::Live(id) => self.lives.get(*id)?.version()?.published.stamp,
+            InodeKind::Entry(published) => published.stamp,
+            InodeKind::Live(id) => self.lives.get(*id)?.version()?.published.stamp,
             _ => None,
         }
     }
 
     /// Reports whether an inode is one published version.
     pub(super) fn is_entry(&self, ino: Ino) -> bool {
-        self.names.inode(ino).is_some_and(|inode: &Inode| matches!(inode.node, Node::Entry(_)))
+        self.names.inode(ino).is_some_and(|inode: &Inode| matches!(inode.node, InodeKind::Entry(_)))
     }
 }
 
 /// Returns what the inode of a live file that ends is from now on: the entry that it is bound to be, what it began from and
 /// no process has written, or nothing.
-fn end_of(live: &mut Live, bound: bool) -> Node {
+fn end_of(live: &mut Live, bound: bool) -> InodeKind {
     if let Some(version) = live.version().filter(|_| bound) {
-        return Node::Entry(version.published.clone());
+        return InodeKind::Entry(version.published.clone());
     }
     let same = live.same_as.take().filter(|_| live.is_private() && !live.wrote());
-    same.map_or_else(|| Node::Gone(live.entry_now()), Node::Entry)
+    same.map_or_else(|| InodeKind::Gone(live.entry_now()), InodeKind::Entry)
 }
 
 /// Ends the use of the state, closes the files that were let go, and removes those that have a name in staging. Closing tells
@@ -431,8 +433,11 @@ pub(super) fn entry_inode(state: &mut State, spot: &Spot, path: &TreePath, seen:
         ino = Ino((ino.0 + 1).max(2));
     }
     let link = seen.entry.link;
-    let node =
-        if seen.entry.is_directory() { Node::Directory } else { Node::Entry(seen.published()) };
+    let node = if seen.entry.is_directory() {
+        InodeKind::Directory
+    } else {
+        InodeKind::Entry(seen.published())
+    };
     state.names.add(ino, node);
     state.names.bind(spot, ino);
     state.names.set_group(link, ino);
@@ -443,13 +448,13 @@ pub(super) fn entry_inode(state: &mut State, spot: &Spot, path: &TreePath, seen:
 fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
     let Some(inode) = state.names.inode_mut(ino) else { return false };
     match &mut inode.node {
-        Node::Directory => seen.entry.is_directory(),
-        Node::Entry(published) if published.is(&seen.entry, seen.stamp) => {
+        InodeKind::Directory => seen.entry.is_directory(),
+        InodeKind::Entry(published) if published.is(&seen.entry, seen.stamp) => {
             published.entry.attrs = seen.entry.attrs.clone();
             published.changed_ms = seen.changed_ms;
             true
         }
-        Node::Live(id) => state
+        InodeKind::Live(id) => state
             .lives
             .get(*id)
             .and_then(Live::version)

@@ -3,7 +3,7 @@
 use hearthfs_mount::{Errno, Ino, Reply, XattrMode};
 
 use super::filesystem::Filesystem;
-use super::inode::Node;
+use super::inode::InodeKind;
 use super::seen::seen_in;
 use crate::name::TreePath;
 use crate::namespace::{Fold, TOOK_NAME, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
@@ -78,13 +78,13 @@ impl Filesystem {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
             // Kept in step with the namespace by every change that is made here, and by lookups.
-            Node::Entry(published) if !state.names.is_bound(ino) => {
+            InodeKind::Entry(published) if !state.names.is_bound(ino) => {
                 return Ok(published.entry.attrs.xattrs.clone());
             }
-            Node::Directory | Node::Entry(_) => {}
-            Node::Reserved(published) => return Ok(published.entry.attrs.xattrs.clone()),
-            Node::Gone(entry) => return Ok(entry.attrs.xattrs.clone()),
-            Node::Live(id) => {
+            InodeKind::Directory | InodeKind::Entry(_) => {}
+            InodeKind::Reserved(published) => return Ok(published.entry.attrs.xattrs.clone()),
+            InodeKind::Gone(entry) => return Ok(entry.attrs.xattrs.clone()),
+            InodeKind::Live(id) => {
                 let live = state.lives.get(*id).ok_or(Errno::ESTALE)?;
                 return Ok(live.attrs.xattrs.clone());
             }
@@ -97,7 +97,7 @@ impl Filesystem {
         let seen = self.0.rooms.ledger.read(|fold| seen_in(fold, &path));
         match (&inode.node, seen) {
             // Its name leads to another version by now.
-            (Node::Entry(published), Some(seen)) if !published.is(&seen.entry, seen.stamp) => {
+            (InodeKind::Entry(published), Some(seen)) if !published.is(&seen.entry, seen.stamp) => {
                 Ok(published.entry.attrs.xattrs.clone())
             }
             (_, seen) => Ok(seen.and_then(|seen| seen.entry.attrs.xattrs)),

@@ -188,7 +188,7 @@ impl Drop for Owner {
 }
 
 /// Why the index is no longer to be used.
-type Trouble = String;
+type IndexTrouble = String;
 
 /// The sled database.
 struct Store {
@@ -202,14 +202,14 @@ struct Store {
     next: u64,
     base: Option<Base>,
     /// The base that is being filled.
-    filling: Option<base::Writer>,
+    filling: Option<base::BaseWriter>,
     /// Facts in the chunks.
     newer: u64,
 }
 
 impl Store {
     /// Opens what is at `path`; an empty folder becomes a whole, empty index.
-    fn open(path: &Path, era: u64) -> Result<Self, Trouble> {
+    fn open(path: &Path, era: u64) -> Result<Self, IndexTrouble> {
         let db = sled::Config::new()
             .path(path)
             .cache_capacity(CACHE_BYTES)
@@ -256,25 +256,25 @@ impl Store {
         self.base.as_ref().map_or(0, |base| base.number)
     }
 
-    fn own(&self, name: &str, value: &[u8]) -> Result<(), Trouble> {
+    fn own(&self, name: &str, value: &[u8]) -> Result<(), IndexTrouble> {
         self.db.insert(key(OWN, name.as_bytes()), value).map(drop).map_err(text)
     }
 
-    fn get_own(&self, name: &str) -> Result<Option<sled::IVec>, Trouble> {
+    fn get_own(&self, name: &str) -> Result<Option<sled::IVec>, IndexTrouble> {
         self.db.get(key(OWN, name.as_bytes())).map_err(text)
     }
 
-    fn set_whole(&self) -> Result<(), Trouble> {
+    fn set_whole(&self) -> Result<(), IndexTrouble> {
         self.own("whole", b"1")
     }
 
-    fn unset_whole(&mut self) -> Result<(), Trouble> {
+    fn unset_whole(&mut self) -> Result<(), IndexTrouble> {
         self.db.remove(key(OWN, b"whole")).map_err(text)?;
         self.flush()
     }
 
     /// Writes facts, all or none, and makes them durable.
-    fn save(&mut self, facts: &Facts) -> Result<(), Trouble> {
+    fn save(&mut self, facts: &Facts) -> Result<(), IndexTrouble> {
         self.check()?;
         let mut packer = Packer::new(self.era);
         let mut chunks = Vec::new();
@@ -295,11 +295,11 @@ impl Store {
     }
 
     /// Writes facts of a base that is filled.
-    fn fill(&mut self, facts: &[facts::Fact]) -> Result<(), Trouble> {
+    fn fill(&mut self, facts: &[facts::Fact]) -> Result<(), IndexTrouble> {
         let (dir, next, era) = (self.dir().to_owned(), self.next, self.era);
         let writer = match &mut self.filling {
             Some(writer) => writer,
-            none => none.insert(base::Writer::create(&dir, next, era)?),
+            none => none.insert(base::BaseWriter::create(&dir, next, era)?),
         };
         for (key, value) in facts {
             writer
@@ -319,14 +319,14 @@ impl Store {
     }
 
     /// Ends the filling, if there was one.
-    fn filled(&mut self) -> Result<(), Trouble> {
+    fn filled(&mut self) -> Result<(), IndexTrouble> {
         if let Some(writer) = self.filling.take() {
             self.replace_base(writer.finish()?)?;
         }
         self.set_whole()
     }
 
-    fn flush(&mut self) -> Result<(), Trouble> {
+    fn flush(&mut self) -> Result<(), IndexTrouble> {
         self.check()?;
         self.db.flush().map_err(text)?;
         self.check()
@@ -334,7 +334,7 @@ impl Store {
 
     /// Looks whether the files are there: sled goes on writing to a file that was removed,
     /// and says nothing, or waits for ever.
-    fn check(&self) -> Result<(), Trouble> {
+    fn check(&self) -> Result<(), IndexTrouble> {
         match fs::metadata(&self.file) {
             Ok(found)
                 if found.ino() == self.ino && self.base.as_ref().is_none_or(Base::is_there) =>
@@ -346,18 +346,18 @@ impl Store {
     }
 
     /// Yields the chunks that are not in the base, unpacked.
-    fn chunks(&self) -> impl Iterator<Item = Result<Unpacked, Trouble>> {
+    fn chunks(&self) -> impl Iterator<Item = Result<Unpacked, IndexTrouble>> {
         let all = self.db.range(chunk_key(self.first())..chunk_key(self.next)).values();
         all.map(|chunk| Unpacked::new(&chunk.map_err(text)?))
     }
 
     /// Merges everything into a new base. Until that is in place, the old one and the chunks say the
     /// same, so a crash in between is harmless.
-    fn merge(&mut self) -> Result<(), Trouble> {
-        let chunks = self.chunks().collect::<Result<Vec<Unpacked>, Trouble>>()?;
+    fn merge(&mut self) -> Result<(), IndexTrouble> {
+        let chunks = self.chunks().collect::<Result<Vec<Unpacked>, IndexTrouble>>()?;
         let newer = newest(&chunks, self.era)?;
         let mut newer = newer.into_iter().peekable();
-        let mut writer = base::Writer::create(self.dir(), self.next, self.era)?;
+        let mut writer = base::BaseWriter::create(self.dir(), self.next, self.era)?;
         let mut put = |key: &[u8], value: Option<&[u8]>| match value {
             Some(value) => writer.add(key, value),
             None => Ok(()),
@@ -384,7 +384,7 @@ impl Store {
     }
 
     /// Puts a base in place of the one there was and of the chunks before it.
-    fn replace_base(&mut self, base: Base) -> Result<(), Trouble> {
+    fn replace_base(&mut self, base: Base) -> Result<(), IndexTrouble> {
         self.own("base", &base.number.to_be_bytes())?;
         self.db.flush().map_err(text)?;
         self.newer = 0;
@@ -395,7 +395,7 @@ impl Store {
     }
 
     /// Removes the chunks that are in the base.
-    fn drop_dead(&self) -> Result<(), Trouble> {
+    fn drop_dead(&self) -> Result<(), IndexTrouble> {
         for dead in self.db.range(chunk_key(0)..chunk_key(self.first())).keys() {
             self.db.remove(dead.map_err(text)?).map_err(text)?;
         }
@@ -403,7 +403,7 @@ impl Store {
     }
 
     /// Sends all facts, older ones first, until the receiver is gone.
-    fn load(&mut self, pieces: &SyncSender<Piece>) -> Result<(), Trouble> {
+    fn load(&mut self, pieces: &SyncSender<Piece>) -> Result<(), IndexTrouble> {
         let mut facts = 0;
         if let Some(base) = &self.base {
             let mut reader = base.read()?;
@@ -444,7 +444,7 @@ fn believes(era: u64, of: u64, key: &[u8]) -> bool {
 type Lying<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// Returns the newest fact of each key, in the order of the keys.
-fn newest(chunks: &[Unpacked], era: u64) -> Result<Vec<Lying<'_>>, Trouble> {
+fn newest(chunks: &[Unpacked], era: u64) -> Result<Vec<Lying<'_>>, IndexTrouble> {
     let mut all: Vec<Lying<'_>> = Vec::new();
     for chunk in chunks.iter().rev() {
         let from = all.len();
@@ -468,12 +468,12 @@ fn chunk_key(number: u64) -> Vec<u8> {
 }
 
 /// Reads the number of a chunk.
-fn number(bytes: &[u8]) -> Result<u64, Trouble> {
+fn number(bytes: &[u8]) -> Result<u64, IndexTrouble> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| "a number is unreadable".into())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
-fn text(error: sled::Error) -> Trouble {
+fn text(error: sled::Error) -> IndexTrouble {
     error.to_string()
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Blob {
 
 /// A blob that may not be evicted, and why.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct PinnedBlob {
     pub(super) blob: Blob,
     /// Whether its file is there. A pin can outlive the file.
     pub(super) present: bool,
@@ -41,7 +41,7 @@ pub(super) struct Held {
     pub(super) unsaved: bool,
 }
 
-impl Held {
+impl PinnedBlob {
     /// Starts from a blob that nothing holds.
     fn free(blob: Blob) -> Self {
         Self { blob, present: true, pins: 0, unsaved: false }
@@ -64,7 +64,7 @@ pub(super) struct Sums {
 #[derive(Debug)]
 pub(super) struct Tier {
     free: LruCache<Digest, Blob>,
-    held: HashMap<Digest, Held>,
+    held: HashMap<Digest, PinnedBlob>,
     /// How many of `held` are present.
     held_present: usize,
     sums: Sums,
@@ -95,9 +95,9 @@ impl Tier {
     }
 
     /// Returns what is known of a blob that is there, without using it.
-    pub(super) fn get(&self, digest: &Digest) -> Option<Held> {
+    pub(super) fn get(&self, digest: &Digest) -> Option<PinnedBlob> {
         match self.free.peek(digest) {
-            Some(blob) => Some(Held::free(*blob)),
+            Some(blob) => Some(PinnedBlob::free(*blob)),
             None => self.held.get(digest).copied().filter(|held| held.present),
         }
     }
@@ -106,7 +106,7 @@ impl Tier {
     pub(super) fn put(&mut self, digest: Digest, blob: Blob, unsaved: bool) {
         let pins = self.held.get(&digest).map_or(0, |held| held.pins);
         self.take(&digest);
-        self.place(digest, Held { blob, present: true, pins, unsaved });
+        self.place(digest, PinnedBlob { blob, present: true, pins, unsaved });
     }
 
     /// Puts a blob that was found on disk behind all others; does nothing if the digest is known.
@@ -114,13 +114,17 @@ impl Tier {
         if self.free.contains(&digest) || self.held.contains_key(&digest) {
             return false;
         }
-        self.place(digest, Held::free(blob));
+        self.place(digest, PinnedBlob::free(blob));
         self.free.demote(&digest);
         true
     }
 
     /// Changes what is known of a blob that is there; it counts as used. Returns the new state.
-    pub(super) fn change(&mut self, digest: &Digest, edit: impl FnOnce(&mut Held)) -> Option<Held> {
+    pub(super) fn change(
+        &mut self,
+        digest: &Digest,
+        edit: impl FnOnce(&mut PinnedBlob),
+    ) -> Option<PinnedBlob> {
         let mut held = self.take(digest)?;
         if held.present {
             edit(&mut held);
@@ -138,9 +142,9 @@ impl Tier {
     }
 
     /// Forgets the file of a blob; pins stay. Returns what was known if it was there.
-    pub(super) fn remove(&mut self, digest: &Digest) -> Option<Held> {
+    pub(super) fn remove(&mut self, digest: &Digest) -> Option<PinnedBlob> {
         let held = self.take(digest)?;
-        self.place(*digest, Held { present: false, unsaved: false, ..held });
+        self.place(*digest, PinnedBlob { present: false, unsaved: false, ..held });
         held.present.then_some(held)
     }
 
@@ -164,9 +168,9 @@ impl Tier {
         self.free.iter().chain(held).filter(|(_, blob)| blob.verified)
     }
 
-    fn take(&mut self, digest: &Digest) -> Option<Held> {
+    fn take(&mut self, digest: &Digest) -> Option<PinnedBlob> {
         let held = if let Some(blob) = self.free.pop(digest) {
-            Held::free(blob)
+            PinnedBlob::free(blob)
         } else {
             let held = self.held.remove(digest)?;
             self.held_present -= usize::from(held.present);
@@ -181,7 +185,7 @@ impl Tier {
         Some(held)
     }
 
-    fn place(&mut self, digest: Digest, held: Held) {
+    fn place(&mut self, digest: Digest, held: PinnedBlob) {
         if held.present {
             let bytes = charge(held.blob.seal.size);
             self.sums.bytes += bytes;

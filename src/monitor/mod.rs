@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use self::address::{Listener, Stream};
 use self::textfile::Textfile;
 use crate::clock::{sleep, within};
-use crate::config::Metrics;
+use crate::config::MetricsSettings;
 use crate::control::Status;
 use crate::error::Result;
 use crate::metrics::Distribution;
@@ -83,7 +83,11 @@ impl Monitor {
     /// # Errors
     ///
     /// `Busy` where the address is taken, `Denied` where it may not be used, `Invalid` where the file cannot be written.
-    pub fn start(runtime: &Handle, settings: &Metrics, node: &Arc<dyn Monitored>) -> Result<Self> {
+    pub fn start(
+        runtime: &Handle,
+        settings: &MetricsSettings,
+        node: &Arc<dyn Monitored>,
+    ) -> Result<Self> {
         let mut tasks = Vec::new();
         let mut held = None;
         if let Some(at) = &settings.listen {

@@ -12,7 +12,7 @@ use crate::stamp::{NodeId, Stamp};
 
 /// Where a commit says that a blob lies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Place {
+pub enum BlobPlace {
     /// In the commit itself, raw.
     Inline(Vec<u8>),
     /// A frame of one of the commit's packs.
@@ -36,7 +36,7 @@ pub struct BlobAt {
     /// Raw bytes, uncompressed.
     pub size: u64,
     /// Where it lies.
-    pub place: Place,
+    pub place: BlobPlace,
     /// When its bytes were stored (milliseconds, store's time); older than the commit when an earlier
     /// upload is used again.
     pub stored_ms: u64,
@@ -70,9 +70,9 @@ impl Commit {
     /// pack it does not name.
     pub fn location_of(&self, name: &str, blob: &BlobAt) -> Option<Location> {
         let site = match &blob.place {
-            Place::Inline(_) => Site::Inline { commit: Arc::from(name) },
-            Place::Object => Site::Object,
-            Place::Pack { pack, offset, length } => {
+            BlobPlace::Inline(_) => Site::Inline { commit: Arc::from(name) },
+            BlobPlace::Object => Site::Object,
+            BlobPlace::Pack { pack, offset, length } => {
                 let pack = Arc::from(self.packs.get(*pack as usize)?.as_str());
                 Site::Pack { pack, offset: *offset, length: *length }
             }

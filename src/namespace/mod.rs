@@ -17,7 +17,7 @@ mod profiles;
 
 pub use age::Age;
 pub use change::{Change, Op};
-pub use commit::{BlobAt, Commit, Place};
+pub use commit::{BlobAt, BlobPlace, Commit};
 pub use editions::{
     EDITION_COUNTS_FOR, EDITION_KEPT_FOR, EDITIONS, EDITIONS_LISTED_MAX, OWN_PATHS_MAX, editions,
     is_edition,

@@ -45,7 +45,7 @@ pub(super) struct Found {
 }
 
 /// The answer to a request that makes what is there already.
-enum Made {
+enum MakeAnswer {
     /// That was refused.
     Refused,
     /// It was done: it is an overwrite like any other.
@@ -113,10 +113,10 @@ impl Remote {
         let before = self.inner.clock.mono();
         self.put_probe(key, body(1), PutMode::Overwrite).await?;
         let (create_if_absent, old) = match self.create_probe(key, body(2)).await? {
-            Made::Done => (Some(false), Vec::new()),
-            Made::Refused => (Some(true), vec![body(1)]),
-            Made::Impossible => (Some(false), vec![body(1)]),
-            Made::Unknown => (None, vec![body(1), body(2)]),
+            MakeAnswer::Done => (Some(false), Vec::new()),
+            MakeAnswer::Refused => (Some(true), vec![body(1)]),
+            MakeAnswer::Impossible => (Some(false), vec![body(1)]),
+            MakeAnswer::Unknown => (None, vec![body(1), body(2)]),
         };
         let last = if old.is_empty() {
             vec![body(2)]
@@ -174,16 +174,16 @@ impl Remote {
     }
 
     /// Asks to make what is there already.
-    async fn create_probe(&self, key: &Path, body: Bytes) -> Result<Made> {
+    async fn create_probe(&self, key: &Path, body: Bytes) -> Result<MakeAnswer> {
         match self.put_probe(key, body, PutMode::Create).await {
-            Ok(()) => Ok(Made::Done),
-            Err(error) if error.kind() == Kind::Exists => Ok(Made::Refused),
+            Ok(()) => Ok(MakeAnswer::Done),
+            Err(error) if error.kind() == Kind::Exists => Ok(MakeAnswer::Refused),
             // Some file systems know no hard links, which shows as any error.
-            Err(_) if self.inner.caller.backend.dir().is_some() => Ok(Made::Impossible),
-            Err(error) if error.kind() == Kind::Invalid => Ok(Made::Impossible),
+            Err(_) if self.inner.caller.backend.dir().is_some() => Ok(MakeAnswer::Impossible),
+            Err(error) if error.kind() == Kind::Invalid => Ok(MakeAnswer::Impossible),
             // Two writes of one object in a row are too many for some. What is really away fails at the next
             // request, which is one that matters.
-            Err(error) if error.kind() == Kind::Unavailable => Ok(Made::Unknown),
+            Err(error) if error.kind() == Kind::Unavailable => Ok(MakeAnswer::Unknown),
             Err(error) => Err(error),
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::backend::Backend;
 use super::health::{Gate, Lane};
-use super::latency::Outcome;
+use super::latency::RequestOutcome;
 use super::meter::Meter;
 use super::progress::Progress;
 use super::throttle::Throttle;
@@ -133,7 +133,7 @@ impl Caller {
         };
         let done = call.progress.within(call.limit, guarded).await;
         if !counts_itself {
-            self.meter.latency.note(call.verb, Outcome::of(done.as_ref()), began);
+            self.meter.latency.note(call.verb, RequestOutcome::of(done.as_ref()), began);
         }
         if let Some(date_ms) = self.meter.take_date_ms() {
             self.time.note_date(date_ms);

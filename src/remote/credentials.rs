@@ -40,9 +40,9 @@ pub(super) trait Source: fmt::Debug + Send + Sync + 'static {
 }
 
 /// What tells that a file has changed.
-type Version = Vec<Option<(SystemTime, u64, u64)>>;
+type FileStamp = Vec<Option<(SystemTime, u64, u64)>>;
 
-fn version_of(files: &[&Path]) -> Version {
+fn version_of(files: &[&Path]) -> FileStamp {
     let of = |path: &&Path| {
         let data = std::fs::metadata(path).ok()?;
         Some((data.modified().ok()?, data.len(), data.ino()))
@@ -56,7 +56,7 @@ pub(super) struct Followed<S: Source>(Arc<State<S>>);
 
 struct State<S: Source> {
     source: S,
-    last: Mutex<Option<(Version, Provider<S::Credential>)>>,
+    last: Mutex<Option<(FileStamp, Provider<S::Credential>)>>,
 }
 
 impl<S: Source> fmt::Debug for State<S> {

@@ -16,7 +16,7 @@ const KINDS_MAX: usize = 64;
 
 /// What a request came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     /// An HTTP status.
     Status(u16),
     /// A store without HTTP did it.
@@ -29,7 +29,7 @@ pub(super) enum Outcome {
     Other,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// Returns what a request without HTTP came to; `None` is no answer in time.
     pub(super) fn of<T, E>(done: Option<&Result<T, E>>) -> Self {
         match done {
@@ -67,7 +67,7 @@ pub struct RequestTimes {
 pub(super) struct Latency {
     /// Requests take real time, also where a test owns the time of the node.
     clock: Clock,
-    by_kind: Mutex<BTreeMap<(Verb, Outcome), Histogram>>,
+    by_kind: Mutex<BTreeMap<(Verb, RequestOutcome), Histogram>>,
 }
 
 impl Default for Latency {
@@ -83,11 +83,11 @@ impl Latency {
     }
 
     /// Notes what a request came to that began then.
-    pub(super) fn note(&self, verb: Verb, outcome: Outcome, began: Duration) {
+    pub(super) fn note(&self, verb: Verb, outcome: RequestOutcome, began: Duration) {
         let took = self.now().saturating_sub(began);
         let mut all = self.by_kind.lock();
         let known = all.contains_key(&(verb, outcome)) || all.len() < KINDS_MAX;
-        let outcome = if known { outcome } else { Outcome::Other };
+        let outcome = if known { outcome } else { RequestOutcome::Other };
         all.entry((verb, outcome)).or_default().observe(took);
     }
 
@@ -110,9 +110,9 @@ mod tests {
     fn kinds_of_answers_are_bounded() {
         let latency = Latency::default();
         for status in 100..300 {
-            latency.note(Verb::Get, Outcome::Status(status), latency.now());
+            latency.note(Verb::Get, RequestOutcome::Status(status), latency.now());
         }
-        latency.note(Verb::Put, Outcome::Done, latency.now());
+        latency.note(Verb::Put, RequestOutcome::Done, latency.now());
         let all = latency.read();
         // "other" of both verbs is beside them.
         assert_eq!(all.len(), KINDS_MAX + 2);

@@ -14,7 +14,7 @@ use object_store::client::{
 };
 use serde::Serialize;
 
-use super::latency::{Latency, Outcome};
+use super::latency::{Latency, RequestOutcome};
 use super::throttle::Answers;
 use super::verb::Verb;
 
@@ -185,10 +185,10 @@ impl HttpService for Metered {
         self.meter.request(verb);
         let began = self.meter.latency.now();
         let answer = self.inner.execute(request).await.inspect_err(|_| {
-            self.meter.latency.note(verb, Outcome::Unanswered, began);
+            self.meter.latency.note(verb, RequestOutcome::Unanswered, began);
         })?;
         let status = answer.status().as_u16();
-        self.meter.latency.note(verb, Outcome::Status(status), began);
+        self.meter.latency.note(verb, RequestOutcome::Status(status), began);
         self.meter.answers.note(status);
         // An error may come from a proxy.
         let date = answer.headers().get("date").filter(|_| answer.status().is_success());

@@ -10,8 +10,8 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::name::TreePath;
 use crate::namespace::{
-    Attrs, BlobAt, Change, Commit, Entry, Kind as EntryKind, Location, Op, Place, Register, Site,
-    Time, XATTR_TOTAL_BYTES_MAX,
+    Attrs, BlobAt, BlobPlace, Change, Commit, Entry, Kind as EntryKind, Location, Op, Register,
+    Site, Time, XATTR_TOTAL_BYTES_MAX,
 };
 
 /// The largest blob that lies in the commit itself.
@@ -50,7 +50,7 @@ pub(super) fn commit(commit: &Commit) -> Result<()> {
 
 fn blob(blob: &BlobAt, packs: usize) -> std::result::Result<(), &'static str> {
     match &blob.place {
-        Place::Inline(bytes) => {
+        BlobPlace::Inline(bytes) => {
             if bytes.len() > INLINE_BYTES_MAX || bytes.len() as u64 != blob.size {
                 return Err("an inline blob has another size");
             }
@@ -58,13 +58,13 @@ fn blob(blob: &BlobAt, packs: usize) -> std::result::Result<(), &'static str> {
                 return Err("an inline blob is not what its digest says");
             }
         }
-        Place::Pack { pack, offset, length } => {
+        BlobPlace::Pack { pack, offset, length } => {
             if *pack as usize >= packs {
                 return Err("a blob lies in a pack that is not named");
             }
             packed(*offset, *length, blob.size)?;
         }
-        Place::Object => {}
+        BlobPlace::Object => {}
     }
     Ok(())
 }

@@ -21,12 +21,12 @@ const CHAINS_MAX: usize = 4096;
 
 /// One run of one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub(super) struct Run {
+pub(super) struct Incarnation {
     node: NodeId,
     incarnation: u64,
 }
 
-impl Run {
+impl Incarnation {
     /// Returns the run that made a commit.
     pub(super) fn of(commit: &Commit) -> Self {
         Self { node: commit.node, incarnation: commit.incarnation }
@@ -43,7 +43,7 @@ struct Link {
 
 /// The expected sequence numbers.
 #[derive(Debug, Default)]
-pub(super) struct Chains(HashMap<Run, Link>);
+pub(super) struct Chains(HashMap<Incarnation, Link>);
 
 impl Chains {
     /// Reports whether a commit comes directly after what was folded, or is older.
@@ -52,12 +52,12 @@ impl Chains {
     }
 
     fn next(&self, commit: &Commit) -> u64 {
-        self.0.get(&Run::of(commit)).map_or(0, |link| link.next)
+        self.0.get(&Incarnation::of(commit)).map_or(0, |link| link.next)
     }
 
     /// Notes that a commit was folded.
     pub(super) fn note(&mut self, commit: &Commit) {
-        let run = Run::of(commit);
+        let run = Incarnation::of(commit);
         let link = self.0.entry(run).or_insert(Link { next: 0, ms: 0 });
         link.next = link.next.max(commit.sequence.saturating_add(1));
         link.ms = link.ms.max(commit.stamp.ms);
@@ -78,7 +78,7 @@ impl Chains {
     /// Makes chains of what a checkpoint says, in the order of their times.
     pub(super) fn of(all: &[CheckpointChain]) -> Self {
         let links = all.iter().rev().take(CHAINS_MAX).map(|chain| {
-            let run = Run { node: chain.node, incarnation: chain.incarnation };
+            let run = Incarnation { node: chain.node, incarnation: chain.incarnation };
             (run, Link { next: chain.next, ms: chain.ms })
         });
         Self(links.collect())
@@ -86,7 +86,7 @@ impl Chains {
 
     /// Returns what is known, for a checkpoint.
     pub(super) fn all(&self) -> Vec<CheckpointChain> {
-        let chain = |(run, link): (&Run, &Link)| CheckpointChain {
+        let chain = |(run, link): (&Incarnation, &Link)| CheckpointChain {
             node: run.node,
             incarnation: run.incarnation,
             next: link.next,
@@ -105,7 +105,7 @@ impl Chains {
     /// Reports whether these chains are as long as others, as far as can be told: they may have
     /// forgotten some when there are too many.
     pub(super) fn reach(&self, others: &Self) -> bool {
-        let reaches = |(run, link): (&Run, &Link)| {
+        let reaches = |(run, link): (&Incarnation, &Link)| {
             self.0.get(run).is_some_and(|known| known.next >= link.next)
         };
         others.0.len() < CHAINS_MAX && others.0.iter().all(reaches)
@@ -113,20 +113,21 @@ impl Chains {
 
     /// Returns which commits of its run are missing before this one: others of the run are known, or would be.
     pub(super) fn lack_before(&self, commit: &Commit) -> Range<u64> {
-        let known = self.0.len() < CHAINS_MAX || self.0.contains_key(&Run::of(commit));
+        let known = self.0.len() < CHAINS_MAX || self.0.contains_key(&Incarnation::of(commit));
         let upto = if known { commit.sequence } else { 0 };
         self.next(commit)..upto
     }
 
     /// Encodes what is known, for the index.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let all: Vec<(Run, Link)> = self.0.iter().map(|(run, link)| (*run, *link)).collect();
+        let all: Vec<(Incarnation, Link)> =
+            self.0.iter().map(|(run, link)| (*run, *link)).collect();
         postcard::to_stdvec(&all).expect("numbers always encode")
     }
 
     /// Reads what `encode` wrote; nothing if it is anything else.
     pub(super) fn decode(bytes: &[u8]) -> Self {
-        let all: Vec<(Run, Link)> = postcard::from_bytes(bytes).unwrap_or_default();
+        let all: Vec<(Incarnation, Link)> = postcard::from_bytes(bytes).unwrap_or_default();
         Self(all.into_iter().take(CHAINS_MAX).collect())
     }
 }

@@ -81,7 +81,7 @@ struct State {
     /// Up to when it and bundles have the log.
     covered_ms: u64,
     /// What was counted last, and how many commits had been folded then.
-    counted: Option<(u64, Counted)>,
+    counted: Option<(u64, FoldedCommits)>,
     /// The checkpoint of this node after which it has not tidied up.
     sweeps: Option<Own>,
     /// Nothing is tried before this time of the monotonic clock, ...
@@ -92,7 +92,7 @@ struct State {
 
 /// Commits that were folded.
 #[derive(Debug, Clone, Copy)]
-struct Counted {
+struct FoldedCommits {
     /// Those in no checkpoint: how many, and when the first was made.
     unfolded: (u64, u64),
     /// Those that are in no bundle either.
@@ -160,7 +160,7 @@ impl Checkpointer {
         Some((age / PARTS_OF_AGE).as_millis() as u64)
     }
 
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> FoldedCommits {
         let (ledger, mut state) = (&self.0.ledger, self.0.state.lock());
         let folded = ledger.folded();
         match state.counted {
@@ -168,7 +168,7 @@ impl Checkpointer {
             _ => {
                 let times_ms = [state.latest_ms, state.covered_ms];
                 let [unfolded, uncovered] = ledger.since(times_ms);
-                let counted = Counted { unfolded, uncovered };
+                let counted = FoldedCommits { unfolded, uncovered };
                 state.counted = Some((folded, counted));
                 counted
             }
@@ -273,7 +273,7 @@ impl Checkpointer {
                 latest.and_then(|one| keys::checkpoint_stamp(&one.name)).map(|stamp| stamp.node)
             }
         };
-        let Counted { unfolded, uncovered } = self.counted();
+        let FoldedCommits { unfolded, uncovered } = self.counted();
         // What is in bundles waits, too, once a checkpoint is due for its age.
         let aged_ms =
             self.due_age_ms().map_or(u64::MAX, |age_ms| unfolded.1.saturating_add(age_ms));

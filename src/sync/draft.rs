@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::io::Read;
 
-use super::chains::{Chains, Run};
+use super::chains::{Chains, Incarnation};
 use super::missing::Missing;
 use crate::error::Result;
 use crate::namespace::{Builder, Change, Commit, Fold, Op, Time};
@@ -73,7 +73,7 @@ impl Draft {
             return;
         }
         self.missing.came(commit);
-        self.missing.note_absent(Run::of(commit), self.chains.lack_before(commit));
+        self.missing.note_absent(Incarnation::of(commit), self.chains.lack_before(commit));
         self.chains.note(commit);
         let name = keys::commit_name(&commit.stamp);
         for blob in &commit.blobs {

@@ -35,7 +35,7 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
-use crate::namespace::{Commit, Location, Place, Site};
+use crate::namespace::{BlobPlace, Commit, Location, Site};
 use crate::remote::{Class, Progress, Remote, decode_commit, decode_frame, is_throttled};
 use crate::task;
 
@@ -500,7 +500,7 @@ fn is_given_up(fetched: &Result<()>) -> bool {
 /// Yields the blobs that lie in a commit itself.
 fn inline_blobs(commit: &Commit) -> impl Iterator<Item = (Digest, &[u8])> {
     commit.blobs.iter().filter_map(|blob| match &blob.place {
-        Place::Inline(bytes) => Some((blob.digest, bytes.as_slice())),
+        BlobPlace::Inline(bytes) => Some((blob.digest, bytes.as_slice())),
         _ => None,
     })
 }

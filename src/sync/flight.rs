@@ -15,10 +15,10 @@ use crate::remote::Progress;
 use crate::task;
 
 /// What a flight came to, for each waiting caller.
-type Outcome = Option<Result<()>>;
+type FlightOutcome = Option<Result<()>>;
 
 /// One of them: how it ends, and that it gets on.
-type Flight = (watch::Receiver<Outcome>, Progress);
+type Flight = (watch::Receiver<FlightOutcome>, Progress);
 
 /// Work in progress, by what it is for.
 #[derive(Debug)]

@@ -124,7 +124,7 @@ impl Unusable {
 }
 
 /// The outcome of reading a commit.
-enum Got {
+enum CommitRead {
     Commit(Box<Commit>),
     /// It is gone.
     Gone,
@@ -137,9 +137,9 @@ enum Got {
 
 /// The nodes of which a commit cannot be had now. What they wrote after it is neither read nor applied before it.
 #[derive(Debug, Default)]
-struct Waiting(Mutex<HashSet<NodeId>>);
+struct WaitingNodes(Mutex<HashSet<NodeId>>);
 
-impl Waiting {
+impl WaitingNodes {
     fn has(&self, node: NodeId) -> bool {
         self.0.lock().contains(&node)
     }
@@ -295,12 +295,12 @@ impl Follower {
         remote: &Remote,
         stamps: Vec<Stamp>,
         listed_again: bool,
-        waiting: &Waiting,
+        waiting: &WaitingNodes,
     ) -> Folded {
         let keep_from = stamps.len().saturating_sub(KEPT_INLINE);
         let reading = stream::iter(stamps).map(|stamp| async move {
             if waiting.has(stamp.node) {
-                return (stamp, Got::Later);
+                return (stamp, CommitRead::Later);
             }
             self.read(remote, stamp).await
         });
@@ -310,10 +310,10 @@ impl Follower {
     /// As [`Follower::fold`], of commits as they are read; from the place `keep_from` on small contents are kept here.
     async fn fold_read(
         &self,
-        reading: impl Stream<Item = (Stamp, Got)>,
+        reading: impl Stream<Item = (Stamp, CommitRead)>,
         keep_from: usize,
         listed_again: bool,
-        waiting: &Waiting,
+        waiting: &WaitingNodes,
     ) -> Folded {
         let mut reading = pin!(reading.enumerate());
         let alone_ms = self.0.state.lock().alone_ms;
@@ -324,7 +324,7 @@ impl Follower {
                 continue;
             }
             match got {
-                Got::Commit(commit) => {
+                CommitRead::Commit(commit) => {
                     if !listed_again && !self.0.ledger.follows(&commit) {
                         return Folded::Gap;
                     }
@@ -349,19 +349,19 @@ impl Follower {
                     })
                     .await;
                 }
-                Got::Gone => {
+                CommitRead::Gone => {
                     self.0.withheld.clear(&stamp);
                     self.0.late.clear(&stamp);
                 }
-                Got::Later => {
+                CommitRead::Later => {
                     waiting.note(stamp.node);
                     continue;
                 }
-                Got::Withheld(error) => {
+                CommitRead::Withheld(error) => {
                     self.0.ledger.note_unusable(stamp);
                     self.withhold(stamp, &error);
                 }
-                Got::Unusable(why, error) => {
+                CommitRead::Unusable(why, error) => {
                     self.0.ledger.note_unusable(stamp);
                     self.give_up(stamp, why, &error);
                 }
@@ -406,31 +406,31 @@ impl Follower {
     }
 
     /// Reads one commit.
-    async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, Got) {
+    async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, CommitRead) {
         let mut attempt = 1;
         loop {
             let error = match self.read_once(remote, stamp).await {
                 Ok(commit) => {
                     self.0.withheld.clear(&stamp);
                     self.0.late.clear(&stamp);
-                    return (stamp, Got::Commit(Box::new(commit)));
+                    return (stamp, CommitRead::Commit(Box::new(commit)));
                 }
                 Err(error) => error,
             };
             let got = match (Class::of(error.kind()), error.kind()) {
-                (_, Kind::NotFound) => Got::Gone,
+                (_, Kind::NotFound) => CommitRead::Gone,
                 // It may have been a bad read.
                 (Class::Proof, _) if attempt < READ_TRIES => {
                     attempt += 1;
                     clock::sleep(READ_WAIT).await;
                     continue;
                 }
-                (Class::Proof, _) => Got::Unusable(Unusable::Damaged, error),
-                (_, Kind::Invalid) => Got::Unusable(Unusable::Unknown, error),
-                _ if self.0.freshness.is_down() => Got::Later,
-                (Class::Passing, _) if !self.is_too_late(stamp) => Got::Later,
-                (Class::Passing | Class::Refused, _) => Got::Withheld(error),
-                _ => Got::Later,
+                (Class::Proof, _) => CommitRead::Unusable(Unusable::Damaged, error),
+                (_, Kind::Invalid) => CommitRead::Unusable(Unusable::Unknown, error),
+                _ if self.0.freshness.is_down() => CommitRead::Later,
+                (Class::Passing, _) if !self.is_too_late(stamp) => CommitRead::Later,
+                (Class::Passing | Class::Refused, _) => CommitRead::Withheld(error),
+                _ => CommitRead::Later,
             };
             return (stamp, got);
         }

@@ -88,7 +88,7 @@ impl Collector {
         // What comes while we read is judged by what was known before it came.
         let now_ms = remote.now_ms();
         let known = Known::read(remote, age, now_ms, grace_ms, &mut progress).await?;
-        let rules = Rules { known, age, now_ms, grace_ms };
+        let rules = GcRules { known, age, now_ms, grace_ms };
         let mut report = Report {
             dry_run: self.writer.is_none(),
             expiry: format_age(expiry),
@@ -120,16 +120,16 @@ impl Collector {
         Ok(report)
     }
 
-    async fn judge(&self, page: Vec<Object>, rules: &Rules, report: &mut Report) -> Result<()> {
+    async fn judge(&self, page: Vec<Object>, rules: &GcRules, report: &mut Report) -> Result<()> {
         let (mut doomed, mut reasons) = (Vec::new(), Vec::new());
         for object in page {
             match rules.judge(&object) {
-                Verdict::Foreign => report.foreign.add(object.size),
-                Verdict::Keep => keep(report, &object),
-                Verdict::Delete(why) if self.writer.is_none() => {
+                Fate::Foreign => report.foreign.add(object.size),
+                Fate::Keep => keep(report, &object),
+                Fate::Delete(why) if self.writer.is_none() => {
                     report.removed(kind(&object.what), why, object.size);
                 }
-                Verdict::Delete(why) => {
+                Fate::Delete(why) => {
                     doomed.push(object);
                     reasons.push(why);
                 }
@@ -176,14 +176,14 @@ fn kind(what: &What) -> &'static str {
 
 /// What becomes of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum Fate {
     Foreign,
     Keep,
     Delete(Why),
 }
 
 /// The rules, with what they go by.
-struct Rules {
+struct GcRules {
     known: Known,
     age: Age,
     /// The store's time before it was read what is in use.
@@ -191,14 +191,14 @@ struct Rules {
     grace_ms: u64,
 }
 
-impl Rules {
-    fn judge(&self, object: &Object) -> Verdict {
+impl GcRules {
+    fn judge(&self, object: &Object) -> Fate {
         let past = known::is_over(self.age, object.stored_ms, self.now_ms);
         // Its commit may still be on its way.
         let settled = object.stored_ms.saturating_add(self.grace_ms) < self.now_ms;
         let live = &self.known.live;
         let why = match &object.what {
-            What::Foreign => return Verdict::Foreign,
+            What::Foreign => return Fate::Foreign,
             What::Format => None,
             What::Probe => {
                 let probe_ms = PROBE_AGE.as_millis() as u64;
@@ -218,7 +218,7 @@ impl Rules {
                 unused.then_some(Why::Unused)
             }
         };
-        why.map_or(Verdict::Keep, Verdict::Delete)
+        why.map_or(Fate::Keep, Fate::Delete)
     }
 
     fn checkpoint(&self, stamp: &Stamp, past: bool) -> Option<Why> {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::chains::Run;
+use super::chains::Incarnation;
 use crate::namespace::Commit;
 use crate::stamp::Stamp;
 
@@ -21,7 +21,7 @@ pub(super) struct Missing {
     /// In the log, and cannot be used: damaged, or of a newer version.
     unusable: BTreeSet<Stamp>,
     /// Not in the log when one that follows them was folded.
-    absent: BTreeSet<(Run, u64)>,
+    absent: BTreeSet<(Incarnation, u64)>,
     /// There may be others, of which nothing can be told: too many, gone from the log before they could be used, or
     /// in a checkpoint that could not be.
     others: bool,
@@ -61,7 +61,7 @@ impl Missing {
     }
 
     /// Notes commits of a run that were not there before one that follows them.
-    pub(super) fn note_absent(&mut self, run: Run, sequences: Range<u64>) {
+    pub(super) fn note_absent(&mut self, run: Incarnation, sequences: Range<u64>) {
         for sequence in sequences {
             if !self.has_room() {
                 self.others = true;
@@ -83,7 +83,7 @@ impl Missing {
     /// Notes that a commit was folded after all.
     pub(super) fn came(&mut self, commit: &Commit) {
         self.unusable.remove(&commit.stamp);
-        self.absent.remove(&(Run::of(commit), commit.sequence));
+        self.absent.remove(&(Incarnation::of(commit), commit.sequence));
     }
 
     /// Notes what the log has up to `before_ms`; what is named later may be there all the same.
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn what_was_missing_is_there_when_it_has_come() {
         let mut missing = Missing::default();
-        missing.note_absent(Run::of(&commit(1, 0)), 2..4);
+        missing.note_absent(Incarnation::of(&commit(1, 0)), 2..4);
         missing.note_unusable(commit(2, 7).stamp);
         assert!(missing.has_nameless() && missing == Missing::decode(&missing.encode()));
         missing.came(&commit(1, 1));
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn more_than_can_be_remembered_is_remembered_as_such() {
         let mut missing = Missing::default();
-        missing.note_absent(Run::of(&commit(1, 0)), 0..u64::MAX);
+        missing.note_absent(Incarnation::of(&commit(1, 0)), 0..u64::MAX);
         assert_eq!(missing.absent.len(), MISSING_MAX);
         for sequence in 0..2 * MISSING_MAX as u64 {
             missing.came(&commit(1, sequence));

@@ -33,7 +33,7 @@ use super::versions;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::namespace::{Commit, Location, Place, Site};
+use crate::namespace::{BlobPlace, Commit, Location, Site};
 use crate::remote::{Remote, encode_commit, keys};
 use crate::stamp::Stamp;
 use crate::task;
@@ -81,7 +81,7 @@ struct Inner {
     follower: Follower,
     pace: Pace,
     pack_bytes: u64,
-    run: Mutex<Run>,
+    run: Mutex<CommitSequence>,
     /// When the last commit was written, by the monotonic clock.
     last: Mutex<Option<Duration>>,
     /// Drains in progress; batches are not delayed meanwhile.
@@ -90,14 +90,14 @@ struct Inner {
 
 /// A sequence of commits without gaps.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct CommitSequence {
     /// The first one of a process is a random number, and each further one the next.
     incarnation: u64,
     /// The number of the next commit.
     sequence: u64,
 }
 
-impl Run {
+impl CommitSequence {
     fn new(incarnation: u64) -> Self {
         Self { incarnation, sequence: 0 }
     }
@@ -115,7 +115,7 @@ impl Publisher {
     ) -> Self {
         let remote = remote.background();
         let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
-        let run = Mutex::new(Run::new(ledger.incarnation()));
+        let run = Mutex::new(CommitSequence::new(ledger.incarnation()));
         let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
         let pace = Pace::new(delay);
         let claims = Claims::new(ledger.clone(), remote.clone(), follower.clone());
@@ -257,9 +257,9 @@ impl Publisher {
             uploaded = self.renew(uploaded, &mut stamped).await;
             let Some(mut commit) = self.commit_of(&uploaded) else { break None };
             match self.put(&mut commit, &mut names, &uploaded).await {
-                Put::Done => break Some(commit),
-                Put::Refused => break None,
-                Put::Old => {}
+                CommitPut::Done => break Some(commit),
+                CommitPut::Refused => break None,
+                CommitPut::Old => {}
             }
         };
         let Uploaded { batch, mut locations, claim, .. } = uploaded;
@@ -320,13 +320,13 @@ impl Publisher {
 
     /// Returns the run that the next commit belongs to: a new one after a long silence, in which others may have
     /// forgotten the one before.
-    fn run(&self) -> Run {
+    fn run(&self) -> CommitSequence {
         let Inner { ledger, last, run, .. } = &*self.0;
         let half = ledger.kept_age().limit().map_or(SILENT_MAX, |limit| limit / 2);
         let silent = last.lock().map(|at| ledger.clock().mono().saturating_sub(at));
         let mut run = run.lock();
         if run.sequence > 0 && silent.is_some_and(|silent| silent > half.min(SILENT_MAX)) {
-            *run = Run::new(run.incarnation.wrapping_add(1));
+            *run = CommitSequence::new(run.incarnation.wrapping_add(1));
         }
         *run
     }
@@ -342,7 +342,7 @@ impl Publisher {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
         let stamp = self.0.ledger.name_stamp();
-        let Run { incarnation, sequence } = self.run();
+        let CommitSequence { incarnation, sequence } = self.run();
         Some(Commit {
             stamp,
             node: stamp.node,
@@ -365,7 +365,12 @@ impl Publisher {
 
     /// Puts a commit into the log, under new names if it takes long. Adds to `names` every name under which it
     /// may be there, the last one for certain when it is done.
-    async fn put(&self, commit: &mut Commit, names: &mut Vec<Stamp>, uploaded: &Uploaded) -> Put {
+    async fn put(
+        &self,
+        commit: &mut Commit,
+        names: &mut Vec<Stamp>,
+        uploaded: &Uploaded,
+    ) -> CommitPut {
         let clock = self.0.ledger.clock();
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         let (mut tried, mut again) = (false, 0);
@@ -373,7 +378,7 @@ impl Publisher {
             let stamped = clock.mono();
             if tried {
                 if self.0.uploader.is_old(uploaded) || self.0.ledger.has_late(&uploaded.batch) {
-                    return Put::Old;
+                    return CommitPut::Old;
                 }
                 commit.stamp = self.0.ledger.name_stamp();
             }
@@ -382,7 +387,7 @@ impl Publisher {
             if names.len() > NAMES_MAX {
                 names.remove(0);
             }
-            let Some(bytes) = encode(commit).await else { return Put::Refused };
+            let Some(bytes) = encode(commit).await else { return CommitPut::Refused };
             let name = keys::commit_name(&commit.stamp);
             loop {
                 let put = match self.0.ledger.bound(&self.0.remote).await {
@@ -395,7 +400,7 @@ impl Publisher {
                         again += 1;
                         break;
                     }
-                    Ok(()) => return Put::Done,
+                    Ok(()) => return CommitPut::Done,
                     Err(error) => self.0.uploader.again(&error, &mut backoff).await,
                 }
                 // No node needs this name: it would come too late for those that list now.
@@ -408,7 +413,7 @@ impl Publisher {
 }
 
 /// The outcome of putting a commit.
-enum Put {
+enum CommitPut {
     Done,
     /// It took so long that its content must be checked again.
     Old,
@@ -475,7 +480,7 @@ async fn encode(commit: &mut Commit) -> Option<Bytes> {
 /// Returns where the blobs lie that are in the commit itself.
 fn inline_locations(commit: &Commit) -> Vec<(Digest, Location)> {
     let name: Arc<str> = Arc::from(keys::commit_name(&commit.stamp));
-    let inline = commit.blobs.iter().filter(|blob| matches!(blob.place, Place::Inline(_)));
+    let inline = commit.blobs.iter().filter(|blob| matches!(blob.place, BlobPlace::Inline(_)));
     inline
         .map(|blob| {
             let site = Site::Inline { commit: Arc::clone(&name) };

@@ -106,7 +106,7 @@ struct Episode {
 }
 
 /// What a look at the tier comes to.
-enum Look {
+enum TierLook {
     Open,
     /// Something is on its way to the store, which will make room.
     Draining,
@@ -204,10 +204,10 @@ impl Room {
             // Before the look, so that nothing is missed between the two.
             moved.as_mut().enable();
             match self.look(demand) {
-                Look::Open => return true,
-                Look::Hopeless => return false,
-                Look::Draining => idle = 0,
-                Look::Idle => idle += 1,
+                TierLook::Open => return true,
+                TierLook::Hopeless => return false,
+                TierLook::Draining => idle = 0,
+                TierLook::Idle => idle += 1,
             }
             if idle > IDLE_LOOKS_MAX {
                 return false;
@@ -216,27 +216,27 @@ impl Room {
         }
     }
 
-    fn look(&self, demand: Demand) -> Look {
+    fn look(&self, demand: Demand) -> TierLook {
         let inner = &self.0;
         if self.is_open(demand) {
-            return Look::Open;
+            return TierLook::Open;
         }
         let draining = inner.records.load(Ordering::Relaxed) > 0;
         if let Demand::Close(bytes) = demand {
             if bytes > inner.blobs.usage().limit {
-                return Look::Hopeless;
+                return TierLook::Hopeless;
             }
             // The rest of the tier is held by processes with open files. They wait for each other's
             // closes, so this one goes ahead: its blob can be uploaded and evicted, its staging file cannot.
             if !draining && inner.blobs.fits(bytes) {
-                return Look::Open;
+                return TierLook::Open;
             }
         }
         match draining {
-            false if matches!(demand, Demand::Keep(_)) => Look::Hopeless,
-            false => Look::Idle,
-            true if self.is_down() || inner.stalled.load(Ordering::Relaxed) => Look::Hopeless,
-            true => Look::Draining,
+            false if matches!(demand, Demand::Keep(_)) => TierLook::Hopeless,
+            false => TierLook::Idle,
+            true if self.is_down() || inner.stalled.load(Ordering::Relaxed) => TierLook::Hopeless,
+            true => TierLook::Draining,
         }
     }
 

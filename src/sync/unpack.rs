@@ -58,7 +58,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     /// In the order in which they came.
-    jobs: Vec<Job>,
+    jobs: Vec<PackJob>,
     /// Numbers the jobs.
     next: u64,
     /// Threads at work.
@@ -69,7 +69,7 @@ struct State {
 
 /// A pack that has come.
 #[derive(Debug)]
-struct Job {
+struct PackJob {
     number: u64,
     bytes: Bytes,
     whom: For,
@@ -86,7 +86,7 @@ struct Job {
     done: Option<oneshot::Sender<Result<u64>>>,
 }
 
-impl Job {
+impl PackJob {
     fn take_next(&mut self) -> Option<Member> {
         while let Some(member) = self.left.pop() {
             if self.places.remove(&member.digest).is_some() {
@@ -156,20 +156,20 @@ impl State {
     }
 
     /// Notes what became of a content.
-    fn put_back(&mut self, piece: &Piece, stored: Result<Stored>) {
+    fn put_back(&mut self, piece: &Piece, stored: Result<MemberStored>) {
         let Some(at) = self.jobs.iter().position(|job| job.number == piece.job) else { return };
         let job = &mut self.jobs[at];
         job.busy -= 1;
         match stored {
-            Ok(Stored::Here) => {
+            Ok(MemberStored::Here) => {
                 if let Some(told) = self.wanted.remove(&piece.member.digest) {
                     // It may have been dropped just now.
                     told.send(()).ok();
                 }
             }
-            Ok(Stored::Damaged) => job.damaged += 1,
+            Ok(MemberStored::Damaged) => job.damaged += 1,
             // The others need room, too.
-            Ok(Stored::NoRoom) => job.places.clear(),
+            Ok(MemberStored::NoRoom) => job.places.clear(),
             Err(error) => {
                 job.places.clear();
                 job.failed = Some(error);
@@ -182,7 +182,7 @@ impl State {
     }
 }
 
-impl Job {
+impl PackJob {
     fn end(self) {
         let outcome = self.failed.map_or(Ok(self.damaged), Err);
         if let Some(done) = self.done {
@@ -193,7 +193,7 @@ impl Job {
 }
 
 /// What became of a content.
-enum Stored {
+enum MemberStored {
     Here,
     Damaged,
     NoRoom,
@@ -253,7 +253,7 @@ impl Unpacker {
             let work = members.len();
             let urgent = state.wanted.keys().filter(|digest| places.contains_key(digest));
             let urgent = urgent.copied().collect();
-            state.jobs.push(Job {
+            state.jobs.push(PackJob {
                 number,
                 bytes,
                 whom,
@@ -350,25 +350,25 @@ fn in_use(ledger: &Ledger, pack: &Arc<str>, bytes: &Bytes) -> Result<Vec<Member>
     Ok(members)
 }
 
-fn store(ledger: &Ledger, piece: &Piece) -> Result<Stored> {
+fn store(ledger: &Ledger, piece: &Piece) -> Result<MemberStored> {
     let Piece { member, bytes, .. } = piece;
     let (digest, size) = (member.digest, u64::from(member.size));
     if ledger.blobs().contains(&digest) {
-        return Ok(Stored::Here);
+        return Ok(MemberStored::Here);
     }
     if !piece.whom.may_store(ledger.blobs(), size) {
-        return Ok(Stored::NoRoom);
+        return Ok(MemberStored::NoRoom);
     }
     let start = member.offset as usize;
     let frame = bytes.get(start..start + member.length as usize);
-    let Some(frame) = frame else { return Ok(Stored::Damaged) };
+    let Some(frame) = frame else { return Ok(MemberStored::Damaged) };
     match decode_frame(frame, &digest, size) {
         Ok(content) => {
             let is_room = |blobs: &Blobs| piece.whom.may_store(blobs, size);
             let kept = ledger.keep_if(digest, &content, is_room)?;
-            Ok(if kept { Stored::Here } else { Stored::NoRoom })
+            Ok(if kept { MemberStored::Here } else { MemberStored::NoRoom })
         }
-        Err(_) => Ok(Stored::Damaged),
+        Err(_) => Ok(MemberStored::Damaged),
     }
 }
 
@@ -384,12 +384,12 @@ mod tests {
         Member { digest: Digest::of(&n.to_le_bytes()), offset: 0, length: 1, size: n }
     }
 
-    fn job(number: u64, whom: For, members: &[u32]) -> Job {
+    fn job(number: u64, whom: For, members: &[u32]) -> PackJob {
         let left: Vec<Member> = members.iter().rev().map(|n| member(*n)).collect();
         let places = left.iter().enumerate().map(|(at, member)| (member.digest, at)).collect();
         let (bytes, urgent) = (Bytes::new(), Vec::new());
         let (damaged, failed, done) = (0, None, None);
-        Job { number, bytes, whom, left, places, urgent, busy: 0, damaged, failed, done }
+        PackJob { number, bytes, whom, left, places, urgent, busy: 0, damaged, failed, done }
     }
 
     fn want(state: &mut State, n: u32) -> oneshot::Receiver<()> {
@@ -406,13 +406,13 @@ mod tests {
         let mut stored = want(&mut state, 3);
         let first = state.take().expect("there is work");
         assert_eq!(first.member.size, 3);
-        state.put_back(&first, Ok(Stored::Here));
+        state.put_back(&first, Ok(MemberStored::Here));
         assert!(stored.try_recv().is_ok(), "it is told at once");
         // What lies beside it is the program's, too, and all others come last.
         state.jobs.push(job(2, For::Later, &[7]));
         let order: Vec<u32> = std::iter::from_fn(|| {
             let piece = state.take()?;
-            state.put_back(&piece, Ok(Stored::Here));
+            state.put_back(&piece, Ok(MemberStored::Here));
             Some(piece.member.size)
         })
         .collect();
@@ -425,14 +425,14 @@ mod tests {
         for fails in [false, true] {
             let mut state = State::default();
             let (done, mut ended) = oneshot::channel();
-            state.jobs.push(Job { done: Some(done), ..job(0, For::Later, &[1, 2, 3]) });
+            state.jobs.push(PackJob { done: Some(done), ..job(0, For::Later, &[1, 2, 3]) });
             let (first, second) = (state.take().expect("work"), state.take().expect("work"));
             let outcome =
-                if fails { Err(Error::new(Kind::NoSpace, "")) } else { Ok(Stored::NoRoom) };
+                if fails { Err(Error::new(Kind::NoSpace, "")) } else { Ok(MemberStored::NoRoom) };
             state.put_back(&first, outcome);
             assert!(state.take().is_none(), "nothing more is begun");
             assert!(ended.try_recv().is_err(), "the second one goes on");
-            state.put_back(&second, Ok(Stored::Damaged));
+            state.put_back(&second, Ok(MemberStored::Damaged));
             let ended = ended.try_recv().expect("it has ended");
             assert_eq!(ended.map_err(|error| error.kind()).err(), fails.then_some(Kind::NoSpace));
         }

@@ -22,7 +22,7 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::OpenBlob;
-use crate::namespace::{BlobAt, Change, Location, Op, Place, Site};
+use crate::namespace::{BlobAt, BlobPlace, Change, Location, Op, Site};
 use crate::remote::{Health, PackBuilder, Remote, keys};
 use crate::task;
 
@@ -87,7 +87,7 @@ pub(super) struct Uploader {
 
 /// What is to be uploaded, and how.
 #[derive(Default)]
-struct Plan {
+struct UploadPlan {
     since: Duration,
     inline: Vec<(Digest, u64)>,
     packs: Vec<Vec<(Digest, u64)>>,
@@ -99,7 +99,7 @@ struct Plan {
 type Packed = (Digest, u64, u64, u32);
 
 /// What is known of a content before it is uploaded.
-enum Known {
+enum Presence {
     /// It has to be uploaded.
     Nowhere,
     /// It lies in a commit that said so.
@@ -109,7 +109,7 @@ enum Known {
 }
 
 /// The outcome of one pack or object.
-enum Stored {
+enum PutOutcome {
     Pack { name: String, stored_ms: u64, members: Vec<Packed> },
     Object { digest: Digest, size: u64, stored_ms: u64 },
     Nothing,
@@ -141,7 +141,7 @@ impl Uploader {
             .map(|one| self.store_object(one, batch_ref, &lost))
             .buffer_unordered(OBJECTS_AT_ONCE);
         let inline = self.read_all(plan.inline, batch_ref, &lost);
-        let (packs, objects, inline): (Vec<Stored>, Vec<Stored>, _) =
+        let (packs, objects, inline): (Vec<PutOutcome>, Vec<PutOutcome>, _) =
             futures::join!(packs.collect(), objects.collect(), inline);
         let mut uploaded =
             Announcement { packs: Vec::new(), blobs: Vec::new(), locations: Vec::new() };
@@ -151,7 +151,12 @@ impl Uploader {
         let stored_ms = self.ledger.storing_ms(inline.iter().map(|one| &one.0));
         for (digest, bytes) in inline {
             let size = bytes.len() as u64;
-            uploaded.blobs.push(BlobAt { digest, size, place: Place::Inline(bytes), stored_ms });
+            uploaded.blobs.push(BlobAt {
+                digest,
+                size,
+                place: BlobPlace::Inline(bytes),
+                stored_ms,
+            });
         }
         uploaded.add_known(plan.known);
         let mut lost = lost.into_inner();
@@ -182,13 +187,13 @@ impl Uploader {
     pub(super) fn lacking(&self, batch: &Batch) -> Vec<(Digest, u64)> {
         let mut contents = contents_of(&batch.changes);
         contents.retain(|(digest, _)| {
-            !self.ledger.is_aside(digest) && matches!(self.known(digest), Known::Nowhere)
+            !self.ledger.is_aside(digest) && matches!(self.known(digest), Presence::Nowhere)
         });
         contents
     }
 
-    fn plan(&self, batch: &Batch) -> Plan {
-        let mut plan = Plan { since: self.ledger.clock().mono(), ..Plan::default() };
+    fn plan(&self, batch: &Batch) -> UploadPlan {
+        let mut plan = UploadPlan { since: self.ledger.clock().mono(), ..UploadPlan::default() };
         let mut old_packs = HashSet::new();
         let (mut inline, mut packed) = (0, 0);
         // What is renewed has no other reason to be stored than that it grows old where it is, or keeps a commit there.
@@ -211,11 +216,11 @@ impl Uploader {
             if self.ledger.is_aside(&digest) && !batch.amends.repairs.contains(&(digest, size)) {
                 continue;
             }
-            match if renew { Known::Nowhere } else { self.known(&digest) } {
-                Known::Nowhere => {}
+            match if renew { Presence::Nowhere } else { self.known(&digest) } {
+                Presence::Nowhere => {}
                 // Where it was announced before, nodes that lost it from there can still have it.
-                Known::Said => continue,
-                Known::At(location, since) => {
+                Presence::Said => continue,
+                Presence::At(location, since) => {
                     if self.has_room(&mut old_packs, &digest, &location) {
                         plan.since = plan.since.min(since);
                         plan.known.push((digest, location));
@@ -242,12 +247,12 @@ impl Uploader {
     }
 
     /// Returns where a content lies that need not be uploaded.
-    fn known(&self, digest: &Digest) -> Known {
+    fn known(&self, digest: &Digest) -> Presence {
         // Its commit comes before ours.
         if let Some((location, since)) = self.flying.lock().get(digest) {
-            return Known::At(location.clone(), *since);
+            return Presence::At(location.clone(), *since);
         }
-        let Some(location) = self.ledger.location(digest) else { return Known::Nowhere };
+        let Some(location) = self.ledger.location(digest) else { return Presence::Nowhere };
         let here = self.ledger.blobs().contains(digest);
         // A small content is told again rather than looked for in an old commit, or in one of this node, which it has never
         // read: no other node can tell it that such a commit is damaged.
@@ -260,9 +265,9 @@ impl Uploader {
         };
         let again = inline && (own || !self.ledger.is_young(location.stored_ms));
         if here && (again || !self.ledger.may_reuse(digest, &location)) {
-            return Known::Nowhere;
+            return Presence::Nowhere;
         }
-        if inline { Known::Said } else { Known::At(location, self.ledger.clock().mono()) }
+        if inline { Presence::Said } else { Presence::At(location, self.ledger.clock().mono()) }
     }
 
     /// Reports whether a commit can name one more content where it lies. What is not here goes without that: it
@@ -287,7 +292,7 @@ impl Uploader {
         some: Vec<(Digest, u64)>,
         batch: &Batch,
         lost: &Mutex<Vec<Digest>>,
-    ) -> Vec<Stored> {
+    ) -> Vec<PutOutcome> {
         let (mut left, mut stored) = (vec![some], Vec::new());
         while let Some(mut some) = left.pop() {
             match self.store_one_pack(some.clone(), batch, lost).await {
@@ -319,10 +324,10 @@ impl Uploader {
         some: Vec<(Digest, u64)>,
         batch: &Batch,
         lost: &Mutex<Vec<Digest>>,
-    ) -> Result<Stored> {
+    ) -> Result<PutOutcome> {
         let read = self.read_all(some, batch, lost).await;
         if read.is_empty() {
-            return Ok(Stored::Nothing);
+            return Ok(PutOutcome::Nothing);
         }
         let mut refusals = 0;
         let (bytes, members) = task::blocking(move || build(&read)).await;
@@ -332,7 +337,7 @@ impl Uploader {
         loop {
             let stored_ms = self.ledger.storing_ms(members.iter().map(|member| &member.0));
             match self.remote.put_pack(&name, bytes.clone()).await {
-                Ok(()) => return Ok(Stored::Pack { name, stored_ms, members }),
+                Ok(()) => return Ok(PutOutcome::Pack { name, stored_ms, members }),
                 Err(error) => {
                     refusals += u32::from(self.is_refused(&error));
                     if refusals >= REFUSALS_MAX {
@@ -350,7 +355,7 @@ impl Uploader {
         (digest, size): (Digest, u64),
         batch: &Batch,
         lost: &Mutex<Vec<Digest>>,
-    ) -> Stored {
+    ) -> PutOutcome {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         let (mut tries, mut refusals) = (0, 0);
         loop {
@@ -363,21 +368,21 @@ impl Uploader {
                 None => Err(Error::new(Kind::Corrupt, format!("blob {digest} is gone"))),
             };
             match outcome {
-                Ok(()) => return Stored::Object { digest, size, stored_ms },
+                Ok(()) => return PutOutcome::Object { digest, size, stored_ms },
                 // Our own disk, and not the store.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Internal) => {
                     self.ledger.blobs().suspect(&digest);
                     tries += 1;
                     if tries >= LOCAL_TRIES || self.is_unwanted(&digest, batch) {
                         lost.lock().push(digest);
-                        return Stored::Nothing;
+                        return PutOutcome::Nothing;
                     }
                     clock::sleep(LOCAL_WAIT).await;
                 }
                 Err(error) => {
                     refusals += u32::from(self.is_refused(&error));
                     if refusals >= REFUSALS_MAX && self.ledger.set_aside(digest, size, &error) {
-                        return Stored::Nothing;
+                        return PutOutcome::Nothing;
                     }
                     self.again(&error, &mut backoff).await;
                 }
@@ -480,7 +485,7 @@ impl Uploader {
         }
         let wait = if down { wait.min(DOWN_WAIT_MAX) } else { wait };
         let _throttled =
-            self.remote.wait_after(error).map(|wait| (wait, Counted::new(&self.throttled)));
+            self.remote.wait_after(error).map(|wait| (wait, InFlight::new(&self.throttled)));
         if clock::within(wait, self.remote.recovered()).await.is_some() {
             backoff.reset();
             let part = f64::from(task::random_u64() as u32) / f64::from(u32::MAX);
@@ -490,16 +495,16 @@ impl Uploader {
 }
 
 /// Counts one as long as it lives.
-struct Counted<'a>(&'a AtomicUsize);
+struct InFlight<'a>(&'a AtomicUsize);
 
-impl<'a> Counted<'a> {
+impl<'a> InFlight<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -513,24 +518,24 @@ struct Announcement {
 }
 
 impl Announcement {
-    fn add_stored(&mut self, stored: Stored) {
+    fn add_stored(&mut self, stored: PutOutcome) {
         match stored {
-            Stored::Pack { name, stored_ms, members } => {
+            PutOutcome::Pack { name, stored_ms, members } => {
                 let pack = self.packs.len() as u32;
                 let shared: Arc<str> = Arc::from(name.as_str());
                 self.packs.push(name);
                 for (digest, size, offset, length) in members {
-                    let place = Place::Pack { pack, offset, length };
+                    let place = BlobPlace::Pack { pack, offset, length };
                     self.blobs.push(BlobAt { digest, size, place, stored_ms });
                     let site = Site::Pack { pack: Arc::clone(&shared), offset, length };
                     self.locations.push((digest, Location { site, size, stored_ms }));
                 }
             }
-            Stored::Object { digest, size, stored_ms } => {
-                self.blobs.push(BlobAt { digest, size, place: Place::Object, stored_ms });
+            PutOutcome::Object { digest, size, stored_ms } => {
+                self.blobs.push(BlobAt { digest, size, place: BlobPlace::Object, stored_ms });
                 self.locations.push((digest, Location { site: Site::Object, size, stored_ms }));
             }
-            Stored::Nothing => {}
+            PutOutcome::Nothing => {}
         }
     }
 
@@ -540,7 +545,7 @@ impl Announcement {
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         for (digest, Location { site, size, stored_ms }) in known {
             let place = match site {
-                Site::Object => Place::Object,
+                Site::Object => BlobPlace::Object,
                 Site::Pack { pack, offset, length } => {
                     let number = match numbers.get(&pack) {
                         Some(number) => *number,
@@ -552,7 +557,7 @@ impl Announcement {
                             number
                         }
                     };
-                    Place::Pack { pack: number, offset, length }
+                    BlobPlace::Pack { pack: number, offset, length }
                 }
                 Site::Inline { .. } => continue,
             };

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use hearthfs::digest::Digest;
 use hearthfs::name::TreePath;
-use hearthfs::namespace::{Attrs, BlobAt, Change, Commit, Entry, Kind, Op, Place, Time};
+use hearthfs::namespace::{Attrs, BlobAt, BlobPlace, Change, Commit, Entry, Kind, Op, Time};
 use hearthfs::remote::{decode_commit, encode_commit, keys};
 use hearthfs::stamp::{NodeId, Stamp};
 
@@ -88,7 +88,7 @@ fn commit(sequence: u64, name: &str) -> Vec<u8> {
         incarnation: 1,
         sequence,
         packs: Vec::new(),
-        blobs: vec![BlobAt { digest, size, place: Place::Inline(bytes), stored_ms: ms }],
+        blobs: vec![BlobAt { digest, size, place: BlobPlace::Inline(bytes), stored_ms: ms }],
         changes: vec![Change { path, stamp: stamp(1), op: Op::Put(entry) }],
         extensions: BTreeMap::new(),
     };

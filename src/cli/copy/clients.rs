@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{Plan, Way};
+use super::{CopyPlan, Way};
 use crate::name::TreePath;
 
 /// A warning about the entries of one client.
@@ -30,7 +30,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &CopyPlan) -> Self {
         let all = plan.profiles.all().iter().filter(|profile| !profile.import.is_empty());
         let silent = match plan.way {
             Way::Import => all.map(|profile| profile.name.clone()).collect(),
@@ -40,7 +40,7 @@ impl Clients {
     }
 
     /// Returns the pending warnings of the clients of an entry; `path` is its path below the mount.
-    pub(super) fn seen(&mut self, plan: &Plan, path: &TreePath) -> Vec<Warning> {
+    pub(super) fn seen(&mut self, plan: &CopyPlan, path: &TreePath) -> Vec<Warning> {
         if self.silent.is_empty() {
             return Vec::new();
         }
@@ -59,7 +59,7 @@ impl Clients {
 
 /// Returns the client's directory in the source, and on the mount. The path of that directory is the first `names` names
 /// of `path`.
-fn directories(plan: &Plan, path: &TreePath, names: usize) -> (PathBuf, PathBuf) {
+fn directories(plan: &CopyPlan, path: &TreePath, names: usize) -> (PathBuf, PathBuf) {
     let base = plan.place.components().count();
     let (mut old, mut new) = (plan.from.clone(), plan.to.clone());
     for name in path.components().take(names).skip(base) {
@@ -121,8 +121,8 @@ mod tests {
         text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("name"))
     }
 
-    fn plan(from: &str, to: &str, place: TreePath) -> Plan {
-        Plan {
+    fn plan(from: &str, to: &str, place: TreePath) -> CopyPlan {
+        CopyPlan {
             way: Way::Import,
             from: from.into(),
             to: to.into(),

@@ -76,12 +76,12 @@ pub(super) enum Standing {
 
 /// A regular file of the source, open.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SourceFile {
     file: File,
     pub(super) about: About,
 }
 
-impl Source {
+impl SourceFile {
     pub(super) fn open(from: At<'_>) -> Done<Self> {
         // A FIFO that was put there meanwhile must not make the copy wait.
         let file = from.open(OFlags::RDONLY | OFlags::NONBLOCK, 0).source("open it")?;
@@ -121,7 +121,7 @@ pub(super) enum Put {
 
 /// Writes files; one for each thread, because it has a buffer.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct FileWriter {
     way: Way,
     piece: Vec<u8>,
     is_root: bool,
@@ -136,7 +136,7 @@ struct Target {
     is_new: bool,
 }
 
-impl Writer {
+impl FileWriter {
     /// `bytes_max` is the most that the target can hold of one file.
     pub(super) fn new(way: Way, bytes_max: u64) -> Self {
         let is_root = rustix::process::geteuid().is_root();
@@ -158,7 +158,7 @@ impl Writer {
     /// written; if it refuses, the target is as it was.
     pub(super) fn file(
         &mut self,
-        mut source: Source,
+        mut source: SourceFile,
         to: At<'_>,
         put: Put,
         check: impl FnOnce() -> Done<()>,
@@ -278,7 +278,7 @@ impl Writer {
     }
 
     /// Writes all bytes of a source, of which the first piece is in the buffer.
-    fn fill(&mut self, source: &mut Source, target: &mut Target, first: usize) -> Done<u64> {
+    fn fill(&mut self, source: &mut SourceFile, target: &mut Target, first: usize) -> Done<u64> {
         if !target.is_new {
             target.file.set_len(0).target("empty what is there")?;
         }
@@ -292,7 +292,7 @@ impl Writer {
     }
 
     /// Reads a source to its end to check that it is readable, and rewinds it.
-    pub(super) fn try_out(&mut self, source: &mut Source) -> Done<()> {
+    pub(super) fn try_out(&mut self, source: &mut SourceFile) -> Done<()> {
         self.check_size(&source.about)?;
         let mut bytes = 0;
         loop {

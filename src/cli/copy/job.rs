@@ -3,7 +3,7 @@
 //! Owns the order in which the members of a unit are written. Must never copy anything itself.
 
 use super::file::Item;
-use super::{Plan, Way};
+use super::{CopyPlan, Way};
 use crate::namespace::Part;
 
 /// A piece of work for one thread.
@@ -38,7 +38,7 @@ pub(super) struct Unit {
 
 impl Unit {
     /// Creates an empty unit by the rule that makes `part` a member.
-    pub(super) fn new(plan: &Plan, part: &Part<'_>) -> Self {
+    pub(super) fn new(plan: &CopyPlan, part: &Part<'_>) -> Self {
         let rule = plan.profiles.unit_rule(&part.key);
         let needs_entry = rule.is_some_and(|rule| rule.entry.is_some());
         let needs_marker = rule.is_some_and(|rule| rule.marker.is_some());

@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 10;
 
 /// The report of a copy; `--json` prints it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub(in crate::cli) struct Report {
+pub(in crate::cli) struct CopyReport {
     /// The directory whose content was copied.
     pub(in crate::cli) from: String,
     /// The directory that got it.
@@ -81,7 +81,7 @@ impl Left {
 
 /// The report so far, shared by all threads.
 #[derive(Debug, Default)]
-pub(super) struct Tally(Mutex<Report>);
+pub(super) struct Tally(Mutex<CopyReport>);
 
 impl Tally {
     pub(super) fn wrote(&self, bytes: u64) {
@@ -138,7 +138,7 @@ impl Tally {
         self.0.lock().warnings.push(warning);
     }
 
-    pub(super) fn so_far(&self) -> Report {
+    pub(super) fn so_far(&self) -> CopyReport {
         self.0.lock().clone()
     }
 }

@@ -5,10 +5,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::report::Report;
+use super::report::CopyReport;
 use super::tree::Trees;
 use super::turn::Turn;
-use super::{Plan, Way, copy};
+use super::{CopyPlan, Way, copy};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::json::json_pretty;
 use crate::cli::output::{Progress, count, data, note, time};
@@ -19,7 +19,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs a copy and prints its messages. Fails if something could not be copied.
 pub(in crate::cli) fn copy_and_tell(
-    plan: Plan,
+    plan: CopyPlan,
     trees: Trees,
     turn: Option<&Turn>,
     json: bool,
@@ -47,7 +47,7 @@ pub(in crate::cli) fn copy_and_tell(
     end(way, &report)
 }
 
-fn so_far(way: Way, report: &Report) -> String {
+fn so_far(way: Way, report: &CopyReport) -> String {
     let mut text = format!("{}: {}", way.doing(), wrote(report));
     let passed = report.same + report.kept;
     if passed > 0 {
@@ -59,7 +59,7 @@ fn so_far(way: Way, report: &Report) -> String {
     text
 }
 
-fn wrote(report: &Report) -> String {
+fn wrote(report: &CopyReport) -> String {
     let mut text = count(report.files, "file", "files");
     write!(text, ", {}", ByteSize(report.bytes).human()).ok();
     if report.units > 0 {
@@ -69,7 +69,7 @@ fn wrote(report: &Report) -> String {
 }
 
 /// Writes the summary for people. Writing to a string cannot fail.
-fn text(way: Way, report: &Report) -> String {
+fn text(way: Way, report: &CopyReport) -> String {
     let done = match (way, report.dry_run) {
         (Way::Import, false) => "imported",
         (Way::Import, true) => "would import",
@@ -104,7 +104,7 @@ fn text(way: Way, report: &Report) -> String {
     out
 }
 
-fn end(way: Way, report: &Report) -> Outcome<()> {
+fn end(way: Way, report: &CopyReport) -> Outcome<()> {
     let what = match way {
         Way::Import => "imported",
         Way::Export => "exported",
@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_summary_says_all_there_is() {
-        let mut report = Report { files: 12, bytes: 3 << 20, units: 2, ..Report::default() };
+        let mut report =
+            CopyReport { files: 12, bytes: 3 << 20, units: 2, ..CopyReport::default() };
         report.to = "/mnt/cache/triton".to_owned();
         assert!(end(Way::Import, &report).is_ok());
         assert_eq!(

@@ -255,9 +255,9 @@ impl Iterator for Names {
 
 /// A directory that is open.
 #[derive(Clone, Debug)]
-pub(super) struct Place(Rc<OwnedFd>);
+pub(super) struct HeldDir(Rc<OwnedFd>);
 
-impl Place {
+impl HeldDir {
     /// Returns a name in it.
     pub(super) fn at<'a>(&'a self, name: &'a OsStr) -> At<'a> {
         At { dir: self.0.as_fd(), name }
@@ -266,19 +266,19 @@ impl Place {
 
 /// The directories that a thread has used last, open.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct OpenDirs {
     trees: Arc<Trees>,
     /// The one that was used last is at the end.
-    dirs: Vec<(Side, PathBuf, Place)>,
+    dirs: Vec<(Side, PathBuf, HeldDir)>,
 }
 
-impl Held {
+impl OpenDirs {
     pub(super) fn new(trees: Arc<Trees>) -> Self {
         Self { trees, dirs: Vec::new() }
     }
 
     /// Opens a directory as a place to go on from, or returns it if it is open.
-    pub(super) fn place(&mut self, side: Side, below: &Path) -> io::Result<Place> {
+    pub(super) fn place(&mut self, side: Side, below: &Path) -> io::Result<HeldDir> {
         let known = self.dirs.iter().position(|(of, path, _)| *of == side && path == below);
         if let Some(at) = known {
             self.dirs[at..].rotate_left(1);
@@ -293,7 +293,7 @@ impl Held {
             if self.dirs.len() >= DIRS_HELD_MAX {
                 self.dirs.remove(0);
             }
-            self.dirs.push((side, below.to_owned(), Place(Rc::new(dir))));
+            self.dirs.push((side, below.to_owned(), HeldDir(Rc::new(dir))));
         }
         let (_, _, dir) = self.dirs.last().expect("it was put there just now");
         Ok(dir.clone())

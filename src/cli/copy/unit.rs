@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Way;
 use super::about::About;
 use super::dirs::Dir;
-use super::file::{Item, Put, Source, Standing};
+use super::file::{Item, Put, SourceFile, Standing};
 use super::job::{Member, Unit};
 use super::pace::Weight;
 use super::report::Left;
@@ -29,7 +29,7 @@ const ATTEMPTS: usize = 3;
 
 /// A member, its attributes, and what the target has in its place.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenMember {
     pub(super) member: Member,
     pub(super) about: About,
     pub(super) standing: Standing,
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 
 /// What became of a version of a unit.
 #[derive(Debug)]
-pub(super) enum Version {
+pub(super) enum UnitOutcome {
     /// It was copied, or is not to be copied.
     Done,
     /// The source has another version now, with these members.
@@ -61,8 +61,8 @@ impl Worker<'_> {
         };
         for _ in 0..ATTEMPTS {
             match self.try_unit(&mut unit) {
-                Ok(Version::Done) => return,
-                Ok(Version::Other(now)) => unit.members = now,
+                Ok(UnitOutcome::Done) => return,
+                Ok(UnitOutcome::Other(now)) => unit.members = now,
                 Err((path, trouble)) => return self.tally.failed(self.plan.way, &path, &trouble),
             }
         }
@@ -70,24 +70,24 @@ impl Worker<'_> {
         self.tally.failed(self.plan.way, &dir.from(), &Trouble::Said(text));
     }
 
-    fn try_unit(&mut self, unit: &mut Unit) -> Result<Version, UnitTrouble> {
+    fn try_unit(&mut self, unit: &mut Unit) -> Result<UnitOutcome, UnitTrouble> {
         unit.arrange(self.plan.way);
         if self.plan.way == Way::Import && !unit.is_complete() {
             for member in &unit.members {
                 self.tally.left_out(Left::Incomplete, &member.item.from());
             }
-            return Ok(Version::Done);
+            return Ok(UnitOutcome::Done);
         }
         let mut seen = Vec::new();
         for member in &unit.members {
             if let Some((about, standing)) = self.look(&member.item).map_err(at(&member.item))? {
-                seen.push(Seen { member: member.clone(), about, standing });
+                seen.push(SeenMember { member: member.clone(), about, standing });
             }
         }
-        let differs = |seen: &Seen| seen.standing == Standing::Differs;
+        let differs = |seen: &SeenMember| seen.standing == Standing::Differs;
         if seen.iter().all(|seen| seen.standing == Standing::Same) {
             self.tally.same(seen.len());
-            return Ok(Version::Done);
+            return Ok(UnitOutcome::Done);
         }
         // A complete version in the target stays, and so does any version if only some members are to be copied.
         let mut entries = seen.iter().filter(|one| one.member.is_entry).peekable();
@@ -95,11 +95,11 @@ impl Worker<'_> {
         let is_there = entries.any(|one| one.standing != Standing::Missing);
         if !self.plan.overwrite && (is_there || (is_part && seen.iter().any(differs))) {
             self.tally.kept(seen.len());
-            return Ok(Version::Done);
+            return Ok(UnitOutcome::Done);
         }
         if self.plan.dry_run {
             self.wrote(seen.iter().map(|seen| seen.about.bytes()));
-            return Ok(Version::Done);
+            return Ok(UnitOutcome::Done);
         }
         let bytes = seen.iter().map(|seen| seen.about.bytes()).sum();
         let begun = self.pace.begin(Weight::of(seen.len(), bytes), || self.tally.has_ended());
@@ -121,8 +121,8 @@ impl Worker<'_> {
     /// Copies a member. `source` is its file if it is open already.
     pub(super) fn member(
         &mut self,
-        one: &Seen,
-        source: Option<Source>,
+        one: &SeenMember,
+        source: Option<SourceFile>,
         put: Put,
         check: impl FnOnce() -> Done<()>,
     ) -> Done<u64> {
@@ -135,7 +135,7 @@ impl Worker<'_> {
         }
         let source = match source {
             Some(source) => source,
-            None => Source::open(from)?,
+            None => SourceFile::open(from)?,
         };
         if self.plan.way == Way::Import && !source.about.is_unchanged(&one.about) {
             return Err(Trouble::Changed);
@@ -147,7 +147,7 @@ impl Worker<'_> {
     /// directory may have others by now.
     pub(super) fn moved_on(
         &mut self,
-        seen: &[Seen],
+        seen: &[SeenMember],
         unit: &Unit,
         is_changed: bool,
     ) -> Result<Option<Vec<Member>>, UnitTrouble> {
@@ -161,7 +161,7 @@ impl Worker<'_> {
     }
 
     /// Reports whether a member was changed, replaced or removed since it was seen.
-    pub(super) fn is_changed(&mut self, seen: &[Seen]) -> Result<bool, UnitTrouble> {
+    pub(super) fn is_changed(&mut self, seen: &[SeenMember]) -> Result<bool, UnitTrouble> {
         for one in seen {
             let item = &one.member.item;
             let dir = self.source_dir(&item.dir).map_err(at(item))?;
@@ -176,7 +176,7 @@ impl Worker<'_> {
     }
 
     /// Lists a unit again if something has happened in its directories since it was found; `None` if it has the same files.
-    fn listed_now(&mut self, seen: &[Seen]) -> Result<Option<Vec<Member>>, UnitTrouble> {
+    fn listed_now(&mut self, seen: &[SeenMember]) -> Result<Option<Vec<Member>>, UnitTrouble> {
         let mut dirs: Vec<&Arc<Dir>> = Vec::new();
         for dir in seen.iter().map(|one| &one.member.item.dir) {
             // Mostly the last one: members of one directory follow each other.

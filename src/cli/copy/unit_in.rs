@@ -6,27 +6,27 @@
 use rustix::fs::OFlags;
 
 use super::about::About;
-use super::file::{Put, Source, Standing};
+use super::file::{Put, SourceFile, Standing};
 use super::job::{Member, Unit};
 use super::trouble::{Doing as _, Done, Trouble};
-use super::unit::{Seen, UnitTrouble, Version, at};
+use super::unit::{SeenMember, UnitOutcome, UnitTrouble, at};
 use super::work::Worker;
 
 impl Worker<'_> {
     /// Copies one version of a unit, if it is the one that was seen.
     pub(super) fn import_version(
         &mut self,
-        seen: &[Seen],
+        seen: &[SeenMember],
         unit: &Unit,
-    ) -> Result<Version, UnitTrouble> {
-        let is_entry = |one: &&Seen| one.member.is_entry;
+    ) -> Result<UnitOutcome, UnitTrouble> {
+        let is_entry = |one: &&SeenMember| one.member.is_entry;
         let replaces = seen.iter().filter(is_entry).any(|one| one.standing != Standing::Missing);
         // What cannot be read keeps the whole unit out.
         for one in seen.iter().filter(|one| one.about.is_file()) {
             self.try_out(one, replaces).map_err(at(&one.member.item))?;
         }
         if replaces && let Some(now) = self.other_members(seen, unit)? {
-            return Ok(Version::Other(now));
+            return Ok(UnitOutcome::Other(now));
         }
         // Without its entry point no process reads the version that is replaced, and no other is mixed into it.
         let replaced = seen.iter().filter(is_entry);
@@ -39,7 +39,9 @@ impl Worker<'_> {
                 // With the last one all are published.
                 match self.other_members(seen, unit) {
                     Ok(None) => {}
-                    Ok(Some(now)) => return Ok(self.withdraw(&seen[..number], Version::Other(now))),
+                    Ok(Some(now)) => {
+                        return Ok(self.withdraw(&seen[..number], UnitOutcome::Other(now)));
+                    }
                     Err(trouble) => return Err(self.withdraw(&seen[..number], trouble)),
                 }
             }
@@ -47,12 +49,12 @@ impl Worker<'_> {
                 Ok(wrote) => bytes.push(wrote),
                 Err(Trouble::Came) if number == 0 => {
                     self.tally.kept(seen.len());
-                    return Ok(Version::Done);
+                    return Ok(UnitOutcome::Done);
                 }
                 Err(Trouble::Changed) => {
                     self.withdraw(&seen[..number], ());
                     let now = self.moved_on(seen, unit, true)?;
-                    return Ok(Version::Other(now.unwrap_or_default()));
+                    return Ok(UnitOutcome::Other(now.unwrap_or_default()));
                 }
                 Err(trouble) => {
                     return Err(self.withdraw(&seen[..number], at(&one.member.item)(trouble)));
@@ -62,13 +64,13 @@ impl Worker<'_> {
         if self.is_published(seen).map_err(at(&seen[0].member.item))? {
             self.wrote(bytes);
         }
-        Ok(Version::Done)
+        Ok(UnitOutcome::Done)
     }
 
     /// Returns the members that the unit has now, if it has another version.
     fn other_members(
         &mut self,
-        seen: &[Seen],
+        seen: &[SeenMember],
         unit: &Unit,
     ) -> Result<Option<Vec<Member>>, UnitTrouble> {
         let is_changed = self.is_changed(seen)?;
@@ -76,18 +78,18 @@ impl Worker<'_> {
     }
 
     /// Opens a member, and reads it to its end if something is going to be replaced.
-    fn try_out(&mut self, one: &Seen, to_its_end: bool) -> Done<()> {
+    fn try_out(&mut self, one: &SeenMember, to_its_end: bool) -> Done<()> {
         let dir = self.source_dir(&one.member.item.dir)?;
-        let mut source = Source::open(dir.at(&one.member.item.name))?;
+        let mut source = SourceFile::open(dir.at(&one.member.item.name))?;
         if to_its_end { self.writer.try_out(&mut source) } else { Ok(()) }
     }
 
-    fn remove(&mut self, one: &Seen) -> Done<()> {
+    fn remove(&mut self, one: &SeenMember) -> Done<()> {
         let dir = self.target_dir(&one.member.item.dir)?;
         dir.at(&one.member.item.name).remove().target("remove what is there")
     }
 
-    fn import_member(&mut self, seen: &[Seen], number: usize) -> Done<u64> {
+    fn import_member(&mut self, seen: &[SeenMember], number: usize) -> Done<u64> {
         let one = &seen[number];
         let put = if number == 0 && one.member.is_entry { Put::New } else { Put::Member };
         if number > 0 || put == Put::New {
@@ -107,7 +109,7 @@ impl Worker<'_> {
     }
 
     /// Takes away what was written of a draft, and passes on why.
-    fn withdraw<T>(&mut self, written: &[Seen], why: T) -> T {
+    fn withdraw<T>(&mut self, written: &[SeenMember], why: T) -> T {
         for one in written {
             // What cannot be removed now is of no complete unit.
             self.remove(one).ok();
@@ -117,7 +119,7 @@ impl Worker<'_> {
 
     /// Reports whether a unit is what was written of it, now that its draft is over. Another program may have published it
     /// since the draft was begun: then that version has stayed, and its files are counted as there already.
-    fn is_published(&mut self, seen: &[Seen]) -> Done<bool> {
+    fn is_published(&mut self, seen: &[SeenMember]) -> Done<bool> {
         let mut is_ours = true;
         for one in seen.iter().filter(|one| one.member.is_entry && one.about.is_file()) {
             let dir = self.target_dir(&one.member.item.dir)?;

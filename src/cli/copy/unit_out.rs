@@ -3,29 +3,29 @@
 //! Owns the order in which it is opened: the entry point first, which leads this process to the members of one version.
 //! Must never leave an entry point in the target beside members of another version.
 
-use super::file::{Put, Source, Standing};
+use super::file::{Put, SourceFile, Standing};
 use super::job::Unit;
 use super::trouble::{Doing as _, Done};
-use super::unit::{OPEN_MAX, Seen, UnitTrouble, Version, at};
+use super::unit::{OPEN_MAX, SeenMember, UnitOutcome, UnitTrouble, at};
 use super::work::Worker;
 
 impl Worker<'_> {
     /// Copies one version of a unit, if it is the one whose files are known. Its entry points come last.
     pub(super) fn export_version(
         &mut self,
-        seen: &[Seen],
+        seen: &[SeenMember],
         unit: &Unit,
-    ) -> Result<Version, UnitTrouble> {
-        let (entries, others): (Vec<&Seen>, Vec<&Seen>) =
+    ) -> Result<UnitOutcome, UnitTrouble> {
+        let (entries, others): (Vec<&SeenMember>, Vec<&SeenMember>) =
             seen.iter().partition(|one| one.member.is_entry);
         // From here on this process is led to the members of this version.
         let mut opened_entries = self.open_some(&entries, OPEN_MAX)?;
-        let is_other = |(one, source): (&&Seen, &Option<Source>)| {
+        let is_other = |(one, source): (&&SeenMember, &Option<SourceFile>)| {
             source.as_ref().is_some_and(|source| !source.about.is_version(&one.about))
         };
         let is_changed = entries.iter().zip(&opened_entries).any(is_other);
         if let Some(now) = self.moved_on(seen, unit, is_changed)? {
-            return Ok(Version::Other(now));
+            return Ok(UnitOutcome::Other(now));
         }
         let mut opened = self.open_some(&others, OPEN_MAX - entries.len().min(OPEN_MAX))?;
         // What stands there must not be taken for complete while it has members of two versions.
@@ -43,7 +43,7 @@ impl Worker<'_> {
             let source = opened_entries.get(number).and_then(Option::as_ref);
             if !self.is_still(one, source).map_err(at(&one.member.item))? {
                 let members = seen.iter().map(|one| one.member.clone()).collect();
-                return Ok(Version::Other(members));
+                return Ok(UnitOutcome::Other(members));
             }
         }
         for (number, one) in entries.iter().enumerate() {
@@ -51,15 +51,15 @@ impl Worker<'_> {
             bytes.push(self.export_member(one, source, Standing::Missing)?);
         }
         self.wrote(bytes);
-        Ok(Version::Done)
+        Ok(UnitOutcome::Done)
     }
 
     /// Opens the first of these files; `None` stands for a link.
     fn open_some(
         &mut self,
-        files: &[&Seen],
+        files: &[&SeenMember],
         most: usize,
-    ) -> Result<Vec<Option<Source>>, UnitTrouble> {
+    ) -> Result<Vec<Option<SourceFile>>, UnitTrouble> {
         let mut opened = Vec::new();
         for one in files.iter().take(most) {
             opened.push(self.open_member(one).map_err(at(&one.member.item))?);
@@ -67,16 +67,16 @@ impl Worker<'_> {
         Ok(opened)
     }
 
-    fn open_member(&mut self, one: &Seen) -> Done<Option<Source>> {
+    fn open_member(&mut self, one: &SeenMember) -> Done<Option<SourceFile>> {
         if one.about.is_link() {
             return Ok(None);
         }
         let dir = self.source_dir(&one.member.item.dir)?;
-        Source::open(dir.at(&one.member.item.name)).map(Some)
+        SourceFile::open(dir.at(&one.member.item.name)).map(Some)
     }
 
     /// Reports whether the name of an entry point leads to the version that was opened, or to the one that was seen.
-    fn is_still(&mut self, one: &Seen, source: Option<&Source>) -> Done<bool> {
+    fn is_still(&mut self, one: &SeenMember, source: Option<&SourceFile>) -> Done<bool> {
         let dir = self.source_dir(&one.member.item.dir)?;
         let from = dir.at(&one.member.item.name);
         Ok(match source {
@@ -87,8 +87,8 @@ impl Worker<'_> {
 
     fn export_member(
         &mut self,
-        one: &Seen,
-        source: Option<Source>,
+        one: &SeenMember,
+        source: Option<SourceFile>,
         standing: Standing,
     ) -> Result<u64, UnitTrouble> {
         let is_new = standing == Standing::Missing && !self.plan.overwrite;

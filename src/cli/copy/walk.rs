@@ -15,7 +15,7 @@ use std::sync::mpsc::SyncSender;
 
 use rustix::fs::{FileType, fstat};
 
-use super::Plan;
+use super::CopyPlan;
 use super::about::About;
 use super::clients::Clients;
 use super::dirs::{Dir, Ground};
@@ -57,7 +57,7 @@ struct Level {
 /// The walk.
 #[derive(Debug)]
 pub(super) struct Walk {
-    plan: Arc<Plan>,
+    plan: Arc<CopyPlan>,
     ground: Arc<Ground>,
     jobs: SyncSender<Job>,
     clients: Clients,
@@ -69,7 +69,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn new(plan: Arc<Plan>, ground: Arc<Ground>, jobs: SyncSender<Job>) -> Self {
+    pub(super) fn new(plan: Arc<CopyPlan>, ground: Arc<Ground>, jobs: SyncSender<Job>) -> Self {
         let clients = Clients::new(&plan);
         let (levels, held, held_max, again) = (Vec::new(), 0, HELD_MAX, None);
         Self { plan, ground, jobs, clients, levels, held, held_max, again }
@@ -158,7 +158,7 @@ impl Walk {
         }
     }
 
-    fn warn(&mut self, plan: &Plan, place: &TreePath) {
+    fn warn(&mut self, plan: &CopyPlan, place: &TreePath) {
         for warning in self.clients.seen(plan, place) {
             self.ground.tally.warn(warning);
         }
@@ -322,12 +322,12 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     use super::super::Way;
-    use super::super::report::{Report, Tally};
+    use super::super::report::{CopyReport, Tally};
     use super::super::tree::Trees;
     use super::*;
     use crate::namespace::{Pattern, Profiles};
 
-    type Walked = (Vec<String>, Vec<Vec<String>>, Report);
+    type Walked = (Vec<String>, Vec<Vec<String>>, CopyReport);
 
     fn walk(way: Way, globs: &[&str], files: &[&str]) -> Walked {
         walk_holding(HELD_MAX, way, globs, files)
@@ -345,7 +345,7 @@ mod tests {
             std::fs::write(path, file).expect("write");
         }
         let globs = globs.iter().map(|glob| Pattern::parse(glob).expect("a pattern")).collect();
-        let plan = Plan {
+        let plan = CopyPlan {
             way,
             from: root.clone(),
             to: "/nonexistent".into(),

@@ -12,15 +12,15 @@ use parking_lot::Mutex;
 
 use super::about::About;
 use super::dirs::{Dir, Ground, is_not_a_directory, not_a_directory};
-use super::file::{Item, Put, Source, Standing, Writer};
+use super::file::{FileWriter, Item, Put, SourceFile, Standing};
 use super::job::Job;
 use super::pace::Pace;
-use super::report::{Left, Report, Tally};
-use super::tree::{Held, Place, Trees};
+use super::report::{CopyReport, Left, Tally};
+use super::tree::{HeldDir, OpenDirs, Trees};
 use super::trouble::{Doing as _, Done, Side, Trouble};
 use super::turn::Turn;
 use super::walk::Walk;
-use super::{Plan, Way};
+use super::{CopyPlan, Way};
 use crate::clock::Clock;
 use crate::task;
 
@@ -34,21 +34,21 @@ const SHOWN_EVERY: Duration = Duration::from_millis(200);
 /// The state of a thread that copies.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a CopyPlan,
     pub(super) trees: &'a Trees,
     pub(super) tally: &'a Tally,
     pub(super) pace: &'a Pace,
-    pub(super) writer: Writer,
-    pub(super) held: Held,
+    pub(super) writer: FileWriter,
+    pub(super) held: OpenDirs,
 }
 
 /// Copies a tree, and calls `show` at intervals with the report so far. Fails only if a thread cannot be started.
 pub(super) fn copy(
-    plan: Plan,
+    plan: CopyPlan,
     trees: Trees,
     turn: Option<&Turn>,
-    mut show: impl FnMut(&Report),
-) -> io::Result<Report> {
+    mut show: impl FnMut(&CopyReport),
+) -> io::Result<CopyReport> {
     let clock = Clock::system();
     let began = clock.mono();
     let (plan, trees, tally) = (Arc::new(plan), Arc::new(trees), Arc::new(Tally::default()));
@@ -68,7 +68,7 @@ pub(super) fn copy(
         let (queue, alive) = (Arc::clone(&queue), alive.clone());
         threads.push(task::thread("copy", move || {
             let (writer, held) =
-                (Writer::new(plan.way, plan.bytes_max), Held::new(Arc::clone(&trees)));
+                (FileWriter::new(plan.way, plan.bytes_max), OpenDirs::new(Arc::clone(&trees)));
             let (plan, trees, tally, pace) = (&*plan, &*trees, &*tally, &*pace);
             Worker { plan, trees, tally, pace, writer, held }.work(&queue);
             drop(alive);
@@ -97,7 +97,7 @@ pub(super) fn copy(
         }
     }
     let path = |path: &std::path::Path| path.display().to_string();
-    Ok(Report {
+    Ok(CopyReport {
         from: path(&plan.from),
         to: path(&plan.to),
         dry_run: plan.dry_run,
@@ -157,19 +157,19 @@ impl Worker<'_> {
             self.writer.link(from, &about, to, put, || Ok(()))?;
             0
         } else {
-            self.writer.file(Source::open(from)?, to, put, || Ok(()))?
+            self.writer.file(SourceFile::open(from)?, to, put, || Ok(()))?
         };
         self.tally.wrote(bytes);
         Ok(())
     }
 
     /// Opens the directory of the source that an item is in.
-    pub(super) fn source_dir(&mut self, dir: &Dir) -> Done<Place> {
+    pub(super) fn source_dir(&mut self, dir: &Dir) -> Done<HeldDir> {
         self.held.place(Side::Source, &dir.below).source("open its directory")
     }
 
     /// Opens the directory of the target that an item goes to.
-    pub(super) fn target_dir(&mut self, dir: &Dir) -> Done<Place> {
+    pub(super) fn target_dir(&mut self, dir: &Dir) -> Done<HeldDir> {
         self.held.place(Side::Target, &dir.below).map_err(|error| {
             if is_not_a_directory(&error) {
                 return Trouble::Said(not_a_directory(&dir.to()));

@@ -32,7 +32,7 @@ pub(super) struct Seen {
 
 /// A compiler with a cache.
 #[derive(Debug)]
-pub(super) enum Client {
+pub(super) enum Compiler {
     /// JAX, with the Python that has it.
     Jax(PathBuf),
     /// ccache, in front of a C compiler.
@@ -49,7 +49,7 @@ pub(super) enum Client {
     },
 }
 
-impl Client {
+impl Compiler {
     /// Takes the client that was asked for, or the first that is there.
     pub(super) fn choose(name: Option<&str>, stop: &Stop) -> Outcome<Self> {
         match name {

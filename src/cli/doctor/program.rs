@@ -49,7 +49,7 @@ pub(super) async fn said(program: &Path, args: &[&str]) -> Result<String, String
     // In a directory in which no other user has put anything: some programs look around them.
     command.args(args).current_dir("/").process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = Running(command.spawn().map_err(|error| error.to_string())?);
+    let mut child = ProbedProgram(command.spawn().map_err(|error| error.to_string())?);
     let status = within(RUN_LIMIT, async {
         loop {
             match child.0.try_wait() {
@@ -72,9 +72,9 @@ pub(super) async fn said(program: &Path, args: &[&str]) -> Result<String, String
 }
 
 /// A program that is killed with all that it has started when this is dropped.
-struct Running(Child);
+struct ProbedProgram(Child);
 
-impl Running {
+impl ProbedProgram {
     /// Reads what has been printed. The pipe may be held open by what the program has started.
     fn read(&mut self) -> std::io::Result<String> {
         let Some(out) = self.0.stdout.as_mut() else { return Ok(String::new()) };
@@ -93,7 +93,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ProbedProgram {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             // Not reaped yet, so the number is still that of its group.

@@ -34,7 +34,7 @@ const AS_PLACE: OFlags =
 
 /// A place on a mount.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct MountPath {
     /// Where the mount is.
     pub(super) point: PathBuf,
     /// The user of the mount.
@@ -52,7 +52,7 @@ pub(super) struct Whose {
     pub(super) all: bool,
 }
 
-impl Place {
+impl MountPath {
     /// Finds the mount that a path lies on, by the names of the path as far as they lead to the mount, and no further.
     pub(super) fn find(around: &Surroundings, typed: &Path) -> Outcome<Self> {
         let (path, mounts) = (around.absolute(typed), Mounts::read()?);
@@ -105,7 +105,7 @@ fn to_mount(mounts: &Mounts, path: &Path) -> (PathBuf, Vec<OsString>) {
 }
 
 /// Connects to the daemon, if this user may ask it directly.
-async fn daemon(around: &Surroundings, place: &Place) -> Option<Client> {
+async fn daemon(around: &Surroundings, place: &MountPath) -> Option<Client> {
     if around.uid != 0 && place.owner != Some(around.uid) {
         return None;
     }
@@ -125,7 +125,7 @@ fn read<T: DeserializeOwned>(told: serde_json::Value) -> Outcome<T> {
 }
 
 /// Asks why a path is a miss.
-pub(super) fn why(around: &Surroundings, place: &Place) -> Outcome<Explained> {
+pub(super) fn why(around: &Surroundings, place: &MountPath) -> Outcome<Explained> {
     let told = wait(async {
         let Some(mut client) = daemon(around, place).await else { return Ok(None) };
         let told = client.explain(path_to_hex(&place.below)).await?;
@@ -140,7 +140,7 @@ pub(super) fn why(around: &Surroundings, place: &Place) -> Outcome<Explained> {
 }
 
 /// Asks by an extended attribute of the nearest directory above that is there.
-fn through_mount(place: &Place) -> Outcome<Explained> {
+fn through_mount(place: &MountPath) -> Outcome<Explained> {
     let failed = |error: Errno| {
         Failure::failed(format!("{}: {error}", printed(place.point.as_os_str().as_bytes())))
     };
@@ -189,7 +189,7 @@ fn ask<T: DeserializeOwned>(dir: &OwnedFd, attribute: &[u8]) -> Result<T, Errno>
 }
 
 /// Asks for the misses that are remembered.
-pub(super) fn misses(around: &Surroundings, place: &Place, whose: &Whose) -> Outcome<Misses> {
+pub(super) fn misses(around: &Surroundings, place: &MountPath, whose: &Whose) -> Outcome<Misses> {
     let told = wait(async {
         let Some(mut client) = daemon(around, place).await else { return Ok(None) };
         let told = client.misses(whose.uid, whose.client.clone()).await?;

@@ -55,7 +55,7 @@ pub(in crate::cli) trait Visit {
 struct Level {
     /// As a place to go on from.
     dir: OwnedFd,
-    source: Source,
+    source: NameSource,
     at: At,
     /// All of it is taken.
     is_whole: bool,
@@ -68,7 +68,7 @@ struct Level {
 
 /// The names to look at in a directory.
 #[derive(Debug)]
-enum Source {
+enum NameSource {
     Listed(Names),
     Known(std::vec::IntoIter<Vec<u8>>),
 }
@@ -108,13 +108,13 @@ impl Walk<'_> {
             let begin = level.begin + level.name.len();
             self.path.truncate(begin);
             let next = match &mut level.source {
-                Source::Listed(names) => names.next(),
-                Source::Known(names) => names.next().and_then(|name| known(&level.dir, name)),
+                NameSource::Listed(names) => names.next(),
+                NameSource::Known(names) => names.next().and_then(|name| known(&level.dir, name)),
             };
             match next {
                 Some(Ok((name, kind))) => self.look_at(&name, kind)?,
                 Some(Err(error)) => self.trouble(&error),
-                None if matches!(&level.source, Source::Known(names) if names.len() > 0) => {}
+                None if matches!(&level.source, NameSource::Known(names) if names.len() > 0) => {}
                 None => self.leave()?,
             }
         }
@@ -161,8 +161,8 @@ impl Walk<'_> {
         let (is_hit, name, begin) = own;
         let known = if is_whole { None } else { at.names(&self.query.globs) };
         let source = match known {
-            Some(names) => Ok(Source::Known(names.into_iter())),
-            None => listed(&dir).map(Source::Listed),
+            Some(names) => Ok(NameSource::Known(names.into_iter())),
+            None => listed(&dir).map(NameSource::Listed),
         };
         match (fstat(&dir).map_err(io::Error::from), source) {
             (Err(error), _) | (_, Err(error)) => self.trouble(&error),

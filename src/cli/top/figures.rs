@@ -11,7 +11,7 @@ use crate::control::{Backlog, BusyEntry, BusyReport, Health, Status};
 
 /// One look at a mount.
 #[derive(Clone, Debug)]
-pub(super) struct Look {
+pub(super) struct Sample {
     /// When, by the monotonic clock.
     pub(super) at: Duration,
     pub(super) status: Status,
@@ -21,7 +21,7 @@ pub(super) struct Look {
 
 /// The figures of one interval. Fields are added, never renamed.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub(super) struct Figures {
+pub(super) struct Rates {
     pub(super) mount_point: String,
     /// How long the interval was, in seconds. What follows is counted in it, but for what says otherwise.
     pub(super) seconds: f64,
@@ -52,22 +52,22 @@ pub(super) struct Figures {
     pub(super) up: Option<bool>,
     pub(super) trouble: Option<String>,
     /// The busiest first; `None` where the daemon does not tell.
-    pub(super) clients: Option<Vec<Client>>,
+    pub(super) clients: Option<Vec<ClientRates>>,
     /// The entries opened most since a client has watched; what was long ago counts less.
     pub(super) busiest: Option<Vec<BusyEntry>>,
 }
 
 /// What a client did in the interval.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(super) struct Client {
+pub(super) struct ClientRates {
     pub(super) name: String,
     pub(super) hits: u64,
     pub(super) misses: u64,
 }
 
-impl Figures {
+impl Rates {
     /// Returns the figures between two looks.
-    pub(super) fn between(before: &Look, now: &Look) -> Self {
+    pub(super) fn between(before: &Sample, now: &Sample) -> Self {
         let status = &now.status;
         let same = before.status.pid == status.pid && before.status.started_ms == status.started_ms;
         // Another daemon has begun to count anew.
@@ -112,19 +112,19 @@ impl Figures {
     }
 }
 
-fn clients(before: Option<&BusyReport>, now: &BusyReport) -> Vec<Client> {
+fn clients(before: Option<&BusyReport>, now: &BusyReport) -> Vec<ClientRates> {
     let known = |name: &str| {
         let clients = before.iter().flat_map(|busy| &busy.clients);
         clients.into_iter().find(|client| client.name == name).cloned().unwrap_or_default()
     };
-    let mut all: Vec<Client> = now
+    let mut all: Vec<ClientRates> = now
         .clients
         .iter()
         .map(|client| {
             let before = known(&client.name);
             // The daemon forgets what was counted when no client watches for a while.
             let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
-            Client {
+            ClientRates {
                 name: client.name.clone(),
                 hits: grown(client.hits, before.hits),
                 misses: grown(client.misses, before.misses),
@@ -142,25 +142,25 @@ mod tests {
     use super::*;
     use crate::control::BusyClient;
 
-    pub(crate) fn look(at_s: u64, hits: u64, misses: u64) -> Look {
+    pub(crate) fn look(at_s: u64, hits: u64, misses: u64) -> Sample {
         let mut status =
             Status { mount_point: "/m".into(), pid: 1, started_ms: 5, ..Status::default() };
         (status.counters.hits, status.counters.misses) = (hits, misses);
         status.counters.requests = [("get".to_owned(), hits)].into();
         let client = BusyClient { name: "jax".into(), hits, misses };
         let busy = BusyReport { clients: vec![client], entries: Vec::new() };
-        Look { at: Duration::from_secs(at_s), status, busy: Some(busy) }
+        Sample { at: Duration::from_secs(at_s), status, busy: Some(busy) }
     }
 
     #[test]
     fn figures_are_those_of_the_interval() {
-        let figures = Figures::between(&look(10, 100, 50), &look(12, 130, 60));
+        let figures = Rates::between(&look(10, 100, 50), &look(12, 130, 60));
         assert_eq!((figures.hits, figures.misses, figures.hit_ratio), (30, 10, Some(0.75)));
         assert_eq!((figures.seconds, figures.rate(30)), (2.0, 15.0));
         assert_eq!(figures.requests, [("get".to_owned(), 30)].into());
-        let client = Client { name: "jax".into(), hits: 30, misses: 10 };
+        let client = ClientRates { name: "jax".into(), hits: 30, misses: 10 };
         assert_eq!(figures.clients, Some(vec![client]));
-        let idle = Figures::between(&look(10, 100, 50), &look(10, 100, 50));
+        let idle = Rates::between(&look(10, 100, 50), &look(10, 100, 50));
         assert_eq!((idle.hit_ratio, idle.rate(3), idle.requests.len()), (None, 0.0, 0));
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let mut later = look(12, 7, 1);
         later.status.started_ms = 6;
         later.busy = None;
-        let figures = Figures::between(&look(10, 100, 50), &later);
+        let figures = Rates::between(&look(10, 100, 50), &later);
         assert_eq!((figures.hits, figures.misses), (7, 1));
         assert_eq!((figures.clients, figures.busiest), (None, None));
     }

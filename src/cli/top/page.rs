@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
-use super::figures::Figures;
+use super::figures::Rates;
 use crate::cli::escape::printed;
 use crate::cli::output::{count, time};
 use crate::config::ByteSize;
@@ -38,19 +38,19 @@ enum Tone {
 
 /// A line: a name, which may be empty, and a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Row {
+struct PageLine {
     name: &'static str,
     text: String,
     tone: Tone,
 }
 
 /// Draws the page. `curve` has the hits of the last intervals in a second, the youngest last.
-pub(super) fn draw(frame: &mut Frame<'_>, figures: &Figures, curve: &[u64], colour: bool) {
+pub(super) fn draw(frame: &mut Frame<'_>, figures: &Rates, curve: &[u64], colour: bool) {
     let area = frame.area();
     let has_curve = area.width >= CURVE_COLUMNS_MIN && area.height >= CURVE_ROWS_MIN;
     let columns = usize::from(area.width);
-    let top: Vec<Row> = summary(figures).iter().flat_map(|row| fitted(row, columns)).collect();
-    let below_top: Vec<Row> =
+    let top: Vec<PageLine> = summary(figures).iter().flat_map(|row| fitted(row, columns)).collect();
+    let below_top: Vec<PageLine> =
         tables(figures, columns).iter().flat_map(|row| fitted(row, columns)).collect();
     let heights = [top.len() as u16, if has_curve { CURVE_ROWS + 1 } else { 0 }];
     let [above, middle, below] = Layout::vertical([
@@ -75,13 +75,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, figures: &Figures, curve: &[u64], colo
 }
 
 /// Brings a row into so many columns: it is cut, or goes on in further rows where it may tell of trouble.
-fn fitted(row: &Row, columns: usize) -> Vec<Row> {
+fn fitted(row: &PageLine, columns: usize) -> Vec<PageLine> {
     let whole = line(row);
     if width(&whole) <= columns || columns == 0 {
         return vec![row.clone()];
     }
     if !matches!(row.name, "remote" | "backlog" | "note") {
-        return vec![Row { name: "", text: cut(&whole, columns), tone: row.tone }];
+        return vec![PageLine { name: "", text: cut(&whole, columns), tone: row.tone }];
     }
     let mut rows: Vec<String> = Vec::new();
     for word in whole.split_inclusive(' ') {
@@ -92,7 +92,8 @@ fn fitted(row: &Row, columns: usize) -> Vec<Row> {
         }
     }
     let rows = rows.into_iter().take(WRAPPED_MAX);
-    rows.map(|text| Row { name: "", text: cut(text.trim_end(), columns), tone: row.tone }).collect()
+    rows.map(|text| PageLine { name: "", text: cut(text.trim_end(), columns), tone: row.tone })
+        .collect()
 }
 
 /// Returns the columns that a text takes.
@@ -116,7 +117,7 @@ fn cut(text: &str, columns: usize) -> String {
     short + "\u{2026}"
 }
 
-fn styled(rows: Vec<Row>, colour: bool) -> Vec<Line<'static>> {
+fn styled(rows: Vec<PageLine>, colour: bool) -> Vec<Line<'static>> {
     let style = |tone| {
         let style = match tone {
             Tone::Plain | Tone::Good => Style::new(),
@@ -131,7 +132,7 @@ fn styled(rows: Vec<Row>, colour: bool) -> Vec<Line<'static>> {
     rows.into_iter().map(|row| Line::from(Span::styled(line(&row), style(row.tone)))).collect()
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &PageLine) -> String {
     if row.name.is_empty() {
         row.text.clone()
     } else {
@@ -140,15 +141,15 @@ fn line(row: &Row) -> String {
 }
 
 /// Writes the page as text.
-pub(super) fn plain(figures: &Figures) -> String {
+pub(super) fn plain(figures: &Rates) -> String {
     let rows = summary(figures).into_iter().chain(tables(figures, usize::MAX));
     rows.map(|row| line(&row).trim_end().to_owned() + "\n").collect()
 }
 
 /// Says how it goes.
-fn summary(figures: &Figures) -> Vec<Row> {
+fn summary(figures: &Rates) -> Vec<PageLine> {
     let mut rows = Vec::new();
-    let mut row = |name, text, tone| rows.push(Row { name, text, tone });
+    let mut row = |name, text, tone| rows.push(PageLine { name, text, tone });
     let human = |bytes| ByteSize(bytes).human();
     let each = |number| per_second(figures.rate(number));
     let bytes_each = |bytes| format!("{}/s", human(figures.rate(bytes) as u64));
@@ -190,14 +191,14 @@ fn summary(figures: &Figures) -> Vec<Row> {
 }
 
 /// The tables of clients and of the busiest entries. Where a path has no room, its last name is what is shown.
-fn tables(figures: &Figures, columns: usize) -> Vec<Row> {
+fn tables(figures: &Rates, columns: usize) -> Vec<PageLine> {
     let mut rows = vec![blank()];
     let (Some(clients), Some(busiest)) = (&figures.clients, &figures.busiest) else {
         let text = "clients and entries are not told: the daemon is of an older version";
-        rows.push(Row { name: "note", text: text.to_owned(), tone: Tone::Plain });
+        rows.push(PageLine { name: "note", text: text.to_owned(), tone: Tone::Plain });
         return rows;
     };
-    let mut row = |text: String, tone| rows.push(Row { name: "", text, tone });
+    let mut row = |text: String, tone| rows.push(PageLine { name: "", text, tone });
     row(format!("{:>6} {:>6} CLIENT", "HITS/S", "MISS/S"), Tone::Head);
     for client in clients.iter().take(ROWS_MAX) {
         let (hits, misses) = (figures.rate(client.hits), figures.rate(client.misses));
@@ -217,8 +218,8 @@ fn tables(figures: &Figures, columns: usize) -> Vec<Row> {
     rows
 }
 
-fn blank() -> Row {
-    Row { name: "", text: String::new(), tone: Tone::Plain }
+fn blank() -> PageLine {
+    PageLine { name: "", text: String::new(), tone: Tone::Plain }
 }
 
 fn per_second(rate: f64) -> String {
@@ -226,7 +227,7 @@ fn per_second(rate: f64) -> String {
 }
 
 /// Names the kinds that came most.
-fn kinds(figures: &Figures, all: &BTreeMap<String, u64>) -> String {
+fn kinds(figures: &Rates, all: &BTreeMap<String, u64>) -> String {
     let mut sorted: Vec<_> = all.iter().collect();
     sorted.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
     let text = |(name, number): &(&String, &u64)| {
@@ -241,12 +242,12 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::figures::Client;
+    use super::super::figures::ClientRates;
     use super::*;
     use crate::control::{Backlog, BusyEntry};
 
-    fn figures() -> Figures {
-        Figures {
+    fn figures() -> Rates {
+        Rates {
             mount_point: "/mnt/\u{1b}cache".into(),
             seconds: 2.0,
             hits: 300,
@@ -266,7 +267,7 @@ mod tests {
             entries: 12,
             up: Some(false),
             trouble: Some("status 403".into()),
-            clients: Some(vec![Client { name: "jax".into(), hits: 300, misses: 99 }]),
+            clients: Some(vec![ClientRates { name: "jax".into(), hits: 300, misses: 99 }]),
             busiest: Some(vec![BusyEntry { path: "jax/\\x1bone".into(), opens: 7 }]),
         }
     }
@@ -292,12 +293,12 @@ mod tests {
             OPENS ENTRY\n     \
             7 jax/\\x1bone\n";
         assert_eq!(plain(&figures()), wanted);
-        let silent = Figures { clients: None, busiest: None, up: None, ..figures() };
+        let silent = Rates { clients: None, busiest: None, up: None, ..figures() };
         let text = plain(&silent);
         assert!(text.contains("remote    none\n") && text.contains("older version"), "{text}");
     }
 
-    fn drawn(columns: u16, rows: u16, figures: &Figures, colour: bool) -> Terminal<TestBackend> {
+    fn drawn(columns: u16, rows: u16, figures: &Rates, colour: bool) -> Terminal<TestBackend> {
         let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal");
         let curve: Vec<u64> = (0..500).collect();
         terminal.draw(|frame| draw(frame, figures, &curve, colour)).expect("drawn");
@@ -313,7 +314,7 @@ mod tests {
         for columns in [1, 2, 9, 19, 20, 30, 80, 400] {
             for rows in [1, 2, 5, 23, 24, 60] {
                 drawn(columns, rows, &figures(), true);
-                drawn(columns, rows, &Figures { clients: None, ..figures() }, false);
+                drawn(columns, rows, &Rates { clients: None, ..figures() }, false);
             }
         }
         let narrow = text(&drawn(20, 24, &figures(), true));
@@ -328,14 +329,14 @@ mod tests {
         }
         let path = "triton/0123456789abcdef/__grp__add_kernel.json".to_owned();
         let busiest = Some(vec![BusyEntry { path: path.clone(), opens: 7 }]);
-        let entry = Figures { busiest, up: Some(true), ..figures() };
+        let entry = Rates { busiest, up: Some(true), ..figures() };
         let narrow = text(&drawn(20, 24, &entry, true));
         assert!(narrow.contains("\"     7 __grp__add_k\u{2026}\""), "{narrow}");
         assert!(text(&drawn(80, 30, &entry, true)).contains(&path));
-        let silent = text(&drawn(20, 24, &Figures { clients: None, ..entry }, true));
+        let silent = text(&drawn(20, 24, &Rates { clients: None, ..entry }, true));
         assert!(silent.contains("older version"), "{silent}");
         let many = (0..5).map(|k| BusyEntry { path: format!("jax/e{k}"), opens: 7 }).collect();
-        let usual = text(&drawn(80, 24, &Figures { busiest: Some(many), ..figures() }, true));
+        let usual = text(&drawn(80, 24, &Rates { busiest: Some(many), ..figures() }, true));
         assert!(usual.contains("jax/e4") && !usual.contains("the latest"), "{usual}");
         let wide = text(&drawn(80, 40, &figures(), true));
         for part in ["oldest 0.4 s", "hits/s, the latest", "\u{2588}", "150.0   49.5 jax"] {

@@ -9,8 +9,8 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::figures::{Figures, Look};
-use super::{Mount, Watch, page};
+use super::figures::{Rates, Sample};
+use super::{Watch, WatchedMount, page};
 use crate::cli::failure::{Failure, Outcome};
 use crate::clock::sleep;
 
@@ -30,9 +30,9 @@ impl Drop for Screen {
 }
 
 /// The signals that end the page.
-struct Signals([Signal; 3]);
+struct PageSignals([Signal; 3]);
 
-impl Signals {
+impl PageSignals {
     fn listen() -> Outcome<Self> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::failed(format!("listen for signals: {error}")))
@@ -61,12 +61,12 @@ enum Wish {
 }
 
 /// Shows one page after the other until the user has seen enough.
-pub(super) async fn watch(mount: &Mount<'_>, command: &Watch, colour: bool) -> Outcome<()> {
-    let mut signals = Signals::listen()?;
+pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: bool) -> Outcome<()> {
+    let mut signals = PageSignals::listen()?;
     let mut before = mount.look().await?;
     let failed = |error| Failure::failed(format!("show a page on the terminal: {error}"));
     let mut screen = Screen(ratatui::try_init().map_err(failed)?);
-    let mut figures = Figures::between(&before, &before);
+    let mut figures = Rates::between(&before, &before);
     let (clock, mut curve) = (&mount.clock, Vec::new());
     let mut left = command.count;
     loop {
@@ -92,11 +92,11 @@ pub(super) async fn watch(mount: &Mount<'_>, command: &Watch, colour: bool) -> O
                 Wish::Quit => return Ok(()),
             }
         }
-        let now: Look = tokio::select! {
+        let now: Sample = tokio::select! {
             now = mount.look() => now?,
             () = signals.come() => return Ok(()),
         };
-        figures = Figures::between(&before, &now);
+        figures = Rates::between(&before, &now);
         before = now;
         curve.push(figures.rate(figures.hits) as u64);
         if curve.len() > CURVE_MAX {

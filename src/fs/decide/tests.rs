@@ -49,7 +49,7 @@ fn everything() -> impl Iterator<Item = Is> {
 }
 
 /// Calls `check` with every combination there is.
-fn each(mut check: impl FnMut(Asked, Is, NameHas, Plan)) {
+fn each(mut check: impl FnMut(Asked, Is, NameHas, OpenPlan)) {
     for asked in asked_all() {
         for is in everything() {
             for name in names_all() {
@@ -62,16 +62,18 @@ fn each(mut check: impl FnMut(Asked, Is, NameHas, Plan)) {
 #[test]
 fn no_caller_is_told_twice_to_look_again() {
     each(|asked, is, name, plan| {
-        assert!(!(asked.last && plan == Plan::LookAgain), "{asked:?} {is:?} {name:?}");
+        assert!(!(asked.last && plan == OpenPlan::LookAgain), "{asked:?} {is:?} {name:?}");
     });
 }
 
 #[test]
 fn readers_read_and_writers_write() {
     each(|asked, is, name, plan| {
-        let reads = matches!(plan, Plan::Read | Plan::ReadLive | Plan::ReadCurrent);
-        let writes =
-            matches!(plan, Plan::Join | Plan::JoinAside | Plan::Begin | Plan::Aside { .. });
+        let reads = matches!(plan, OpenPlan::Read | OpenPlan::ReadLive | OpenPlan::ReadCurrent);
+        let writes = matches!(
+            plan,
+            OpenPlan::Join | OpenPlan::JoinAside | OpenPlan::Begin | OpenPlan::Aside { .. }
+        );
         let strange = if asked.writes() { reads } else { writes };
         assert!(!strange, "{asked:?} {is:?} {name:?}");
     });
@@ -80,7 +82,7 @@ fn readers_read_and_writers_write() {
 #[test]
 fn p1_whole_or_nothing_only_members_read_what_has_a_name_and_is_not_closed() {
     each(|asked, is, name, plan| {
-        if plan == Plan::ReadLive {
+        if plan == OpenPlan::ReadLive {
             let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
             let own = live.member || (!live.named && asked.last);
             assert!(own, "{asked:?} {is:?} {name:?}");
@@ -91,7 +93,7 @@ fn p1_whole_or_nothing_only_members_read_what_has_a_name_and_is_not_closed() {
 #[test]
 fn no_writer_shares_bytes_that_are_being_digested_or_are_an_entrys() {
     each(|asked, is, name, plan| {
-        if plan == Plan::Join {
+        if plan == OpenPlan::Join {
             let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
             let still = !live.settling && live.stage == StageIs::Writing;
             assert!(still, "{asked:?} {is:?} {name:?}");
@@ -102,7 +104,7 @@ fn no_writer_shares_bytes_that_are_being_digested_or_are_an_entrys() {
 #[test]
 fn two_processes_that_empty_a_file_never_share_bytes() {
     each(|asked, is, name, plan| {
-        if asked.empties() && matches!(plan, Plan::Join | Plan::JoinAside) {
+        if asked.empties() && matches!(plan, OpenPlan::Join | OpenPlan::JoinAside) {
             let Is::Live(live) = is else { panic!("{asked:?} {is:?} {name:?}") };
             assert!(live.member || !live.named, "{asked:?} {is:?} {name:?}");
         }
@@ -118,7 +120,7 @@ fn what_its_name_has_left_is_never_published_again() {
             Is::Live(live) => !live.named,
             _ => false,
         };
-        let public = matches!(plan, Plan::JoinAside | Plan::Aside { named: true });
+        let public = matches!(plan, OpenPlan::JoinAside | OpenPlan::Aside { named: true });
         assert!(!(unbound && public), "{asked:?} {is:?} {name:?}");
     });
 }
@@ -127,7 +129,8 @@ fn what_its_name_has_left_is_never_published_again() {
 fn a_writer_that_can_be_led_never_writes_through_anothers_inode() {
     each(|asked, is, name, plan| {
         // A reserved inode belongs to no process, and its thread has looked again already.
-        let aside = matches!(plan, Plan::JoinAside | Plan::Aside { .. }) && is != Is::Reserved;
+        let aside =
+            matches!(plan, OpenPlan::JoinAside | OpenPlan::Aside { .. }) && is != Is::Reserved;
         assert!(!aside || asked.last || asked.unseen, "{asked:?} {is:?} {name:?}");
     });
 }
@@ -136,7 +139,7 @@ fn a_writer_that_can_be_led_never_writes_through_anothers_inode() {
 fn an_old_version_is_not_read_through_a_name_that_has_moved_on() {
     each(|asked, is, name, plan| {
         if !asked.writes() && !asked.last && matches!(is, Is::Entry { bound: false, .. }) {
-            assert_eq!(plan, Plan::LookAgain, "{asked:?} {name:?}");
+            assert_eq!(plan, OpenPlan::LookAgain, "{asked:?} {name:?}");
         }
     });
 }
@@ -145,8 +148,10 @@ fn an_old_version_is_not_read_through_a_name_that_has_moved_on() {
 fn lost_bytes_are_never_read() {
     each(|asked, is, name, plan| {
         if matches!(is, Is::Entry { readable: false, .. }) && !asked.writes() {
-            let gone =
-                matches!(plan, Plan::LookAgain | Plan::ReadCurrent | Plan::Fail(Errno::ENOENT));
+            let gone = matches!(
+                plan,
+                OpenPlan::LookAgain | OpenPlan::ReadCurrent | OpenPlan::Fail(Errno::ENOENT)
+            );
             assert!(gone, "{asked:?} {is:?} {name:?}: {plan:?}");
         }
     });
@@ -171,24 +176,24 @@ fn every_day() {
     let own = LiveIs { member: true, ..writing };
     let closed = LiveIs { stage: StageIs::Published, writers: WritersAre::Closed, ..writing };
     let table = [
-        (read, entry, none, Plan::Read),
-        (write, entry, none, Plan::LookAgain),
-        (empty, entry, none, Plan::LookAgain),
-        (again(write), Is::Reserved, none, Plan::Begin),
-        (again(write), entry, none, Plan::Aside { named: true }),
-        (again(write), entry, NameHas { joinable: true, ..none }, Plan::JoinAside),
-        (read, Is::Live(writing), none, Plan::Wait),
-        (read, Is::Live(writing), NameHas { entry: true, ..none }, Plan::LookAgain),
-        (read, Is::Live(own), none, Plan::ReadLive),
-        (write, Is::Live(writing), none, Plan::Join),
-        (empty, Is::Live(writing), none, Plan::LookAgain),
-        (empty, Is::Live(own), none, Plan::Join),
-        (read, Is::Live(closed), none, Plan::Settle),
-        (write, Is::Live(closed), none, Plan::Settle),
-        (empty, Is::Live(closed), none, Plan::LookAgain),
-        (empty, Is::Live(LiveIs { member: true, ..closed }), none, Plan::LookAgain),
-        (read, Is::Directory, none, Plan::Fail(Errno::EISDIR)),
-        (read, Is::Other, none, Plan::Fail(Errno::ENXIO)),
+        (read, entry, none, OpenPlan::Read),
+        (write, entry, none, OpenPlan::LookAgain),
+        (empty, entry, none, OpenPlan::LookAgain),
+        (again(write), Is::Reserved, none, OpenPlan::Begin),
+        (again(write), entry, none, OpenPlan::Aside { named: true }),
+        (again(write), entry, NameHas { joinable: true, ..none }, OpenPlan::JoinAside),
+        (read, Is::Live(writing), none, OpenPlan::Wait),
+        (read, Is::Live(writing), NameHas { entry: true, ..none }, OpenPlan::LookAgain),
+        (read, Is::Live(own), none, OpenPlan::ReadLive),
+        (write, Is::Live(writing), none, OpenPlan::Join),
+        (empty, Is::Live(writing), none, OpenPlan::LookAgain),
+        (empty, Is::Live(own), none, OpenPlan::Join),
+        (read, Is::Live(closed), none, OpenPlan::Settle),
+        (write, Is::Live(closed), none, OpenPlan::Settle),
+        (empty, Is::Live(closed), none, OpenPlan::LookAgain),
+        (empty, Is::Live(LiveIs { member: true, ..closed }), none, OpenPlan::LookAgain),
+        (read, Is::Directory, none, OpenPlan::Fail(Errno::EISDIR)),
+        (read, Is::Other, none, OpenPlan::Fail(Errno::ENXIO)),
     ];
     for (asked, is, name, plan) in table {
         assert_eq!(decide_open(asked, is, name), plan, "{asked:?} {is:?} {name:?}");
@@ -207,8 +212,8 @@ fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_n
         settling: false,
     };
     let plan = |asked| decide_open(asked, Is::Live(live), NameHas::default());
-    assert_eq!(plan(asked), Plan::Fail(Errno::ENOENT));
-    assert_eq!(plan(Asked { unseen: false, ..asked }), Plan::ReadLive, "it has it open");
+    assert_eq!(plan(asked), OpenPlan::Fail(Errno::ENOENT));
+    assert_eq!(plan(Asked { unseen: false, ..asked }), OpenPlan::ReadLive, "it has it open");
 }
 
 /// The cases that come of names that move while they are opened, one by one.
@@ -236,43 +241,43 @@ fn rare_days() {
     let dropped = LiveIs { stage: StageIs::Dropped, ..nameless };
     let held = LiveIs { stage: StageIs::Held, writers: WritersAre::Closed, ..writing };
     let own_of = |live: LiveIs| Is::Live(LiveIs { member: true, ..live });
-    let missing = Plan::Fail(Errno::ENOENT);
-    let nowhere = Plan::Aside { named: false };
+    let missing = OpenPlan::Fail(Errno::ENOENT);
+    let nowhere = OpenPlan::Aside { named: false };
     let table = [
-        (again(write), Is::Reserved, joinable, Plan::JoinAside),
-        (again(empty), Is::Reserved, joinable, Plan::Begin),
-        (walked(read), Is::Reserved, current, Plan::ReadCurrent),
+        (again(write), Is::Reserved, joinable, OpenPlan::JoinAside),
+        (again(empty), Is::Reserved, joinable, OpenPlan::Begin),
+        (walked(read), Is::Reserved, current, OpenPlan::ReadCurrent),
         (walked(read), Is::Reserved, none, missing),
-        (write, gone(true), none, Plan::LookAgain),
+        (write, gone(true), none, OpenPlan::LookAgain),
         (again(write), gone(true), none, nowhere),
         (again(write), gone(false), none, missing),
         (again(empty), gone(false), none, nowhere),
-        (again(read), gone(true), current, Plan::Read),
-        (walked(read), gone(true), current, Plan::ReadCurrent),
+        (again(read), gone(true), current, OpenPlan::Read),
+        (walked(read), gone(true), current, OpenPlan::ReadCurrent),
         (walked(read), gone(true), none, missing),
-        (read, entry(true, true), own, Plan::LookAgain),
-        (again(read), entry(true, true), own, Plan::Read),
-        (again(read), entry(false, true), none, Plan::Read),
-        (walked(read), entry(true, false), current, Plan::ReadCurrent),
-        (write, entry(true, false), none, Plan::LookAgain),
+        (read, entry(true, true), own, OpenPlan::LookAgain),
+        (again(read), entry(true, true), own, OpenPlan::Read),
+        (again(read), entry(false, true), none, OpenPlan::Read),
+        (walked(read), entry(true, false), current, OpenPlan::ReadCurrent),
+        (write, entry(true, false), none, OpenPlan::LookAgain),
         (again(write), entry(true, false), none, missing),
-        (again(write), entry(true, false), own, Plan::Aside { named: true }),
-        (again(write), entry(true, false), joinable, Plan::JoinAside),
+        (again(write), entry(true, false), own, OpenPlan::Aside { named: true }),
+        (again(write), entry(true, false), joinable, OpenPlan::JoinAside),
         (again(write), entry(false, true), joinable, nowhere),
-        (unseen, entry(true, true), none, Plan::Aside { named: true }),
-        (unseen, entry(false, true), none, Plan::LookAgain),
-        (unseen, Is::Live(writing), none, Plan::Aside { named: true }),
-        (unseen, Is::Live(LiveIs { writers: WritersAre::Gone, ..writing }), none, Plan::Join),
-        (read, own_of(dropped), none, Plan::ReadLive),
+        (unseen, entry(true, true), none, OpenPlan::Aside { named: true }),
+        (unseen, entry(false, true), none, OpenPlan::LookAgain),
+        (unseen, Is::Live(writing), none, OpenPlan::Aside { named: true }),
+        (unseen, Is::Live(LiveIs { writers: WritersAre::Gone, ..writing }), none, OpenPlan::Join),
+        (read, own_of(dropped), none, OpenPlan::ReadLive),
         (again(read), Is::Live(dropped), none, missing),
-        (walked(read), Is::Live(dropped), current, Plan::ReadCurrent),
+        (walked(read), Is::Live(dropped), current, OpenPlan::ReadCurrent),
         (again(write), Is::Live(dropped), none, nowhere),
-        (write, Is::Live(nameless), none, Plan::LookAgain),
-        (again(write), Is::Live(nameless), none, Plan::Join),
-        (write, own_of(nameless), none, Plan::Join),
-        (read, Is::Live(held), none, Plan::Wait),
-        (write, Is::Live(held), none, Plan::Settle),
-        (write, Is::Live(LiveIs { settling: true, ..writing }), none, Plan::Wait),
+        (write, Is::Live(nameless), none, OpenPlan::LookAgain),
+        (again(write), Is::Live(nameless), none, OpenPlan::Join),
+        (write, own_of(nameless), none, OpenPlan::Join),
+        (read, Is::Live(held), none, OpenPlan::Wait),
+        (write, Is::Live(held), none, OpenPlan::Settle),
+        (write, Is::Live(LiveIs { settling: true, ..writing }), none, OpenPlan::Wait),
     ];
     for (asked, is, name, plan) in table {
         assert_eq!(decide_open(asked, is, name), plan, "{asked:?} {is:?} {name:?}");

@@ -24,7 +24,7 @@ use crate::stamp::Stamp;
 const MAY_WRITE: u32 = 2;
 
 /// The changes that publish a draft.
-struct Plan {
+struct DraftPlan {
     ops: Vec<(TreePath, Op)>,
     members: Vec<Member>,
     /// The entries of clients among them.
@@ -107,7 +107,7 @@ impl Filesystem {
             };
             plan
         };
-        let Plan { ops, members, made } = plan;
+        let DraftPlan { ops, members, made } = plan;
         let paths: Vec<TreePath> = ops.iter().map(|(path, _)| path.clone()).collect();
         if paths.len() > MEMBERS_MAX {
             let dir = paths.first().and_then(TreePath::parent).unwrap_or_default();
@@ -164,7 +164,7 @@ impl Filesystem {
     }
 
     /// Returns the changes that publish a draft; `None` where the current version stays.
-    fn plan(&self, edition: &Edition) -> Option<Plan> {
+    fn plan(&self, edition: &Edition) -> Option<DraftPlan> {
         let draft = edition.draft.as_ref()?;
         let ledger = &self.0.rooms.ledger;
         // What has become too large to be a unit has no version that could stay.
@@ -209,7 +209,7 @@ impl Filesystem {
         let lost = now.broken.iter().filter(|m| !version.has(&m.path));
         let lost = lost.filter(|there| self.may_publish_over(&edition.caller, there));
         let ops = puts.chain(gone.chain(lost).map(|m| (m.path.clone(), Op::Remove))).collect();
-        Some(Plan { ops, members: version.members, made })
+        Some(DraftPlan { ops, members: version.members, made })
     }
 
     /// Reports whether a caller may put a file in the place of one that came after it began its draft: the kernel has

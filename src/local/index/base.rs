@@ -16,7 +16,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::Trouble;
+use super::IndexTrouble;
 use super::chunk::{LEVEL, append};
 use crate::local::dir::sync_dir;
 
@@ -50,7 +50,7 @@ fn head(number: u64, era: u64) -> (Vec<u8>, Sum) {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
-fn text(error: io::Error) -> Trouble {
+fn text(error: io::Error) -> IndexTrouble {
     format!("its base: {error}")
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Base {
 
 impl Base {
     /// Finds the base with this number.
-    pub(super) fn open(dir: &Path, number: u64) -> Result<Self, Trouble> {
+    pub(super) fn open(dir: &Path, number: u64) -> Result<Self, IndexTrouble> {
         let path = dir.join(format!("{NAME}{number:016x}"));
         let ino = fs::metadata(&path).map_err(text)?.ino();
         Ok(Self { path, ino, number, facts: 0 })
@@ -79,13 +79,13 @@ impl Base {
     }
 
     /// Starts reading it.
-    pub(super) fn read(&self) -> Result<Reader, Trouble> {
-        Reader::open(&self.path, self.number)
+    pub(super) fn read(&self) -> Result<BaseReader, IndexTrouble> {
+        BaseReader::open(&self.path, self.number)
     }
 }
 
 /// Removes every file of a base but that of `keep`.
-pub(super) fn sweep(dir: &Path, keep: Option<&Base>) -> Result<(), Trouble> {
+pub(super) fn sweep(dir: &Path, keep: Option<&Base>) -> Result<(), IndexTrouble> {
     for entry in fs::read_dir(dir).map_err(text)? {
         let entry = entry.map_err(text)?;
         let name = entry.file_name();
@@ -99,7 +99,7 @@ pub(super) fn sweep(dir: &Path, keep: Option<&Base>) -> Result<(), Trouble> {
 }
 
 /// Writes a base.
-pub(super) struct Writer {
+pub(super) struct BaseWriter {
     dir: PathBuf,
     file: BufWriter<File>,
     number: u64,
@@ -109,9 +109,9 @@ pub(super) struct Writer {
     facts: u64,
 }
 
-impl Writer {
+impl BaseWriter {
     /// Starts a base for the chunks before `number`.
-    pub(super) fn create(dir: &Path, number: u64, era: u64) -> Result<Self, Trouble> {
+    pub(super) fn create(dir: &Path, number: u64, era: u64) -> Result<Self, IndexTrouble> {
         let file = File::create(dir.join(UNFINISHED)).map_err(text)?;
         let mut file = BufWriter::with_capacity(BLOCK_BYTES, file);
         let (head, sum) = head(number, era);
@@ -121,7 +121,7 @@ impl Writer {
     }
 
     /// Adds a fact; its key comes after those before.
-    pub(super) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), IndexTrouble> {
         if self.facts > 0 && *self.last >= *key {
             return Err("the facts for its base are not in order".into());
         }
@@ -132,14 +132,14 @@ impl Writer {
         if self.raw.len() >= BLOCK_BYTES { self.end_block() } else { Ok(()) }
     }
 
-    fn end_block(&mut self) -> Result<(), Trouble> {
+    fn end_block(&mut self) -> Result<(), IndexTrouble> {
         let packed = zstd::bulk::compress(&self.raw, LEVEL).map_err(text)?;
         let raw = self.raw.len() as u32;
         self.raw.clear();
         self.block(raw, &packed)
     }
 
-    fn block(&mut self, raw: u32, bytes: &[u8]) -> Result<(), Trouble> {
+    fn block(&mut self, raw: u32, bytes: &[u8]) -> Result<(), IndexTrouble> {
         let lengths = [raw.to_le_bytes(), (bytes.len() as u32).to_le_bytes()].concat();
         self.sum = sum(&self.sum, &[&lengths, bytes]);
         for part in [lengths.as_slice(), &self.sum, bytes] {
@@ -149,7 +149,7 @@ impl Writer {
     }
 
     /// Ends the base, makes it durable and gives it its name.
-    pub(super) fn finish(mut self) -> Result<Base, Trouble> {
+    pub(super) fn finish(mut self) -> Result<Base, IndexTrouble> {
         if !self.raw.is_empty() {
             self.end_block()?;
         }
@@ -163,7 +163,7 @@ impl Writer {
 }
 
 /// Reads a base.
-pub(super) struct Reader {
+pub(super) struct BaseReader {
     file: BufReader<File>,
     sum: Sum,
     /// The era of its seals.
@@ -172,8 +172,8 @@ pub(super) struct Reader {
     pub(super) facts: Option<u64>,
 }
 
-impl Reader {
-    fn open(path: &Path, number: u64) -> Result<Self, Trouble> {
+impl BaseReader {
+    fn open(path: &Path, number: u64) -> Result<Self, IndexTrouble> {
         let mut file = BufReader::with_capacity(BLOCK_BYTES, File::open(path).map_err(text)?);
         let mut found = [0; 28 + SUM_BYTES];
         file.read_exact(&mut found).map_err(text)?;
@@ -186,7 +186,7 @@ impl Reader {
     }
 
     /// Returns the facts of the next block; `None` at the end, which has been checked.
-    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, Trouble> {
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, IndexTrouble> {
         if self.facts.is_some() {
             return Ok(None);
         }

@@ -9,7 +9,7 @@
 //! .. key, value
 //! ```
 
-use super::Trouble;
+use super::IndexTrouble;
 
 /// Raw bytes of facts in one chunk, about; one fact may be larger. sled puts values beyond some ten
 /// thousand bytes into files of their own, which it handles badly.
@@ -37,14 +37,14 @@ impl Packer {
         &mut self,
         key: &[u8],
         value: Option<&[u8]>,
-    ) -> Result<Option<Vec<u8>>, Trouble> {
+    ) -> Result<Option<Vec<u8>>, IndexTrouble> {
         self.count += 1;
         append(&mut self.raw, key, value);
         if self.raw.len() < CHUNK_BYTES { Ok(None) } else { self.finish() }
     }
 
     /// Returns what was added since the last chunk, if anything was.
-    pub(super) fn finish(&mut self) -> Result<Option<Vec<u8>>, Trouble> {
+    pub(super) fn finish(&mut self) -> Result<Option<Vec<u8>>, IndexTrouble> {
         if self.raw.is_empty() {
             return Ok(None);
         }
@@ -69,7 +69,7 @@ pub(super) struct Unpacked {
 }
 
 impl Unpacked {
-    pub(super) fn new(chunk: &[u8]) -> Result<Self, Trouble> {
+    pub(super) fn new(chunk: &[u8]) -> Result<Self, IndexTrouble> {
         let (era, packed) = chunk.split_first_chunk::<8>().ok_or("a chunk is too short")?;
         let size = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
         let size = size.map_or(0, |size| size as usize);
@@ -94,7 +94,7 @@ pub(super) fn append(raw: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
 type First<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8]);
 
 /// Reads the first fact.
-pub(super) fn first(raw: &[u8]) -> Result<First<'_>, Trouble> {
+pub(super) fn first(raw: &[u8]) -> Result<First<'_>, IndexTrouble> {
     let (lengths, rest) = raw.split_first_chunk::<8>().ok_or(TORN)?;
     let [key, value] =
         [0, 4].map(|at| u32::from_le_bytes(lengths[at..at + 4].try_into().expect("four bytes")));
@@ -109,8 +109,8 @@ pub(super) fn first(raw: &[u8]) -> Result<First<'_>, Trouble> {
 /// Calls `told` with each fact.
 pub(super) fn visit(
     mut raw: &[u8],
-    mut told: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    mut told: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), IndexTrouble>,
+) -> Result<(), IndexTrouble> {
     while !raw.is_empty() {
         let (key, value, rest) = first(raw)?;
         told(key, value)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::Trouble;
+use super::IndexTrouble;
 use super::chunk::visit;
 use super::facts::{APART, LOCATION, META, REGISTER, SEAL, SEEN, Used};
 use crate::digest::Digest;
@@ -70,7 +70,7 @@ pub(super) struct Loading {
 
 impl Loading {
     /// Takes the facts of one piece in; a kind that this build does not know is left out.
-    pub(super) fn take(&mut self, raw: &[u8], seals: bool) -> Result<(), Trouble> {
+    pub(super) fn take(&mut self, raw: &[u8], seals: bool) -> Result<(), IndexTrouble> {
         visit(raw, |key, value| {
             let Some((kind, rest)) = key.split_first() else { return Ok(()) };
             match *kind {
@@ -107,7 +107,7 @@ impl Loading {
         })
     }
 
-    fn location(&mut self, value: &[u8]) -> Result<Location, Trouble> {
+    fn location(&mut self, value: &[u8]) -> Result<Location, IndexTrouble> {
         let KeptLocation { site, size, stored_ms } = decode(value)?;
         let site = match site {
             KeptSite::Pack { pack, offset, length } => {
@@ -138,14 +138,14 @@ impl Loading {
     }
 }
 
-fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, Trouble> {
+fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, IndexTrouble> {
     postcard::from_bytes(value).map_err(|e| e.to_string())
 }
 
-fn digest(key: &[u8]) -> Result<Digest, Trouble> {
+fn digest(key: &[u8]) -> Result<Digest, IndexTrouble> {
     key.try_into().map(Digest::from_bytes).map_err(|_| "a key is not a digest".into())
 }
 
-fn name(key: &[u8]) -> Result<String, Trouble> {
+fn name(key: &[u8]) -> Result<String, IndexTrouble> {
     String::from_utf8(key.to_vec()).map_err(|e| e.to_string())
 }

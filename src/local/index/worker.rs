@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::facts::{Batch, Facts};
 use super::load::Piece;
-use super::{Flushed, Store, Trouble};
+use super::{Flushed, IndexTrouble, Store};
 use crate::clock::Clock;
 
 /// Operations that may wait for the index thread; then a save waits.
@@ -112,7 +112,7 @@ pub(super) enum Order {
     /// What it was filled with so far is out of date.
     StopFilling,
     /// Begin again, because what was loaded makes no sense.
-    Lose(Trouble),
+    Lose(IndexTrouble),
     /// The owner of the facts has saved all of them since this generation began.
     Refilled(u64),
 }
@@ -200,7 +200,7 @@ impl Worker {
 
     /// Opens the store. sled lets go of its lock some time after it was dropped, so this waits for
     /// a former one of this process; the cache directory is ours, so there is no other.
-    fn open(&self) -> Result<Store, Trouble> {
+    fn open(&self) -> Result<Store, IndexTrouble> {
         let mut tries = 0;
         loop {
             match Store::open(&self.path, self.era) {
@@ -286,7 +286,7 @@ impl Worker {
         self.lose_if(done);
     }
 
-    fn save(&mut self, batch: Batch) -> Result<(), Trouble> {
+    fn save(&mut self, batch: Batch) -> Result<(), IndexTrouble> {
         if self.store.is_none() {
             let later = self.off_since + RETRY_AFTER;
             if self.losses > LOSSES_MAX || self.clock.mono() < later {
@@ -298,7 +298,7 @@ impl Worker {
         if self.waiting.len() >= WRITE_FACTS { self.flush() } else { Ok(()) }
     }
 
-    fn fill(&mut self, generation: u64, batch: &Batch) -> Result<(), Trouble> {
+    fn fill(&mut self, generation: u64, batch: &Batch) -> Result<(), IndexTrouble> {
         if generation != self.shared.generation.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -309,14 +309,14 @@ impl Worker {
         self.with(|store| store.fill(&batch.0)).map(drop)
     }
 
-    fn lose_if(&mut self, done: Result<(), Trouble>) {
+    fn lose_if(&mut self, done: Result<(), IndexTrouble>) {
         if let Err(why) = done {
             self.lose(&why);
         }
     }
 
     /// Writes what is waiting and makes it durable.
-    fn flush(&mut self) -> Result<(), Trouble> {
+    fn flush(&mut self) -> Result<(), IndexTrouble> {
         let facts = std::mem::take(&mut self.waiting);
         self.with(|store| if facts.is_empty() { store.flush() } else { store.save(&facts) })
             .map(drop)
@@ -325,8 +325,8 @@ impl Worker {
     /// Works on the store if there is one. A panic inside sled is an error like any other.
     fn with<T>(
         &mut self,
-        work: impl FnOnce(&mut Store) -> Result<T, Trouble>,
-    ) -> Result<Option<T>, Trouble> {
+        work: impl FnOnce(&mut Store) -> Result<T, IndexTrouble>,
+    ) -> Result<Option<T>, IndexTrouble> {
         match &mut self.store {
             Some(store) => guarded(|| work(store)).map(Some),
             None => Ok(None),
@@ -387,7 +387,7 @@ impl Worker {
 }
 
 /// Runs work that may panic.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+fn guarded<T>(work: impl FnOnce() -> Result<T, IndexTrouble>) -> Result<T, IndexTrouble> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason");

@@ -48,7 +48,7 @@ pub(super) struct Record(Box<[u8]>);
 impl Record {
     /// Packs a register. `content` is the number that stands for the digest of a file.
     pub(super) fn pack(path: &[u8], register: &Register, content: u32) -> Self {
-        let mut out = Writer(Vec::with_capacity(path.len() + 64));
+        let mut out = PackedWriter(Vec::with_capacity(path.len() + 64));
         out.bytes(path);
         let head = out.0.len();
         out.0.push(TOMBSTONE);
@@ -77,7 +77,7 @@ impl Record {
 
     /// Returns the path as it is kept.
     pub(super) fn path(&self) -> &[u8] {
-        Reader(&self.0).bytes()
+        PackedReader(&self.0).bytes()
     }
 
     /// Returns the stamp of the content.
@@ -131,8 +131,8 @@ impl Record {
         self.0.len() as u64
     }
 
-    fn open(&self) -> (u8, Reader<'_>) {
-        let mut from = Reader(&self.0);
+    fn open(&self) -> (u8, PackedReader<'_>) {
+        let mut from = PackedReader(&self.0);
         from.bytes();
         (from.byte(), from)
     }
@@ -164,9 +164,9 @@ impl Borrow<[u8]> for Record {
     }
 }
 
-struct Writer(Vec<u8>);
+struct PackedWriter(Vec<u8>);
 
-impl Writer {
+impl PackedWriter {
     fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -242,10 +242,10 @@ impl Writer {
     }
 }
 
-/// Reads what a [`Writer`] wrote.
-struct Reader<'a>(&'a [u8]);
+/// Reads what a [`PackedWriter`] wrote.
+struct PackedReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> PackedReader<'a> {
     fn byte(&mut self) -> u8 {
         let (byte, rest) = self.0.split_first().expect("a record is whole");
         self.0 = rest;

@@ -5,7 +5,7 @@ use super::super::validate::REQUIRED_TAGS_FROM;
 use super::*;
 use crate::digest::Digest;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind as EntryKind, Op, Place, Time};
+use crate::namespace::{Attrs, BlobPlace, Entry, Kind as EntryKind, Op, Time};
 use crate::remote::keys;
 
 fn path(names: &[Vec<u8>]) -> TreePath {
@@ -55,13 +55,15 @@ fn any_op() -> impl Strategy<Value = Op> {
 
 fn any_blob() -> impl Strategy<Value = BlobAt> {
     let inline = vec(any::<u8>(), 0..40)
-        .prop_map(|raw| (Digest::of(&raw), raw.len() as u64, Place::Inline(raw)));
+        .prop_map(|raw| (Digest::of(&raw), raw.len() as u64, BlobPlace::Inline(raw)));
     let digest = any::<[u8; 32]>().prop_map(Digest::from_bytes);
     let packed = (digest, 0..FRAME_MAX, 0u64..1 << 25, 1u32..1 << 20).prop_map(
-        |(digest, size, offset, length)| (digest, size, Place::Pack { pack: 0, offset, length }),
+        |(digest, size, offset, length)| {
+            (digest, size, BlobPlace::Pack { pack: 0, offset, length })
+        },
     );
     let digest = any::<[u8; 32]>().prop_map(Digest::from_bytes);
-    let object = (digest, any::<u64>()).prop_map(|(d, size)| (d, size, Place::Object));
+    let object = (digest, any::<u64>()).prop_map(|(d, size)| (d, size, BlobPlace::Object));
     (prop_oneof![inline, packed, object], any::<u64>())
         .prop_map(|((digest, size, place), stored_ms)| BlobAt { digest, size, place, stored_ms })
 }
@@ -118,9 +120,9 @@ fn sample() -> Commit {
         sequence: 4,
         packs: vec![keys::pack_name(&stamp)],
         blobs: vec![
-            blob(b"tiny", Place::Inline(b"tiny".to_vec())),
-            blob(b"small", Place::Pack { pack: 0, offset: 10, length: 14 }),
-            blob(b"large", Place::Object),
+            blob(b"tiny", BlobPlace::Inline(b"tiny".to_vec())),
+            blob(b"small", BlobPlace::Pack { pack: 0, offset: 10, length: 14 }),
+            blob(b"large", BlobPlace::Object),
         ],
         changes: vec![
             put(b"a\xff\n", file(b"tiny"), None),
@@ -233,10 +235,10 @@ fn what_readers_rely_on_is_checked_when_written_and_when_read() {
         ("impossible name", |c| c.packs[0] = "../../x.pack".into()),
         ("not named", |c| c.packs.clear()),
         ("outside of its pack", |c| {
-            c.blobs[1].place = Place::Pack { pack: 0, offset: u64::MAX, length: 1 };
+            c.blobs[1].place = BlobPlace::Pack { pack: 0, offset: u64::MAX, length: 1 };
         }),
         ("outside of its pack", |c| {
-            c.blobs[1].place = Place::Pack { pack: 0, offset: 5, length: 0 };
+            c.blobs[1].place = BlobPlace::Pack { pack: 0, offset: 5, length: 0 };
         }),
         ("too large for a pack", |c| c.blobs[1].size = FRAME_MAX + 1),
         ("another size", |c| c.blobs[0].size += 1),

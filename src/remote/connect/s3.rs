@@ -25,7 +25,7 @@ const WANTED: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PR
 
 /// Makes the client.
 pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>> {
-    let place = Place::find(bucket, with.options, with.env)?;
+    let place = BucketAddress::find(bucket, with.options, with.env)?;
     let builder = base(bucket, &place, with)?;
     if place.anonymous {
         return Ok(Arc::new(builder.build().map_err(|e| with.failed(&e))?));
@@ -36,7 +36,7 @@ pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>
 
 /// Makes the way to the bucket's settings.
 pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
-    let place = Place::find(bucket, with.options, with.env)?;
+    let place = BucketAddress::find(bucket, with.options, with.env)?;
     let builder = base(bucket, &place, with)?;
     let region = place.region.clone();
     let base = match (&place.endpoint, place.virtual_host) {
@@ -66,14 +66,14 @@ fn credentials(builder: &AmazonS3Builder, with: &With<'_>) -> Result<AwsCredenti
 
 /// Where a bucket is reached.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct BucketAddress {
     pub(super) endpoint: Option<String>,
     pub(super) region: String,
     pub(super) virtual_host: bool,
     anonymous: bool,
 }
 
-impl Place {
+impl BucketAddress {
     pub(super) fn find(bucket: &str, options: &RemoteOptions, env: &Environment) -> Result<Self> {
         let profile = match ProfileFiles::find(|name| env.get(name)) {
             Some(files) => files.section()?,
@@ -115,7 +115,7 @@ fn place_of(text: &str, bucket: &str, path_style: bool) -> Result<String> {
     Ok(shown(&url))
 }
 
-fn base(bucket: &str, place: &Place, with: &With<'_>) -> Result<AmazonS3Builder> {
+fn base(bucket: &str, place: &BucketAddress, with: &With<'_>) -> Result<AmazonS3Builder> {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in with.env.settings::<AmazonS3ConfigKey>() {
         // Time limits of the client are ours to set; all else is as people know it.

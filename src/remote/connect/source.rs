@@ -28,7 +28,7 @@ pub(in crate::remote) fn region(
 ) -> Option<String> {
     let RemoteUrl::S3 { bucket, .. } = url else { return None };
     // What is wrong with the place is said where it is used.
-    s3::Place::find(bucket, options, env).ok().map(|place| place.region)
+    s3::BucketAddress::find(bucket, options, env).ok().map(|place| place.region)
 }
 
 fn of_s3(env: &Environment) -> String {

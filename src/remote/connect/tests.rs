@@ -1,5 +1,5 @@
 use super::gcs::Way;
-use super::s3::Place;
+use super::s3::BucketAddress;
 use super::*;
 use crate::remote::credentials::azure::ConnectionString;
 
@@ -18,7 +18,7 @@ fn the_place_is_found_by_option_then_variable_then_file() {
         [("AWS_CONFIG_FILE", config.as_str()), ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")];
     let find = |options: &RemoteOptions, more: &[(&str, &str)]| {
         let all: Vec<_> = files.iter().chain(more).copied().collect();
-        let place = Place::find("bkt", options, &env(&all)).expect("a place");
+        let place = BucketAddress::find("bkt", options, &env(&all)).expect("a place");
         (place.endpoint.unwrap_or_default(), place.region, place.virtual_host)
     };
     let plain = RemoteOptions::default();
@@ -37,9 +37,9 @@ fn the_place_is_found_by_option_then_variable_then_file() {
         ..plain.clone()
     };
     assert_eq!(find(&hosted, &[]).0, "https://bkt.s3.example:444");
-    let amazon = Place::find("bkt", &plain, &env(&[])).expect("a place");
+    let amazon = BucketAddress::find("bkt", &plain, &env(&[])).expect("a place");
     assert_eq!((amazon.endpoint, amazon.virtual_host), (None, true));
-    assert!(!Place::find("b.kt", &plain, &env(&[])).expect("a place").virtual_host);
+    assert!(!BucketAddress::find("b.kt", &plain, &env(&[])).expect("a place").virtual_host);
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) struct Bucket {
 
 /// What the bucket's rules are at one moment.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum RulesSeen {
     /// As S3 has them.
     S3 {
         rules: s3::Rules,
@@ -71,7 +71,7 @@ enum Goal {
     Gone,
 }
 
-impl Seen {
+impl RulesSeen {
     pub(super) fn lacks(&self, rule: &Rule) -> Vec<String> {
         match self {
             Self::S3 { rules, versions, .. } => rules.lacks(rule, *versions),
@@ -136,28 +136,30 @@ impl Bucket {
     }
 
     /// Reads the rules.
-    pub(super) async fn see(&self) -> Result<Seen> {
+    pub(super) async fn see(&self) -> Result<RulesSeen> {
         match self.api {
             Api::S3 => self.see_s3().await,
             Api::Gcs => self.see_gcs().await,
         }
     }
 
-    async fn see_gcs(&self) -> Result<Seen> {
+    async fn see_gcs(&self) -> Result<RulesSeen> {
         let query = format!("?projection=noAcl&fields={}", gcs::FIELDS);
         let ask = self.ask("read the description", Method::GET, &query, "storage.buckets.get");
         let answer = self.requests.ask(&ask).await?;
         if answer.is_unknown_to_store() {
             let why = format!("it answers a question for them with status {}", answer.status);
-            return Ok(Seen::Unsupported(why));
+            return Ok(RulesSeen::Unsupported(why));
         }
         if !answer.is_good() {
             return Err(answer.refused(&ask));
         }
-        gcs::Bucket::read(&answer.body).map(Seen::Gcs).map_err(|problem| unreadable(&ask, &problem))
+        gcs::Bucket::read(&answer.body)
+            .map(RulesSeen::Gcs)
+            .map_err(|problem| unreadable(&ask, &problem))
     }
 
-    async fn see_s3(&self) -> Result<Seen> {
+    async fn see_s3(&self) -> Result<RulesSeen> {
         let what = "read the lifecycle rules";
         let ask = self.ask(what, Method::GET, "?lifecycle", "s3:GetLifecycleConfiguration");
         let answer = self.requests.ask(&ask).await?;
@@ -167,7 +169,7 @@ impl Bucket {
             404 if code.as_deref() == Some("NoSuchLifecycleConfiguration") => "",
             _ if answer.is_unknown_to_store() => {
                 let why = format!("it answers a question for them with status {}", answer.status);
-                return Ok(Seen::Unsupported(why));
+                return Ok(RulesSeen::Unsupported(why));
             }
             _ => return Err(answer.refused(&ask)),
         };
@@ -176,12 +178,12 @@ impl Bucket {
             // Some servers do not look at the query, and list the bucket.
             Err(_) if text.contains("<ListBucketResult") => {
                 let why = "it answers a question for them with a list of objects".to_owned();
-                return Ok(Seen::Unsupported(why));
+                return Ok(RulesSeen::Unsupported(why));
             }
             Err(problem) => return Err(unreadable(&ask, &problem)),
         };
         let (versions, sizes) = (self.versions().await, answer.header(SIZES));
-        Ok(Seen::S3 { rules, versions, sizes })
+        Ok(RulesSeen::S3 { rules, versions, sizes })
     }
 
     /// Asks whether the bucket keeps versions. Not to be told is no reason to stop.
@@ -227,7 +229,7 @@ impl Bucket {
                 (Err(error), Some(_)) => return Err(self.unchecked("may be written", &error)),
                 (seen, _) => seen?,
             };
-            if let Seen::Unsupported(why) = &seen {
+            if let RulesSeen::Unsupported(why) = &seen {
                 return Err(unsupported(&self.url, why));
             }
             if let Some(before) = unsure.take() {
@@ -271,11 +273,11 @@ impl Bucket {
     }
 
     /// Describes the write that makes of what was seen what is wanted.
-    fn writing(&self, seen: &Seen, goal: Goal, rule: &Rule) -> Ask {
+    fn writing(&self, seen: &RulesSeen, goal: Goal, rule: &Rule) -> Ask {
         let what = "write the lifecycle rules";
         match seen {
-            Seen::Unsupported(_) => unreachable!("what has no rules is not written to"),
-            Seen::Gcs(bucket) => {
+            RulesSeen::Unsupported(_) => unreachable!("what has no rules is not written to"),
+            RulesSeen::Gcs(bucket) => {
                 let change = match goal {
                     Goal::There => bucket.with(rule),
                     Goal::Gone => bucket.without(rule),
@@ -286,7 +288,7 @@ impl Bucket {
                 let headers = vec![("content-type", "application/json".to_owned())];
                 Ask { headers, body: gcs::text(&change), ..ask }
             }
-            Seen::S3 { rules, versions, sizes } => {
+            RulesSeen::S3 { rules, versions, sizes } => {
                 let body = match goal {
                     Goal::There => Some(rules.with(rule, *versions)),
                     Goal::Gone => rules.without(rule),
@@ -313,8 +315,9 @@ impl Bucket {
 
     /// Puts back what was there when a store has made more of our rules than we wrote. If ours were so
     /// before, because an earlier run could not put back anything, they go.
-    async fn undo(&self, before: &Seen, now: &Seen, rule: &Rule) -> Result<()> {
-        let (Seen::S3 { rules, .. }, Seen::S3 { rules: old, sizes, .. }) = (now, before) else {
+    async fn undo(&self, before: &RulesSeen, now: &RulesSeen, rule: &Rule) -> Result<()> {
+        let (RulesSeen::S3 { rules, .. }, RulesSeen::S3 { rules: old, sizes, .. }) = (now, before)
+        else {
             return Ok(());
         };
         if !rules.reaches_too_far(rule) {
@@ -373,12 +376,12 @@ impl Bucket {
 
     /// Looks whether what was written is there, and whether the rules of others still are: the store has
     /// no condition for a write, so that of another program may have come in between.
-    async fn read_back(&self, before: &Seen, goal: Goal, rule: &Rule) -> Result<()> {
+    async fn read_back(&self, before: &RulesSeen, goal: Goal, rule: &Rule) -> Result<()> {
         let (mut pause, mut look) = (READ_BACK_PAUSE, 0);
         loop {
             look += 1;
             let now = match self.see().await {
-                Ok(Seen::Unsupported(why)) => {
+                Ok(RulesSeen::Unsupported(why)) => {
                     return Err(self.unchecked("are written", &Error::new(Kind::Invalid, why)));
                 }
                 Err(error) => return Err(self.unchecked("are written", &error)),

@@ -12,7 +12,7 @@ mod s3;
 
 use serde::Serialize;
 
-use bucket::{Api, Bucket, Seen};
+use bucket::{Api, Bucket, RulesSeen};
 pub use plan::Plan;
 use rule::Rule;
 
@@ -135,7 +135,7 @@ impl Lifecycle {
             Place::Dir | Place::Azure { .. } => report.unsupported = self.without_rules(),
             Place::Bucket(bucket) => {
                 let seen = bucket.see().await?;
-                if let Seen::Unsupported(why) = &seen {
+                if let RulesSeen::Unsupported(why) = &seen {
                     report.unsupported = Some(bucket::unsupported(&report.url, why).to_string());
                 }
                 let judged = self.rule.judge(&seen.others(&self.rule));

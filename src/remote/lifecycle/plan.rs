@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use super::bucket::{self, Api, Seen};
+use super::bucket::{self, Api, RulesSeen};
 use super::rule::{ABORT_DAYS, NONCURRENT_DAYS, Rule, days};
 use super::s3::{self, Versions};
 use super::{Lifecycle, Place, azure, gcs};
@@ -64,9 +64,9 @@ impl Lifecycle {
         plan.advice = azure::advice();
     }
 
-    fn plan_bucket(&self, plan: &mut Plan, api: Api, seen: Result<Seen>) {
+    fn plan_bucket(&self, plan: &mut Plan, api: Api, seen: Result<RulesSeen>) {
         let seen = match seen {
-            Ok(Seen::Unsupported(why)) => Err(bucket::unsupported(&plan.url, &why)),
+            Ok(RulesSeen::Unsupported(why)) => Err(bucket::unsupported(&plan.url, &why)),
             seen => seen,
         };
         let seen = seen.unwrap_or_else(|error| {
@@ -78,10 +78,10 @@ impl Lifecycle {
             plan.summary.push(now(&seen, &self.rule));
         }
         match &seen {
-            Seen::S3 { rules, versions, .. } => {
+            RulesSeen::S3 { rules, versions, .. } => {
                 plan.document = Some(rules.with(&self.rule, *versions));
             }
-            Seen::Gcs(bucket) => {
+            RulesSeen::Gcs(bucket) => {
                 plan.document = Some(gcs::text(&bucket.with(&self.rule)));
                 let RemoteUrl::Gcs { bucket: name, .. } = &self.url else { return };
                 plan.advice = match plan.trouble {
@@ -89,20 +89,20 @@ impl Lifecycle {
                     Some(_) => gcs::advice_unseen(name),
                 };
             }
-            Seen::Unsupported(_) => {}
+            RulesSeen::Unsupported(_) => {}
         }
     }
 }
 
 /// Stands for a bucket that could not be asked.
-fn blank(api: Api) -> Seen {
+fn blank(api: Api) -> RulesSeen {
     let none = "nothing is a bucket without rules";
     match api {
         Api::S3 => {
             let rules = s3::Rules::read("").expect(none);
-            Seen::S3 { rules, versions: Versions::Unknown, sizes: None }
+            RulesSeen::S3 { rules, versions: Versions::Unknown, sizes: None }
         }
-        Api::Gcs => Seen::Gcs(gcs::Bucket::read("{\"metageneration\":0}").expect(none)),
+        Api::Gcs => RulesSeen::Gcs(gcs::Bucket::read("{\"metageneration\":0}").expect(none)),
     }
 }
 
@@ -127,16 +127,16 @@ fn deletes(rule: &Rule) -> Vec<String> {
     all
 }
 
-fn summary(rule: &Rule, seen: &Seen) -> Vec<String> {
+fn summary(rule: &Rule, seen: &RulesSeen) -> Vec<String> {
     let mut all = deletes(rule);
     all.push(format!(
         "removes what is left of uploads that did not end within {}",
         days(ABORT_DAYS)
     ));
     let kept = match seen {
-        Seen::S3 { versions, .. } => *versions,
-        Seen::Gcs(bucket) if bucket.keeps_versions() => Versions::Kept,
-        Seen::Gcs(_) | Seen::Unsupported(_) => Versions::None,
+        RulesSeen::S3 { versions, .. } => *versions,
+        RulesSeen::Gcs(bucket) if bucket.keeps_versions() => Versions::Kept,
+        RulesSeen::Gcs(_) | RulesSeen::Unsupported(_) => Versions::None,
     };
     match kept {
         Versions::Kept => all.push(format!(
@@ -154,7 +154,7 @@ fn summary(rule: &Rule, seen: &Seen) -> Vec<String> {
 }
 
 /// Says what rules are there now.
-fn now(seen: &Seen, rule: &Rule) -> String {
+fn now(seen: &RulesSeen, rule: &Rule) -> String {
     let (ours, others) = seen.counts(rule);
     let count = |number: usize| match number {
         0 => "no rule".to_owned(),

@@ -25,7 +25,7 @@ const READ_BYTES: usize = 256 << 10;
 
 /// What a checkpoint says of commits.
 #[derive(Default)]
-struct Said {
+struct CheckpointSpan {
     /// Those that it has.
     folded: HashSet<Stamp>,
     /// Those in which contents lie that are in use.
@@ -33,15 +33,15 @@ struct Said {
 }
 
 /// What may go.
-struct Rules {
-    settled: Said,
+struct SweepRules {
+    settled: CheckpointSpan,
     /// The commits that the latest checkpoint has, if it is another.
     latest: Option<HashSet<Stamp>>,
     /// The commits in which contents lie that are in use now.
     used: HashSet<Stamp>,
 }
 
-impl Rules {
+impl SweepRules {
     fn goes(&self, stamp: &Stamp) -> bool {
         let covered = self.latest.as_ref().is_none_or(|latest| latest.contains(stamp));
         let needed = self.settled.used.contains(stamp) || self.used.contains(stamp);
@@ -73,7 +73,7 @@ pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: Own) -> Result<
         _ => Some(read(ledger, remote, &all[0]).await?.folded),
     };
     let used = used_now(ledger).await;
-    let rules = Rules { settled, latest, used };
+    let rules = SweepRules { settled, latest, used };
     let floor_ms = floor_ms(&all[at]);
     let mut deleted = sweep_log(remote, floor_ms, &rules).await?;
     // A node that listed these before they were needless has read them by now.
@@ -93,7 +93,7 @@ pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: Own) -> Result<
 }
 
 /// Deletes the commits that may go, of those that were made before a time.
-async fn sweep_log(remote: &Remote, before_ms: u64, rules: &Rules) -> Result<usize> {
+async fn sweep_log(remote: &Remote, before_ms: u64, rules: &SweepRules) -> Result<usize> {
     let (mut after, mut deleted) = (None, 0);
     for _ in 0..PARTS_MAX {
         let mut page = remote.list_log(after.as_deref()).await?;
@@ -143,7 +143,7 @@ async fn used_now(ledger: &Ledger) -> HashSet<Stamp> {
 }
 
 /// Reads what a checkpoint says of commits.
-async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<Said> {
+async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<CheckpointSpan> {
     let staging = ledger.staging().clone();
     let (file, staged) = task::blocking(move || staging.create()).await?;
     let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
@@ -156,8 +156,8 @@ async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<Said> 
     .await
 }
 
-fn said(file: File) -> Result<Said> {
-    let mut said = Said::default();
+fn said(file: File) -> Result<CheckpointSpan> {
+    let mut said = CheckpointSpan::default();
     let mut reader = CheckpointReader::new(BufReader::with_capacity(READ_BYTES, file))?;
     while let Some(item) = reader.next()? {
         match item {

@@ -53,7 +53,7 @@ struct State {
     /// The order, when it was made, and for how long it serves whatever it lacks.
     order: Option<(Arc<Order>, Duration, Duration)>,
     window: usize,
-    known: LruCache<Parcel, Known>,
+    known: LruCache<Parcel, ParcelMemory>,
     /// What programs have asked for and nothing follows yet.
     asked: VecDeque<Parcel>,
     queue: VecDeque<(Parcel, u64)>,
@@ -67,7 +67,7 @@ struct State {
 
 /// What is remembered of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum ParcelMemory {
     /// It is fetched ahead, or was.
     Ahead,
     /// A program has asked for it.
@@ -108,7 +108,7 @@ impl State {
                 return;
             }
             if !self.known.contains(next) {
-                self.known.put(next.clone(), Known::Ahead);
+                self.known.put(next.clone(), ParcelMemory::Ahead);
                 self.queue.push_back((next.clone(), *bytes));
                 self.queued_bytes += bytes;
             }
@@ -123,7 +123,7 @@ impl State {
         while let Some((parcel, bytes)) = self.queue.pop_front() {
             self.queued_bytes -= bytes;
             // A program was faster, and has fetched it itself.
-            if self.known.peek(&parcel) != Some(&Known::Asked) {
+            if self.known.peek(&parcel) != Some(&ParcelMemory::Asked) {
                 self.running += 1;
                 return Some((parcel, bytes));
             }
@@ -145,7 +145,7 @@ impl Inner {
         }
         let begin = {
             let mut state = self.ahead.0.lock();
-            if state.known.put(parcel.clone(), Known::Asked) == Some(Known::Asked)
+            if state.known.put(parcel.clone(), ParcelMemory::Asked) == Some(ParcelMemory::Asked)
                 || state.asked.len() >= WINDOW_MAX
             {
                 return;
@@ -244,7 +244,7 @@ impl Inner {
         if state.known.contains(parcel) {
             return false;
         }
-        state.known.put(parcel.clone(), Known::Ahead);
+        state.known.put(parcel.clone(), ParcelMemory::Ahead);
         true
     }
 

@@ -9,7 +9,9 @@ use futures::StreamExt as _;
 use futures::stream;
 
 use super::list::{GAP_BACK_MS, name_of_ms};
-use super::{FETCHES_AT_ONCE, Folded, Follower, Got, UNUSABLE_MAX, Unusable, Waiting, read_again};
+use super::{
+    CommitRead, FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, Unusable, WaitingNodes, read_again,
+};
 use crate::error::Kind;
 use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
@@ -40,7 +42,7 @@ impl Follower {
         &self,
         remote: &Remote,
         covers: Option<Covers>,
-        waiting: &Waiting,
+        waiting: &WaitingNodes,
     ) {
         let watermark_ms = || self.0.state.lock().watermark_ms;
         let (now_ms, listed_ms) = (self.0.ledger.now_ms(), self.0.ledger.listed_ms());
@@ -112,7 +114,7 @@ impl Follower {
         remote: &Remote,
         bundle: &Bundle,
         others: Option<Vec<Stamp>>,
-        waiting: &Waiting,
+        waiting: &WaitingNodes,
     ) -> Folded {
         let listed_again = others.is_some();
         let mut bytes_of: HashMap<Stamp, Bytes> = bundle.commits.iter().cloned().collect();
@@ -217,9 +219,9 @@ impl Follower {
     }
 }
 
-async fn unpack(stamp: Stamp, bytes: Bytes) -> Got {
+async fn unpack(stamp: Stamp, bytes: Bytes) -> CommitRead {
     match task::blocking(move || decode_commit_named(&bytes, &stamp)).await {
-        Ok(commit) => Got::Commit(Box::new(commit)),
-        Err(error) => Got::Unusable(Unusable::of(&error), error),
+        Ok(commit) => CommitRead::Commit(Box::new(commit)),
+        Err(error) => CommitRead::Unusable(Unusable::of(&error), error),
     }
 }

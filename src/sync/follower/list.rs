@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Folded, Follower, Unusable, Waiting};
+use super::{Folded, Follower, Unusable, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
 use crate::stamp::{NodeId, Stamp};
@@ -49,7 +49,7 @@ impl Follower {
         }
         let store = self.store_of(&reaching).await?;
         let covers = self.catch_up(remote, store).await?;
-        let waiting = Waiting::default();
+        let waiting = WaitingNodes::default();
         self.fold_bundles(remote, covers, &waiting).await;
         let reach = if wide { Reach::Wide } else { Reach::New };
         let folded = match self.list_part(remote, store, reach, &waiting).await? {
@@ -66,7 +66,7 @@ impl Follower {
         remote: &Remote,
         store: StoreId,
         reach: Reach,
-        waiting: &Waiting,
+        waiting: &WaitingNodes,
     ) -> Result<Folded> {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());

@@ -9,7 +9,7 @@ use std::io::BufReader;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::{FETCHES_AT_ONCE, Follower, Got, UNUSABLE_MAX, read_again};
+use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX, read_again};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
@@ -292,23 +292,23 @@ impl Follower {
             stream::iter(wanted).map(|stamp| self.read(remote, stamp)).buffered(FETCHES_AT_ONCE);
         while let Some((stamp, got)) = reading.next().await {
             match got {
-                Got::Commit(commit) => {
+                CommitRead::Commit(commit) => {
                     draft = task::blocking(move || {
                         draft.apply(&commit);
                         draft
                     })
                     .await;
                 }
-                Got::Gone => {}
-                Got::Withheld(error) => {
+                CommitRead::Gone => {}
+                CommitRead::Withheld(error) => {
                     draft.missing.note_unusable(stamp);
                     self.withhold(stamp, &error);
                 }
-                Got::Later => {
+                CommitRead::Later => {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));
                 }
-                Got::Unusable(why, error) => {
+                CommitRead::Unusable(why, error) => {
                     draft.missing.note_unusable(stamp);
                     self.give_up(stamp, why, &error);
                 }

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::name::TreePath;
-use crate::namespace::{Age, Commit, Fold, Place, Site};
+use crate::namespace::{Age, BlobPlace, Commit, Fold, Site};
 use crate::remote::{
     CheckpointItem, CheckpointReader, LOG_ITEMS_MAX, LogItem, Remote, decode_commit_named, keys,
 };
@@ -58,7 +58,7 @@ impl Live {
     /// Whatever a commit names may be what a node is about to rely on.
     fn add_named(&mut self, commit: &Commit) {
         self.packs.extend(commit.packs.iter().filter_map(|name| keys::pack_stamp(name)));
-        let objects = commit.blobs.iter().filter(|blob| blob.place == Place::Object);
+        let objects = commit.blobs.iter().filter(|blob| blob.place == BlobPlace::Object);
         self.blobs.extend(objects.map(|blob| blob.digest));
         self.commits.insert(commit.stamp);
     }
@@ -200,12 +200,12 @@ impl Known {
             done += 1;
             progress(Progress::Log(done, all));
             let commit = match got? {
-                Got::Commit(commit) => commit,
-                Got::Unusable => {
+                GcRead::Commit(commit) => commit,
+                GcRead::Unusable => {
                     unread += 1;
                     continue;
                 }
-                Got::Gone => {
+                GcRead::Gone => {
                     // What is expired says nothing any more, and a rule may take it at any time.
                     gone += u64::from(age.left(item.stored_ms, now_ms).is_some());
                     continue;
@@ -322,7 +322,7 @@ fn nameless_file() -> Result<File> {
 }
 
 /// What came of reading a commit.
-enum Got {
+enum GcRead {
     Commit(Box<Commit>),
     /// It was there when the log was listed.
     Gone,
@@ -331,7 +331,7 @@ enum Got {
 }
 
 /// Reads a commit.
-async fn fetch_commit(remote: &Remote, stamp: Stamp) -> Result<Got> {
+async fn fetch_commit(remote: &Remote, stamp: Stamp) -> Result<GcRead> {
     let name = keys::commit_name(&stamp);
     let mut attempt = 1;
     loop {
@@ -340,13 +340,13 @@ async fn fetch_commit(remote: &Remote, stamp: Stamp) -> Result<Got> {
             Err(error) => Err(error),
         };
         let error = match read {
-            Ok(commit) => return Ok(Got::Commit(Box::new(commit))),
+            Ok(commit) => return Ok(GcRead::Commit(Box::new(commit))),
             Err(error) => error,
         };
         match error.kind() {
-            Kind::NotFound => return Ok(Got::Gone),
-            Kind::Invalid => return Ok(Got::Unusable),
-            Kind::Corrupt if attempt >= TRIES => return Ok(Got::Unusable),
+            Kind::NotFound => return Ok(GcRead::Gone),
+            Kind::Invalid => return Ok(GcRead::Unusable),
+            Kind::Corrupt if attempt >= TRIES => return Ok(GcRead::Unusable),
             _ if attempt >= TRIES => return Err(error),
             _ => {}
         }

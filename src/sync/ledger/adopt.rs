@@ -13,7 +13,7 @@ use super::{Ledger, Moved, Order};
 use crate::name::TreePath;
 use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
-use crate::sync::chains::Run;
+use crate::sync::chains::Incarnation;
 use crate::sync::draft::Draft;
 use crate::sync::missing::Missing;
 
@@ -72,7 +72,7 @@ impl Ledger {
     pub(in crate::sync) fn note_gap(&self, commit: &Commit) {
         let mut order = self.0.order.lock();
         let lacks = order.chains.lack_before(commit);
-        order.missing.note_absent(Run::of(commit), lacks);
+        order.missing.note_absent(Incarnation::of(commit), lacks);
     }
 
     /// Returns the commits of this node that were named before a time and were folded.

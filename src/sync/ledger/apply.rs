@@ -11,7 +11,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::{Blobs, State};
 use crate::name::TreePath;
-use crate::namespace::{Applied, Change, Commit, Location, Op, Place, Time};
+use crate::namespace::{Applied, BlobPlace, Change, Commit, Location, Op, Time};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
@@ -237,7 +237,7 @@ impl Ledger {
             puts.collect()
         };
         for blob in &commit.blobs {
-            let Place::Inline(bytes) = &blob.place else { continue };
+            let BlobPlace::Inline(bytes) = &blob.place else { continue };
             if !wanted.contains(&blob.digest) || self.0.blobs.contains(&blob.digest) {
                 continue;
             }

@@ -6,11 +6,11 @@ use super::{Ledger, Moved};
 use crate::name::TreePath;
 
 /// A count, and the paths that moved.
-type Told = (u64, Option<Vec<TreePath>>);
+type MovedPaths = (u64, Option<Vec<TreePath>>);
 
 /// What they will be told, while they wait.
 #[derive(Default)]
-pub(super) struct Untold(Mutex<Option<Vec<Told>>>);
+pub(super) struct Untold(Mutex<Option<Vec<MovedPaths>>>);
 
 impl Untold {
     /// Keeps what is to be told, if the subscribers wait.
