@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fuser::{InitFlags, KernelConfig};
 
-use crate::counts::{Counts, Op};
+use crate::counts::{Counts, KernelOp};
 use crate::vfs::{Answer, Errno, Reply, Vfs};
 
 /// Most bytes of one read or write request.
@@ -71,7 +71,7 @@ pub(crate) struct Adapter {
 }
 
 /// Counts a panic that unwinds through it.
-struct CountPanic(Arc<Shared>, Op);
+struct CountPanic(Arc<Shared>, KernelOp);
 
 impl Drop for CountPanic {
     fn drop(&mut self) {
@@ -110,7 +110,7 @@ impl Adapter {
     }
 
     /// Calls the [`Vfs`]; a panic becomes EIO, so that it costs an answer and not the thread.
-    fn call<T>(&self, op: Op, call: impl FnOnce(&dyn Vfs) -> T) -> Reply<T> {
+    fn call<T>(&self, op: KernelOp, call: impl FnOnce(&dyn Vfs) -> T) -> Reply<T> {
         self.shared.requests.add(op);
         catch_unwind(AssertUnwindSafe(|| {
             let _count = CountPanic(Arc::clone(&self.shared), op);
@@ -122,7 +122,7 @@ impl Adapter {
     /// Sends an answer now if it is here, and moves it with its reply into a task if it is not.
     fn settle<T: 'static>(
         &self,
-        op: Op,
+        op: KernelOp,
         call: impl FnOnce(&dyn Vfs) -> Answer<T>,
         send: impl FnOnce(Reply<T>) + Send + 'static,
     ) {

@@ -8,9 +8,9 @@ macro_rules! operations {
     ($($operation:ident $name:literal)*) => {
         /// A request of the kernel.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(crate) enum Op { $($operation),* }
+        pub(crate) enum KernelOp { $($operation),* }
 
-        impl Op {
+        impl KernelOp {
             const ALL: &[Self] = &[$(Self::$operation),*];
 
             pub(crate) const fn name(self) -> &'static str {
@@ -32,7 +32,7 @@ operations! {
 }
 
 #[derive(Debug)]
-pub(crate) struct Counts([AtomicU64; Op::ALL.len()]);
+pub(crate) struct Counts([AtomicU64; KernelOp::ALL.len()]);
 
 impl Default for Counts {
     fn default() -> Self {
@@ -41,14 +41,15 @@ impl Default for Counts {
 }
 
 impl Counts {
-    pub(crate) fn add(&self, op: Op) {
+    pub(crate) fn add(&self, op: KernelOp) {
         self.0[op as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the operations that came at all.
     pub(crate) fn read(&self) -> Vec<(&'static str, u64)> {
-        let all =
-            Op::ALL.iter().map(|op| (op.name(), self.0[*op as usize].load(Ordering::Relaxed)));
+        let all = KernelOp::ALL
+            .iter()
+            .map(|op| (op.name(), self.0[*op as usize].load(Ordering::Relaxed)));
         all.filter(|(_, count)| *count > 0).collect()
     }
 }
@@ -61,11 +62,11 @@ mod tests {
     fn each_is_counted_under_its_name() {
         let counts = Counts::default();
         assert!(counts.read().is_empty());
-        for (times, op) in Op::ALL.iter().enumerate() {
+        for (times, op) in KernelOp::ALL.iter().enumerate() {
             (0..=times).for_each(|_| counts.add(*op));
         }
         let read = counts.read();
-        assert_eq!(read.len(), Op::ALL.len());
+        assert_eq!(read.len(), KernelOp::ALL.len());
         assert_eq!((read[0], read[15]), (("lookup", 1), ("write", 16)));
     }
 }

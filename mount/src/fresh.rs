@@ -14,7 +14,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 
-use crate::shape::{ROOT_MODE, Shape};
+use crate::shape::{MountShape, ROOT_MODE};
 use crate::topmost::Topmost;
 use crate::{device, mounts, process};
 
@@ -29,7 +29,7 @@ pub(crate) struct Fresh {
 
 impl Fresh {
     /// Makes one.
-    pub(crate) fn make(shape: &Shape<'_>) -> io::Result<Self> {
+    pub(crate) fn make(shape: &MountShape<'_>) -> io::Result<Self> {
         let device = device::open()?;
         let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
         let subtype = mounts::FS_TYPE.trim_start_matches("fuse.");

@@ -11,14 +11,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::shape::Shape;
+use crate::shape::MountShape;
 
 const HELPER: &str = "fusermount3";
 /// How the helper is told the socket over which it hands back the device.
 const HELPER_SOCKET_ENV: &str = "_FUSE_COMMFD";
 
 /// Mounts through the helper and returns the device.
-pub(crate) fn mount(mount_point: &Path, shape: &Shape<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn mount(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let inherited = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
@@ -50,7 +50,7 @@ pub(crate) fn mount(mount_point: &Path, shape: &Shape<'_>) -> io::Result<OwnedFd
     }
 }
 
-fn options(shape: &Shape<'_>) -> OsString {
+fn options(shape: &MountShape<'_>) -> OsString {
     let mut options = OsString::from("nosuid,nodev,noatime,subtype=hearthfs,fsname=");
     options.push(escape_option(OsStr::new(shape.source)));
     options.push(shape.common());

@@ -14,9 +14,9 @@ use std::path::Path;
 
 use crate::fresh::Fresh;
 use crate::mounts::{self, MountEntry};
-use crate::shape::{ROOT_MODE, Shape};
+use crate::shape::{MountShape, ROOT_MODE};
 use crate::topmost::{self, Topmost};
-use crate::turn::Turn;
+use crate::turn::MountLock;
 use crate::{device, helper, process};
 
 /// A mount that was just made by this process.
@@ -28,8 +28,8 @@ pub(crate) struct Attached {
 
 /// Mounts at `mount_point`. A dead mount of ours that is there is replaced; a live one is
 /// `ResourceBusy`.
-pub(crate) fn mount(mount_point: &Path, shape: &Shape<'_>) -> io::Result<Attached> {
-    let _turn = Turn::take(mount_point);
+pub(crate) fn mount(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Attached> {
+    let _turn = MountLock::take(mount_point);
     let dead = topmost::lowest_dead(mount_point)?;
     let attached = attach(mount_point, shape, dead)?;
     // A process that could not wait for its turn finds out here. The upper mount goes, so that one stays.
@@ -46,7 +46,7 @@ pub(crate) fn mount(mount_point: &Path, shape: &Shape<'_>) -> io::Result<Attache
 
 fn attach(
     mount_point: &Path,
-    shape: &Shape<'_>,
+    shape: &MountShape<'_>,
     mut dead: Option<Topmost>,
 ) -> io::Result<Attached> {
     let fresh = Fresh::make(shape).and_then(|fresh| {
@@ -71,7 +71,7 @@ fn attach(
 }
 
 /// Mounts in the ways that do not say which mount they made.
-fn attach_at_once(mount_point: &Path, shape: &Shape<'_>) -> io::Result<Attached> {
+fn attach_at_once(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Attached> {
     let before = mounts::at(mount_point)?;
     let device = match mount_by_kernel(mount_point, shape) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -95,7 +95,7 @@ fn attach_at_once(mount_point: &Path, shape: &Shape<'_>) -> io::Result<Attached>
     }
 }
 
-fn mount_by_kernel(mount_point: &Path, shape: &Shape<'_>) -> io::Result<OwnedFd> {
+fn mount_by_kernel(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<OwnedFd> {
     let device = device::open()?;
     let data = format!(
         "fd={},rootmode={ROOT_MODE},user_id={},group_id={}{}",

@@ -15,8 +15,8 @@ use crate::adapter::{Adapter, Shared};
 use crate::invalidator::Invalidator;
 use crate::mounting::{self, Attached};
 use crate::mounts::{self, MountEntry};
-use crate::shape::Shape;
-use crate::turn::Turn;
+use crate::shape::MountShape;
+use crate::turn::MountLock;
 use crate::vfs::{Abilities, Vfs};
 use crate::{device, process};
 
@@ -69,7 +69,7 @@ impl Session {
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
         let mount_point = mounts::resolve(&options.mount_point)?;
-        let shape = Shape {
+        let shape = MountShape {
             source: &options.fs_name,
             read_only: options.read_only,
             allow_other: options.allow_other,
@@ -239,7 +239,7 @@ fn kernel_checks(options: &MountOptions) -> bool {
 /// Unmounts if the topmost mount there is still this one.
 fn unmount_if_ours(entry: &MountEntry, lazy: bool) -> io::Result<()> {
     // Or what another program is mounting there might be taken away instead.
-    let _turn = Turn::take(&entry.mount_point);
+    let _turn = MountLock::take(&entry.mount_point);
     match mounts::top_at(&entry.mount_point)? {
         Some(top) if is_same(&top, entry) => mounts::unmount_entry(&top, lazy),
         _ => Ok(()),

@@ -7,7 +7,7 @@ pub(crate) const ROOT_MODE: &str = "40755";
 
 /// The properties of a mount that the kernel shows and acts by.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape<'a> {
+pub(crate) struct MountShape<'a> {
     pub(crate) source: &'a str,
     pub(crate) read_only: bool,
     pub(crate) allow_other: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Shape<'a> {
     pub(crate) default_permissions: bool,
 }
 
-impl Shape<'_> {
+impl MountShape<'_> {
     /// The options that both ways of mounting by text spell alike, each with a comma before it.
     pub(crate) fn common(&self) -> String {
         let mut options = String::new();

@@ -16,7 +16,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::helper;
 use crate::mounts::{self, MountEntry};
-use crate::turn::Turn;
+use crate::turn::MountLock;
 
 /// How long a mount may take to answer until it counts as alive.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -125,7 +125,7 @@ pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
 /// removes.
 pub fn clear_stale(point: &Path) -> io::Result<bool> {
     let point = mounts::resolve(point)?;
-    let _turn = Turn::take(&point);
+    let _turn = MountLock::take(&point);
     for taken in 0..PILE_MAX {
         match Topmost::at(&point)? {
             Some(top) if top.is_dead()? => top.detach()?,

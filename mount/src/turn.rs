@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// Held while the mounts at a place are looked at and changed.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct MountLock {
     _held: Option<HeldLock>,
 }
 
@@ -36,7 +36,7 @@ struct HeldLock {
     name: String,
 }
 
-impl Turn {
+impl MountLock {
     /// Waits for the turn at `mount_point` (free of links), but goes on without it where it cannot be had.
     pub(crate) fn take(mount_point: &Path) -> Self {
         let user = process::effective_user();

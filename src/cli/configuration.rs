@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use super::doctor::{self, Asking};
 use super::failure::{Failure, Outcome};
 use super::json::json_pretty;
-use super::options::MountOptions;
+use super::options::SettingFlags;
 use super::output::{data, note};
 use super::{dirs, point, wait};
 use crate::config::{self, KEYS, Loaded, Surroundings};
@@ -52,7 +52,7 @@ struct Common {
     dir: Option<PathBuf>,
 
     #[command(flatten)]
-    options: MountOptions,
+    options: SettingFlags,
 }
 
 impl Common {

@@ -32,8 +32,8 @@ use std::path::PathBuf;
 pub(super) use place::{OnMount, apart, find_directory, resolve};
 pub(super) use summary::copy_and_tell;
 pub(super) use told::Told;
-pub(super) use tree::{Names, Trees, open_again};
-pub(super) use turn::Turn;
+pub(super) use tree::{DirNames, Trees, open_again};
+pub(super) use turn::ImportTurn;
 use work::copy;
 
 use crate::name::TreePath;

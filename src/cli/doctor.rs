@@ -24,7 +24,7 @@ pub(super) use store::Asking;
 use super::escape::printed;
 use super::failure::{Failure, Outcome};
 use super::json::json_pretty;
-use super::options::MountOptions;
+use super::options::SettingFlags;
 use super::output::{count, data, note};
 use super::point::{self, State};
 use super::wait;
@@ -45,7 +45,7 @@ pub(super) struct Doctor {
     json: bool,
 
     #[command(flatten)]
-    options: MountOptions,
+    options: SettingFlags,
 }
 
 /// What `--json` prints.

@@ -21,7 +21,7 @@ const USAGE: &str = "usage: mount.hearthfs URL DIR [-fnsv] [-o OPTION[,OPTION...
 
 /// Exit statuses of mount(8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+enum MountExit {
     Done = 0,
     /// Wrong arguments, options or configuration.
     Usage = 1,
@@ -84,7 +84,7 @@ const REFUSED: [(&str, &str); 3] = [
 
 /// What mount(8) asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Asked {
+struct HelperRequest {
     source: String,
     dir: PathBuf,
     options: Vec<String>,
@@ -116,8 +116,8 @@ pub(super) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(end as u8)
 }
 
-fn mount(args: impl Iterator<Item = OsString>) -> Result<End, (End, Failure)> {
-    let usage = |failure| (End::Usage, failure);
+fn mount(args: impl Iterator<Item = OsString>) -> Result<MountExit, (MountExit, Failure)> {
+    let usage = |failure| (MountExit::Usage, failure);
     let asked = parse(args).map_err(usage)?;
     let meaning = meaning(&asked).map_err(usage)?;
     let around = Surroundings::of_process();
@@ -127,15 +127,15 @@ fn mount(args: impl Iterator<Item = OsString>) -> Result<End, (End, Failure)> {
     }
     // Whatever is wrong with the settings is the caller's to put right.
     point::settle(&around, Some(&asked.dir), &meaning.flags).map_err(usage)?;
-    point::check_fuse(&around).map_err(|failure| (End::System, failure))?;
-    let failed = |failure| (End::Mount, failure);
+    point::check_fuse(&around).map_err(|failure| (MountExit::System, failure))?;
+    let failed = |failure| (MountExit::Mount, failure);
     let (point, loaded) =
         wait(prepare(&around, Some(&asked.dir), &meaning.flags)).map_err(failed)?;
     for warning in &loaded.warnings {
         note(&format!("warning: {warning}"));
     }
     if asked.fake {
-        return Ok(End::Done);
+        return Ok(MountExit::Done);
     }
     let log = wait(background::launch(&around, &point, &meaning.flags)).map_err(failed)?;
     if meaning.no_exec {
@@ -144,7 +144,7 @@ fn mount(args: impl Iterator<Item = OsString>) -> Result<End, (End, Failure)> {
     if asked.verbose {
         note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
     }
-    Ok(End::Done)
+    Ok(MountExit::Done)
 }
 
 /// Adds `noexec` to a mount that is there.
@@ -162,9 +162,9 @@ fn forbid_programs(point: &Path, read_only: bool) -> Outcome<()> {
 }
 
 /// Reads the helper's arguments: options may stand anywhere.
-fn parse(args: impl Iterator<Item = OsString>) -> Outcome<Asked> {
+fn parse(args: impl Iterator<Item = OsString>) -> Outcome<HelperRequest> {
     let refused = |what: String| Failure::refused(what).hint(USAGE);
-    let mut asked = Asked::default();
+    let mut asked = HelperRequest::default();
     let mut names = Vec::new();
     let mut args = args;
     while let Some(arg) = args.next() {
@@ -222,7 +222,7 @@ fn split(list: &str) -> Result<Vec<String>, String> {
 }
 
 /// Finds out what the source and the options mean.
-fn meaning(asked: &Asked) -> Outcome<Meaning> {
+fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
     let mut meaning = Meaning::default();
     let mut set = |key: &str, value: &str, flag: &str| {
         let (key, value, flag) = (key.to_owned(), value.to_owned(), flag.to_owned());
@@ -294,7 +294,7 @@ fn unknown(name: &str) -> Failure {
 mod tests {
     use super::*;
 
-    fn asked(words: &str) -> Outcome<Asked> {
+    fn asked(words: &str) -> Outcome<HelperRequest> {
         parse(words.split(' ').map(OsString::from))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::copy::{
-    CopyPlan, OnMount, Told, Trees, Turn, Way, apart, copy_and_tell, find_directory, resolve,
+    CopyPlan, ImportTurn, OnMount, Told, Trees, Way, apart, copy_and_tell, find_directory, resolve,
 };
 use super::drain;
 use super::failure::{Failure, Outcome};
@@ -60,7 +60,7 @@ pub(super) fn run(command: &Import) -> Outcome<()> {
     }
     let flags = Flags { file: command.config.clone(), values: Vec::new() };
     let told = Told::ask(&around, &on, &flags)?;
-    let turn = if command.dry_run { None } else { Turn::take(&around, on.device)? };
+    let turn = if command.dry_run { None } else { ImportTurn::take(&around, on.device)? };
     let trees = Trees::open(Way::Import, &from, &to, on.device)?;
     let plan = CopyPlan {
         way: Way::Import,

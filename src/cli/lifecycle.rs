@@ -10,7 +10,7 @@ use super::store::{Chosen, StoreOptions};
 use super::wait;
 use crate::clock::Clock;
 use crate::config::{Settings, format_age};
-use crate::daemon::{self, Declaration, Declared, Lifecycle, Report, is_shorter};
+use crate::daemon::{self, Declaration, Declared, Lifecycle, RulesCheck, is_shorter};
 use crate::error::{Error, Kind};
 
 /// The commands under `hearthfs lifecycle`.
@@ -41,7 +41,7 @@ pub(super) struct Looking {
 #[derive(Serialize)]
 struct VerifyJson<'a> {
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a RulesCheck,
     /// The expiry that hearthfs.json declares; `none` where it says nothing or cannot be read.
     declared: String,
     /// Whether all is as it should be.

@@ -8,7 +8,7 @@ use clap::Args;
 use super::doctor::{self, Asking};
 use super::failure::{Exit, Failure, Outcome};
 use super::logging::{self, Logging};
-use super::options::MountOptions;
+use super::options::SettingFlags;
 use super::output::{left, note};
 use super::point::{self, State};
 use super::{background, dirs, wait};
@@ -31,7 +31,7 @@ pub(super) struct MountCommand {
     background: bool,
 
     #[command(flatten)]
-    options: MountOptions,
+    options: SettingFlags,
 
     /// Says that this process was started by `--background`
     #[arg(long, hide = true, conflicts_with = "background")]

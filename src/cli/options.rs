@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::config::{FlagValue, Flags};
 
-/// Keys with a flag of their own, in the order of [`MountOptions`].
+/// Keys with a flag of their own, in the order of [`SettingFlags`].
 pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
     ("remote.url", "--remote"),
     ("local.cache_dir", "--cache-dir"),
@@ -23,7 +23,7 @@ pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
 /// Options that set keys of the configuration.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Mount options")]
-pub(super) struct MountOptions {
+pub(super) struct SettingFlags {
     /// The store that all nodes share: s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX],
     /// az://ACCOUNT/CONTAINER[/PREFIX] or file:///DIRECTORY; none is a local cache only
     /// [env: HEARTHFS_REMOTE]
@@ -76,7 +76,7 @@ pub(super) fn key_and_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl MountOptions {
+impl SettingFlags {
     /// Returns what the options say about settings. A flag of its own goes before `--set`.
     pub(super) fn flags(&self) -> Flags {
         let mut values = Vec::new();

@@ -15,7 +15,7 @@ use super::clients::{ClientEnvironment, plan, why_nothing};
 use super::failure::{Failure, Outcome};
 use super::figures;
 use super::mount::{check_before_mount, clear, say_store};
-use super::options::MountOptions;
+use super::options::SettingFlags;
 use super::output::{Progress, left, note, time};
 use super::point::{self, State};
 use super::record::Recording;
@@ -49,7 +49,7 @@ pub(super) struct RunCommand {
     record: Option<PathBuf>,
 
     #[command(flatten)]
-    options: MountOptions,
+    options: SettingFlags,
 }
 
 /// The flag of `run` that sets a key.

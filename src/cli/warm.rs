@@ -259,9 +259,9 @@ impl Meant {
     fn walk(&mut self, around: &Surroundings, typed: &Path, by_time: bool) -> Outcome<bool> {
         let query = Query::of(around, &[typed.to_owned()], Whole::Below)?;
         let troubles = std::mem::take(&mut self.troubles);
-        let mut finding = Finding { query: &query, by_time, troubles, found: Vec::new() };
+        let mut finding = WarmWalk { query: &query, by_time, troubles, found: Vec::new() };
         let walked = walk(&query, &mut finding);
-        let Finding { troubles, mut found, .. } = finding;
+        let WarmWalk { troubles, mut found, .. } = finding;
         self.troubles = troubles;
         // A name without a wildcard that is not there.
         let fits = match walked {
@@ -282,7 +282,7 @@ impl Meant {
 }
 
 /// The walk that finds files.
-struct Finding<'a> {
+struct WarmWalk<'a> {
     query: &'a Query,
     by_time: bool,
     troubles: Troubles,
@@ -290,7 +290,7 @@ struct Finding<'a> {
     found: Vec<((i64, u64), TreePath)>,
 }
 
-impl Visit for Finding<'_> {
+impl Visit for WarmWalk<'_> {
     fn takes_all_below(&self) -> bool {
         true
     }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::UnixStream;
 
 use super::message::{
-    BusyReport, DrainProgress, DrainReport, Failure, OpensReport, Request, Response, Status,
+    BusyReport, DrainProgress, DrainReport, OpensReport, Request, RequestFailure, Response, Status,
     WarmReport,
 };
 use super::place::{self, Place};
@@ -270,7 +270,7 @@ impl Client {
 }
 
 /// Makes an error of what the daemon says of a failure.
-fn told(failure: Failure) -> Error {
+fn told(failure: RequestFailure) -> Error {
     let kinds = [Kind::Busy, Kind::Denied, Kind::Invalid, Kind::Unavailable];
     let kind = kinds.into_iter().find(|kind| failure.is(*kind));
     Error::new(kind.unwrap_or(Kind::Internal), failure.message)

@@ -81,19 +81,19 @@ pub enum Response {
     /// The end of a drain, or of a shutdown: then the mount is gone.
     Drained(DrainReport),
     /// It did not work.
-    Error(Failure),
+    Error(RequestFailure),
 }
 
 /// Why a request did not work.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Failure {
+pub struct RequestFailure {
     /// What kind of trouble, as a word.
     pub kind: String,
     /// For people.
     pub message: String,
 }
 
-impl Failure {
+impl RequestFailure {
     /// Makes a failure of that kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind: format!("{kind:?}"), message: message.into() }

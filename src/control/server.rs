@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::message::{
-    BusyReport, DrainProgress, DrainReport, Failure, OpensReport, Request, Response, Status,
+    BusyReport, DrainProgress, DrainReport, OpensReport, Request, RequestFailure, Response, Status,
     WarmReport,
 };
 use super::place::{self, Place};
@@ -227,7 +227,8 @@ async fn serve(
     let allowed = stream.peer_cred().is_ok_and(|peer| peer.uid() == us || peer.uid() == 0);
     let (read, mut write) = stream.into_split();
     if !allowed {
-        let failure = Failure::new(Kind::Denied, "only the user of the mount and root may ask");
+        let failure =
+            RequestFailure::new(Kind::Denied, "only the user of the mount and root may ask");
         send(&mut write, &Response::Error(failure)).await;
         return;
     }
@@ -243,14 +244,14 @@ async fn serve(
             return;
         }
         if line.last() != Some(&b'\n') {
-            let failure = Failure::new(Kind::Invalid, "the request is cut off or too long");
+            let failure = RequestFailure::new(Kind::Invalid, "the request is cut off or too long");
             send(&mut write, &Response::Error(failure)).await;
             return;
         }
         let answered = match serde_json::from_slice(&line) {
             Ok(request) => answer(runtime, &mut write, request, &node, drains).await,
             Err(error) => {
-                let failure = Failure::new(Kind::Invalid, format!("not a request: {error}"));
+                let failure = RequestFailure::new(Kind::Invalid, format!("not a request: {error}"));
                 send(&mut write, &Response::Error(failure)).await
             }
         };
@@ -284,13 +285,13 @@ async fn answer(
     if let Request::Opens { number, last } = request {
         let response = match node.opens(number, last) {
             Ok(opened) => Response::Opens(opened),
-            Err(error) => Response::Error(Failure::new(error.kind(), error.chain())),
+            Err(error) => Response::Error(RequestFailure::new(error.kind(), error.chain())),
         };
         return send(write, &response).await;
     }
     let Ok(_permit) = drains.try_acquire() else {
         let busy = format!("{DRAINS_MAX} drains or explanations are being waited for");
-        let failure = Failure::new(Kind::Busy, busy);
+        let failure = RequestFailure::new(Kind::Busy, busy);
         return send(write, &Response::Error(failure)).await;
     };
     let capped = |ms| Duration::from_millis(ms).min(DRAIN_LIMIT_MAX);
@@ -310,7 +311,7 @@ async fn answer(
         Request::Explain { path } => {
             let response = match node.explain(&path).await {
                 Ok(explained) => Response::Explained(explained),
-                Err(error) => Response::Error(Failure::new(error.kind(), error.chain())),
+                Err(error) => Response::Error(RequestFailure::new(error.kind(), error.chain())),
             };
             send(write, &response).await
         }
@@ -353,7 +354,7 @@ async fn follow(
             }
         }
     };
-    let failed = |error: Error| Response::Error(Failure::new(error.kind(), error.chain()));
+    let failed = |error: Error| Response::Error(RequestFailure::new(error.kind(), error.chain()));
     let response = result.unwrap_or_else(failed);
     send(write, &response).await
 }

@@ -20,11 +20,11 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::fs::{self, Filesystem, FsOptions};
 use crate::local::{
-    Blobs, CacheDir, FigureFile, Index, Limits, Loaded, LockOwners, Options, Staging,
+    Blobs, CacheDir, FigureFile, Index, Limits, LoadedIndex, LockOwners, Options, Staging,
 };
 use crate::metrics::{Metrics, Snapshot};
 use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
-use crate::remote::{Known, Remote, RemoteOptions, THROTTLED};
+use crate::remote::{KnownStore, Remote, RemoteOptions, THROTTLED};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine, Traffic};
 use crate::task;
@@ -168,7 +168,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
 struct Cache {
     dir: CacheDir,
     index: Index,
-    loaded: Loaded,
+    loaded: LoadedIndex,
 }
 
 impl Cache {
@@ -182,9 +182,9 @@ impl Cache {
 }
 
 /// Returns the store that the cache directory says this node knows.
-fn known_store(cache_dir: &Path) -> Result<Option<Known>> {
+fn known_store(cache_dir: &Path) -> Result<Option<KnownStore>> {
     let Some(text) = CacheDir::kept_store(cache_dir)? else { return Ok(None) };
-    let known = Known::parse(&text);
+    let known = KnownStore::parse(&text);
     if known.is_none() {
         let shown = cache_dir.join("v1/store");
         tracing::warn!(path = %shown.display(), "it cannot be read; what the index remembers counts");
@@ -218,7 +218,7 @@ fn connect(
     settings: &Settings,
     clock: &Clock,
     patience: Duration,
-    known: Option<Known>,
+    known: Option<KnownStore>,
 ) -> Result<Option<Remote>> {
     let Some(url) = &settings.remote.url else { return Ok(None) };
     let options = remote_options(settings);

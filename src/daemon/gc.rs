@@ -9,9 +9,9 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::Remote;
 use crate::stamp::NodeId;
 use crate::sync::LOG_GRACE;
-use crate::sync::gc::Options;
+use crate::sync::gc::GcOptions;
 pub use crate::sync::gc::{
-    Collector, Progress as Collecting, Removed as CollectedRemoved, Report as Collected,
+    Collector, GcProgress as Collecting, Removed as CollectedRemoved, Report as Collected,
     Tally as CollectedTally, Why as CollectedWhy,
 };
 use crate::task;
@@ -42,6 +42,6 @@ pub async fn collector(settings: &Settings, asked: Collection) -> Result<Collect
     let node = NodeId(task::random_u64());
     let open = || Remote::open(url, &options, Clock::of_process(), node);
     let writer = if asked.dry_run { None } else { Some(open()?) };
-    let options = Options { grace: asked.grace.unwrap_or(LOG_GRACE), told: asked.told };
+    let options = GcOptions { grace: asked.grace.unwrap_or(LOG_GRACE), told: asked.told };
     Collector::open(&open()?.read_only(), writer.as_ref(), options).await
 }

@@ -15,7 +15,7 @@ pub const LOOK: &str = "look-at";
 
 /// What a look found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum LookResult {
     /// The mount answers.
     Alive = 0,
     /// It answers with an error, or the look failed.
@@ -25,13 +25,13 @@ pub enum Seen {
 }
 
 /// Looks at a mount and waits for its answer, however long that takes; for the process of its own.
-pub fn look_at(point: &Path) -> Seen {
-    let Ok(mounts) = Mounts::read() else { return Seen::Dead };
+pub fn look_at(point: &Path) -> LookResult {
+    let Ok(mounts) = Mounts::read() else { return LookResult::Dead };
     if !mounts.at(point).is_some_and(Mounted::is_ours) {
-        return Seen::Gone;
+        return LookResult::Gone;
     }
     // Not `stat`: that the kernel may answer from memory, even for a daemon that is gone.
-    if rustix::fs::statvfs(point).is_ok() { Seen::Alive } else { Seen::Dead }
+    if rustix::fs::statvfs(point).is_ok() { LookResult::Alive } else { LookResult::Dead }
 }
 
 /// A look that is under way.
@@ -46,12 +46,12 @@ impl Look {
     }
 
     /// Returns what it found; may be called again if the future is dropped before.
-    pub(super) async fn seen(&mut self) -> Seen {
+    pub(super) async fn seen(&mut self) -> LookResult {
         let ended = self.0.ended().await;
         match ended.and_then(|output| output.status.code()) {
-            Some(code) if code == Seen::Alive as i32 => Seen::Alive,
-            Some(code) if code == Seen::Gone as i32 => Seen::Gone,
-            _ => Seen::Dead,
+            Some(code) if code == LookResult::Alive as i32 => LookResult::Alive,
+            Some(code) if code == LookResult::Gone as i32 => LookResult::Gone,
+            _ => LookResult::Dead,
         }
     }
 }

@@ -25,14 +25,15 @@ pub use gc::{
     Collected, CollectedRemoved, CollectedTally, CollectedWhy, Collecting, Collection, Collector,
     collector,
 };
-pub use look::{LOOK, Seen, look_at};
+pub use look::{LOOK, LookResult, look_at};
 pub use node::TAKEN_OVER;
 pub use notify::MANAGER_VARIABLES;
 pub use rules::{credentials_remedy, credentials_source, lifecycle, region, store};
 pub use serve::{ExitReport, serve};
 
 pub use crate::remote::{
-    Access, Declaration, Declared, Lifecycle, Obstacle, Report, Step, StoreId, Trial, is_shorter,
+    Access, Declaration, Declared, Lifecycle, Obstacle, RulesCheck, Step, StoreId, Trial,
+    is_shorter,
 };
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use super::build::{Rooms, abilities_of, add_counts};
 use super::fleet::{follower_of, health_of, log_place, reasons_of};
 use super::notify::Manager;
-use super::rules::{self, Found};
+use super::rules::{self, RulesLook};
 use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings, Writes};
 use crate::control::{
@@ -70,7 +70,7 @@ pub(super) struct MountedNode {
     /// Held while a process of ours looks at the mount: until it ends it is a user like any other.
     looking: Arc<tokio::sync::Mutex<()>>,
     /// What the bucket's rules are, once they were looked at.
-    rules: OnceLock<Found>,
+    rules: OnceLock<RulesLook>,
     /// Why a drain that is under way does not get on.
     stuck: Mutex<Option<String>>,
     /// How long the last drain may take. It can change while the mount goes on.

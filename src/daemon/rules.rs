@@ -11,12 +11,12 @@ use super::build::remote_options;
 use crate::config::Settings;
 use crate::control::RulesReport;
 use crate::error::{Error, Kind, Result};
-use crate::remote::{self, Environment, Lifecycle, Remote, RemoteOptions, Report};
+use crate::remote::{self, Environment, Lifecycle, Remote, RemoteOptions, RulesCheck};
 use crate::stamp::NodeId;
 use crate::task;
 
 /// What the look at the rules found, once it is over.
-pub(super) type Found = Arc<OnceLock<RulesReport>>;
+pub(super) type RulesLook = Arc<OnceLock<RulesReport>>;
 
 /// Prepares to work on the rules of the bucket that the settings name.
 ///
@@ -66,8 +66,8 @@ fn no_remote() -> Error {
 }
 
 /// Looks at the rules beside everything else, and says once what disagrees with how long entries live.
-pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote>) -> Found {
-    let found = Found::default();
+pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote>) -> RulesLook {
+    let found = RulesLook::default();
     let Some(remote) = remote.cloned() else { return found };
     let (settings, answer) = (settings.clone(), Arc::clone(&found));
     drop(task::spawn(runtime, "rules", async move {
@@ -91,7 +91,7 @@ pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote
 }
 
 /// Says in the log what was found, and sums it up.
-fn said(url: &str, report: Result<Report>) -> RulesReport {
+fn said(url: &str, report: Result<RulesCheck>) -> RulesReport {
     let summed = |state: &str, detail: Option<String>| RulesReport { state: state.into(), detail };
     let report = match report {
         Ok(report) => report,

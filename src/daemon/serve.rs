@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::build::{self, Rooms};
 use super::client_dirs;
-use super::look::{Look, Seen};
+use super::look::{Look, LookResult};
 use super::monitored::MonitoredNode;
 use super::node::MountedNode;
 use super::notify::Manager;
@@ -207,9 +207,11 @@ fn look_through(runtime: &Runtime, node: &MountedNode, mount_point: &Path) -> Re
         Ok(clock::within(READY_DEADLINE, look.seen()).await)
     })?;
     match seen {
-        Some(Seen::Alive) => Ok(()),
-        Some(Seen::Dead) => Err(Error::new(Kind::Internal, "the new mount answers with an error")),
-        Some(Seen::Gone) => Err(Error::new(Kind::Internal, "the new mount is gone already")),
+        Some(LookResult::Alive) => Ok(()),
+        Some(LookResult::Dead) => {
+            Err(Error::new(Kind::Internal, "the new mount answers with an error"))
+        }
+        Some(LookResult::Gone) => Err(Error::new(Kind::Internal, "the new mount is gone already")),
         None => Err(Error::new(Kind::TimedOut, "the new mount does not answer")),
     }
 }

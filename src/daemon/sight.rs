@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::look::{Look, Seen};
+use super::look::{Look, LookResult};
 use super::node::MountedNode;
 use crate::clock::within;
 
@@ -69,8 +69,8 @@ impl Sight {
         };
         match within(limit, under_way.seen()).await {
             // What is unmounted and still in use is served to its end.
-            Some(Seen::Alive | Seen::Gone) => Ok(()),
-            Some(Seen::Dead) => Err("the mount answers with an error"),
+            Some(LookResult::Alive | LookResult::Gone) => Ok(()),
+            Some(LookResult::Dead) => Err("the mount answers with an error"),
             None => {
                 state.under_way = Some(under_way);
                 Err("the mount does not answer")

@@ -33,7 +33,7 @@ pub(super) enum Copied {
 
 /// What a live file begins from.
 #[derive(Debug, Clone)]
-pub(super) struct Base {
+pub(super) struct BeginBase {
     /// Where it will be published; `None` if it will not.
     pub(super) spot: Option<Spot>,
     /// What the name has now.
@@ -42,7 +42,7 @@ pub(super) struct Base {
     pub(super) copy: Option<Copied>,
 }
 
-impl Base {
+impl BeginBase {
     /// Reports whether this is the same beginning.
     pub(super) fn is(&self, other: &Self) -> bool {
         let stamp = |base: &Self| base.published.as_ref().map(|published| published.stamp);
@@ -53,7 +53,7 @@ impl Base {
 
 /// Where a live file stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum On {
+pub(super) enum LiveOn {
     /// On the inode that was reserved for it.
     Reserved(Ino),
     /// On an inode of its own.
@@ -82,7 +82,7 @@ impl Filesystem {
         ino: Ino,
         wish: &Wish,
         plan: OpenPlan,
-    ) -> Reply<Base> {
+    ) -> Reply<BeginBase> {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
         let seen = state.names.path_of(&spot).and_then(|path| self.seen(&path));
@@ -129,7 +129,7 @@ impl Filesystem {
         if wish.caller.uid != 0 {
             self.drop_privileges(&wish.caller, &mut attrs);
         }
-        Ok(Base { spot, published, attrs, copy })
+        Ok(BeginBase { spot, published, attrs, copy })
     }
 
     /// Waits for room, copies what there is, and begins; `None`: something moved, decide anew.
@@ -137,7 +137,7 @@ impl Filesystem {
         &self,
         ino: Ino,
         wish: &Wish,
-        base: Base,
+        base: BeginBase,
     ) -> Reply<Option<Opened>> {
         self.wait_for_room().await?;
         let (file, staged) = self.stage_copy(base.copy.clone()).await?;
@@ -145,7 +145,12 @@ impl Filesystem {
     }
 
     /// Begins with an empty staging file; `None`: something moved, decide anew.
-    pub(super) fn begin_open(&self, ino: Ino, wish: &Wish, base: &Base) -> Reply<Option<Opened>> {
+    pub(super) fn begin_open(
+        &self,
+        ino: Ino,
+        wish: &Wish,
+        base: &BeginBase,
+    ) -> Reply<Option<Opened>> {
         let (file, staged) = self.stage()?;
         self.begin_with(ino, wish, base, file, staged)
     }
@@ -186,7 +191,7 @@ impl Filesystem {
         &self,
         ino: Ino,
         wish: &Wish,
-        base: &Base,
+        base: &BeginBase,
         file: File,
         staged: StagedPath,
     ) -> Reply<Option<Opened>> {
@@ -195,14 +200,14 @@ impl Filesystem {
         let state = &mut *guard;
         let (plan, _) = self.decide(state, ino, wish);
         let on = match plan {
-            OpenPlan::Begin => On::Reserved(ino),
-            OpenPlan::Aside { .. } => On::Fresh,
+            OpenPlan::Begin => LiveOn::Reserved(ino),
+            OpenPlan::Aside { .. } => LiveOn::Fresh,
             _ => return Ok(None),
         };
         if !self.base_of(state, ino, wish, plan)?.is(base) {
             return Ok(None);
         }
-        if on == On::Fresh {
+        if on == LiveOn::Fresh {
             may_stand_aside(state, ino, wish.flags)?;
         }
         let (file, creates) = ((file, staged, clean), false);
@@ -216,7 +221,7 @@ impl Filesystem {
     }
 
     /// Returns the further names that a file with hard links has, where the kernel knows them.
-    fn further_names(&self, state: &State, base: &Base) -> Vec<Spot> {
+    fn further_names(&self, state: &State, base: &BeginBase) -> Vec<Spot> {
         let entry = base.published.as_ref().map(|published| &published.entry);
         let Some((spot, group)) = base.spot.as_ref().zip(entry.and_then(|entry| entry.link)) else {
             return Vec::new();
@@ -231,9 +236,9 @@ impl Filesystem {
     pub(super) fn begin_live(
         &self,
         state: &mut State,
-        on: On,
+        on: LiveOn,
         wish: &Wish,
-        base: &Base,
+        base: &BeginBase,
         (file, staged, clean): (File, StagedPath, Mark),
         creates: bool,
     ) -> Reply<LiveId> {
@@ -245,9 +250,9 @@ impl Filesystem {
         let had_bytes = content.is_some_and(|(_, size)| size > 0);
         let is_new = base.published.is_none();
         let ino = match on {
-            On::Reserved(ino) => ino,
+            LiveOn::Reserved(ino) => ino,
             // It is told which file it is as soon as there is one.
-            On::Fresh => state.names.add_fresh(InodeKind::Directory),
+            LiveOn::Fresh => state.names.add_fresh(InodeKind::Directory),
         };
         let mut attrs = base.attrs.clone();
         // An empty file that is emptied again is the file that it was: lock files are opened so all the time.
@@ -275,7 +280,7 @@ impl Filesystem {
         }));
         if let Some(inode) = state.names.inode_mut(ino) {
             inode.node = InodeKind::Live(id);
-            if let (On::Reserved(_), Some(spot)) = (on, inode.last.clone()) {
+            if let (LiveOn::Reserved(_), Some(spot)) = (on, inode.last.clone()) {
                 state.names.end_reservation(&spot, ino);
             }
         }

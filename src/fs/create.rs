@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use hearthfs_mount::{Answer, Caller, Created, Errno, Ino, OpenFlags, Opened, Reply};
 
-use super::begin::{Base, On};
+use super::begin::{BeginBase, LiveOn};
 use super::filesystem::Filesystem;
 use super::inode::Spot;
 use super::live::Mark;
@@ -120,8 +120,8 @@ impl Filesystem {
         // Between the first look and this one lies the wait for room.
         self.may_use(state, &wish.caller, spot.0, MAY_CHANGE_NAMES)?;
         let attrs = new.attrs.clone();
-        let base = Base { spot: Some(spot.clone()), published: None, attrs, copy: None };
-        let id = self.begin_live(state, On::Fresh, wish, &base, (file, staged, clean), true)?;
+        let base = BeginBase { spot: Some(spot.clone()), published: None, attrs, copy: None };
+        let id = self.begin_live(state, LiveOn::Fresh, wish, &base, (file, staged, clean), true)?;
         if new.temporary {
             state.names.leave_unremembered(spot);
         }

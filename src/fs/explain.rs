@@ -13,8 +13,8 @@ use super::rights::{MAY_LIST, MAY_SEARCH};
 use super::seen::{Seen, seen_in};
 use crate::name::TreePath;
 use crate::namespace::{
-    Explained, FileKind, Fold, MISSES_NAME, MISSES_PREFIX, MISSES_TOLD_MAX, Missed, Misses, Reason,
-    Register, WHY_PREFIX, is_edition, path_to_hex,
+    Explained, Fold, MISSES_NAME, MISSES_PREFIX, MISSES_TOLD_MAX, Missed, Misses, Reason, Register,
+    WHY_PREFIX, is_edition, path_to_hex,
 };
 
 /// The longest that an answer waits for the log of the store.
@@ -262,8 +262,7 @@ impl Filesystem {
     }
 
     fn stays_on_nodes(&self, path: &TreePath) -> bool {
-        let kind = self.0.rules.profiles.classify(path).kind;
-        matches!(kind, FileKind::Temporary | FileKind::NodeLocal)
+        self.0.rules.profiles.classify(path).kind.stays_here()
     }
 
     /// Puts what is known into the form that is told.

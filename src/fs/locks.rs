@@ -61,25 +61,25 @@ struct Waiter {
 
 /// A lock that is held.
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct GrantedLock {
     exclusive: bool,
     user: u32,
 }
 
 /// The lock of one name.
 #[derive(Debug, Default)]
-struct Table {
+struct NameLock {
     /// The names that lead here: one, several of a file with hard links, or none after an unlink.
     names: Vec<Spot>,
     /// Open files that belong here.
     members: usize,
     /// The open files that hold it.
-    held: HashMap<Handle, Hold>,
+    held: HashMap<Handle, GrantedLock>,
     /// Who waits for it, the first first.
     waiting: VecDeque<Waiter>,
 }
 
-impl Table {
+impl NameLock {
     fn admits(&self, handle: Handle, exclusive: bool) -> bool {
         let others = self.held.len() - usize::from(self.held.contains_key(&handle));
         // An exclusive holder is the only one.
@@ -90,7 +90,7 @@ impl Table {
 
 /// An open file.
 #[derive(Clone, Copy, Debug)]
-struct Member {
+struct LockHolder {
     table: TableId,
     ino: Ino,
 }
@@ -98,9 +98,9 @@ struct Member {
 /// The locks of all names.
 #[derive(Debug)]
 pub(super) struct Locks {
-    tables: HashMap<TableId, Table>,
+    tables: HashMap<TableId, NameLock>,
     names: HashMap<Spot, TableId>,
-    members: HashMap<Handle, Member>,
+    members: HashMap<Handle, LockHolder>,
     /// The table of each inode that is open, and how often it is: a file without a name can be opened
     /// again, through `/proc/self/fd`.
     inodes: HashMap<Ino, (TableId, usize)>,
@@ -151,12 +151,12 @@ impl Locks {
         }
         let known = self.inodes.entry(ino).or_insert((id, 0));
         *known = (id, known.1 + 1);
-        self.members.insert(handle, Member { table: id, ino });
+        self.members.insert(handle, LockHolder { table: id, ino });
     }
 
     /// Ends an open file, with its lock and whatever it waits for.
     pub(super) fn close(&mut self, handle: Handle) {
-        let Some(Member { table: id, ino }) = self.members.remove(&handle) else { return };
+        let Some(LockHolder { table: id, ino }) = self.members.remove(&handle) else { return };
         if let Some((_, opens)) = self.inodes.get_mut(&ino) {
             *opens -= 1;
             if *opens == 0 {
@@ -224,7 +224,7 @@ impl Locks {
             return Err(Errno::ENOLCK);
         }
         if table.admits(handle, exclusive) {
-            table.held.insert(handle, Hold { exclusive, user });
+            table.held.insert(handle, GrantedLock { exclusive, user });
             return Ok(Asked::Done);
         }
         if !self.waiting.take(user, 1) {
@@ -326,7 +326,7 @@ impl Locks {
                 continue;
             }
             // Another thread may have asked by the same open file.
-            if let Some(hold) = table.held.insert(handle, Hold { exclusive, user }) {
+            if let Some(hold) = table.held.insert(handle, GrantedLock { exclusive, user }) {
                 self.shares.give_back(hold.user, 1);
             }
         }

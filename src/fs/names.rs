@@ -16,7 +16,7 @@ const FIRST_LIVE_INO: u64 = 1 << 63;
 
 /// What is known of one name.
 #[derive(Debug, Default)]
-struct Slot {
+struct NameState {
     /// The inode of what the namespace has under this name, if the kernel knows it.
     bound: Option<Ino>,
     /// The live files under this name, oldest first. One of them may be what is bound.
@@ -28,7 +28,7 @@ struct Slot {
     unremembered: bool,
 }
 
-impl Slot {
+impl NameState {
     /// Reports whether a slot says nothing. `unremembered` alone keeps no slot: it describes a file.
     fn is_empty(&self) -> bool {
         self.bound.is_none() && self.lives.is_empty() && self.reserved.is_none()
@@ -39,7 +39,7 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct Names {
     inodes: HashMap<Ino, Inode>,
-    slots: HashMap<Spot, Slot>,
+    slots: HashMap<Spot, NameState>,
     /// The inode of each group of hard links.
     groups: HashMap<Stamp, Ino>,
     next_ino: u64,
@@ -313,7 +313,7 @@ impl Names {
 
     /// Forgets a slot that says nothing.
     fn sweep_slot(&mut self, spot: &Spot) {
-        if self.slots.get(spot).is_some_and(Slot::is_empty) {
+        if self.slots.get(spot).is_some_and(NameState::is_empty) {
             self.slots.remove(spot);
         }
     }

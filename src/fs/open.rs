@@ -10,7 +10,7 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Caller, Errno, Ino, OpenFlags, Opened, Reply};
 use tokio::sync::watch;
 
-use super::begin::Base;
+use super::begin::BeginBase;
 use super::decide::{Is, LiveIs, NameHas, OpenPlan, StageIs, WritersAre, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
@@ -43,7 +43,7 @@ pub(super) enum OpenStep {
         took_ms: u32,
     },
     /// A live file has to be begun.
-    Begin(Box<Base>),
+    Begin(Box<BeginBase>),
     /// It is decided again when this moves, or after a moment of at most this length.
     Linger(watch::Receiver<()>, Duration),
     /// It is decided again when this moves, and reads the older version if that is too late.
@@ -494,7 +494,7 @@ fn has_size(source: &Source, size: u64) -> bool {
 }
 
 /// Begins, once the bytes that are copied first are a blob.
-fn base_at_rest(state: &State, base: Base) -> OpenStep {
+fn base_at_rest(state: &State, base: BeginBase) -> OpenStep {
     let bound = base.spot.as_ref().and_then(|spot| state.names.bound(spot));
     let live = bound.and_then(|ino| state.names.inode(ino)?.live());
     match live.and_then(|id| Some((id, state.lives.get(id)?))) {

@@ -34,7 +34,7 @@ pub struct Opened {
 }
 
 #[derive(Debug, Default)]
-struct Recording {
+struct OpenRecording {
     until: Duration,
     paths: VecDeque<TreePath>,
     waiting: HashSet<TreePath>,
@@ -45,7 +45,7 @@ struct Recording {
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     count: AtomicUsize,
-    all: Mutex<HashMap<u64, Recording>>,
+    all: Mutex<HashMap<u64, OpenRecording>>,
 }
 
 impl Opens {

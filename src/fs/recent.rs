@@ -26,12 +26,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Files that were opened lately.
 #[derive(Debug)]
 pub(super) struct Recent {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptOpen>,
     bytes_max: u64,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptOpen {
     files: LruCache<Digest, (Arc<Source>, u64)>,
     bytes: u64,
 }
@@ -42,7 +42,7 @@ impl Recent {
         let most = (descriptors / DESCRIPTORS_PART).clamp(1, FILES_MAX);
         let most = usize::try_from(most).ok().and_then(NonZeroUsize::new);
         let files = LruCache::new(most.unwrap_or(NonZeroUsize::MIN));
-        Self { kept: Mutex::new(Kept { files, bytes: 0 }), bytes_max: tier_bytes / TIER_PART }
+        Self { kept: Mutex::new(KeptOpen { files, bytes: 0 }), bytes_max: tier_bytes / TIER_PART }
     }
 
     /// Returns the file of a blob if it was opened lately and still looks as it did when its digest was last
@@ -87,7 +87,7 @@ impl Recent {
     }
 }
 
-impl Kept {
+impl KeptOpen {
     fn remove(&mut self, digest: &Digest) -> Option<Arc<Source>> {
         let (source, bytes) = self.files.pop(digest)?;
         self.bytes -= bytes;

@@ -29,7 +29,7 @@ const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
 const EXAMINED_MAX: u32 = 64;
 
 /// What stands under one name of a rename.
-struct Side {
+struct RenameSide {
     spot: Spot,
     path: TreePath,
     /// What is published there.
@@ -38,7 +38,7 @@ struct Side {
     private: bool,
 }
 
-impl Side {
+impl RenameSide {
     fn is_there(&self) -> bool {
         self.seen.is_some() || self.private
     }
@@ -64,8 +64,8 @@ enum Move {
 
 /// A rename that is allowed.
 struct Renaming {
-    from: Side,
-    to: Side,
+    from: RenameSide,
+    to: RenameSide,
     how: Move,
     ops: Vec<(TreePath, Op)>,
 }
@@ -104,8 +104,8 @@ impl Filesystem {
     fn made_by_rename(
         &self,
         caller: &Caller,
-        from: &Side,
-        to: &Side,
+        from: &RenameSide,
+        to: &RenameSide,
         ops: &mut [(TreePath, Op)],
     ) -> Vec<Made> {
         let puts = ops.iter_mut().filter_map(|(path, op)| match op {
@@ -137,7 +137,7 @@ impl Filesystem {
             let other = if back { examine(to, from)? } else { Examined::Unasked };
             let turn = self.0.rooms.ledger.begin();
             let renaming = self.checked_rename(caller, from.clone(), to.clone(), mode)?;
-            let is_known = |side: &Side, examined: Examined| {
+            let is_known = |side: &RenameSide, examined: Examined| {
                 examined.is_of(side.seen.as_ref().and_then(|seen| seen.entry.content()))
             };
             if is_known(&renaming.from, there) && is_known(&renaming.to, other) {
@@ -215,11 +215,11 @@ impl Filesystem {
         Ok((from, to))
     }
 
-    fn side(&self, state: &State, spot: Spot) -> Reply<Side> {
+    fn side(&self, state: &State, spot: Spot) -> Reply<RenameSide> {
         let path = state.names.path_of(&spot).ok_or_else(|| state.names.why_no_path(&spot))?;
         let seen = self.seen(&path);
         let private = state.has_private(&spot);
-        Ok(Side { spot, path, seen, private })
+        Ok(RenameSide { spot, path, seen, private })
     }
 
     /// Checks a rename, and returns what it comes to.
@@ -227,8 +227,8 @@ impl Filesystem {
         &self,
         state: &State,
         caller: &Caller,
-        from: &Side,
-        to: &Side,
+        from: &RenameSide,
+        to: &RenameSide,
         mode: RenameMode,
     ) -> Reply<(Move, Vec<(TreePath, Op)>)> {
         if !from.is_there() {
@@ -260,8 +260,8 @@ impl Filesystem {
     fn plan_replace(
         &self,
         state: &State,
-        from: &Side,
-        to: &Side,
+        from: &RenameSide,
+        to: &RenameSide,
     ) -> Reply<(Move, Vec<(TreePath, Op)>)> {
         let mut ops = Vec::new();
         if to.is_there() {
@@ -305,7 +305,7 @@ impl Filesystem {
         files && self.keeps_first(to, there) && self.0.beginnings.came_after_begin(put, other)
     }
 
-    fn ops_to_exchange(&self, from: &Side, to: &Side) -> Reply<Vec<(TreePath, Op)>> {
+    fn ops_to_exchange(&self, from: &RenameSide, to: &RenameSide) -> Reply<Vec<(TreePath, Op)>> {
         let mut ops = self.ops_to_move(&from.path, &to.path)?;
         ops.extend(self.ops_to_move(&to.path, &from.path)?);
         puts_prevail(&mut ops);
@@ -316,8 +316,8 @@ impl Filesystem {
     fn carry_out(
         &self,
         turn: Turn<'_>,
-        from: &Side,
-        to: &Side,
+        from: &RenameSide,
+        to: &RenameSide,
         how: &Move,
         ops: Vec<(TreePath, Op)>,
     ) -> Reply<()> {
@@ -364,8 +364,8 @@ impl Filesystem {
     fn stamps_before(
         &self,
         state: &State,
-        from: &Side,
-        to: &Side,
+        from: &RenameSide,
+        to: &RenameSide,
         paths: &[TreePath],
     ) -> Vec<Option<Stamp>> {
         self.0.rooms.ledger.read(|fold| {
@@ -386,7 +386,7 @@ impl Filesystem {
     }
 
     /// Keeps in mind when a file was begun that has moved.
-    fn note_moved(&self, from: &Side, to: &Side, paths: &[TreePath], stamps: &[Stamp]) {
+    fn note_moved(&self, from: &RenameSide, to: &RenameSide, paths: &[TreePath], stamps: &[Stamp]) {
         let before = from.seen.as_ref().and_then(|seen| seen.stamp);
         let put = paths.iter().zip(stamps).find(|(path, _)| **path == to.path);
         if let (Some(before), Some((_, put))) = (before, put) {
@@ -395,7 +395,7 @@ impl Filesystem {
     }
 
     /// Moves live files that have no published version under their old name.
-    fn move_private(&self, state: &mut State, from: &Side, to: &Side) {
+    fn move_private(&self, state: &mut State, from: &RenameSide, to: &RenameSide) {
         let keeps = self.is_write_once(&to.path);
         self.keep_linked(state, &to.spot);
         // What is published under the new name stays bound there.
@@ -518,9 +518,9 @@ fn too_large(error: &Error) -> Errno {
 }
 
 /// Reports whether two names are of one file: POSIX wants nothing done then.
-fn is_same_file(state: &State, from: &Side, to: &Side) -> bool {
-    let link = |side: &Side| side.seen.as_ref().and_then(|seen| seen.entry.link);
-    let bound = |side: &Side| state.names.bound(&side.spot);
+fn is_same_file(state: &State, from: &RenameSide, to: &RenameSide) -> bool {
+    let link = |side: &RenameSide| side.seen.as_ref().and_then(|seen| seen.entry.link);
+    let bound = |side: &RenameSide| state.names.bound(&side.spot);
     (link(from).is_some() && link(from) == link(to))
         || (bound(from).is_some() && bound(from) == bound(to))
 }

@@ -10,7 +10,7 @@ use hearthfs_mount::{Answer, Attr, Caller, Errno, Handle, Ino, OpenFlags, Reply,
 use tokio::sync::watch;
 
 use super::attrs::{apply, attrs_op};
-use super::begin::{Base, Copied, On};
+use super::begin::{BeginBase, Copied, LiveOn};
 use super::filesystem::Filesystem;
 use super::handles::OpenFile;
 use super::inode::{Inode, InodeKind, LiveId, Source, Spot};
@@ -32,7 +32,7 @@ enum Resize {
     /// Its writers have closed it, and it is about to be a blob.
     Wait(watch::Receiver<()>),
     /// A whole new version is to be published.
-    Publish(Box<Base>),
+    Publish(Box<BeginBase>),
 }
 
 impl Filesystem {
@@ -229,7 +229,13 @@ impl Filesystem {
     }
 
     /// Publishes a version of another size at once; returns false where the name has another version by now.
-    async fn publish_resized(&self, wish: &Wish, ino: Ino, base: Base, size: u64) -> Reply<bool> {
+    async fn publish_resized(
+        &self,
+        wish: &Wish,
+        ino: Ino,
+        base: BeginBase,
+        size: u64,
+    ) -> Reply<bool> {
         self.wait_for_room().await?;
         if !self.0.rooms.ledger.room().admits(size) {
             return Err(Errno::ENOSPC);
@@ -248,7 +254,7 @@ impl Filesystem {
                     return Ok(false);
                 }
                 let staged = (file, staged, clean);
-                let id = this.begin_live(&mut state, On::Fresh, &wish, &base, staged, false)?;
+                let id = this.begin_live(&mut state, LiveOn::Fresh, &wish, &base, staged, false)?;
                 let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
                 (live.fresh, live.closed_once) = (true, true);
                 live.members.clear();

@@ -28,10 +28,10 @@ use std::time::Duration;
 use self::base::Base;
 use self::chunk::{Packer, Unpacked, first, visit};
 pub use self::facts::{Batch, Used};
-use self::facts::{Facts, SEAL, key};
-pub use self::load::Loaded;
-use self::load::{Loading, Piece};
-use self::worker::{Order, Shared, Worker};
+use self::facts::{PendingFacts, SEAL, key};
+pub use self::load::LoadedIndex;
+use self::load::{IndexPiece, Loading};
+use self::worker::{IndexOrder, IndexShared, IndexWorker};
 use super::dir::CacheDir;
 use crate::task;
 
@@ -72,7 +72,7 @@ pub enum Flushed {
 /// Stops the thread when the last clone of the index is dropped.
 #[derive(Debug)]
 struct Owner {
-    shared: Arc<Shared>,
+    shared: Arc<IndexShared>,
     threaded: bool,
 }
 
@@ -80,9 +80,9 @@ impl Index {
     /// Opens the index. It never fails: an index that cannot be used is begun again, and one that
     /// cannot even be begun is off.
     pub fn open(dir: &CacheDir) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(IndexShared::default());
         let (path, era) = (dir.path().join("index"), dir.era());
-        let worker = Worker::new(Arc::clone(&shared), path, era);
+        let worker = IndexWorker::new(Arc::clone(&shared), path, era);
         let threaded = match task::thread("index", move || worker.run()) {
             Ok(_) => true,
             Err(e) => {
@@ -98,7 +98,7 @@ impl Index {
     /// thread and a database each.
     #[cfg(any(test, feature = "test-util"))]
     pub fn off() -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(IndexShared::default());
         shared.stop();
         Self(Arc::new(Owner { shared, threaded: false }))
     }
@@ -111,7 +111,7 @@ impl Index {
 
     /// Says that everything was saved again since the generation moved to `generation`.
     pub fn refilled(&self, generation: u64) {
-        self.0.shared.send(Order::Refilled(generation));
+        self.0.shared.send(IndexOrder::Refilled(generation));
     }
 
     /// Says that what all facts stand for was made anew: the generation moves, and what the index is
@@ -119,26 +119,26 @@ impl Index {
     pub fn renew(&self) {
         // At once, so that the next save fills it first.
         self.0.shared.generation.fetch_add(1, Ordering::AcqRel);
-        self.0.shared.send(Order::StopFilling);
+        self.0.shared.send(IndexOrder::StopFilling);
     }
 
     /// Reads everything that the index remembers; nothing if it was begun again.
-    pub fn load(&self) -> Loaded {
+    pub fn load(&self) -> LoadedIndex {
         let (pieces, told) = sync_channel(PIECES_MAX);
-        self.0.shared.send(Order::Load(pieces));
+        self.0.shared.send(IndexOrder::Load(pieces));
         let mut loading = Loading::default();
         loop {
             match told.recv_timeout(LOAD_WAIT) {
-                Ok(Piece::Facts { raw, seals }) => {
+                Ok(IndexPiece::Facts { raw, seals }) => {
                     if let Err(why) = loading.take(&raw, seals) {
                         drop(told);
-                        self.0.shared.send(Order::Lose(why));
+                        self.0.shared.send(IndexOrder::Lose(why));
                         self.flush();
-                        return Loaded::default();
+                        return LoadedIndex::default();
                     }
                 }
-                Ok(Piece::End(true)) => return loading.finish(),
-                Ok(Piece::End(false)) | Err(_) => return Loaded::default(),
+                Ok(IndexPiece::End(true)) => return loading.finish(),
+                Ok(IndexPiece::End(false)) | Err(_) => return LoadedIndex::default(),
             }
         }
     }
@@ -149,7 +149,7 @@ impl Index {
     /// first of them on overrules them.
     pub fn fill(&self, generation: u64, batch: Batch) {
         if !batch.is_empty() {
-            self.0.shared.send(Order::Fill(generation, batch));
+            self.0.shared.send(IndexOrder::Fill(generation, batch));
         }
     }
 
@@ -159,7 +159,7 @@ impl Index {
     /// stands on a record of the journal may be saved only once that record is durable.
     pub fn save(&self, batch: Batch) {
         if !batch.is_empty() {
-            self.0.shared.send(Order::Save(batch));
+            self.0.shared.send(IndexOrder::Save(batch));
         }
     }
 
@@ -170,7 +170,7 @@ impl Index {
             return Flushed::Off;
         }
         let (reply, answer) = sync_channel(1);
-        self.0.shared.send(Order::Flush(reply));
+        self.0.shared.send(IndexOrder::Flush(reply));
         answer.recv_timeout(FLUSH_WAIT).unwrap_or_else(|_| {
             tracing::debug!("the index was not flushed");
             Flushed::Unsure
@@ -274,7 +274,7 @@ impl Store {
     }
 
     /// Writes facts, all or none, and makes them durable.
-    fn save(&mut self, facts: &Facts) -> Result<(), IndexTrouble> {
+    fn save(&mut self, facts: &PendingFacts) -> Result<(), IndexTrouble> {
         self.check()?;
         let mut packer = Packer::new(self.era);
         let mut chunks = Vec::new();
@@ -403,13 +403,13 @@ impl Store {
     }
 
     /// Sends all facts, older ones first, until the receiver is gone.
-    fn load(&mut self, pieces: &SyncSender<Piece>) -> Result<(), IndexTrouble> {
+    fn load(&mut self, pieces: &SyncSender<IndexPiece>) -> Result<(), IndexTrouble> {
         let mut facts = 0;
         if let Some(base) = &self.base {
             let mut reader = base.read()?;
             let seals = reader.era == self.era;
             while let Some(raw) = reader.next()? {
-                if pieces.send(Piece::Facts { raw, seals }).is_err() {
+                if pieces.send(IndexPiece::Facts { raw, seals }).is_err() {
                     return Ok(());
                 }
             }
@@ -423,7 +423,7 @@ impl Store {
                 Ok(())
             })?;
             let seals = era == self.era;
-            if pieces.send(Piece::Facts { raw, seals }).is_err() {
+            if pieces.send(IndexPiece::Facts { raw, seals }).is_err() {
                 return Ok(());
             }
         }

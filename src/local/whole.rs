@@ -52,7 +52,7 @@ pub fn is_whole(content: &(impl Content + ?Sized), size: u64, check: Check) -> i
     if size == 0 {
         return Ok(false);
     }
-    let bytes = Bytes { content, size };
+    let bytes = WholeBytes { content, size };
     let whole = match check {
         Check::Zstd => zstd(&bytes),
         Check::Elf => elf(&bytes),
@@ -73,12 +73,12 @@ enum Failed {
     Disk(io::Error),
 }
 
-struct Bytes<'a, C: ?Sized> {
+struct WholeBytes<'a, C: ?Sized> {
     content: &'a C,
     size: u64,
 }
 
-impl<C: Content + ?Sized> Bytes<'_, C> {
+impl<C: Content + ?Sized> WholeBytes<'_, C> {
     fn fill(&self, into: &mut [u8], at: u64) -> Result<(), Failed> {
         let mut filled = 0;
         while filled < into.len() {
@@ -114,7 +114,7 @@ const ZSTD_FRAME: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Frames one after the other, each to its end by the sizes of its blocks. What begins otherwise is not zstd: JAX
 /// without the package `zstandard` uses another format, which does not tell its length.
-fn zstd(bytes: &Bytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
+fn zstd(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     let (mut at, mut left) = (0, ZSTD_BLOCKS_MAX);
     while at < bytes.size {
         let head = bytes.range(at, 4.min(bytes.size - at))?;
@@ -135,7 +135,7 @@ fn zstd(bytes: &Bytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
 
 /// Returns where a frame ends whose header is at `at`; nothing if it is no frame, or the blocks are too many.
 fn zstd_frame(
-    bytes: &Bytes<'_, impl Content + ?Sized>,
+    bytes: &WholeBytes<'_, impl Content + ?Sized>,
     at: u64,
     left: &mut u32,
 ) -> Result<Option<u64>, Failed> {
@@ -169,7 +169,7 @@ fn zstd_frame(
 }
 
 /// A header whose tables lie inside, with segments and sections that lie inside. Linkers write the header last.
-fn elf(bytes: &Bytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
+fn elf(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     let ident: [u8; 16] = bytes.array(0)?;
     if ident[..4] != *b"\x7fELF" {
         return Ok(false);
@@ -215,7 +215,7 @@ fn elf(bytes: &Bytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
 
 /// Reports whether a table lies inside, and what its entries name.
 fn elf_table(
-    bytes: &Bytes<'_, impl Content + ?Sized>,
+    bytes: &WholeBytes<'_, impl Content + ?Sized>,
     (at, entry_bytes, entries): (u64, u64, u64),
     is_inside: impl Fn(&[u8]) -> bool,
 ) -> Result<bool, Failed> {
@@ -229,7 +229,7 @@ fn elf_table(
 }
 
 /// A directory of the archive that ends where its own end says. It comes last.
-fn zip(bytes: &Bytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
+fn zip(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     const END: u64 = 22;
     let tail_bytes = bytes.size.min(END + ZIP_COMMENT_BYTES_MAX);
     let tail = bytes.range(bytes.size - tail_bytes, tail_bytes)?;
@@ -261,7 +261,7 @@ fn zip(bytes: &Bytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
 }
 
 /// One JSON value, and the numbers that Python writes besides: `NaN` and `Infinity`.
-fn json(bytes: &Bytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
+fn json(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     if bytes.size > JSON_BYTES_MAX {
         let ends = JSON_BLANK_MAX as u64;
         let (head, tail) = (bytes.range(0, ends)?, bytes.range(bytes.size - ends, ends)?);

@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 pub use self::bulk::Builder;
-use self::packed::Record;
+use self::packed::PackedRecord;
 use self::places::Places;
 use super::change::{Change, Op};
 use super::entry::{Attrs, Entry, Time};
@@ -62,7 +62,7 @@ pub enum Applied {
 
 /// The last move of a directory's content.
 #[derive(Clone, Copy, Debug)]
-struct Moved {
+struct DirMove {
     /// Its place in the total order; what gives the directory its times later is shown instead. A change that
     /// comes after times that are younger than itself counts as made with them: it moves the directory here.
     stamp: Stamp,
@@ -82,7 +82,7 @@ pub struct Child {
 /// The namespace, and where the remote keeps the bytes it speaks of.
 #[derive(Debug, Default)]
 pub struct Fold {
-    registers: BTreeSet<Record>,
+    registers: BTreeSet<PackedRecord>,
     /// Attribute changes that came before the content they name.
     early_attrs: HashMap<TreePath, (Stamp, Stamp, Attrs)>,
     /// The contents that files point to, and the locations.
@@ -91,7 +91,7 @@ pub struct Fold {
     links: HashMap<Stamp, BTreeSet<TreePath>>,
     /// When the content of a directory last moved on this node. Never shared: CPython's importer
     /// needs the move itself, not the same value everywhere.
-    moved: HashMap<TreePath, Moved>,
+    moved: HashMap<TreePath, DirMove>,
     /// How many directories each directory holds that were made as such.
     subdirectories: HashMap<TreePath, u32>,
     live: usize,
@@ -101,7 +101,7 @@ pub struct Fold {
 }
 
 /// Makes a path of what a record keeps.
-fn path_of(record: &Record) -> TreePath {
+fn path_of(record: &PackedRecord) -> TreePath {
     TreePath::from_bytes(record.path()).expect("it was a path when it was packed")
 }
 
@@ -180,16 +180,16 @@ impl Fold {
     }
 
     /// Packs a register, and counts what it holds.
-    fn take_in(&mut self, path: &TreePath, register: &Register) -> Record {
+    fn take_in(&mut self, path: &TreePath, register: &Register) -> PackedRecord {
         let record = self.pack(path, register);
         self.bytes += record.bytes();
         self.xattr_bytes += record.xattr_bytes();
         record
     }
 
-    fn pack(&mut self, path: &TreePath, register: &Register) -> Record {
+    fn pack(&mut self, path: &TreePath, register: &Register) -> PackedRecord {
         let Some(entry) = &register.entry else {
-            return Record::pack(path.as_bytes(), register, 0);
+            return PackedRecord::pack(path.as_bytes(), register, 0);
         };
         self.live += 1;
         if entry.is_directory() {
@@ -199,11 +199,11 @@ impl Fold {
             self.links.entry(group).or_default().insert(path.clone());
         }
         let content = entry.content().map_or(0, |(digest, _)| self.places.hold(&digest));
-        Record::pack(path.as_bytes(), register, content)
+        PackedRecord::pack(path.as_bytes(), register, content)
     }
 
     /// Keeps the counts and link groups true after a register went out of place.
-    fn let_go(&mut self, path: &TreePath, old: Option<&Record>) {
+    fn let_go(&mut self, path: &TreePath, old: Option<&PackedRecord>) {
         let Some(old) = old else { return };
         self.bytes -= old.bytes();
         self.xattr_bytes -= old.xattr_bytes();
@@ -276,11 +276,11 @@ impl Fold {
         }
     }
 
-    fn record(&self, path: &TreePath) -> Option<&Record> {
+    fn record(&self, path: &TreePath) -> Option<&PackedRecord> {
         self.registers.get(path.as_bytes())
     }
 
-    fn unpack(&self, record: &Record) -> Register {
+    fn unpack(&self, record: &PackedRecord) -> Register {
         record.unpack(|content| self.places.digest(content))
     }
 
@@ -328,15 +328,15 @@ impl Fold {
 
     /// Reports whether anything lies below a path.
     pub fn has_descendants(&self, path: &TreePath) -> bool {
-        self.records_below(path).any(Record::is_live)
+        self.records_below(path).any(PackedRecord::is_live)
     }
 
-    fn records_below(&self, dir: &TreePath) -> impl Iterator<Item = &Record> {
+    fn records_below(&self, dir: &TreePath) -> impl Iterator<Item = &PackedRecord> {
         self.records_after(dir.as_bytes())
             .take_while(move |record| dir.rest_of(record.path()).is_some())
     }
 
-    fn records_after(&self, path: &[u8]) -> std::collections::btree_set::Range<'_, Record> {
+    fn records_after(&self, path: &[u8]) -> std::collections::btree_set::Range<'_, PackedRecord> {
         self.registers.range::<[u8], _>((Bound::Excluded(path), Bound::Unbounded))
     }
 
@@ -402,7 +402,7 @@ impl Fold {
 
     /// Returns the stamp of the change that gave a path the times it has.
     fn times_given(&self, path: &TreePath) -> Option<Stamp> {
-        self.record(path).filter(|record| record.is_live()).map(Record::last_stamp)
+        self.record(path).filter(|record| record.is_live()).map(PackedRecord::last_stamp)
     }
 
     /// Notes that the content of a directory moved with a change of this stamp, which other nodes need
@@ -411,7 +411,7 @@ impl Fold {
         let given = self.times_given(dir);
         let last = self.moved.get(dir).map(|moved| moved.stamp);
         let stamp = stamp.max(given.unwrap_or_default()).max(last.unwrap_or_default());
-        self.moved.insert(dir.clone(), Moved { stamp, at: now });
+        self.moved.insert(dir.clone(), DirMove { stamp, at: now });
     }
 
     /// Learns where the remote keeps a blob; the youngest location wins. Returns whether it was news.
@@ -455,7 +455,7 @@ impl Fold {
 
     /// Yields of each register the stamp of the last change that it stands on.
     pub fn stamps(&self) -> impl Iterator<Item = Stamp> {
-        self.registers.iter().map(Record::last_stamp)
+        self.registers.iter().map(PackedRecord::last_stamp)
     }
 
     /// Yields all known locations, in no order.

@@ -35,6 +35,7 @@ pub use misses::{
     path_of_hex, path_to_hex,
 };
 pub use profiles::{
-    Check, Class, Counted, Draft as ProfilesDraft, FileKind, PROFILE_KEYS, Part, Pattern, Profile,
-    Profiles, Program, Refused, Role, Rule, RuleKind, Scope, Touch, Tree, UnitKey, Unless, Writers,
+    Check, Class, Counted, FileKind, PROFILE_KEYS, Part, Pattern, Profile,
+    ProfileDraft as ProfilesDraft, Profiles, Program, Refused, Role, Rule, RuleKind, Scope, Touch,
+    Tree, UnitKey, Unless, Writers,
 };

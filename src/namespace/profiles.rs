@@ -16,7 +16,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 pub use class::{Check, Class, Counted, FileKind, Part, Role, Scope, Touch, UnitKey, Writers};
-use pattern::Names;
+use pattern::PathNames;
 pub use pattern::Pattern;
 pub use program::{Program, Tree};
 pub use spec::{PROFILE_KEYS, Profile, Refused, Rule, RuleKind, Unless};
@@ -64,7 +64,7 @@ impl Profiles {
             at: error.span().map(|span| span.start),
             reason: error.message().to_owned(),
         })?;
-        let mut draft = Draft::default();
+        let mut draft = ProfileDraft::default();
         for (name, content) in table.into_inner() {
             let at = Some(content.span().start);
             let DeValue::Table(content) = content.into_inner() else {
@@ -85,7 +85,9 @@ impl Profiles {
     /// What the check of a whole profile refuses, such as a pattern that cannot be read.
     pub fn from_all(all: Vec<Profile>) -> Result<Self, Refused> {
         let profiles = all.into_iter().map(|profile| (profile.name.clone(), profile)).collect();
-        Draft { profiles, ..Draft::default() }.finish().map_err(|(_, refused)| refused)
+        ProfileDraft { profiles, ..ProfileDraft::default() }
+            .finish()
+            .map_err(|(_, refused)| refused)
     }
 
     /// Returns the profiles, by name.
@@ -107,7 +109,7 @@ impl Profiles {
     /// Returns the clients in whose directories a file lies, each with the number of names of that directory's path. A client
     /// whose names are known in any directory counts where it knows this one.
     pub fn clients(&self, path: &TreePath) -> Vec<(&Profile, usize)> {
-        let Some(names) = Names::split(path.as_bytes()) else { return Vec::new() };
+        let Some(names) = PathNames::split(path.as_bytes()) else { return Vec::new() };
         let (mut found, mut depth) = (Vec::<(&Profile, usize)>::new(), 0);
         for root in &self.0.roots {
             let profile = &self.0.profiles[root.profile];
@@ -116,7 +118,7 @@ impl Profiles {
                 continue;
             }
             let knows = |from| {
-                let mut answer = Answer::default();
+                let mut answer = ClassSoFar::default();
                 answer.ask(&profile.rules, root.first_rule, &names, from);
                 answer.kind.is_some()
             };
@@ -137,8 +139,8 @@ impl Profiles {
     /// Says what a path is, by its names. Allocates nothing; the work is bounded by the number of rules times
     /// the square of the length of the path.
     pub fn classify<'p>(&self, path: &'p TreePath) -> Class<'p> {
-        let mut answer = Answer::default();
-        let Some(names) = Names::split(path.as_bytes()) else { return answer.class() };
+        let mut answer = ClassSoFar::default();
+        let Some(names) = PathNames::split(path.as_bytes()) else { return answer.class() };
         let mut depth = 0;
         for root in &self.0.roots {
             if root.pattern.is_anywhere() {
@@ -165,14 +167,14 @@ impl Profiles {
 
 /// The answer, as far as it is known.
 #[derive(Default)]
-struct Answer<'p> {
+struct ClassSoFar<'p> {
     kind: Option<FileKind<'p>>,
     check: Option<Check>,
     touch: Option<Touch>,
     counted: Option<Counted>,
 }
 
-impl<'p> Answer<'p> {
+impl<'p> ClassSoFar<'p> {
     fn class(self) -> Class<'p> {
         let Self { kind, check, touch, counted } = self;
         Class { kind: kind.unwrap_or_default(), check, touch, counted }
@@ -183,7 +185,7 @@ impl<'p> Answer<'p> {
     }
 
     /// Finds out what the names from `from` on are in the figures of a client that has these entries.
-    fn count(&mut self, entries: &[Pattern], client: usize, names: &Names<'p>, from: usize) {
+    fn count(&mut self, entries: &[Pattern], client: usize, names: &PathNames<'p>, from: usize) {
         // A temporary may end as an entry does.
         let here_only = self.kind.is_some_and(|kind| kind.stays_here());
         if self.counted.is_some() || entries.is_empty() || here_only {
@@ -203,7 +205,7 @@ impl<'p> Answer<'p> {
     }
 
     /// Asks the rules of one profile about the names from `from` on.
-    fn ask(&mut self, rules: &[Rule], first: u16, names: &Names<'p>, from: usize) {
+    fn ask(&mut self, rules: &[Rule], first: u16, names: &PathNames<'p>, from: usize) {
         for (number, rule) in (first..).zip(rules) {
             let is_open = match rule.kind {
                 RuleKind::Check => self.check.is_none(),
@@ -235,7 +237,7 @@ impl<'p> Answer<'p> {
 }
 
 /// Finds out which part of which unit a path is, if it is one by this rule.
-fn part<'p>(rule: &Rule, number: u16, names: &Names<'p>, from: usize) -> Option<Part<'p>> {
+fn part<'p>(rule: &Rule, number: u16, names: &PathNames<'p>, from: usize) -> Option<Part<'p>> {
     let found = |dir: usize| {
         let stem = rule.names.iter().find_map(|pattern| pattern.matches(names, dir))?;
         let has = |role: &Option<Pattern>| {
@@ -254,14 +256,14 @@ fn part<'p>(rule: &Rule, number: u16, names: &Names<'p>, from: usize) -> Option<
 
 /// Profiles that are put together key by key: those that come with the program, and what the configuration says.
 #[derive(Debug, Default)]
-pub struct Draft {
+pub struct ProfileDraft {
     profiles: BTreeMap<String, Profile>,
     disabled: Vec<String>,
     /// Profiles that were not there to begin with; `None` where there was nothing to begin with.
     fresh: Option<Vec<String>>,
 }
 
-impl Draft {
+impl ProfileDraft {
     /// Begins with the profiles that come with the program.
     pub fn shipped() -> Self {
         let all = BUILTIN.all().iter().map(|profile| (profile.name.clone(), profile.clone()));

@@ -11,10 +11,10 @@ use futures::StreamExt as _;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutMode, PutOptions};
 
-use super::call::{Call, Failure};
+use super::call::{Call, CallFailure};
 use super::health::Lane;
 use super::store::Remote;
-use super::tried::Abilities;
+use super::tried::StoreAbilities;
 use super::trouble::{Cause, Trouble};
 use super::verb::Verb;
 use crate::clock;
@@ -35,8 +35,8 @@ const LISTED_MAX: usize = 100;
 const TIMES_DIFFER_MS_MAX: i64 = 60_000;
 
 /// What trying it brought.
-pub(super) struct Found {
-    abilities: Abilities,
+pub(super) struct TriedAbilities {
+    abilities: StoreAbilities,
     /// When the object was stored, in milliseconds since the Unix epoch by the store's clock ...
     pub(super) stored_ms: i64,
     /// ... which lies between these by our monotonic one.
@@ -57,12 +57,12 @@ enum MakeAnswer {
 }
 
 /// What a trial says of the store: something, or why it cannot be used.
-type Verdict<T> = std::result::Result<T, &'static str>;
+type TrialResult<T> = std::result::Result<T, &'static str>;
 
 impl Remote {
     /// Returns what the store was seen to do; `None` until it has been tried, which a mount that only
     /// reads never does.
-    pub fn abilities(&self) -> Option<Abilities> {
+    pub fn abilities(&self) -> Option<StoreAbilities> {
         *self.inner.tried.abilities.lock()
     }
 
@@ -74,7 +74,7 @@ impl Remote {
     /// Tries what everything else relies on: that an object is read as it was written last, also a part
     /// of it, and listed with its time. A store that cannot do this is refused from now on. Takes six
     /// requests.
-    pub(super) async fn try_store(&self) -> Result<Found> {
+    pub(super) async fn try_store(&self) -> Result<TriedAbilities> {
         let mut round = 1;
         loop {
             // Another machine of the same name, with its cache in the same place, has the same object. It is no
@@ -106,7 +106,7 @@ impl Remote {
         }
     }
 
-    async fn try_once(&self, name: NodeId) -> Result<Verdict<Found>> {
+    async fn try_once(&self, name: NodeId) -> Result<TrialResult<TriedAbilities>> {
         let key = &self.inner.keys.probe(name);
         let token = task::random_u64();
         let body = |step: u8| Bytes::from(format!("hearthfs probe {token:016x} {step}\n"));
@@ -141,8 +141,8 @@ impl Remote {
             Some(_) => true,
         };
         let delete = self.delete_probe(key).await;
-        let abilities = Abilities { create_if_absent, delete, list_at_once };
-        Ok(Ok(Found { abilities, stored_ms, before, after }))
+        let abilities = StoreAbilities { create_if_absent, delete, list_at_once };
+        Ok(Ok(TriedAbilities { abilities, stored_ms, before, after }))
     }
 
     fn trying(&self, verb: Verb, what: &str, key: &Path) -> Call {
@@ -155,7 +155,7 @@ impl Remote {
         let call = self.trying(Verb::Put, "write", key);
         let put = |store: std::sync::Arc<dyn object_store::ObjectStore>| async move {
             store.put_opts(key, body.into(), PutOptions::from(mode)).await?;
-            Ok::<_, Failure>(())
+            Ok::<_, CallFailure>(())
         };
         self.inner.caller.call(call, put).await
     }
@@ -189,7 +189,7 @@ impl Remote {
     }
 
     /// Reads a part of the object, and returns when it was stored, in milliseconds since the Unix epoch.
-    async fn read_probe(&self, key: &Path, last: &[Bytes]) -> Result<Verdict<i64>> {
+    async fn read_probe(&self, key: &Path, last: &[Bytes]) -> Result<TrialResult<i64>> {
         let call = self.trying(Verb::Get, "read a part of", key);
         let read = self.inner.caller.call(call, |store| async move {
             let range = Some(GetRange::Bounded(PART));

@@ -14,7 +14,7 @@ use object_store::path::Path;
 use object_store::{GetResultPayload, MultipartUpload, ObjectStoreExt as _, UploadPart};
 use tokio::sync::mpsc;
 
-use super::call::{Call, Failure};
+use super::call::{Call, CallFailure};
 use super::frame::{WINDOW_LOG_MAX, ZSTD_LEVEL};
 use super::meter::Meter;
 use super::progress::Progress;
@@ -40,7 +40,7 @@ const CHUNKS_QUEUED_MAX: usize = 4;
 
 /// What reading hands to uploading.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum FilePiece {
     Part(Vec<u8>),
     /// The rest; only sent when the whole content is what it should be.
     Last(Vec<u8>),
@@ -77,11 +77,11 @@ impl Remote {
     pub(super) async fn send(
         &self,
         key: Path,
-        mut pieces: mpsc::Receiver<Result<Piece>>,
+        mut pieces: mpsc::Receiver<Result<FilePiece>>,
     ) -> Result<()> {
         let first = match next(&mut pieces).await? {
-            Piece::Last(bytes) => return self.write(key, bytes.into(), u64::MAX).await,
-            Piece::Part(bytes) => bytes,
+            FilePiece::Last(bytes) => return self.write(key, bytes.into(), u64::MAX).await,
+            FilePiece::Part(bytes) => bytes,
         };
         let call = self.call(Verb::Put, format!("begin {key}"));
         let at = &key;
@@ -102,7 +102,7 @@ impl Remote {
         key: &Path,
         upload: &mut Upload,
         first: Vec<u8>,
-        mut pieces: mpsc::Receiver<Result<Piece>>,
+        mut pieces: mpsc::Receiver<Result<FilePiece>>,
     ) -> Result<()> {
         let mut flying = FuturesUnordered::new();
         let first_size = first.len();
@@ -116,8 +116,8 @@ impl Remote {
                 }
             };
             let (bytes, last) = match piece {
-                Piece::Part(bytes) => (bytes, false),
-                Piece::Last(bytes) => (bytes, true),
+                FilePiece::Part(bytes) => (bytes, false),
+                FilePiece::Last(bytes) => (bytes, true),
             };
             total += bytes.len() as u64;
             if !bytes.is_empty() {
@@ -155,7 +155,7 @@ impl Remote {
         };
         let parts = upload.parts.as_mut().expect("it is neither aborted nor done");
         let Err(error) = caller
-            .call(call, |_| async move { parts.complete().await.map_err(Failure::from) })
+            .call(call, |_| async move { parts.complete().await.map_err(CallFailure::from) })
             .await
         else {
             return Ok(());
@@ -213,7 +213,7 @@ async fn receive(
     digest: Digest,
     meter: &Meter,
     progress: &Progress,
-) -> std::result::Result<(), Failure> {
+) -> std::result::Result<(), CallFailure> {
     let mut stream = match body {
         GetResultPayload::File(mut from, _) => {
             meter.down(size);
@@ -247,7 +247,7 @@ async fn receive(
                 }
                 // Says nothing of the object: it was the connection.
                 None if arrived < size => return Err(Trouble::cut_short(arrived, size).into()),
-                None => return Ok::<_, Failure>(()),
+                None => return Ok::<_, CallFailure>(()),
             }
         }
     };
@@ -256,7 +256,7 @@ async fn receive(
     written
 }
 
-async fn next(pieces: &mut mpsc::Receiver<Result<Piece>>) -> Result<Piece> {
+async fn next(pieces: &mut mpsc::Receiver<Result<FilePiece>>) -> Result<FilePiece> {
     match pieces.recv().await {
         Some(piece) => piece,
         None => Err(Error::new(Kind::Internal, "reading what is uploaded ended without an end")),
@@ -315,7 +315,7 @@ fn compress(
     file: &File,
     size: u64,
     digest: Digest,
-    pieces: &mpsc::Sender<Result<Piece>>,
+    pieces: &mpsc::Sender<Result<FilePiece>>,
 ) -> std::result::Result<(), Option<Error>> {
     let part_bytes = part_bytes(size);
     let failed = |error| Some(Error::io("compress a blob", error));
@@ -338,7 +338,7 @@ fn compress(
         while encoder.get_ref().len() >= part_bytes {
             let rest = encoder.get_mut().split_off(part_bytes);
             let part = std::mem::replace(encoder.get_mut(), rest);
-            pieces.blocking_send(Ok(Piece::Part(part))).map_err(|_| None)?;
+            pieces.blocking_send(Ok(FilePiece::Part(part))).map_err(|_| None)?;
         }
     }
     if at != size || hasher.finish() != digest {
@@ -349,9 +349,9 @@ fn compress(
     while rest.len() > part_bytes {
         let more = rest.split_off(part_bytes);
         let part = std::mem::replace(&mut rest, more);
-        pieces.blocking_send(Ok(Piece::Part(part))).map_err(|_| None)?;
+        pieces.blocking_send(Ok(FilePiece::Part(part))).map_err(|_| None)?;
     }
-    pieces.blocking_send(Ok(Piece::Last(rest))).map_err(|_| None)
+    pieces.blocking_send(Ok(FilePiece::Last(rest))).map_err(|_| None)
 }
 
 fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
@@ -406,7 +406,7 @@ impl io::Write for Sink {
 }
 
 impl Sink {
-    fn verify(&self, digest: &Digest) -> std::result::Result<(), Failure> {
+    fn verify(&self, digest: &Digest) -> std::result::Result<(), CallFailure> {
         if self.written == self.size && self.hasher.finish() == *digest {
             return Ok(());
         }
@@ -419,7 +419,7 @@ fn write_stream(
     mut sink: Sink,
     digest: &Digest,
     mut chunks: mpsc::Receiver<Bytes>,
-) -> std::result::Result<(), Failure> {
+) -> std::result::Result<(), CallFailure> {
     let mut left = Bytes::new();
     let mut ended = false;
     decompress(&mut sink, |buffer| {
@@ -440,8 +440,8 @@ fn write_stream(
 fn decompress(
     sink: &mut Sink,
     mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
-) -> std::result::Result<(), Failure> {
-    let failed = |error: &io::Error| Failure(Trouble::of_writing(error));
+) -> std::result::Result<(), CallFailure> {
+    let failed = |error: &io::Error| CallFailure(Trouble::of_writing(error));
     let mut decoder = zstd::stream::write::Decoder::new(sink).map_err(|e| failed(&e))?;
     decoder.window_log_max(WINDOW_LOG_MAX).map_err(|e| failed(&e))?;
     let mut buffer = vec![0; CHUNK_BYTES];

@@ -64,13 +64,13 @@ pub(super) struct Ask {
 
 /// What the store said.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct BucketAnswer {
     pub(super) status: u16,
     pub(super) body: String,
     headers: HeaderMap,
 }
 
-impl Answer {
+impl BucketAnswer {
     pub(super) fn is_good(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -148,7 +148,7 @@ impl Answer {
 impl BucketApi {
     /// Asks: a question again and again where that may help, a write once. Whether a write is to be made
     /// again depends on what is there by then. An answer that refuses is an answer too.
-    pub(super) async fn ask(&self, ask: &Ask) -> Result<Answer> {
+    pub(super) async fn ask(&self, ask: &Ask) -> Result<BucketAnswer> {
         let attempts = if ask.method == Method::GET { ATTEMPTS_MAX } else { 1 };
         let mut attempt = 0;
         loop {
@@ -171,7 +171,7 @@ impl BucketApi {
         }
     }
 
-    async fn ask_once(&self, ask: &Ask) -> Result<Answer> {
+    async fn ask_once(&self, ask: &Ask) -> Result<BucketAnswer> {
         let invalid = |what: &str| Error::new(Kind::Invalid, format!("{}: bad {what}", ask.op));
         let mut request = HttpRequest::new(HttpRequestBody::from(ask.body.clone()));
         *request.method_mut() = ask.method.clone();
@@ -224,7 +224,7 @@ pub(super) async fn rest(attempts: u32) {
     clock::sleep(pause + Duration::from_millis(jitter_ms)).await;
 }
 
-async fn read(response: HttpResponse, ask: &Ask) -> Result<Answer> {
+async fn read(response: HttpResponse, ask: &Ask) -> Result<BucketAnswer> {
     let (parts, body) = response.into_parts();
     let mut stream = body.bytes_stream();
     let mut bytes = Vec::new();
@@ -241,7 +241,7 @@ async fn read(response: HttpResponse, ask: &Ask) -> Result<Answer> {
     let status: StatusCode = parts.status;
     let body = String::from_utf8(bytes)
         .map_err(|_| Error::new(Kind::Invalid, format!("{}: the answer is not UTF-8", ask.op)))?;
-    Ok(Answer { status: status.as_u16(), body, headers: parts.headers })
+    Ok(BucketAnswer { status: status.as_u16(), body, headers: parts.headers })
 }
 
 fn clipped(text: &str) -> String {
@@ -253,8 +253,8 @@ fn clipped(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, body: &str) -> Answer {
-        Answer { status, body: body.to_owned(), headers: HeaderMap::new() }
+    fn answer(status: u16, body: &str) -> BucketAnswer {
+        BucketAnswer { status, body: body.to_owned(), headers: HeaderMap::new() }
     }
 
     fn ask() -> Ask {

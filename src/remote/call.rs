@@ -47,15 +47,15 @@ pub(super) struct Call {
 
 /// What a request can fail with.
 #[derive(Debug)]
-pub(super) struct Failure(pub(super) Trouble);
+pub(super) struct CallFailure(pub(super) Trouble);
 
-impl From<object_store::Error> for Failure {
+impl From<object_store::Error> for CallFailure {
     fn from(error: object_store::Error) -> Self {
         Self(Trouble::of(&error))
     }
 }
 
-impl From<Trouble> for Failure {
+impl From<Trouble> for CallFailure {
     fn from(trouble: Trouble) -> Self {
         Self(trouble)
     }
@@ -63,7 +63,7 @@ impl From<Trouble> for Failure {
 
 /// Makes requests.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(super) struct Requester {
     pub(super) backend: Backend,
     pub(super) gate: Arc<Gate>,
     pub(super) meter: Arc<Meter>,
@@ -76,7 +76,7 @@ pub(super) struct Caller {
     reserve: Semaphore,
 }
 
-impl Caller {
+impl Requester {
     pub(super) fn new(
         backend: Backend,
         gate: Arc<Gate>,
@@ -103,7 +103,7 @@ impl Caller {
         work: impl FnOnce(Arc<dyn ObjectStore>) -> F,
     ) -> Result<T>
     where
-        F: Future<Output = std::result::Result<T, Failure>>,
+        F: Future<Output = std::result::Result<T, CallFailure>>,
     {
         let mut ticket = self.gate.enter(call.lane)?;
         let store = match self.backend.store() {
@@ -127,7 +127,7 @@ impl Caller {
         let guarded = async {
             self.guard(&call).await?;
             match work(store).await {
-                Err(Failure(trouble)) => Err(self.told_apart(&call, trouble).await),
+                Err(CallFailure(trouble)) => Err(self.told_apart(&call, trouble).await),
                 done => done,
             }
         };
@@ -143,7 +143,7 @@ impl Caller {
                 ticket.answered();
                 return Ok(value);
             }
-            Some(Err(Failure(trouble))) => trouble,
+            Some(Err(CallFailure(trouble))) => trouble,
             None => Trouble::timed_out(format!("no answer within {:?}", call.limit)),
         };
         self.throttle.note(&trouble, counts_itself);
@@ -180,7 +180,7 @@ impl Caller {
 
     /// Keeps writes and lists from a directory that is not the checked one any more: they would
     /// succeed there, and be lost or empty.
-    async fn guard(&self, call: &Call) -> std::result::Result<(), Failure> {
+    async fn guard(&self, call: &Call) -> std::result::Result<(), CallFailure> {
         if call.guarded && matches!(call.verb, Verb::Put | Verb::List) {
             self.present().await?;
         }
@@ -188,23 +188,23 @@ impl Caller {
     }
 
     /// Tells a missing object from a missing store.
-    async fn told_apart(&self, call: &Call, trouble: Trouble) -> Failure {
+    async fn told_apart(&self, call: &Call, trouble: Trouble) -> CallFailure {
         if call.guarded
             && trouble.kind == Kind::NotFound
             && let Err(gone) = self.present().await
         {
             return gone;
         }
-        Failure(trouble)
+        CallFailure(trouble)
     }
 
-    async fn present(&self) -> std::result::Result<(), Failure> {
+    async fn present(&self) -> std::result::Result<(), CallFailure> {
         let Some(dir) = self.backend.dir() else { return Ok(()) };
         let shared = dir.clone();
         if task::blocking(move || shared.is_present()).await {
             return Ok(());
         }
-        Err(Failure(Trouble::gone(dir.gone().to_string())))
+        Err(CallFailure(Trouble::gone(dir.gone().to_string())))
     }
 
     /// Takes a place among the requests in flight; `None` when a program has waited long enough.

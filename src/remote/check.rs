@@ -13,7 +13,7 @@ use super::call::Call;
 use super::connect;
 use super::format::{self, Said, StoreId};
 use super::health::{Health, Lane, Outage};
-use super::identity::{self, Found, Known};
+use super::identity::{self, FoundStore, KnownStore};
 use super::keys;
 use super::make::Remains;
 use super::store::Remote;
@@ -34,12 +34,12 @@ const ANOTHER_AFTER: Duration = Duration::from_secs(5);
 impl Remote {
     /// Takes the store that the node knows from before. Without one, the first check makes the store if there is
     /// none, and takes what it finds.
-    pub fn know(&self, known: Option<Known>) {
+    pub fn know(&self, known: Option<KnownStore>) {
         self.inner.identity.know(known);
     }
 
     /// Returns the store that is used in this run, for the next one to know; `None` before the first check.
-    pub fn used(&self) -> Option<Known> {
+    pub fn used(&self) -> Option<KnownStore> {
         self.inner.identity.accepted()
     }
 
@@ -303,7 +303,7 @@ impl Remote {
     fn take_format(&self, bytes: &[u8]) -> Result<()> {
         let url = &self.inner.url;
         let said = format::check(bytes, url)?;
-        if let Found::Other(known) = self.inner.identity.judge(&said, url) {
+        if let FoundStore::Other(known) = self.inner.identity.judge(&said, url) {
             return Err(self.miss(identity::other_text(url, said.store, known)));
         }
         self.accept(&said, bytes);

@@ -52,7 +52,7 @@ const FRAME_HEAD_BYTES: usize = 1 + 4 + 4;
 /// What the frames of a checkpoint hold, in the order in which they stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-enum Section {
+enum CheckpointSection {
     Head = 0,
     Commits = 1,
     Chains = 2,
@@ -62,7 +62,7 @@ enum Section {
     End = 6,
 }
 
-impl Section {
+impl CheckpointSection {
     fn of(byte: u8) -> Option<Self> {
         [
             Self::Head,
@@ -145,14 +145,14 @@ pub struct CheckpointCounts {
 }
 
 impl CheckpointCounts {
-    fn of(&mut self, section: Section) -> Option<&mut u64> {
+    fn of(&mut self, section: CheckpointSection) -> Option<&mut u64> {
         match section {
-            Section::Commits => Some(&mut self.commits),
-            Section::Chains => Some(&mut self.chains),
-            Section::Registers => Some(&mut self.registers),
-            Section::Early => Some(&mut self.early),
-            Section::Locations => Some(&mut self.locations),
-            Section::Head | Section::End => None,
+            CheckpointSection::Commits => Some(&mut self.commits),
+            CheckpointSection::Chains => Some(&mut self.chains),
+            CheckpointSection::Registers => Some(&mut self.registers),
+            CheckpointSection::Early => Some(&mut self.early),
+            CheckpointSection::Locations => Some(&mut self.locations),
+            CheckpointSection::Head | CheckpointSection::End => None,
         }
     }
 
@@ -163,14 +163,15 @@ impl CheckpointCounts {
 
 /// What is accepted; tests ask for less.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct CheckpointLimits {
     items: u64,
     raw_bytes: u64,
 }
 
-const LIMITS: Limits = Limits { items: CHECKPOINT_ITEMS_MAX, raw_bytes: CHECKPOINT_RAW_BYTES_MAX };
+const LIMITS: CheckpointLimits =
+    CheckpointLimits { items: CHECKPOINT_ITEMS_MAX, raw_bytes: CHECKPOINT_RAW_BYTES_MAX };
 
-impl Limits {
+impl CheckpointLimits {
     fn check(&self, items: u64, raw_bytes: u64) -> Result<()> {
         for (what, count, most) in
             [("items", items, self.items), ("bytes", raw_bytes, self.raw_bytes)]

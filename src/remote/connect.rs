@@ -264,14 +264,14 @@ fn shown(endpoint: &url::Url) -> String {
 
 /// Makes a failure to get credentials say so, instead of looking like one of the store.
 #[derive(Debug)]
-struct Explained<C> {
+struct CredentialError<C> {
     inner: Arc<dyn CredentialProvider<Credential = C>>,
     /// What was looked for.
     wanted: &'static str,
 }
 
 #[async_trait]
-impl<C: fmt::Debug + Send + Sync> CredentialProvider for Explained<C> {
+impl<C: fmt::Debug + Send + Sync> CredentialProvider for CredentialError<C> {
     type Credential = C;
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {

@@ -28,7 +28,7 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub(super) type Provider<C> = Arc<dyn CredentialProvider<Credential = C>>;
 
 /// Files that hold credentials.
-pub(super) trait Source: fmt::Debug + Send + Sync + 'static {
+pub(super) trait CredentialFiles: fmt::Debug + Send + Sync + 'static {
     /// The form of its cloud.
     type Credential: fmt::Debug + Send + Sync + 'static;
 
@@ -52,26 +52,26 @@ fn version_of(files: &[&Path]) -> FileStamp {
 
 /// Hands out the credentials of a source, as its files say at the time of each request.
 #[derive(Debug)]
-pub(super) struct Followed<S: Source>(Arc<State<S>>);
+pub(super) struct Followed<S: CredentialFiles>(Arc<State<S>>);
 
-struct State<S: Source> {
+struct State<S: CredentialFiles> {
     source: S,
     last: Mutex<Option<(FileStamp, Provider<S::Credential>)>>,
 }
 
-impl<S: Source> fmt::Debug for State<S> {
+impl<S: CredentialFiles> fmt::Debug for State<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State").field("source", &self.source).finish_non_exhaustive()
     }
 }
 
-impl<S: Source> Followed<S> {
+impl<S: CredentialFiles> Followed<S> {
     pub(super) fn new(source: S) -> Self {
         Self(Arc::new(State { source, last: Mutex::new(None) }))
     }
 }
 
-impl<S: Source> State<S> {
+impl<S: CredentialFiles> State<S> {
     fn current(&self) -> Result<Provider<S::Credential>> {
         // Taken before reading, so that a change while we read is seen next time.
         let version = version_of(&self.source.files());
@@ -87,7 +87,7 @@ impl<S: Source> State<S> {
 }
 
 #[async_trait]
-impl<S: Source> CredentialProvider for Followed<S> {
+impl<S: CredentialFiles> CredentialProvider for Followed<S> {
     type Credential = S::Credential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<S::Credential>> {

@@ -24,7 +24,7 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-pub use self::bucket::{Bill, Bucket, Terms};
+pub use self::bucket::{Bill, SimulatedBucket, Terms};
 pub use self::memory::MemoryStore;
 use super::backend::Backend;
 use super::connect::RemoteOptions;
@@ -37,7 +37,7 @@ use crate::stamp::NodeId;
 use crate::task;
 
 /// The environment variable from which a program under test takes its faults: settings as
-/// [`Plan::parse`] reads them, or `@` and the path of a file that holds them and may change.
+/// [`FaultPlan::parse`] reads them, or `@` and the path of a file that holds them and may change.
 pub const FAULTS_VARIABLE: &str = "HEARTHFS_TEST_FAULTS";
 
 /// How many objects of a list are reordered together.
@@ -47,7 +47,7 @@ const LIST_BREAKS_AFTER: usize = 5;
 
 /// What goes wrong. Percentages are of requests; zero and `None` are no fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct FaultPlan {
     /// Time that passes before each request.
     pub latency: Duration,
     /// Requests that get no answer, ever.
@@ -81,12 +81,12 @@ pub struct Plan {
     pub largest: u32,
 }
 
-/// The key of a list, for [`Plan::only`].
+/// The key of a list, for [`FaultPlan::only`].
 pub const LIST: &str = "LIST";
 /// How often a slow body brings something.
 const TRICKLES_PER_S: u32 = 2;
 
-impl Plan {
+impl FaultPlan {
     /// Reads settings such as `latency_ms=20 errors=10 hang=1 stale_ms=2000`.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Plan {
 /// The switch of the faults of one or more remotes.
 #[derive(Debug)]
 pub struct Faults {
-    plan: Mutex<Plan>,
+    plan: Mutex<FaultPlan>,
     file: Option<(PathBuf, Mutex<Option<SystemTime>>)>,
     clock: Clock,
     written: Mutex<HashMap<Path, Duration>>,
@@ -158,7 +158,7 @@ impl Faults {
     }
 
     /// Switches to these faults.
-    pub fn set(&self, plan: Plan) {
+    pub fn set(&self, plan: FaultPlan) {
         *self.plan.lock() = plan;
     }
 
@@ -168,14 +168,14 @@ impl Faults {
     }
 
     /// Returns the faults that are switched on.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> FaultPlan {
         if let Some((path, seen)) = &self.file {
             let modified = std::fs::metadata(path).and_then(|data| data.modified()).ok();
             let mut seen = seen.lock();
             if *seen != modified {
                 *seen = modified;
                 let text = std::fs::read_to_string(path).unwrap_or_default();
-                match Plan::parse(&text) {
+                match FaultPlan::parse(&text) {
                     Ok(plan) => *self.plan.lock() = plan,
                     Err(error) => tracing::error!(error = %error, "fault file is ignored"),
                 }
@@ -196,12 +196,12 @@ impl Faults {
     ///
     /// # Errors
     ///
-    /// As [`Plan::parse`]. A file is read later, so a bad one is no error here.
+    /// As [`FaultPlan::parse`]. A file is read later, so a bad one is no error here.
     pub fn from_setting(text: &str) -> Result<Self> {
         let mut faults = Self::default();
         match text.strip_prefix('@') {
             Some(path) => faults.file = Some((PathBuf::from(path), Mutex::new(None))),
-            None => *faults.plan.lock() = Plan::parse(text)?,
+            None => *faults.plan.lock() = FaultPlan::parse(text)?,
         }
         Ok(faults)
     }
@@ -215,7 +215,7 @@ impl Faults {
     }
 
     /// Lets a request for a key through to the store, or not.
-    async fn before(&self, key: &str) -> object_store::Result<Plan> {
+    async fn before(&self, key: &str) -> object_store::Result<FaultPlan> {
         let plan = self.plan();
         if !key.contains(&plan.only) {
             return Ok(plan);
@@ -245,11 +245,11 @@ impl Faults {
     }
 
     /// Hides that a write has succeeded, or not.
-    fn after<T>(plan: &Plan, done: T) -> object_store::Result<T> {
+    fn after<T>(plan: &FaultPlan, done: T) -> object_store::Result<T> {
         if Self::hits(plan.lost_replies_percent) { Err(reset()) } else { Ok(done) }
     }
 
-    fn note_written(&self, at: &Path, plan: &Plan) {
+    fn note_written(&self, at: &Path, plan: &FaultPlan) {
         if !plan.stale_list.is_zero() {
             self.written.lock().insert(at.clone(), self.clock.mono());
         }
@@ -447,7 +447,7 @@ fn disorder(
 }
 
 /// Tells when an object was stored as a clock that is off does.
-fn shift(meta: &mut ObjectMeta, plan: &Plan) {
+fn shift(meta: &mut ObjectMeta, plan: &FaultPlan) {
     meta.last_modified += Duration::from_secs(plan.ahead_s.max(0) as u64);
     meta.last_modified -= Duration::from_secs(plan.ahead_s.min(0).unsigned_abs().into());
 }

@@ -111,7 +111,7 @@ struct Down {
 
 /// A request that the gate let through; says at its end how it went.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct RequestTicket {
     gate: Arc<Gate>,
     /// When the request itself began, and how many had succeeded until then; none while it waits for its turn.
     started: Option<(Duration, u64)>,
@@ -177,7 +177,7 @@ impl Gate {
     }
 
     /// Lets a request through, or says at once that the store is down.
-    pub(super) fn enter(self: &Arc<Self>, lane: Lane) -> Result<Ticket> {
+    pub(super) fn enter(self: &Arc<Self>, lane: Lane) -> Result<RequestTicket> {
         let now = self.clock.mono();
         let mut probe = false;
         if lane == Lane::Foreground
@@ -192,7 +192,7 @@ impl Gate {
             down.probing = true;
             probe = true;
         }
-        Ok(Ticket { gate: self.clone(), started: None, probe, open: true })
+        Ok(RequestTicket { gate: self.clone(), started: None, probe, open: true })
     }
 
     fn succeeded(&self) {
@@ -274,7 +274,7 @@ impl Gate {
     }
 }
 
-impl Ticket {
+impl RequestTicket {
     /// Notes that the request goes out now.
     pub(super) fn begin(&mut self) {
         self.started = Some((self.gate.clock.mono(), self.gate.state.lock().good));
@@ -316,7 +316,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestTicket {
     fn drop(&mut self) {
         if !self.open {
             return;
@@ -342,7 +342,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    fn begun(gate: &Arc<Gate>) -> Ticket {
+    fn begun(gate: &Arc<Gate>) -> RequestTicket {
         let mut ticket = gate.enter(Lane::Foreground).expect("let through");
         ticket.begin();
         ticket

@@ -16,7 +16,7 @@ const SAYS_BYTES_MAX: usize = 16 << 10;
 
 /// The store that a node knows, as its cache directory keeps it from run to run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Known {
+pub struct KnownStore {
     store: String,
     /// Its address when it was used last; `None` where an older version has kept no more than the identity.
     url: Option<String>,
@@ -24,13 +24,13 @@ pub struct Known {
     says: Option<String>,
 }
 
-impl Known {
+impl KnownStore {
     /// Takes what an older version has kept in its index; 0 is no store.
     pub fn of_older(store: u64) -> Option<Self> {
         (store > 0).then(|| Self { store: StoreId(store).to_string(), url: None, says: None })
     }
 
-    /// Reads what [`Known::text`] has written; `None` when it is anything else.
+    /// Reads what [`KnownStore::text`] has written; `None` when it is anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let known: Self = serde_json::from_str(text).ok()?;
         known.store.parse::<StoreId>().ok().map(|_| known)
@@ -61,7 +61,7 @@ impl Known {
 
 /// What is found at an address, seen by a node.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FoundStore {
     /// The store that the node knows, or one that it may take because it knows none.
     Known,
     /// Another store, and the node was told to move there.
@@ -76,9 +76,9 @@ pub(super) struct Identity(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    known: Option<Known>,
+    known: Option<KnownStore>,
     /// The store that was found in this run, and is used.
-    accepted: Option<Known>,
+    accepted: Option<KnownStore>,
     /// When that was seen last, by the store's clock.
     seen_ms: Option<u64>,
     /// Why the known store is not to be had at this address, and since when, in milliseconds since the Unix epoch.
@@ -87,15 +87,15 @@ struct State {
 
 impl Identity {
     /// Takes what the node knows from before.
-    pub(super) fn know(&self, known: Option<Known>) {
+    pub(super) fn know(&self, known: Option<KnownStore>) {
         self.0.lock().known = known;
     }
 
-    pub(super) fn known(&self) -> Option<Known> {
+    pub(super) fn known(&self) -> Option<KnownStore> {
         self.0.lock().known.clone()
     }
 
-    pub(super) fn accepted(&self) -> Option<Known> {
+    pub(super) fn accepted(&self) -> Option<KnownStore> {
         self.0.lock().accepted.clone()
     }
 
@@ -109,16 +109,16 @@ impl Identity {
     }
 
     /// Judges what the format object at `url` says.
-    pub(super) fn judge(&self, said: &Said, url: &RemoteUrl) -> Found {
+    pub(super) fn judge(&self, said: &Said, url: &RemoteUrl) -> FoundStore {
         let state = self.0.lock();
-        let Some(known) = &state.known else { return Found::Known };
+        let Some(known) = &state.known else { return FoundStore::Known };
         let store = known.store();
         if store == said.store {
-            Found::Known
+            FoundStore::Known
         } else if said.replaces.contains(&store) || known.moved_from(url).is_some() {
-            Found::Next
+            FoundStore::Next
         } else {
-            Found::Other(store)
+            FoundStore::Other(store)
         }
     }
 
@@ -127,7 +127,7 @@ impl Identity {
     pub(super) fn accept(&self, said: &Said, bytes: &[u8], url: &RemoteUrl, now_ms: u64) -> bool {
         let short = bytes.len() <= SAYS_BYTES_MAX;
         let says = String::from_utf8(bytes.to_vec()).ok().filter(|_| short);
-        let known = Known { store: said.store.to_string(), url: Some(url.to_string()), says };
+        let known = KnownStore { store: said.store.to_string(), url: Some(url.to_string()), says };
         let mut state = self.0.lock();
         state.known = Some(known.clone());
         state.seen_ms = Some(now_ms);
@@ -195,12 +195,12 @@ mod tests {
         let identity = Identity::default();
         identity.accept(&said(7, &[]), b"{}", &url, 9);
         let known = identity.accepted().expect("accepted");
-        assert_eq!(Known::parse(&known.text()), Some(known.clone()));
+        assert_eq!(KnownStore::parse(&known.text()), Some(known.clone()));
         assert_eq!((known.store(), known.says()), (StoreId(7), Some("{}")));
         assert_eq!(known.moved_from(&url), None);
-        assert_eq!(Known::of_older(0), None);
+        assert_eq!(KnownStore::of_older(0), None);
         for bad in ["", "{}", "{\"store\":\"x\",\"url\":null,\"says\":null}"] {
-            assert_eq!(Known::parse(bad), None, "{bad}");
+            assert_eq!(KnownStore::parse(bad), None, "{bad}");
         }
     }
 
@@ -209,16 +209,16 @@ mod tests {
         let here: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let there: RemoteUrl = "s3://bkt/q".parse().expect("a good address");
         let identity = Identity::default();
-        assert_eq!(identity.judge(&said(1, &[]), &here), Found::Known, "it knows none");
+        assert_eq!(identity.judge(&said(1, &[]), &here), FoundStore::Known, "it knows none");
         assert_eq!(identity.absent(&here), None);
         identity.accept(&said(1, &[]), b"", &here, 9);
         for (found, url, is) in [
-            (said(1, &[]), &here, Found::Known),
-            (said(1, &[]), &there, Found::Known),
-            (said(2, &[]), &here, Found::Other(StoreId(1))),
-            (said(2, &[3]), &here, Found::Other(StoreId(1))),
-            (said(2, &[3, 1]), &here, Found::Next),
-            (said(2, &[]), &there, Found::Next),
+            (said(1, &[]), &here, FoundStore::Known),
+            (said(1, &[]), &there, FoundStore::Known),
+            (said(2, &[]), &here, FoundStore::Other(StoreId(1))),
+            (said(2, &[3]), &here, FoundStore::Other(StoreId(1))),
+            (said(2, &[3, 1]), &here, FoundStore::Next),
+            (said(2, &[]), &there, FoundStore::Next),
         ] {
             assert_eq!(identity.judge(&found, url), is, "{found:?} at {url}");
         }
@@ -230,8 +230,8 @@ mod tests {
             "{text}"
         );
         // An older version has not kept the address: what is configured is taken for it.
-        identity.know(Known::of_older(1));
-        assert_eq!(identity.judge(&said(2, &[]), &there), Found::Other(StoreId(1)));
+        identity.know(KnownStore::of_older(1));
+        assert_eq!(identity.judge(&said(2, &[]), &there), FoundStore::Other(StoreId(1)));
     }
 
     #[test]

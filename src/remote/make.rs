@@ -32,7 +32,7 @@ const UNSURE_PAUSE: Duration = Duration::from_secs(2);
 
 /// The outcome of making a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Made {
+pub struct MadeStore {
     /// Which store is there.
     pub store: StoreId,
     /// It was made just now, and was not there before.
@@ -62,7 +62,7 @@ impl Remote {
     /// # Errors
     ///
     /// As [`Remote::check`]; `Unavailable` when the store forgets what is written to it.
-    pub async fn make(&self, replaces: &[StoreId]) -> Result<Made> {
+    pub async fn make(&self, replaces: &[StoreId]) -> Result<MadeStore> {
         let (store, new, told) = {
             let _one = self.inner.checking.lock().await;
             self.open_dir(true).await?;
@@ -88,7 +88,7 @@ impl Remote {
             (said.store, new, !missing.is_empty())
         };
         self.check().await?;
-        Ok(Made { store, new, told })
+        Ok(MadeStore { store, new, told })
     }
 
     /// Makes the store declare the expiry that this handle was opened with, and makes the store if it is

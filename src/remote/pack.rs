@@ -31,7 +31,7 @@ const TAIL_BYTES: usize = 4 + 32 + END.len();
 
 /// One blob of a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
+pub struct PackMember {
     /// Its content.
     pub digest: Digest,
     /// First byte of its frame in the pack.
@@ -45,7 +45,7 @@ pub struct Member {
 /// Puts a pack together in memory.
 pub struct PackBuilder {
     bytes: Vec<u8>,
-    members: Vec<Member>,
+    members: Vec<PackMember>,
     known: HashMap<Digest, usize>,
     compressor: zstd::bulk::Compressor<'static>,
 }
@@ -101,7 +101,7 @@ impl PackBuilder {
         let (length, size) = (frame.len() as u32, raw.len() as u32);
         self.bytes.extend_from_slice(&frame);
         self.known.insert(*digest, self.members.len());
-        self.members.push(Member { digest: *digest, offset, length, size });
+        self.members.push(PackMember { digest: *digest, offset, length, size });
         Some((offset, length))
     }
 
@@ -141,7 +141,7 @@ impl PackBuilder {
 #[derive(Debug)]
 pub struct PackReader<'a> {
     bytes: &'a [u8],
-    members: Vec<Member>,
+    members: Vec<PackMember>,
 }
 
 impl<'a> PackReader<'a> {
@@ -183,7 +183,7 @@ impl<'a> PackReader<'a> {
             if u64::from(size) > FRAME_RAW_BYTES_MAX {
                 return Err(damaged("a member is too large"));
             }
-            members.push(Member { digest, offset, length, size });
+            members.push(PackMember { digest, offset, length, size });
             offset += u64::from(length);
         }
         if offset != index_at as u64 {
@@ -193,12 +193,12 @@ impl<'a> PackReader<'a> {
     }
 
     /// Returns all blobs of the pack, in the order of their frames.
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[PackMember] {
         &self.members
     }
 
     /// Returns the frame of a member, still compressed.
-    pub fn frame(&self, member: &Member) -> Option<&'a [u8]> {
+    pub fn frame(&self, member: &PackMember) -> Option<&'a [u8]> {
         let start = usize::try_from(member.offset).ok()?;
         self.bytes.get(start..start.checked_add(member.length as usize)?)
     }
@@ -208,7 +208,7 @@ impl<'a> PackReader<'a> {
     /// # Errors
     ///
     /// `Invalid` for a member of another pack, `Corrupt` when its frame is damaged.
-    pub fn read(&self, member: &Member) -> Result<Vec<u8>> {
+    pub fn read(&self, member: &PackMember) -> Result<Vec<u8>> {
         let frame = self.frame(member).ok_or_else(|| {
             Error::new(Kind::Invalid, format!("blob {} is not in this pack", member.digest))
         })?;

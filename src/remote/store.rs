@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use super::backend::Backend;
-use super::call::{Call, Caller, Failure};
+use super::call::{Call, CallFailure, Requester};
 use super::connect::{self, Environment, RemoteOptions};
 use super::dir::SharedDir;
 use super::expiry::{Agreement, Declared};
@@ -57,7 +57,7 @@ pub struct Remote {
 pub(super) struct Inner {
     pub(super) url: RemoteUrl,
     pub(super) keys: Keys,
-    pub(super) caller: Caller,
+    pub(super) caller: Requester,
     pub(super) clock: Clock,
     pub(super) node: NodeId,
     /// One permit for each MiB that an upload may hold.
@@ -132,7 +132,7 @@ impl Remote {
         let time = Arc::new(StoreTime::new(clock.clone()));
         let throttle = Arc::new(Throttle::new(clock.clone(), meter.answers.clone()));
         let deadline = options.deadline;
-        let caller = Caller::new(backend, gate, meter, throttle, deadline, time.clone(), remedy);
+        let caller = Requester::new(backend, gate, meter, throttle, deadline, time.clone(), remedy);
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
@@ -406,7 +406,7 @@ impl Remote {
         caller
             .call(call, |store| async move {
                 store.put(&key, PutPayload::from(bytes)).await?;
-                Ok::<_, Failure>(())
+                Ok::<_, CallFailure>(())
             })
             .await?;
         caller.meter.up(size);
@@ -419,7 +419,7 @@ async fn body_of(
     got: GetResult,
     length: usize,
     progress: &Progress,
-) -> std::result::Result<Bytes, Failure> {
+) -> std::result::Result<Bytes, CallFailure> {
     let got = match got {
         GetResult { payload: GetResultPayload::File(file, _), range, .. } => {
             let progress = progress.clone();

@@ -12,7 +12,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt as _};
 use tokio::sync::mpsc;
 
-use super::call::{Call, Failure};
+use super::call::{Call, CallFailure};
 use super::keys::{self, BundleName};
 use super::log::LogItem;
 use super::store::Remote;
@@ -158,7 +158,7 @@ impl Listing<'_> {
     async fn add_all(
         &mut self,
         mut all: BoxStream<'static, object_store::Result<ObjectMeta>>,
-    ) -> std::result::Result<(), Failure> {
+    ) -> std::result::Result<(), CallFailure> {
         let deadline = self.remote.inner.caller.deadline;
         while !self.over {
             let next = clock::within(deadline, all.next()).await;
@@ -175,7 +175,7 @@ impl Listing<'_> {
         &mut self,
         store: &dyn ObjectStore,
         below: Option<&Path>,
-    ) -> std::result::Result<(), Failure> {
+    ) -> std::result::Result<(), CallFailure> {
         let mut tries = 1;
         loop {
             let had = self.last.clone();
@@ -184,7 +184,7 @@ impl Listing<'_> {
                 None => store.list(below),
             };
             match self.add_all(rest).await {
-                Err(Failure(trouble))
+                Err(CallFailure(trouble))
                     if tries < PAGE_TRIES_MAX
                         && matches!(trouble.kind, Kind::Unavailable | Kind::TimedOut) =>
                 {
@@ -198,7 +198,10 @@ impl Listing<'_> {
     }
 
     /// Adds what lies beside our places, as far as it can be had; fails with the first trouble.
-    async fn add_foreign(&mut self, store: &dyn ObjectStore) -> std::result::Result<(), Failure> {
+    async fn add_foreign(
+        &mut self,
+        store: &dyn ObjectStore,
+    ) -> std::result::Result<(), CallFailure> {
         let deadline = self.remote.inner.caller.deadline;
         let top = clock::within(deadline, store.list_with_delimiter(None)).await;
         let top = top.ok_or_else(|| Trouble::timed_out("no list came".into()))??;
@@ -259,7 +262,7 @@ impl Remote {
                 }
                 let missed = listing.add_foreign(&*store).await.err();
                 listing.hand_over().await;
-                Ok(missed.map(|Failure(trouble)| trouble.to_string()))
+                Ok(missed.map(|CallFailure(trouble)| trouble.to_string()))
             })
             .await
     }

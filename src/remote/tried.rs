@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 
 /// What a store was seen to do, of that without which hearthfs manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abilities {
+pub struct StoreAbilities {
     /// It refuses to make an object that is there already, so that one of two writers wins; `None` when it
     /// was too busy to say.
     pub create_if_absent: Option<bool>,
@@ -17,7 +17,7 @@ pub struct Abilities {
 /// What is known of a store.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
-    pub(super) abilities: Mutex<Option<Abilities>>,
+    pub(super) abilities: Mutex<Option<StoreAbilities>>,
     /// Why the store cannot be used.
     pub(super) unfit: Mutex<Option<String>>,
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use self::bundler::Tail;
 use self::mover::Mover;
-use self::sweeper::Own;
+use self::sweeper::OwnCheckpoint;
 use super::covers::{BundleItem, Covers, floor_ms, made_ms};
 use super::fetcher::Fetcher;
 use super::follower::Follower;
@@ -83,7 +83,7 @@ struct State {
     /// What was counted last, and how many commits had been folded then.
     counted: Option<(u64, FoldedCommits)>,
     /// The checkpoint of this node after which it has not tidied up.
-    sweeps: Option<Own>,
+    sweeps: Option<OwnCheckpoint>,
     /// Nothing is tried before this time of the monotonic clock, ...
     not_before: Duration,
     /// ... which was so long after the last failure; zero after none.
@@ -225,7 +225,7 @@ impl Checkpointer {
             }
             let (name, commits) = self.write_named().await?;
             self.0.mover.begin();
-            self.0.state.lock().sweeps = Some(Own { name, commits });
+            self.0.state.lock().sweeps = Some(OwnCheckpoint { name, commits });
             return Ok(());
         }
         if tail.settle() < BUNDLED_MIN as usize / 2 {
@@ -253,7 +253,7 @@ impl Checkpointer {
         self.0.mover.move_some(self.0.ledger.now_ms().saturating_sub(grace_ms)).await;
     }
 
-    async fn sweep(&self, own: Own) {
+    async fn sweep(&self, own: OwnCheckpoint) {
         match sweeper::sweep(&self.0.ledger, &self.0.remote, own).await {
             Ok(0) => {}
             Ok(objects) => tracing::info!(objects, "deleted what checkpoints have made needless"),

@@ -14,14 +14,14 @@ use crate::stamp::Stamp;
 
 /// A namespace with the commits that made it.
 #[derive(Debug)]
-pub struct Draft {
+pub struct LogView {
     pub(super) fold: Fold,
     pub(super) seen: HashSet<Stamp>,
     pub(super) chains: Chains,
     pub(super) missing: Missing,
 }
 
-impl Draft {
+impl LogView {
     /// Starts with nothing.
     pub fn new() -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Draft {
     }
 }
 
-impl Default for Draft {
+impl Default for LogView {
     fn default() -> Self {
         Self::new()
     }

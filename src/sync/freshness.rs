@@ -31,10 +31,10 @@ const GUARD_PART: u32 = 4;
 
 /// Tells whether what we know is fresh enough, and waits until it is; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Freshness(Arc<Gate>);
+pub struct Freshness(Arc<FreshnessGate>);
 
 #[derive(Debug)]
-struct Gate {
+struct FreshnessGate {
     clock: Clock,
     /// How old a list may be; zero asks each time.
     limit: Duration,
@@ -81,7 +81,7 @@ impl Freshness {
         let (state, wake) = (Mutex::default(), Notify::new());
         let (active_ms, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
         let vouched = Notify::new();
-        Self(Arc::new(Gate {
+        Self(Arc::new(FreshnessGate {
             clock,
             limit,
             remote,

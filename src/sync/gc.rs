@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use self::known::{Known, patiently};
-pub use self::report::{Progress, Removed, Report, Tally, Why};
+pub use self::report::{GcProgress, Removed, Report, Tally, Why};
 use super::covers::bundled_upto_ms;
 use crate::config::format_age;
 use crate::error::Result;
@@ -27,7 +27,7 @@ const PROBE_AGE: Duration = Duration::from_hours(24);
 
 /// How a collection goes about it.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct GcOptions {
     /// How long everything is kept that a node may rely on: [`LOG_GRACE`](super::LOG_GRACE) wherever nodes are
     /// mounted.
     pub grace: Duration,
@@ -43,7 +43,7 @@ pub struct Collector {
     reader: Remote,
     /// What deletes; none in a dry run.
     writer: Option<Remote>,
-    options: Options,
+    options: GcOptions,
 }
 
 impl Collector {
@@ -54,7 +54,11 @@ impl Collector {
     /// # Errors
     ///
     /// As [`Remote::check`]; a store that does not answer is asked several times first.
-    pub async fn open(reader: &Remote, writer: Option<&Remote>, options: Options) -> Result<Self> {
+    pub async fn open(
+        reader: &Remote,
+        writer: Option<&Remote>,
+        options: GcOptions,
+    ) -> Result<Self> {
         let (reader, writer) = (reader.background(), writer.map(Remote::background));
         patiently(async || reader.check().await).await?;
         if let Some(writer) = &writer {
@@ -80,7 +84,7 @@ impl Collector {
     ///
     /// `Unavailable` or `TimedOut` when the store stops answering, `Denied` when it does not let us list or delete.
     /// What was deleted before stays deleted.
-    pub async fn collect(&self, mut progress: impl FnMut(Progress)) -> Result<Report> {
+    pub async fn collect(&self, mut progress: impl FnMut(GcProgress)) -> Result<Report> {
         let remote = self.writer.as_ref().unwrap_or(&self.reader);
         let expiry = self.expiry();
         let grace_ms = self.options.grace.as_millis() as u64;
@@ -106,7 +110,7 @@ impl Collector {
             while let Some(page) = arriving.recv().await {
                 seen += page.len() as u64;
                 self.judge(page, rules, into).await?;
-                told(Progress::Objects(seen, into.total().objects));
+                told(GcProgress::Objects(seen, into.total().objects));
             }
             Ok(())
         };

@@ -61,7 +61,7 @@ use self::save::Dirty;
 use self::shown::Unsent;
 use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
-use self::times::Times;
+use self::times::PathTimes;
 pub use self::times::known_of_index;
 use self::torn::TornContents;
 pub(in crate::sync) use self::touch::TOUCH_EVERY;
@@ -80,7 +80,7 @@ use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::metrics::Histogram;
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Profiles, Time};
-use crate::remote::{Declared, Known, Remote};
+use crate::remote::{Declared, KnownStore, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
 use crate::task;
 
@@ -165,7 +165,7 @@ struct Inner {
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
     /// What this run has noted in the cache directory of the store that it uses.
-    bound: Mutex<Option<Known>>,
+    bound: Mutex<Option<KnownStore>>,
     traffic: Traffic,
     /// How often a purge asked whether bytes are lost.
     #[cfg(test)]
@@ -213,11 +213,11 @@ struct Order {
     apart: Apart,
     touched: Touched,
     left_out: LeftOut,
-    times: Times,
+    times: PathTimes,
     /// Set while late changes go.
     late: Option<Late>,
     /// The times as they were saved.
-    saved_times: Times,
+    saved_times: PathTimes,
     saved_declared: Declared,
     /// What was missing when that was saved.
     saved_missing: Missing,

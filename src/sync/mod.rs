@@ -38,7 +38,7 @@ mod upload;
 mod versions;
 
 pub use checkpointer::Checkpointer;
-pub use draft::Draft;
+pub use draft::LogView;
 pub use engine::{Engine, Parts, Settings, Unsent};
 pub use fetcher::{Fetcher, Warmed};
 pub use follower::Follower;

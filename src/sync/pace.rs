@@ -37,7 +37,7 @@ pub(super) struct Pace {
 
 /// What has been counted since the start.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counts {
+pub(super) struct PaceCounts {
     /// Commits of all nodes.
     pub(super) commits: u64,
     /// Requests of this node, and those of them that the store refused because there were too many.
@@ -50,20 +50,20 @@ struct State {
     delay: Duration,
     /// When the window began, and what had been counted then.
     began: Duration,
-    counts: Counts,
+    counts: PaceCounts,
     /// The end of the last window in which the store throttled.
     throttled: Option<Duration>,
 }
 
 impl Pace {
     pub(super) fn new(least: Duration) -> Self {
-        let counts = Counts::default();
+        let counts = PaceCounts::default();
         let state = State { delay: least, began: Duration::ZERO, counts, throttled: None };
         Self { least, state: Mutex::new(state) }
     }
 
     /// Returns the delay, at a time of the monotonic clock, by what has been counted until then.
-    pub(super) fn delay(&self, now: Duration, counts: Counts) -> Duration {
+    pub(super) fn delay(&self, now: Duration, counts: PaceCounts) -> Duration {
         let mut state = self.state.lock();
         let window = now.saturating_sub(state.began);
         if window >= WINDOW {
@@ -105,8 +105,8 @@ mod tests {
 
     const LEAST: Duration = Duration::from_millis(200);
 
-    fn commits(commits: u64) -> Counts {
-        Counts { commits, ..Counts::default() }
+    fn commits(commits: u64) -> PaceCounts {
+        PaceCounts { commits, ..PaceCounts::default() }
     }
 
     /// Lets nodes that always have something to say go on for a while; returns commits in the last ten seconds, and
@@ -170,7 +170,7 @@ mod tests {
         let (pace, mut now_s) = (Pace::new(LEAST), 100);
         let mut after_ms = |seconds, refused| {
             now_s += seconds;
-            let counts = Counts { commits: 0, requests: now_s * 10, refused };
+            let counts = PaceCounts { commits: 0, requests: now_s * 10, refused };
             pace.delay(Duration::from_secs(now_s), counts).as_millis()
         };
         assert_eq!([1, 2].map(|count| after_ms(3, count)), [200, 200], "one in thirty");

@@ -27,7 +27,7 @@ use super::claims::Claims;
 use super::doubts;
 use super::follower::Follower;
 use super::ledger::{Ledger, Outlook, Pending};
-use super::pace::{Counts, Pace};
+use super::pace::{Pace, PaceCounts};
 use super::upload::{Uploaded, Uploader};
 use super::versions;
 use crate::clock;
@@ -208,7 +208,7 @@ impl Publisher {
             .last
             .lock()
             .is_none_or(|last| inner.ledger.clock().mono().saturating_sub(last) >= IDLE_AFTER);
-        let counts = Counts {
+        let counts = PaceCounts {
             commits: inner.ledger.busyness(),
             requests: inner.remote.requests().total(),
             refused: inner.remote.throttling().answers.iter().sum(),

@@ -46,12 +46,12 @@ struct Inner {
     freshness: Freshness,
     /// Whether anything is renewed at all.
     on: bool,
-    waiting: Mutex<HashMap<Digest, Waiting>>,
+    waiting: Mutex<HashMap<Digest, WaitingRenewals>>,
     wake: Notify,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct WaitingRenewals {
     size: u64,
     /// When it is due, by the monotonic clock.
     due: Duration,
@@ -76,7 +76,7 @@ impl Renewer {
         let due = inner.ledger.clock().mono() + inner.jitter(digest);
         let mut waiting = inner.waiting.lock();
         if waiting.len() < WAITING_MAX && !waiting.contains_key(digest) {
-            waiting.insert(*digest, Waiting { size, due });
+            waiting.insert(*digest, WaitingRenewals { size, due });
             inner.wake.notify_one();
         }
     }
@@ -162,7 +162,7 @@ impl Inner {
     fn take_due(&self) -> Vec<(Digest, u64)> {
         let now = self.ledger.clock().mono();
         let mut waiting = self.waiting.lock();
-        let mut due: Vec<(Digest, Waiting)> = waiting
+        let mut due: Vec<(Digest, WaitingRenewals)> = waiting
             .iter()
             .filter(|(_, one)| one.due <= now)
             .map(|(digest, one)| (*digest, *one))

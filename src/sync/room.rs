@@ -175,7 +175,7 @@ impl Room {
         if self.is_open(demand) {
             return Ok(());
         }
-        let _ahead = (demand != Demand::Begin).then(|| Ahead::of(self));
+        let _ahead = (demand != Demand::Begin).then(|| AheadWaiter::of(self));
         if let Demand::Keep(_) = demand {
             return match clock::within(READER_WAIT, self.look_out(demand)).await {
                 Some(true) => Ok(()),
@@ -251,7 +251,7 @@ impl Room {
     }
 
     /// Counts a writer that begins to wait; `None` when too many do.
-    fn enter(&self) -> Option<Waiter<'_>> {
+    fn enter(&self) -> Option<RoomWaiter<'_>> {
         let (now, why) = (self.0.clock.mono(), self.why());
         let fresh = {
             let mut episode = self.0.episode.lock();
@@ -280,7 +280,7 @@ impl Room {
         }
         self.0.slowed.fetch_add(1, Ordering::Relaxed);
         self.0.pressed.notify_waiters();
-        Some(Waiter(self))
+        Some(RoomWaiter(self))
     }
 
     fn refuse(&self, why: &str) -> Error {
@@ -360,9 +360,9 @@ impl Room {
 }
 
 /// A writer that waits.
-struct Waiter<'a>(&'a Room);
+struct RoomWaiter<'a>(&'a Room);
 
-impl Drop for Waiter<'_> {
+impl Drop for RoomWaiter<'_> {
     fn drop(&mut self) {
         let inner = &self.0.0;
         if let Some(episode) = inner.episode.lock().as_mut() {
@@ -373,16 +373,16 @@ impl Drop for Waiter<'_> {
 }
 
 /// A caller that waits, and goes before those that begin.
-struct Ahead<'a>(&'a Room);
+struct AheadWaiter<'a>(&'a Room);
 
-impl<'a> Ahead<'a> {
+impl<'a> AheadWaiter<'a> {
     fn of(room: &'a Room) -> Self {
         room.0.ahead.fetch_add(1, Ordering::Relaxed);
         Self(room)
     }
 }
 
-impl Drop for Ahead<'_> {
+impl Drop for AheadWaiter<'_> {
     fn drop(&mut self) {
         if self.0.0.ahead.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.0.moved.notify_waiters();

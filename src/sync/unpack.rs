@@ -16,7 +16,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::Blobs;
 use crate::namespace::{Location, Site};
-use crate::remote::{Member, PackReader, decode_frame};
+use crate::remote::{PackMember, PackReader, decode_frame};
 use crate::task;
 
 /// Threads that unpack at once, at most. There are no more than the machine has processors.
@@ -74,7 +74,7 @@ struct PackJob {
     bytes: Bytes,
     whom: For,
     /// What is not begun, the first one last.
-    left: Vec<Member>,
+    left: Vec<PackMember>,
     /// Where in `left` each of these is. One that was taken out of turn is no more in here.
     places: HashMap<Digest, usize>,
     /// What of it programs wait for, or have waited for.
@@ -87,7 +87,7 @@ struct PackJob {
 }
 
 impl PackJob {
-    fn take_next(&mut self) -> Option<Member> {
+    fn take_next(&mut self) -> Option<PackMember> {
         while let Some(member) = self.left.pop() {
             if self.places.remove(&member.digest).is_some() {
                 return Some(member);
@@ -96,7 +96,7 @@ impl PackJob {
         None
     }
 
-    fn take(&mut self, digest: &Digest) -> Option<Member> {
+    fn take(&mut self, digest: &Digest) -> Option<PackMember> {
         self.places.remove(digest).map(|place| self.left[place])
     }
 
@@ -109,7 +109,7 @@ impl PackJob {
 struct Piece {
     job: u64,
     bytes: Bytes,
-    member: Member,
+    member: PackMember,
     whom: For,
 }
 
@@ -135,7 +135,7 @@ impl State {
         Some(Piece { job: job.number, bytes: job.bytes.clone(), member, whom: job.whom })
     }
 
-    fn choose(&mut self) -> Option<(usize, Member, bool)> {
+    fn choose(&mut self) -> Option<(usize, PackMember, bool)> {
         for (at, job) in self.jobs.iter_mut().enumerate() {
             while let Some(digest) = job.urgent.pop() {
                 if let Some(member) = job.take(&digest) {
@@ -208,10 +208,10 @@ impl Unpacker {
     }
 
     /// Says that a program waits for a content, for as long as what is returned lives.
-    pub(super) fn want(&self, digest: Digest) -> Wanted<'_> {
+    pub(super) fn want(&self, digest: Digest) -> WantedContent<'_> {
         let (told, stored) = oneshot::channel();
         self.0.state.lock().want(digest, told);
-        Wanted { unpacker: self, digest, stored }
+        WantedContent { unpacker: self, digest, stored }
     }
 
     /// Makes local what files use of a pack, as far as there is room.
@@ -239,7 +239,7 @@ impl Unpacker {
     fn begin(
         &self,
         bytes: Bytes,
-        mut members: Vec<Member>,
+        mut members: Vec<PackMember>,
         whom: For,
         done: oneshot::Sender<Result<u64>>,
     ) {
@@ -316,13 +316,13 @@ impl Drop for Thread {
 
 /// A content that a program waits for.
 #[derive(Debug)]
-pub(super) struct Wanted<'a> {
+pub(super) struct WantedContent<'a> {
     unpacker: &'a Unpacker,
     digest: Digest,
     stored: oneshot::Receiver<()>,
 }
 
-impl Wanted<'_> {
+impl WantedContent<'_> {
     /// Returns when it is stored, and never if it is not.
     pub(super) async fn stored(&mut self) {
         if (&mut self.stored).await.is_err() {
@@ -331,16 +331,16 @@ impl Wanted<'_> {
     }
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for WantedContent<'_> {
     fn drop(&mut self) {
         self.unpacker.0.state.lock().wanted.remove(&self.digest);
     }
 }
 
 /// Returns what files use of a pack that lies there and is not here yet.
-fn in_use(ledger: &Ledger, pack: &Arc<str>, bytes: &Bytes) -> Result<Vec<Member>> {
+fn in_use(ledger: &Ledger, pack: &Arc<str>, bytes: &Bytes) -> Result<Vec<PackMember>> {
     let reader = PackReader::open(bytes)?;
-    let mut members: Vec<Member> = ledger.read(|fold| {
+    let mut members: Vec<PackMember> = ledger.read(|fold| {
         let all = reader.members().iter();
         all.filter(|m| fold.uses(&m.digest) && lies_in(fold.location(&m.digest).as_ref(), pack))
             .copied()
@@ -380,12 +380,12 @@ fn lies_in(location: Option<&Location>, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn member(n: u32) -> Member {
-        Member { digest: Digest::of(&n.to_le_bytes()), offset: 0, length: 1, size: n }
+    fn member(n: u32) -> PackMember {
+        PackMember { digest: Digest::of(&n.to_le_bytes()), offset: 0, length: 1, size: n }
     }
 
     fn job(number: u64, whom: For, members: &[u32]) -> PackJob {
-        let left: Vec<Member> = members.iter().rev().map(|n| member(*n)).collect();
+        let left: Vec<PackMember> = members.iter().rev().map(|n| member(*n)).collect();
         let places = left.iter().enumerate().map(|(at, member)| (member.digest, at)).collect();
         let (bytes, urgent) = (Bytes::new(), Vec::new());
         let (damaged, failed, done) = (0, None, None);

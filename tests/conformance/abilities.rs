@@ -1,7 +1,7 @@
 //! A store is tried before it is believed: what it cannot do is found out, whatever it answers.
 
 use hearthfs::error::Kind;
-use hearthfs::remote::Abilities;
+use hearthfs::remote::StoreAbilities;
 
 use crate::bed::{ABLE, Bed, commit, run};
 use crate::stores::{Dialect, Google, S3Server, Unable, environment_of};
@@ -50,11 +50,11 @@ fn abilities_that_are_not_needed_are_noted_and_done_without() {
     each(|server, bed| {
         run(async {
             for (unable, found) in [
-                (Unable::HeedConditions, Abilities { create_if_absent: Some(false), ..ABLE }),
-                (Unable::Decide, Abilities { create_if_absent: None, ..ABLE }),
-                (Unable::Delete, Abilities { delete: false, ..ABLE }),
+                (Unable::HeedConditions, StoreAbilities { create_if_absent: Some(false), ..ABLE }),
+                (Unable::Decide, StoreAbilities { create_if_absent: None, ..ABLE }),
+                (Unable::Delete, StoreAbilities { delete: false, ..ABLE }),
                 (Unable::Hurry, ABLE),
-                (Unable::List, Abilities { list_at_once: false, ..ABLE }),
+                (Unable::List, StoreAbilities { list_at_once: false, ..ABLE }),
             ] {
                 // The store has our format already, which is made under a condition.
                 bed.connect(&format!("{unable:?}")).await;

@@ -10,8 +10,8 @@ use hearthfs::config::RemoteUrl;
 use hearthfs::digest::Digest;
 use hearthfs::error::{Kind, Result};
 use hearthfs::remote::{
-    Abilities, Environment, Health, PackBuilder, PackReader, Remote, RemoteOptions, decode_frame,
-    keys,
+    Environment, Health, PackBuilder, PackReader, Remote, RemoteOptions, StoreAbilities,
+    decode_frame, keys,
 };
 use hearthfs::stamp::{NodeId, Stamp};
 
@@ -35,14 +35,14 @@ pub(crate) struct Bed {
     pub(crate) env: Environment,
     pub(crate) overwrite: Overwrite,
     /// What the store has to be found to do.
-    pub(crate) abilities: Abilities,
+    pub(crate) abilities: StoreAbilities,
     /// Requests for a blob of three parts.
     pub(crate) puts_of_three_parts: u64,
 }
 
 /// What a good store does.
-pub(crate) const ABLE: Abilities =
-    Abilities { create_if_absent: Some(true), delete: true, list_at_once: true };
+pub(crate) const ABLE: StoreAbilities =
+    StoreAbilities { create_if_absent: Some(true), delete: true, list_at_once: true };
 
 impl Bed {
     /// A directory that is shared.

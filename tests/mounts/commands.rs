@@ -432,7 +432,7 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     let site = Site::new();
     let store = Store::dir(&site);
     // Where the tests were started with `nohup`, the daemon would ignore the signal too.
-    let words = ["env", "--default-signal=HUP"];
+    let words = ["sh", "-c", "env --default-signal=HUP \"$@\"; exit $?", "sh"];
     let options = Options::new(Io::best()).delay("30s").cache_size("1GiB").wrapped(&words);
     let mut node = Node::start(&site, "a", Some(&store), options);
     let (log, aside) = (PathBuf::from(node.log_path()), site.path().join("aside"));

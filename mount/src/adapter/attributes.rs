@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use fuser::{INodeNo, Request};
 
 use super::{Adapter, replies, translate};
-use crate::counts::Op;
+use crate::counts::KernelOp;
 use crate::vfs::{Errno, Reply};
 
 /// What the kernel asks for before the first write to an inode.
@@ -42,7 +42,7 @@ impl Adapter {
         let caller = translate::caller(request);
         match self.xattr(name).and_then(|()| translate::xattr_mode(flags)) {
             Ok(mode) => self.settle(
-                Op::Setxattr,
+                KernelOp::Setxattr,
                 |vfs| vfs.setxattr(&caller, translate::ino(ino), name, value, mode),
                 |answer| replies::empty(answer, reply),
             ),
@@ -64,13 +64,13 @@ impl Adapter {
         if let Err(errno) = self.xattr(name)
             && !made_up
         {
-            self.shared.requests.add(Op::Getxattr);
+            self.shared.requests.add(KernelOp::Getxattr);
             let absent = self.user_xattrs && name == CAPABILITY_XATTR;
             let errno = if absent { Errno::ENODATA } else { errno };
             return reply.error(translate::errno(errno));
         }
         self.settle(
-            Op::Getxattr,
+            KernelOp::Getxattr,
             |vfs| vfs.getxattr(&caller, translate::ino(ino), name),
             move |answer| replies::xattr(answer, size, reply),
         );
@@ -89,7 +89,7 @@ impl Adapter {
             return reply.error(fuser::Errno::ENOSYS);
         }
         self.settle(
-            Op::Listxattr,
+            KernelOp::Listxattr,
             |vfs| vfs.listxattr(&caller, translate::ino(ino)),
             move |answer| replies::xattr(answer, size, reply),
         );
@@ -108,7 +108,7 @@ impl Adapter {
             return reply.error(translate::errno(errno));
         }
         self.settle(
-            Op::Removexattr,
+            KernelOp::Removexattr,
             |vfs| vfs.removexattr(&caller, translate::ino(ino), name),
             |answer| replies::empty(answer, reply),
         );
@@ -129,7 +129,7 @@ impl Adapter {
         }
         let caller = translate::caller(request);
         self.settle(
-            Op::Access,
+            KernelOp::Access,
             |vfs| vfs.getattr(&caller, translate::ino(ino), None),
             move |answer| replies::root_may(answer, mask, reply),
         );

@@ -6,7 +6,7 @@
 use fuser::{FileHandle, INodeNo};
 
 use super::{Adapter, replies, translate};
-use crate::counts::Op;
+use crate::counts::KernelOp;
 use crate::vfs::{Handle, Reply};
 
 impl Adapter {
@@ -19,7 +19,7 @@ impl Adapter {
         mut reply: fuser::ReplyDirectory,
     ) {
         let mut taken = false;
-        let answer = self.call(Op::Readdir, |vfs| {
+        let answer = self.call(KernelOp::Readdir, |vfs| {
             let mut sink = |entry: &crate::vfs::DirEntry<'_>| {
                 let kind = translate::dirent_type(entry.file_type);
                 let full = reply.add(INodeNo(entry.ino.0), entry.next, kind, entry.name);
@@ -41,7 +41,7 @@ impl Adapter {
     ) {
         let mut taken = false;
         let mut fault = None;
-        let answer = self.call(Op::ReaddirPlus, |vfs| {
+        let answer = self.call(KernelOp::ReaddirPlus, |vfs| {
             let mut sink =
                 |entry: &crate::vfs::DirEntry<'_>| match replies::add_plus(&mut reply, entry) {
                     Ok(full) => {

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use fuser::{FileHandle, INodeNo, KernelConfig, Request};
 
 use super::{Adapter, replies, translate};
-use crate::counts::Op;
+use crate::counts::KernelOp;
 use crate::vfs::{Handle, SetAttr};
 
 impl fuser::Filesystem for Adapter {
@@ -22,14 +22,14 @@ impl fuser::Filesystem for Adapter {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEntry) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Lookup,
+            KernelOp::Lookup,
             |vfs| vfs.lookup(&caller, translate::ino(parent), name),
             |answer| replies::lookup(answer, reply),
         );
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
-        let _ = self.call(Op::Forget, |vfs| vfs.forget(translate::ino(ino), count));
+        let _ = self.call(KernelOp::Forget, |vfs| vfs.forget(translate::ino(ino), count));
     }
 
     fn getattr(
@@ -42,7 +42,7 @@ impl fuser::Filesystem for Adapter {
         let caller = translate::caller(request);
         let handle = handle.map(|handle| Handle(handle.0));
         self.settle(
-            Op::Getattr,
+            KernelOp::Getattr,
             |vfs| vfs.getattr(&caller, translate::ino(ino), handle),
             |answer| replies::attr(answer, reply),
         );
@@ -77,7 +77,7 @@ impl fuser::Filesystem for Adapter {
             handle: handle.map(|handle| Handle(handle.0)),
         };
         self.settle(
-            Op::Setattr,
+            KernelOp::Setattr,
             |vfs| vfs.setattr(&caller, translate::ino(ino), set),
             |answer| replies::attr(answer, reply),
         );
@@ -86,7 +86,7 @@ impl fuser::Filesystem for Adapter {
     fn readlink(&self, request: &Request, ino: INodeNo, reply: fuser::ReplyData) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Readlink,
+            KernelOp::Readlink,
             |vfs| vfs.readlink(&caller, translate::ino(ino)),
             |answer| replies::data(answer, reply),
         );
@@ -104,7 +104,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Mknod,
+            KernelOp::Mknod,
             |vfs| vfs.mknod(&caller, translate::ino(parent), name, mode & !umask, rdev),
             |answer| replies::entry(answer, reply),
         );
@@ -121,7 +121,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Mkdir,
+            KernelOp::Mkdir,
             |vfs| vfs.mkdir(&caller, translate::ino(parent), name, mode & 0o7777 & !umask),
             |answer| replies::entry(answer, reply),
         );
@@ -130,7 +130,7 @@ impl fuser::Filesystem for Adapter {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Unlink,
+            KernelOp::Unlink,
             |vfs| vfs.unlink(&caller, translate::ino(parent), name),
             |answer| replies::empty(answer, reply),
         );
@@ -139,7 +139,7 @@ impl fuser::Filesystem for Adapter {
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: fuser::ReplyEmpty) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Rmdir,
+            KernelOp::Rmdir,
             |vfs| vfs.rmdir(&caller, translate::ino(parent), name),
             |answer| replies::empty(answer, reply),
         );
@@ -155,7 +155,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Symlink,
+            KernelOp::Symlink,
             |vfs| vfs.symlink(&caller, translate::ino(parent), name, target),
             |answer| replies::entry(answer, reply),
         );
@@ -176,7 +176,7 @@ impl fuser::Filesystem for Adapter {
         let to = (translate::ino(new_parent), new_name);
         match translate::rename_mode(flags) {
             Ok(mode) => self.settle(
-                Op::Rename,
+                KernelOp::Rename,
                 |vfs| vfs.rename(&caller, from, to, mode),
                 |answer| replies::empty(answer, reply),
             ),
@@ -194,7 +194,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Link,
+            KernelOp::Link,
             |vfs| vfs.link(&caller, translate::ino(ino), translate::ino(parent), name),
             |answer| replies::entry(answer, reply),
         );
@@ -210,7 +210,7 @@ impl fuser::Filesystem for Adapter {
         let caller = translate::caller(request);
         let flags = translate::open_flags(flags.0);
         self.settle(
-            Op::Open,
+            KernelOp::Open,
             |vfs| vfs.open(&caller, translate::ino(ino), flags),
             |answer| replies::opened(answer, reply),
         );
@@ -229,7 +229,7 @@ impl fuser::Filesystem for Adapter {
         let caller = translate::caller(request);
         let (mode, flags) = (mode & 0o7777 & !umask, translate::open_flags(flags));
         self.settle(
-            Op::Create,
+            KernelOp::Create,
             |vfs| vfs.create(&caller, translate::ino(parent), name, mode, flags),
             |answer| replies::created(answer, reply),
         );
@@ -247,7 +247,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyData,
     ) {
         self.settle(
-            Op::Read,
+            KernelOp::Read,
             |vfs| vfs.read(translate::ino(ino), Handle(handle.0), offset, size),
             |answer| replies::data(answer, reply),
         );
@@ -267,7 +267,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let delayed = write_flags.contains(fuser::WriteFlags::FUSE_WRITE_CACHE);
         self.settle(
-            Op::Write,
+            KernelOp::Write,
             |vfs| vfs.write(translate::ino(ino), Handle(handle.0), offset, data, delayed),
             |answer| replies::written(answer, reply),
         );
@@ -283,7 +283,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Flush,
+            KernelOp::Flush,
             |vfs| vfs.flush(&caller, translate::ino(ino), Handle(handle.0)),
             |answer| replies::empty(answer, reply),
         );
@@ -300,7 +300,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyEmpty,
     ) {
         self.settle(
-            Op::Release,
+            KernelOp::Release,
             |vfs| vfs.release(translate::ino(ino), Handle(handle.0)),
             |answer| replies::empty(answer, reply),
         );
@@ -315,7 +315,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyEmpty,
     ) {
         self.settle(
-            Op::Fsync,
+            KernelOp::Fsync,
             |vfs| vfs.fsync(translate::ino(ino), Handle(handle.0), data_only),
             |answer| replies::empty(answer, reply),
         );
@@ -332,7 +332,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyEmpty,
     ) {
         self.settle(
-            Op::Fallocate,
+            KernelOp::Fallocate,
             |vfs| vfs.fallocate(translate::ino(ino), Handle(handle.0), offset, length, mode),
             |answer| replies::empty(answer, reply),
         );
@@ -356,7 +356,7 @@ impl fuser::Filesystem for Adapter {
         let caller = translate::caller(request);
         match translate::flock_kind(kind) {
             Ok(kind) => self.settle(
-                Op::Setlk,
+                KernelOp::Setlk,
                 |vfs| vfs.flock(&caller, translate::ino(ino), Handle(handle.0), kind, wait),
                 |answer| replies::empty(answer, reply),
             ),
@@ -374,7 +374,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyLseek,
     ) {
         self.settle(
-            Op::Lseek,
+            KernelOp::Lseek,
             |vfs| vfs.lseek(translate::ino(ino), Handle(handle.0), offset, whence),
             |answer| replies::offset(answer, reply),
         );
@@ -393,7 +393,7 @@ impl fuser::Filesystem for Adapter {
         _flags: fuser::CopyFileRangeFlags,
         reply: fuser::ReplyWrite,
     ) {
-        self.shared.requests.add(Op::CopyFileRange);
+        self.shared.requests.add(KernelOp::CopyFileRange);
         // The kernel remembers this and copies by reads and writes, which passthrough serves itself.
         reply.error(fuser::Errno::ENOSYS);
     }
@@ -407,7 +407,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let caller = translate::caller(request);
         self.settle(
-            Op::Opendir,
+            KernelOp::Opendir,
             |vfs| vfs.opendir(&caller, translate::ino(ino)),
             |answer| replies::handle(answer, reply),
         );
@@ -443,8 +443,9 @@ impl fuser::Filesystem for Adapter {
         _flags: fuser::OpenFlags,
         reply: fuser::ReplyEmpty,
     ) {
-        let answer =
-            self.call(Op::Releasedir, |vfs| vfs.releasedir(translate::ino(ino), Handle(handle.0)));
+        let answer = self.call(KernelOp::Releasedir, |vfs| {
+            vfs.releasedir(translate::ino(ino), Handle(handle.0))
+        });
         replies::empty(answer, reply);
     }
 
@@ -457,7 +458,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyEmpty,
     ) {
         self.settle(
-            Op::Fsyncdir,
+            KernelOp::Fsyncdir,
             |vfs| vfs.fsyncdir(translate::ino(ino), Handle(handle.0)),
             |answer| replies::empty(answer, reply),
         );
@@ -465,7 +466,7 @@ impl fuser::Filesystem for Adapter {
 
     fn statfs(&self, _request: &Request, ino: INodeNo, reply: fuser::ReplyStatfs) {
         self.settle(
-            Op::Statfs,
+            KernelOp::Statfs,
             |vfs| vfs.statfs(translate::ino(ino)),
             |answer| replies::statfs(answer, reply),
         );
@@ -524,7 +525,7 @@ impl fuser::Filesystem for Adapter {
         _out_size: u32,
         reply: fuser::ReplyIoctl,
     ) {
-        self.shared.requests.add(Op::Ioctl);
+        self.shared.requests.add(KernelOp::Ioctl);
         reply.error(fuser::Errno::ENOTTY);
     }
 }

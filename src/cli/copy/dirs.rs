@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::Way;
 use super::about::About;
-use super::report::Tally;
-use super::tree::{Names, Trees, open_again};
-use super::trouble::{Doing as _, Done, Side, Trouble};
+use super::report::CopyTally;
+use super::tree::{DirNames, Trees, open_again};
+use super::trouble::{CopyTrouble, Doing as _, Done, Side};
 use crate::name::TreePath;
 
 /// The permission bits of a directory that are copied.
@@ -35,7 +35,7 @@ struct NotMade {
     errno: Option<i32>,
 }
 
-impl From<&NotMade> for Trouble {
+impl From<&NotMade> for CopyTrouble {
     fn from(why: &NotMade) -> Self {
         let doing = why.doing.clone();
         match why.errno {
@@ -52,7 +52,7 @@ impl From<&NotMade> for Trouble {
 pub(super) struct Ground {
     pub(super) way: Way,
     pub(super) trees: Arc<Trees>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) tally: Arc<CopyTally>,
 }
 
 /// A directory of the source and the one that its content goes to.
@@ -98,7 +98,7 @@ impl Dir {
 
     /// Makes the directory, and those above it, if they are missing.
     pub(super) fn ensure(&self) -> Done<()> {
-        self.is_there().map_err(Trouble::from)
+        self.is_there().map_err(CopyTrouble::from)
     }
 
     /// Sees to it that the directory of the target is there.
@@ -155,7 +155,7 @@ impl Dir {
     fn give(&self, made: &OwnedFd) -> rustix::io::Result<Option<About>> {
         let dir = open_again(made)?;
         let listed = open_again(made)?;
-        if !Names::of(listed).is_ok_and(Names::are_none) {
+        if !DirNames::of(listed).is_ok_and(DirNames::are_none) {
             return Ok(None);
         }
         self.dress(&dir, OWNER_BITS)?;
@@ -174,7 +174,7 @@ impl Dir {
         };
         if !is_it {
             let text = "another program has put another directory there meanwhile, or changed it";
-            return Err(Trouble::Said(text.to_owned()));
+            return Err(CopyTrouble::Said(text.to_owned()));
         }
         let (last_access, last_modification) = (self.about.accessed, self.about.modified);
         self.dress(&dir, 0)

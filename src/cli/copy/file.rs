@@ -18,7 +18,7 @@ use super::Way;
 use super::about::About;
 use super::at::At;
 use super::dirs::Dir;
-use super::trouble::{Doing as _, Done, Trouble};
+use super::trouble::{CopyTrouble, Doing as _, Done};
 use crate::config::ByteSize;
 use crate::name::TreePath;
 
@@ -87,7 +87,7 @@ impl SourceFile {
         let file = from.open(OFlags::RDONLY | OFlags::NONBLOCK, 0).source("open it")?;
         let about = look(&file).source("look at it")?;
         if !about.is_file() {
-            return Err(Trouble::Said("it is no file any more".to_owned()));
+            return Err(CopyTrouble::Said("it is no file any more".to_owned()));
         }
         Ok(Self { file, about })
     }
@@ -104,7 +104,7 @@ impl SourceFile {
         if bytes == self.about.size && now.is_version(&self.about) {
             return Ok(());
         }
-        Err(Trouble::Changed)
+        Err(CopyTrouble::Changed)
     }
 }
 
@@ -151,7 +151,7 @@ impl FileWriter {
         let [size, most] = [about.size, self.bytes_max].map(|bytes| ByteSize(bytes).human());
         let text =
             format!("its {size} are more than the whole cache of {most}: raise `local.cache_size`");
-        Err(Trouble::Said(text))
+        Err(CopyTrouble::Said(text))
     }
 
     /// Copies a file that is open, and returns its bytes. `check` is asked when the target is open, before anything is
@@ -230,7 +230,7 @@ impl FileWriter {
         let mut check = Some(check);
         match at.make_link(&target) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => match put {
-                Put::New | Put::Replace => return Err(Trouble::Came),
+                Put::New | Put::Replace => return Err(CopyTrouble::Came),
                 Put::Member => {
                     check.take().map_or(Ok(()), |check| check())?;
                     at.remove().target("remove what is there")?;
@@ -253,7 +253,7 @@ impl FileWriter {
             // By a descriptor: another user may have put something else there meanwhile, which must not change its owner.
             let link = at.open(OFlags::PATH, 0).target("open the link")?;
             if !look(&link).target("look at the link")?.is_link() {
-                return Err(Trouble::Came);
+                return Err(CopyTrouble::Came);
             }
             let owner = (Some(Uid::from_raw(about.uid)), Some(Gid::from_raw(about.gid)));
             let set = chownat(&link, "", owner.0, owner.1, AtFlags::EMPTY_PATH);
@@ -329,7 +329,7 @@ fn open_target(at: At<'_>, put: Put, mode: u32) -> Done<Target> {
                 Ok(file) if look(&file).target("look at what is there")?.is_file() => {
                     return Ok(Target { file, is_new: false });
                 }
-                Ok(_) => return Err(Trouble::Came),
+                Ok(_) => return Err(CopyTrouble::Came),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error).target("open what is there"),
             },
@@ -338,7 +338,7 @@ fn open_target(at: At<'_>, put: Put, mode: u32) -> Done<Target> {
     }
     match at.open(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode) {
         Ok(file) => Ok(Target { file, is_new: true }),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::Came),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(CopyTrouble::Came),
         Err(error) => Err(error).target("make the file"),
     }
 }
@@ -350,7 +350,7 @@ fn rename(at: At<'_>, to: At<'_>, put: Put) -> Done<()> {
         Put::Replace | Put::Member => at.replace(to.name),
     };
     match renamed {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Trouble::Came),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(CopyTrouble::Came),
         renamed => renamed.target("rename what was written"),
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum Job {
 
 /// A file of a unit.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct UnitFile {
     pub(super) item: Item,
     pub(super) is_entry: bool,
     pub(super) is_marker: bool,
@@ -26,7 +26,7 @@ pub(super) struct Member {
 /// A unit, as the source has it.
 #[derive(Debug)]
 pub(super) struct Unit {
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<UnitFile>,
     /// Whether a complete one has at least one entry point, and at least one marker.
     pub(super) needs_entry: bool,
     pub(super) needs_marker: bool,
@@ -59,9 +59,9 @@ impl Unit {
     /// all but one go first, when no entry point leads to them yet; then come the other files, the entry points, and the
     /// last marker. Where they are (Triton), each comes after all other files.
     pub(super) fn arrange(&mut self, way: Way) {
-        let first = |member: &Member| !member.is_entry && member.is_marker;
+        let first = |member: &UnitFile| !member.is_entry && member.is_marker;
         let last = self.members.iter().rposition(first);
-        let rank = |at: usize, member: &Member| match (way, member.is_entry, member.is_marker) {
+        let rank = |at: usize, member: &UnitFile| match (way, member.is_entry, member.is_marker) {
             (Way::Import, false, true) if last == Some(at) => 4,
             (Way::Import, false, true) => 0,
             (_, false, false) => 1,
@@ -86,7 +86,7 @@ mod tests {
 
     use super::super::about::About;
     use super::super::dirs::{Dir, Ground};
-    use super::super::report::Tally;
+    use super::super::report::CopyTally;
     use super::super::tree::Trees;
     use super::*;
     use crate::name::TreePath;
@@ -96,10 +96,10 @@ mod tests {
         let about = About::of(&rustix::fs::stat(&root).expect("the root"));
         let trees = Trees::open(way, &root, &PathBuf::from("/dev"), about.id.device);
         let trees = Arc::new(trees.expect("the trees"));
-        let ground = Ground { way, trees, tally: Arc::new(Tally::default()) };
+        let ground = Ground { way, trees, tally: Arc::new(CopyTally::default()) };
         let dir = Dir::new(Arc::new(ground), PathBuf::new(), TreePath::root(), about, None);
         let dir = Arc::new(dir);
-        let member = |(name, is_entry, is_marker): &(&str, bool, bool)| Member {
+        let member = |(name, is_entry, is_marker): &(&str, bool, bool)| UnitFile {
             item: Item { dir: Arc::clone(&dir), name: std::ffi::OsStr::new(name).into() },
             is_entry: *is_entry,
             is_marker: *is_marker,

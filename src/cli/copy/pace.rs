@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The cost of units for the daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Weight {
+pub(super) struct UnitCost {
     /// The members that it lists.
     listed: u64,
     /// The names that it keeps on the node.
@@ -31,14 +31,14 @@ pub(super) struct Weight {
     bytes: u64,
 }
 
-impl fmt::Display for Weight {
+impl fmt::Display for UnitCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.listed, self.names, self.bytes)
     }
 }
 
-impl Weight {
-    /// Parses the text of a [`Weight`].
+impl UnitCost {
+    /// Parses the text of a [`UnitCost`].
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
         let (listed, names, bytes) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -78,17 +78,17 @@ impl Weight {
 }
 
 #[derive(Debug, Default)]
-struct Counted {
-    all: Weight,
+struct PacedUnits {
+    all: UnitCost,
     /// Units that were copied, in order, each with the time at which it stops counting.
-    ended: VecDeque<(Duration, Weight)>,
+    ended: VecDeque<(Duration, UnitCost)>,
 }
 
 /// The units of the last seconds.
 #[derive(Debug)]
-pub(super) struct Pace {
-    limit: Weight,
-    counted: Mutex<Counted>,
+pub(super) struct CopyPace {
+    limit: UnitCost,
+    counted: Mutex<PacedUnits>,
     less: Condvar,
     clock: Clock,
 }
@@ -96,20 +96,20 @@ pub(super) struct Pace {
 /// A unit that is being copied.
 #[derive(Debug)]
 pub(super) struct Begun<'a> {
-    pace: &'a Pace,
-    weight: Weight,
+    pace: &'a CopyPace,
+    weight: UnitCost,
 }
 
-impl Pace {
+impl CopyPace {
     /// Creates a limit without units. `bytes` is the most bytes of units that the daemon may keep on the node.
     pub(super) fn new(bytes: u64, clock: Clock) -> Self {
         // Less than the three quarters that one user may have, so that other programs of the user find room.
-        let limit = Weight { bytes, ..Weight::most() };
+        let limit = UnitCost { bytes, ..UnitCost::most() };
         Self { limit, counted: Mutex::default(), less: Condvar::new(), clock }
     }
 
     /// Adds the cost of an earlier copy of the same user, and how long ago that ended.
-    pub(super) fn count_earlier(&self, (weight, ago): (Weight, Duration)) {
+    pub(super) fn count_earlier(&self, (weight, ago): (UnitCost, Duration)) {
         let until = self.clock.mono() + COUNTS_FOR.saturating_sub(ago);
         let mut counted = self.counted.lock();
         counted.all = counted.all.plus(weight);
@@ -117,12 +117,12 @@ impl Pace {
     }
 
     /// Returns the cost of the units of the last seconds.
-    pub(super) fn weight(&self) -> Weight {
+    pub(super) fn weight(&self) -> UnitCost {
         self.counted.lock().all
     }
 
     /// Waits until one more unit fits, or `stopped` returns true.
-    pub(super) fn begin(&self, weight: Weight, stopped: impl Fn() -> bool) -> Begun<'_> {
+    pub(super) fn begin(&self, weight: UnitCost, stopped: impl Fn() -> bool) -> Begun<'_> {
         let mut counted = self.counted.lock();
         loop {
             let now = self.clock.mono();
@@ -133,7 +133,7 @@ impl Pace {
                 counted.all = counted.all.minus(old);
             }
             let all = counted.all.plus(weight);
-            if all.fits(self.limit) || counted.all == Weight::default() || stopped() {
+            if all.fits(self.limit) || counted.all == UnitCost::default() || stopped() {
                 counted.all = all;
                 return Begun { pace: self, weight };
             }
@@ -157,14 +157,14 @@ mod tests {
     #[test]
     fn units_wait_for_those_of_the_last_seconds() {
         let clock = Clock::manual(0);
-        let pace = Pace::new(100, clock.clone());
+        let pace = CopyPace::new(100, clock.clone());
         let waits = |bytes| {
             let asked = std::cell::Cell::new(false);
             let stopped = || {
                 asked.set(true);
                 true
             };
-            drop(pace.begin(Weight::of(8, bytes), stopped));
+            drop(pace.begin(UnitCost::of(8, bytes), stopped));
             asked.get()
         };
         assert!(!waits(1000), "one that is larger than the limit goes alone");
@@ -176,7 +176,7 @@ mod tests {
         assert!(!waits(100));
         clock.advance(COUNTS_FOR);
         let most = EDITIONS_LISTED_MAX / 2 / (EDITION_COUNTS_FOR + 9);
-        let begun: Vec<_> = (0..most).map(|_| pace.begin(Weight::of(8, 0), || false)).collect();
+        let begun: Vec<_> = (0..most).map(|_| pace.begin(UnitCost::of(8, 0), || false)).collect();
         clock.advance(COUNTS_FOR);
         assert!(waits(0), "those that are being copied count however long that takes");
         drop(begun);

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Way;
 use super::clients::Warning;
-use super::trouble::Trouble;
+use super::trouble::CopyTrouble;
 
 /// The most paths that are named for each kind of trouble. All are counted.
 const NAMED_MAX: usize = 10;
@@ -41,7 +41,7 @@ pub(in crate::cli) struct CopyReport {
     /// Files and directories that could not be copied.
     pub(in crate::cli) failed: u64,
     /// The first of these, with the reasons.
-    pub(in crate::cli) failures: Vec<Named>,
+    pub(in crate::cli) failures: Vec<NotCopied>,
     /// The conditions under which clients find their entries.
     pub(in crate::cli) warnings: Vec<Warning>,
     /// Why the copy was aborted, if it was.
@@ -52,7 +52,7 @@ pub(in crate::cli) struct CopyReport {
 
 /// A path, and the reason why it was not copied.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(in crate::cli) struct Named {
+pub(in crate::cli) struct NotCopied {
     pub(in crate::cli) path: String,
     pub(in crate::cli) reason: String,
 }
@@ -81,9 +81,9 @@ impl Left {
 
 /// The report so far, shared by all threads.
 #[derive(Debug, Default)]
-pub(super) struct Tally(Mutex<CopyReport>);
+pub(super) struct CopyTally(Mutex<CopyReport>);
 
-impl Tally {
+impl CopyTally {
     pub(super) fn wrote(&self, bytes: u64) {
         let mut report = self.0.lock();
         report.files += 1;
@@ -111,7 +111,7 @@ impl Tally {
     }
 
     /// Counts a failure. If it is fatal, it aborts the copy; later failures follow from it and are not counted.
-    pub(super) fn failed(&self, way: Way, path: &Path, trouble: &Trouble) {
+    pub(super) fn failed(&self, way: Way, path: &Path, trouble: &CopyTrouble) {
         let mut report = self.0.lock();
         if report.ended.is_some() {
             return;
@@ -120,7 +120,7 @@ impl Tally {
         report.failed += 1;
         if report.failures.len() < NAMED_MAX {
             let (path, reason) = (place.to_string(), trouble.to_string());
-            report.failures.push(Named { path, reason });
+            report.failures.push(NotCopied { path, reason });
         }
         report.ended = trouble.ends_all(way).map(|why| format!("{place}: {why}"));
     }

@@ -8,12 +8,12 @@ pub(super) type UnitId = (u16, u32, Box<[u8]>);
 
 /// A part of the units of a directory: those whose digest ends in these bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Share {
+pub(super) struct UnitShare {
     pub(super) bits: u32,
     end: u64,
 }
 
-impl Share {
+impl UnitShare {
     /// Units whose digests agree in so many bits are never met.
     pub(super) const BITS_MAX: u32 = 63;
 
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn each_unit_is_of_one_half() {
-        let whole = Share::default();
+        let whole = UnitShare::default();
         let (one, other) = whole.halves();
         let (third, fourth) = other.halves();
         let mut counts = [0; 3];

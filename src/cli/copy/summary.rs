@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::report::CopyReport;
 use super::tree::Trees;
-use super::turn::Turn;
+use super::turn::ImportTurn;
 use super::{CopyPlan, Way, copy};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::json::json_pretty;
@@ -21,7 +21,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(5);
 pub(in crate::cli) fn copy_and_tell(
     plan: CopyPlan,
     trees: Trees,
-    turn: Option<&Turn>,
+    turn: Option<&ImportTurn>,
     json: bool,
 ) -> Outcome<()> {
     let way = plan.way;
@@ -124,7 +124,7 @@ fn end(way: Way, report: &CopyReport) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Named;
+    use super::super::report::NotCopied;
     use super::*;
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         );
         report.left_out.insert("lock", 1);
         (report.same, report.kept, report.failed) = (3, 4, 5);
-        report.failures.push(Named { path: "/a".to_owned(), reason: "why".to_owned() });
+        report.failures.push(NotCopied { path: "/a".to_owned(), reason: "why".to_owned() });
         let lines = text(Way::Export, &report);
         for word in ["exported", "there already", "4 files that differ", "1 locks", "failed"] {
             assert!(lines.contains(word), "`{word}` is not in:\n{lines}");

@@ -35,7 +35,7 @@ const AS_DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFl
 
 /// One of the two directories.
 #[derive(Debug)]
-struct Root {
+struct TreeRoot {
     path: PathBuf,
     /// Set when it is there.
     dir: OnceLock<(OwnedFd, Id)>,
@@ -44,7 +44,7 @@ struct Root {
     missing: Vec<OsString>,
 }
 
-impl Root {
+impl TreeRoot {
     /// Opens a directory, or the nearest one above it that is there. `path` is resolved: no link is in it.
     fn open(path: &Path) -> io::Result<Self> {
         let mut nearest = openat(CWD, "/", AS_PLACE, Mode::empty())?;
@@ -71,12 +71,12 @@ impl Root {
     }
 
     /// Makes the directory if it is missing, and those above it. Only its own mode is `mode`.
-    fn make(&self, mode: u32) -> io::Result<Made> {
+    fn make(&self, mode: u32) -> io::Result<MadeDir> {
         if let Some((dir, _)) = self.dir.get() {
             let dir = dir.try_clone()?;
-            return Ok(Made { about: About::of(&fstat(&dir)?), dir, is_new: false });
+            return Ok(MadeDir { about: About::of(&fstat(&dir)?), dir, is_new: false });
         }
-        let mut made: Option<Made> = None;
+        let mut made: Option<MadeDir> = None;
         for (at, name) in self.missing.iter().enumerate() {
             let is_last = at + 1 == self.missing.len();
             let above = made.as_ref().map_or(&self.nearest, |made| &made.dir);
@@ -92,13 +92,13 @@ impl Root {
 /// Both directories.
 #[derive(Debug)]
 pub(in crate::cli) struct Trees {
-    source: Root,
-    target: Root,
+    source: TreeRoot,
+    target: TreeRoot,
 }
 
 /// A directory of the target, open as a place to go on from.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct MadeDir {
     pub(super) dir: OwnedFd,
     pub(super) about: About,
     /// It was not there.
@@ -110,7 +110,7 @@ impl Trees {
     pub(in crate::cli) fn open(way: Way, from: &Path, to: &Path, device: u64) -> Outcome<Self> {
         let open = |path: &Path| {
             let failed = |error| Failure::failed(format!("open {}: {error}", path.display()));
-            Root::open(path).map_err(failed)
+            TreeRoot::open(path).map_err(failed)
         };
         let trees = Self { source: open(from)?, target: open(to)? };
         let Some((_, source)) = trees.source.dir.get() else {
@@ -132,7 +132,7 @@ impl Trees {
         }
     }
 
-    fn root(&self, side: Side) -> &Root {
+    fn root(&self, side: Side) -> &TreeRoot {
         match side {
             Side::Source => &self.source,
             Side::Target => &self.target,
@@ -161,7 +161,7 @@ impl Trees {
     }
 
     /// Makes a directory of the target if it is missing; the one above it is there.
-    pub(super) fn make(&self, below: &Path, mode: u32) -> io::Result<Made> {
+    pub(super) fn make(&self, below: &Path, mode: u32) -> io::Result<MadeDir> {
         match (below.parent(), below.file_name()) {
             (Some(above), Some(name)) => make_in(&self.place(Side::Target, above)?, name, mode),
             _ => self.target.make(mode),
@@ -185,7 +185,7 @@ pub(in crate::cli) fn open_again(place: &OwnedFd) -> rustix::io::Result<OwnedFd>
 }
 
 /// Makes a directory in an open one if it is missing, and opens it.
-fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<Made> {
+fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<MadeDir> {
     let is_new = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
         Ok(()) => true,
         Err(Errno::EXIST) => false,
@@ -196,14 +196,14 @@ fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<Made> {
     let about = About::of(&fstat(&made)?);
     // Another user who may rename in `dir` can have put another directory in the place of the new one.
     let is_new = is_new && about.is_made_with(mode);
-    Ok(Made { dir: made, about, is_new })
+    Ok(MadeDir { dir: made, about, is_new })
 }
 
 /// The names in a directory, but for `.` and `..`.
 #[derive(Debug)]
-pub(in crate::cli) struct Names(rustix::fs::Dir);
+pub(in crate::cli) struct DirNames(rustix::fs::Dir);
 
-impl Names {
+impl DirNames {
     /// Lists an open directory.
     pub(in crate::cli) fn of(dir: OwnedFd) -> io::Result<Self> {
         Ok(Self(rustix::fs::Dir::new(dir)?))
@@ -231,7 +231,7 @@ impl Names {
     }
 }
 
-impl Iterator for Names {
+impl Iterator for DirNames {
     type Item = io::Result<(OsString, FileType)>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -20,7 +20,7 @@ pub(super) enum Side {
 
 /// Why something was not copied.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum CopyTrouble {
     /// A call on this side failed, doing this.
     Io(Side, Cow<'static, str>, io::Error),
     /// For people.
@@ -31,7 +31,7 @@ pub(super) enum Trouble {
     Changed,
 }
 
-impl Trouble {
+impl CopyTrouble {
     /// Returns why nothing more can be done, if this is such a reason.
     pub(super) fn ends_all(&self, way: Way) -> Option<String> {
         let Self::Io(side, doing, error) = self else { return None };
@@ -56,7 +56,7 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for CopyTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(_, doing, error) => write!(f, "{doing}: {error}"),
@@ -67,7 +67,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-pub(super) type Done<T> = Result<T, Trouble>;
+pub(super) type Done<T> = Result<T, CopyTrouble>;
 
 pub(super) trait Doing<T> {
     /// Says what failed in the source.
@@ -79,11 +79,11 @@ pub(super) trait Doing<T> {
 
 impl<T> Doing<T> for io::Result<T> {
     fn source(self, what: impl Into<Cow<'static, str>>) -> Done<T> {
-        self.map_err(|error| Trouble::Io(Side::Source, what.into(), error))
+        self.map_err(|error| CopyTrouble::Io(Side::Source, what.into(), error))
     }
 
     fn target(self, what: impl Into<Cow<'static, str>>) -> Done<T> {
-        self.map_err(|error| Trouble::Io(Side::Target, what.into(), error))
+        self.map_err(|error| CopyTrouble::Io(Side::Target, what.into(), error))
     }
 }
 
@@ -93,8 +93,9 @@ mod tests {
 
     #[test]
     fn what_ends_all_depends_on_the_side() {
-        let ends =
-            |way, side, errno: Errno| Trouble::Io(side, "write".into(), errno.into()).ends_all(way);
+        let ends = |way, side, errno: Errno| {
+            CopyTrouble::Io(side, "write".into(), errno.into()).ends_all(way)
+        };
         for way in [Way::Import, Way::Export] {
             for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ROFS] {
                 assert!(ends(way, Side::Target, errno).is_some(), "{way:?} {errno}");

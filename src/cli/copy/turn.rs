@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use super::pace::Weight;
+use super::pace::UnitCost;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::output::note;
 use crate::cli::wait;
@@ -31,12 +31,12 @@ const TEXT_BYTES_MAX: u64 = 100;
 
 /// The right to import.
 #[derive(Debug)]
-pub(in crate::cli) struct Turn {
+pub(in crate::cli) struct ImportTurn {
     file: File,
-    earlier: (Weight, Duration),
+    earlier: (UnitCost, Duration),
 }
 
-impl Turn {
+impl ImportTurn {
     /// Waits until no other import of this user is at work on the mount with this device number. `None` where the user has
     /// no runtime directory: then it is for the user to run one at a time.
     pub(in crate::cli) fn take(around: &Surroundings, device: u64) -> Outcome<Option<Self>> {
@@ -82,26 +82,26 @@ impl Turn {
     }
 
     /// Returns what the last import has left behind, and how long ago that was.
-    pub(super) fn earlier(&self) -> (Weight, Duration) {
+    pub(super) fn earlier(&self) -> (UnitCost, Duration) {
         self.earlier
     }
 
     /// Notes what an import leaves behind if it ends now.
-    pub(super) fn note(&self, weight: Weight) {
+    pub(super) fn note(&self, weight: UnitCost) {
         // If that fails, the next import counts what was noted before.
         let text = format!("{:<width$}", weight.to_string(), width = TEXT_BYTES_MAX as usize - 1);
         self.file.write_all_at(text.as_bytes(), 0).ok();
     }
 }
 
-fn earlier(file: &File, clock: &Clock) -> std::io::Result<(Weight, Duration)> {
+fn earlier(file: &File, clock: &Clock) -> std::io::Result<(UnitCost, Duration)> {
     let about = file.metadata()?;
     if about.len() == 0 {
-        return Ok((Weight::default(), Duration::ZERO));
+        return Ok((UnitCost::default(), Duration::ZERO));
     }
     let mut text = String::new();
     let read = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
-    let weight = read.ok().and_then(|_| Weight::parse(&text)).unwrap_or_else(Weight::most);
+    let weight = read.ok().and_then(|_| UnitCost::parse(&text)).unwrap_or_else(UnitCost::most);
     let written = Duration::new(about.mtime().unsigned_abs(), about.mtime_nsec() as u32);
     Ok((weight, clock.wall().saturating_sub(written)))
 }
@@ -117,28 +117,33 @@ mod tests {
         let uid = rustix::process::geteuid().as_raw();
         let around = Surroundings { variables: [variable].into(), uid, current_dir: "/".into() };
         let take = |device| {
-            Turn::take(&around, device).expect("its turn").expect("there is a runtime directory")
+            ImportTurn::take(&around, device)
+                .expect("its turn")
+                .expect("there is a runtime directory")
         };
         let turn = take(7);
-        assert_eq!(turn.earlier().0, Weight::default());
-        turn.note(Weight::of(8, 1 << 40));
-        turn.note(Weight::of(3, 5));
+        assert_eq!(turn.earlier().0, UnitCost::default());
+        turn.note(UnitCost::of(8, 1 << 40));
+        turn.note(UnitCost::of(3, 5));
         let other = take(8);
-        assert_eq!(other.earlier().0, Weight::default());
+        assert_eq!(other.earlier().0, UnitCost::default());
         drop(turn);
         let turn = take(7);
-        assert_eq!(turn.earlier().0, Weight::of(3, 5));
+        assert_eq!(turn.earlier().0, UnitCost::of(3, 5));
         assert!(turn.earlier().1 < Duration::from_hours(1));
         turn.file.set_len(3).expect("cut");
         drop(turn);
         let turn = take(7);
         assert_eq!(
             turn.earlier().0,
-            Weight::most(),
+            UnitCost::most(),
             "what cannot be read is the most there can be"
         );
         let uid = uid + 1;
         let others = Surroundings { uid, ..around };
-        assert!(Turn::take(&others, 7).expect("no failure").is_none(), "not a directory of theirs");
+        assert!(
+            ImportTurn::take(&others, 7).expect("no failure").is_none(),
+            "not a directory of theirs"
+        );
     }
 }

@@ -14,11 +14,11 @@ use super::Way;
 use super::about::About;
 use super::dirs::Dir;
 use super::file::{Item, Put, SourceFile, Standing};
-use super::job::{Member, Unit};
-use super::pace::Weight;
+use super::job::{Unit, UnitFile};
+use super::pace::UnitCost;
 use super::report::Left;
-use super::tree::Names;
-use super::trouble::{Doing as _, Done, Side, Trouble};
+use super::tree::DirNames;
+use super::trouble::{CopyTrouble, Doing as _, Done, Side};
 use super::work::Worker;
 use crate::namespace::FileKind;
 
@@ -30,7 +30,7 @@ const ATTEMPTS: usize = 3;
 /// A member, its attributes, and what the target has in its place.
 #[derive(Debug)]
 pub(super) struct SeenMember {
-    pub(super) member: Member,
+    pub(super) member: UnitFile,
     pub(super) about: About,
     pub(super) standing: Standing,
 }
@@ -41,14 +41,14 @@ pub(super) enum UnitOutcome {
     /// It was copied, or is not to be copied.
     Done,
     /// The source has another version now, with these members.
-    Other(Vec<Member>),
+    Other(Vec<UnitFile>),
 }
 
 /// Trouble with a unit, and the file that it is about.
-pub(super) type UnitTrouble = (PathBuf, Trouble);
+pub(super) type UnitTrouble = (PathBuf, CopyTrouble);
 
 /// Names the file that trouble is about.
-pub(super) fn at(item: &Item) -> impl FnOnce(Trouble) -> UnitTrouble {
+pub(super) fn at(item: &Item) -> impl FnOnce(CopyTrouble) -> UnitTrouble {
     let from = item.from();
     move |trouble| (from, trouble)
 }
@@ -67,7 +67,7 @@ impl Worker<'_> {
             }
         }
         let text = "it was replaced again and again while it was copied".to_owned();
-        self.tally.failed(self.plan.way, &dir.from(), &Trouble::Said(text));
+        self.tally.failed(self.plan.way, &dir.from(), &CopyTrouble::Said(text));
     }
 
     fn try_unit(&mut self, unit: &mut Unit) -> Result<UnitOutcome, UnitTrouble> {
@@ -102,7 +102,7 @@ impl Worker<'_> {
             return Ok(UnitOutcome::Done);
         }
         let bytes = seen.iter().map(|seen| seen.about.bytes()).sum();
-        let begun = self.pace.begin(Weight::of(seen.len(), bytes), || self.tally.has_ended());
+        let begun = self.pace.begin(UnitCost::of(seen.len(), bytes), || self.tally.has_ended());
         let version = match self.plan.way {
             Way::Import => self.import_version(&seen, unit),
             Way::Export => self.export_version(&seen, unit),
@@ -138,7 +138,7 @@ impl Worker<'_> {
             None => SourceFile::open(from)?,
         };
         if self.plan.way == Way::Import && !source.about.is_unchanged(&one.about) {
-            return Err(Trouble::Changed);
+            return Err(CopyTrouble::Changed);
         }
         self.writer.file(source, to, put, check)
     }
@@ -150,7 +150,7 @@ impl Worker<'_> {
         seen: &[SeenMember],
         unit: &Unit,
         is_changed: bool,
-    ) -> Result<Option<Vec<Member>>, UnitTrouble> {
+    ) -> Result<Option<Vec<UnitFile>>, UnitTrouble> {
         // A part that was chosen by its names, or because the whole is too large, has no other files. A directory of many units
         // changes with each of them: it is listed again only for one that has changed itself.
         let may_have_others = unit.is_whole && self.plan.globs.is_empty();
@@ -176,7 +176,7 @@ impl Worker<'_> {
     }
 
     /// Lists a unit again if something has happened in its directories since it was found; `None` if it has the same files.
-    fn listed_now(&mut self, seen: &[SeenMember]) -> Result<Option<Vec<Member>>, UnitTrouble> {
+    fn listed_now(&mut self, seen: &[SeenMember]) -> Result<Option<Vec<UnitFile>>, UnitTrouble> {
         let mut dirs: Vec<&Arc<Dir>> = Vec::new();
         for dir in seen.iter().map(|one| &one.member.item.dir) {
             // Mostly the last one: members of one directory follow each other.
@@ -200,9 +200,9 @@ impl Worker<'_> {
         };
         let mut now = Vec::new();
         for dir in dirs {
-            let fail = |error| (dir.from(), Trouble::Io(Side::Source, "list it".into(), error));
+            let fail = |error| (dir.from(), CopyTrouble::Io(Side::Source, "list it".into(), error));
             let opened = self.trees.directory(Side::Source, &dir.below).map_err(fail)?;
-            for name in Names::of(opened).map_err(fail)? {
+            for name in DirNames::of(opened).map_err(fail)? {
                 let (name, _) = name.map_err(fail)?;
                 let item = Item { dir: Arc::clone(dir), name: name.into() };
                 let Some(path) = item.place() else { continue };
@@ -211,11 +211,11 @@ impl Worker<'_> {
                 };
                 if part.key == known.key && !self.is_directory(&item) {
                     let (is_entry, is_marker) = (part.is_entry, part.is_marker);
-                    now.push(Member { item, is_entry, is_marker });
+                    now.push(UnitFile { item, is_entry, is_marker });
                 }
             }
         }
-        let has = |one: &Member| {
+        let has = |one: &UnitFile| {
             seen.iter().any(|other| {
                 let (a, b) = (&one.item, &other.member.item);
                 a.name == b.name && Arc::ptr_eq(&a.dir, &b.dir)

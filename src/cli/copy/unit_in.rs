@@ -7,8 +7,8 @@ use rustix::fs::OFlags;
 
 use super::about::About;
 use super::file::{Put, SourceFile, Standing};
-use super::job::{Member, Unit};
-use super::trouble::{Doing as _, Done, Trouble};
+use super::job::{Unit, UnitFile};
+use super::trouble::{CopyTrouble, Doing as _, Done};
 use super::unit::{SeenMember, UnitOutcome, UnitTrouble, at};
 use super::work::Worker;
 
@@ -47,11 +47,11 @@ impl Worker<'_> {
             }
             match self.import_member(seen, number) {
                 Ok(wrote) => bytes.push(wrote),
-                Err(Trouble::Came) if number == 0 => {
+                Err(CopyTrouble::Came) if number == 0 => {
                     self.tally.kept(seen.len());
                     return Ok(UnitOutcome::Done);
                 }
-                Err(Trouble::Changed) => {
+                Err(CopyTrouble::Changed) => {
                     self.withdraw(&seen[..number], ());
                     let now = self.moved_on(seen, unit, true)?;
                     return Ok(UnitOutcome::Other(now.unwrap_or_default()));
@@ -72,7 +72,7 @@ impl Worker<'_> {
         &mut self,
         seen: &[SeenMember],
         unit: &Unit,
-    ) -> Result<Option<Vec<Member>>, UnitTrouble> {
+    ) -> Result<Option<Vec<UnitFile>>, UnitTrouble> {
         let is_changed = self.is_changed(seen)?;
         self.moved_on(seen, unit, is_changed)
     }
@@ -104,7 +104,7 @@ impl Worker<'_> {
         }
         self.member(one, None, put, || {
             let is_there = entries.iter().any(|(dir, name)| dir.at(name).about().is_ok());
-            if is_there { Err(Trouble::Came) } else { Ok(()) }
+            if is_there { Err(CopyTrouble::Came) } else { Ok(()) }
         })
     }
 

@@ -20,11 +20,11 @@ use super::about::About;
 use super::clients::Clients;
 use super::dirs::{Dir, Ground};
 use super::file::{Item, is_temporary};
-use super::job::{Job, Member, Unit};
+use super::job::{Job, Unit, UnitFile};
 use super::report::Left;
-use super::share::{Share, UnitId};
-use super::tree::Names;
-use super::trouble::{Doing as _, Done, Side, Trouble};
+use super::share::{UnitId, UnitShare};
+use super::tree::DirNames;
+use super::trouble::{CopyTrouble, Doing as _, Done, Side};
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Part, Scope, UnitKey};
 
@@ -41,15 +41,15 @@ const HELD_MAX: usize = 100_000;
 #[derive(Debug)]
 struct Level {
     dir: Arc<Dir>,
-    names: Names,
+    names: DirNames,
     /// The whole directory is chosen. Otherwise single names in it can be.
     chosen: bool,
     files: Vec<Item>,
     /// The units of this directory.
     units: HashMap<UnitId, Unit>,
     /// Which of them are gathered in this listing, and which in later ones.
-    share: Share,
-    later: Vec<Share>,
+    share: UnitShare,
+    later: Vec<UnitShare>,
     /// One of several units of this directory has members in directories below it.
     is_deep: bool,
 }
@@ -89,14 +89,14 @@ impl Walk {
                 Some(Ok((name, kind))) => self.found(name, kind),
                 Some(Err(error)) => {
                     let dir = level.dir.from();
-                    self.failed(&dir, &Trouble::Io(Side::Source, "list it".into(), error));
+                    self.failed(&dir, &CopyTrouble::Io(Side::Source, "list it".into(), error));
                     self.leave();
                 }
             }
         }
     }
 
-    fn failed(&self, path: &Path, trouble: &Trouble) {
+    fn failed(&self, path: &Path, trouble: &CopyTrouble) {
         self.ground.tally.failed(self.ground.way, path, trouble);
     }
 
@@ -106,7 +106,7 @@ impl Walk {
         let from = || dir.from().join(&name);
         let place = match dir.place.join(name.as_bytes()) {
             Ok(place) => place,
-            Err(error) => return self.failed(&from(), &Trouble::Said(error.to_string())),
+            Err(error) => return self.failed(&from(), &CopyTrouble::Said(error.to_string())),
         };
         let chosen = chosen || self.fits(&place);
         if kind == FileType::Directory {
@@ -189,7 +189,7 @@ impl Walk {
         let new = || Unit { is_named, ..Unit::new(&self.plan, part) };
         let unit = level.units.entry(id).or_insert_with(new);
         let (is_entry, is_marker) = (part.is_entry, part.is_marker);
-        unit.members.push(Member { item, is_entry, is_marker });
+        unit.members.push(UnitFile { item, is_entry, is_marker });
         self.held += usize::from(is_named);
         if unit.members.len() >= UNIT_FILES_MAX {
             // The remaining files are a part as well.
@@ -209,7 +209,7 @@ impl Walk {
             named.map(|unit| unit.members.len()).sum::<usize>()
         };
         let Some(level) = self.levels.iter_mut().max_by_key(|level| held(level)) else { return };
-        if level.share.bits == Share::BITS_MAX {
+        if level.share.bits == UnitShare::BITS_MAX {
             return;
         }
         let (now, later) = level.share.halves();
@@ -234,7 +234,7 @@ impl Walk {
         let from = || self.ground.trees.path(Side::Source, &below);
         if self.levels.len() >= DEPTH_MAX {
             let reason = format!("it lies more than {DEPTH_MAX} directories deep");
-            return self.failed(&from(), &Trouble::Said(reason));
+            return self.failed(&from(), &CopyTrouble::Said(reason));
         }
         let (about, names) = match self.listed(opened) {
             Ok(listed) => listed,
@@ -257,19 +257,19 @@ impl Walk {
             chosen,
             files: Vec::new(),
             units: HashMap::new(),
-            share: Share::default(),
+            share: UnitShare::default(),
             later: Vec::new(),
             is_deep: false,
         });
     }
 
-    fn listed(&self, opened: io::Result<OwnedFd>) -> Done<(About, Names)> {
+    fn listed(&self, opened: io::Result<OwnedFd>) -> Done<(About, DirNames)> {
         let dir = opened.source("open it")?;
         let about = About::of(&fstat(&dir).map_err(io::Error::from).source("look at it")?);
         if self.ground.trees.is_other_root(Side::Source, about.id) {
-            return Err(Trouble::Said("it is the directory that is copied to".to_owned()));
+            return Err(CopyTrouble::Said("it is the directory that is copied to".to_owned()));
         }
-        Ok((about, Names::of(dir).source("list it")?))
+        Ok((about, DirNames::of(dir).source("list it")?))
     }
 
     /// Ends the listing of a directory. It is listed again if units were put off.
@@ -322,7 +322,7 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     use super::super::Way;
-    use super::super::report::{CopyReport, Tally};
+    use super::super::report::{CopyReport, CopyTally};
     use super::super::tree::Trees;
     use super::*;
     use crate::namespace::{Pattern, Profiles};
@@ -357,7 +357,7 @@ mod tests {
             unit_bytes: 1,
             bytes_max: u64::MAX,
         };
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(CopyTally::default());
         let (jobs, queue) = sync_channel(1000);
         let trees = Trees::open(way, &plan.from, &plan.to, device).expect("the trees");
         let ground = Ground { way, trees: Arc::new(trees), tally: Arc::clone(&tally) };

@@ -14,11 +14,11 @@ use super::about::About;
 use super::dirs::{Dir, Ground, is_not_a_directory, not_a_directory};
 use super::file::{FileWriter, Item, Put, SourceFile, Standing};
 use super::job::Job;
-use super::pace::Pace;
-use super::report::{CopyReport, Left, Tally};
+use super::pace::CopyPace;
+use super::report::{CopyReport, CopyTally, Left};
 use super::tree::{HeldDir, OpenDirs, Trees};
-use super::trouble::{Doing as _, Done, Side, Trouble};
-use super::turn::Turn;
+use super::trouble::{CopyTrouble, Doing as _, Done, Side};
+use super::turn::ImportTurn;
 use super::walk::Walk;
 use super::{CopyPlan, Way};
 use crate::clock::Clock;
@@ -36,8 +36,8 @@ const SHOWN_EVERY: Duration = Duration::from_millis(200);
 pub(super) struct Worker<'a> {
     pub(super) plan: &'a CopyPlan,
     pub(super) trees: &'a Trees,
-    pub(super) tally: &'a Tally,
-    pub(super) pace: &'a Pace,
+    pub(super) tally: &'a CopyTally,
+    pub(super) pace: &'a CopyPace,
     pub(super) writer: FileWriter,
     pub(super) held: OpenDirs,
 }
@@ -46,13 +46,13 @@ pub(super) struct Worker<'a> {
 pub(super) fn copy(
     plan: CopyPlan,
     trees: Trees,
-    turn: Option<&Turn>,
+    turn: Option<&ImportTurn>,
     mut show: impl FnMut(&CopyReport),
 ) -> io::Result<CopyReport> {
     let clock = Clock::system();
     let began = clock.mono();
-    let (plan, trees, tally) = (Arc::new(plan), Arc::new(trees), Arc::new(Tally::default()));
-    let pace = Pace::new(plan.unit_bytes, clock.clone());
+    let (plan, trees, tally) = (Arc::new(plan), Arc::new(trees), Arc::new(CopyTally::default()));
+    let pace = CopyPace::new(plan.unit_bytes, clock.clone());
     if let Some(turn) = turn {
         pace.count_earlier(turn.earlier());
     }
@@ -81,7 +81,7 @@ pub(super) fn copy(
         walk.run();
         drop(alive);
     })?);
-    let note = |pace: &Pace| {
+    let note = |pace: &CopyPace| {
         if let Some(turn) = turn {
             turn.note(pace.weight());
         }
@@ -126,7 +126,7 @@ impl Worker<'_> {
         }
         match self.copy_file(item) {
             Ok(()) => {}
-            Err(Trouble::Came) => self.tally.kept(1),
+            Err(CopyTrouble::Came) => self.tally.kept(1),
             Err(trouble) => self.tally.failed(self.plan.way, &item.from(), &trouble),
         }
     }
@@ -172,10 +172,10 @@ impl Worker<'_> {
     pub(super) fn target_dir(&mut self, dir: &Dir) -> Done<HeldDir> {
         self.held.place(Side::Target, &dir.below).map_err(|error| {
             if is_not_a_directory(&error) {
-                return Trouble::Said(not_a_directory(&dir.to()));
+                return CopyTrouble::Said(not_a_directory(&dir.to()));
             }
             let doing = format!("open the directory {}", dir.to().display());
-            Trouble::Io(Side::Target, doing.into(), error)
+            CopyTrouble::Io(Side::Target, doing.into(), error)
         })
     }
 
@@ -190,7 +190,7 @@ impl Worker<'_> {
         }
         let dir = match self.target_dir(&item.dir) {
             Ok(dir) => dir,
-            Err(Trouble::Io(_, _, error)) if error.kind() == ErrorKind::NotFound => {
+            Err(CopyTrouble::Io(_, _, error)) if error.kind() == ErrorKind::NotFound => {
                 return Ok(Some((about, Standing::Missing)));
             }
             Err(trouble) => return Err(trouble),
@@ -204,7 +204,7 @@ impl Worker<'_> {
             Err(error) => return Err(error).target("look at what is there"),
         };
         if there.is_dir() {
-            return Err(Trouble::Said(format!("{} is a directory", item.to().display())));
+            return Err(CopyTrouble::Said(format!("{} is a directory", item.to().display())));
         }
         let is_same = if about.is_link() && there.is_link() {
             from.link_target().source("read the link")?

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use super::process::{Stop, succeed};
 use super::python;
 use super::say;
-use super::world::{Node, World, find_program};
+use super::world::{DemoNode, World, find_program};
 use crate::cli::failure::{Exit, Failure, Outcome};
 
 /// How long one compilation may take.
@@ -22,7 +22,7 @@ const SOURCES: usize = 8;
 
 /// What a client saw on one node.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ClientRun {
     pub(super) seconds: f64,
     pub(super) hits: u64,
     pub(super) misses: u64,
@@ -134,7 +134,12 @@ impl Compiler {
     }
 
     /// Compiles everything on a node, in fresh processes.
-    pub(super) fn compile(&self, world: &World, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
+    pub(super) fn compile(
+        &self,
+        world: &World,
+        node: &DemoNode<'_>,
+        stop: &Stop,
+    ) -> Outcome<ClientRun> {
         match self {
             Self::Jax(python) => jax(python, &world.work(), node, stop),
             Self::Ccache { compiler } => ccache(compiler, &world.work(), node, stop),
@@ -156,7 +161,7 @@ fn words<'a>(words: &[&'a str]) -> Vec<&'a OsStr> {
     words.iter().map(|word| OsStr::new(*word)).collect()
 }
 
-fn jax(python: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
+fn jax(python: &Path, work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Outcome<ClientRun> {
     let program = work.join("program.py");
     let mut command = node.run(&[python.as_os_str(), program.as_os_str()]);
     command
@@ -174,7 +179,7 @@ fn jax(python: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen
     let wrong = || Failure::failed(format!("the program printed something else: {out}"));
     let said: serde_json::Value = serde_json::from_str(line).map_err(|_| wrong())?;
     let number = |key: &str| said[key].as_u64().ok_or_else(wrong);
-    Ok(Seen {
+    Ok(ClientRun {
         seconds: said["seconds"].as_f64().ok_or_else(wrong)?,
         hits: number("hits")?,
         misses: number("misses")?,
@@ -182,7 +187,7 @@ fn jax(python: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen
     })
 }
 
-fn ccache(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
+fn ccache(compiler: &Path, work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Outcome<ClientRun> {
     let log = work.join(format!("{}.stats", node.name));
     let out = work.join(format!("{}.objects", node.name));
     let failed = |error| Failure::failed(format!("ccache: {error}"));
@@ -202,7 +207,7 @@ fn ccache(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome
     pass_on(node, &err);
     let text = std::fs::read_to_string(&log).map_err(failed)?;
     let count = |wanted: &[&str]| text.lines().filter(|line| wanted.contains(line)).count() as u64;
-    Ok(Seen {
+    Ok(ClientRun {
         seconds,
         hits: count(&["direct_cache_hit", "preprocessed_cache_hit"]),
         misses: count(&["cache_miss"]),
@@ -223,7 +228,7 @@ for unit; do
   echo miss
 done"#;
 
-fn cc(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
+fn cc(compiler: &Path, work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Outcome<ClientRun> {
     let out = work.join(format!("{}.objects", node.name));
     let failed = |error| Failure::failed(format!("cc: {error}"));
     std::fs::create_dir_all(&out).map_err(failed)?;
@@ -238,7 +243,7 @@ fn cc(compiler: &Path, work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<See
     pass_on(node, &err);
     let count = |word: &str| said.lines().filter(|line| *line == word).count() as u64;
     let answer = digest_of(&out, &names)?;
-    Ok(Seen { seconds, hits: count("hit"), misses: count("miss"), answer })
+    Ok(ClientRun { seconds, hits: count("hit"), misses: count("miss"), answer })
 }
 
 /// Returns the digest of all objects.
@@ -252,7 +257,7 @@ fn digest_of(out: &Path, names: &[String]) -> Outcome<String> {
     Ok(crate::digest::Digest::of(&objects).to_string())
 }
 
-fn go(work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
+fn go(work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Outcome<ClientRun> {
     let program = work.join(format!("{}.program", node.name));
     let set = |command: &mut std::process::Command| {
         command.current_dir(work);
@@ -283,11 +288,11 @@ fn go(work: &Path, node: &Node<'_>, stop: &Stop) -> Outcome<Seen> {
     let packages = all.lines().filter(|line| *line != "unsafe").count() as u64;
     let mut run = std::process::Command::new(&program);
     let (answer, _) = succeed(&mut run, COMPILE_WITHIN, stop)?;
-    Ok(Seen { seconds, hits: packages.saturating_sub(misses), misses, answer })
+    Ok(ClientRun { seconds, hits: packages.saturating_sub(misses), misses, answer })
 }
 
 /// Shows what a client or `hearthfs run` had to say.
-fn pass_on(node: &Node<'_>, text: &str) {
+fn pass_on(node: &DemoNode<'_>, text: &str) {
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         say(format_args!("{}: {line}", node.name));
     }

@@ -84,12 +84,12 @@ impl Stop {
 
 /// A process with all that it started; ended when this is dropped.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct DemoProcess {
     child: Child,
     name: String,
 }
 
-impl Running {
+impl DemoProcess {
     /// Starts a process in a group of its own, so that Ctrl-C reaches it through us only.
     pub(super) fn start(command: &mut Command) -> Outcome<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
@@ -142,7 +142,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for DemoProcess {
     fn drop(&mut self) {
         if self.ended().is_some() {
             return;
@@ -166,7 +166,7 @@ pub(super) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Out
     let (out, err) = (tempfile::NamedTempFile::new(), tempfile::NamedTempFile::new());
     let (out, err) = (out.map_err(failed)?, err.map_err(failed)?);
     command.stdout(out.reopen().map_err(failed)?).stderr(err.reopen().map_err(failed)?);
-    let status = Running::start(command)?.wait(limit, stop)?;
+    let status = DemoProcess::start(command)?.wait(limit, stop)?;
     let stdout = std::fs::read(out.path()).map_err(failed)?;
     let stderr = std::fs::read(err.path()).map_err(failed)?;
     Ok(Output { status, stdout, stderr })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 
-use super::process::{INTERRUPTED, Running, Stop, pause, succeed};
+use super::process::{DemoProcess, INTERRUPTED, Stop, pause, succeed};
 use super::say;
 use super::world::find_program;
 use crate::cli::failure::{Exit, Failure, Outcome};
@@ -53,7 +53,7 @@ pub(super) fn with_jax(stop: &Stop) -> Outcome<PathBuf> {
         .args(["--only-binary", ":all:"])
         .args(PACKAGES)
         .stdout(std::io::stderr());
-    let status = Running::start(&mut install)?.wait(INSTALL_WITHIN, stop)?;
+    let status = DemoProcess::start(&mut install)?.wait(INSTALL_WITHIN, stop)?;
     if !status.success() {
         return Err(Failure::refused(format!("pip could not install {}", PACKAGES.join(" "))));
     }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::clients::Seen;
+use super::clients::ClientRun;
 use super::process::Stop;
-use super::world::Node;
+use super::world::DemoNode;
 use crate::cli::failure::{Failure, Outcome};
 
 const HEAD: [&str; 8] = [
@@ -24,7 +24,7 @@ pub(super) struct Row([String; 8]);
 
 impl Row {
     /// Asks a node what it saw.
-    pub(super) fn of(node: &Node<'_>, seen: &Seen) -> Outcome<Self> {
+    pub(super) fn of(node: &DemoNode<'_>, seen: &ClientRun) -> Outcome<Self> {
         let status = node.status(&Stop::never())?;
         let counters = &status["counters"];
         let fetched = counters["fetched"].as_u64();
@@ -91,13 +91,13 @@ pub(super) fn table(rows: &[Row]) -> String {
 
 /// What it all came to.
 #[derive(Debug)]
-pub(super) struct Verdict {
+pub(super) struct DemoVerdict {
     pub(super) text: String,
     pub(super) good: bool,
 }
 
 /// Says whether the second node took everything from the first.
-pub(super) fn verdict(noun: &str, cold: &Seen, warm: &Seen) -> Verdict {
+pub(super) fn verdict(noun: &str, cold: &ClientRun, warm: &ClientRun) -> DemoVerdict {
     let all = warm.hits + warm.misses;
     let (text, good) = if cold.answer != warm.answer {
         let text = format!("the results differ: {} and {}", cold.answer.trim(), warm.answer.trim());
@@ -109,5 +109,5 @@ pub(super) fn verdict(noun: &str, cold: &Seen, warm: &Seen) -> Verdict {
     } else {
         (format!("node B compiled nothing: {} of {all} {noun} came from node A", warm.hits), true)
     };
-    Verdict { text, good }
+    DemoVerdict { text, good }
 }

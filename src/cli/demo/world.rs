@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use tempfile::TempDir;
 
-use super::process::{Running, Stop, output, pause, succeed};
+use super::process::{DemoProcess, Stop, output, pause, succeed};
 use super::{PART_OF_DEMO, say};
 use crate::cli::failure::{Failure, Outcome};
 
@@ -124,7 +124,7 @@ impl World {
     }
 
     /// Mounts a node, and waits until it answers.
-    pub(super) fn mount<'a>(&'a self, name: &'static str, stop: &Stop) -> Outcome<Node<'a>> {
+    pub(super) fn mount<'a>(&'a self, name: &'static str, stop: &Stop) -> Outcome<DemoNode<'a>> {
         let failed = |error| Failure::failed(format!("cannot prepare {name}: {error}"));
         let point = self.path().join(name);
         std::fs::create_dir(&point).map_err(failed)?;
@@ -142,8 +142,8 @@ impl World {
             .arg(self.config())
             .stdout(Stdio::null())
             .stderr(to_log);
-        let daemon = Some(Running::start(&mut command)?);
-        let mut node = Node { world: self, name, point, log, daemon };
+        let daemon = Some(DemoProcess::start(&mut command)?);
+        let mut node = DemoNode { world: self, name, point, log, daemon };
         node.wait_until_ready(stop).inspect_err(|_| node.show_log())?;
         say(format_args!("{name}: mounted at {}", node.point.display()));
         Ok(node)
@@ -161,16 +161,16 @@ impl Drop for World {
 
 /// One node: a daemon with a mount and a cache directory.
 #[derive(Debug)]
-pub(super) struct Node<'a> {
+pub(super) struct DemoNode<'a> {
     world: &'a World,
     pub(super) name: &'static str,
     /// Where it is mounted.
     pub(super) point: PathBuf,
     log: PathBuf,
-    daemon: Option<Running>,
+    daemon: Option<DemoProcess>,
 }
 
-impl Node<'_> {
+impl DemoNode<'_> {
     fn wait_until_ready(&mut self, stop: &Stop) -> Outcome<()> {
         let clock = Clock::system();
         loop {
@@ -231,7 +231,7 @@ impl Node<'_> {
     }
 }
 
-impl Drop for Node<'_> {
+impl Drop for DemoNode<'_> {
     fn drop(&mut self) {
         drop(self.daemon.take());
         for point in mounts_below(&self.point) {

@@ -43,7 +43,7 @@ const ASK_PYTHON: &str = "import sys\nfrom importlib import metadata\nfor name i
     try:\n        print(name, metadata.version(name))\n    except Exception:\n        pass\n";
 
 /// What is known of versions: of each profile whose program is there, what it says.
-type Versions = BTreeMap<String, String>;
+type ClientVersions = BTreeMap<String, String>;
 
 /// Checks the variables of all clients.
 pub(super) fn check(
@@ -58,7 +58,7 @@ pub(super) fn check(
         return vec![Finding::skipped(Theme::Clients, NAME, why)];
     };
     let versions = match why_not_run(around, point) {
-        Some(_) => Versions::new(),
+        Some(_) => ClientVersions::new(),
         None => wait(async { Ok(versions(around).await) }).unwrap_or_default(),
     };
     let mut all = Vec::new();
@@ -176,8 +176,8 @@ fn client(
 }
 
 /// Asks the programs that are there for their versions.
-async fn versions(around: &Surroundings) -> Versions {
-    let mut all = Versions::new();
+async fn versions(around: &Surroundings) -> ClientVersions {
+    let mut all = ClientVersions::new();
     for (profile, name, args) in PROGRAMS {
         let Some(path) = program::find(around, name) else { continue };
         all.insert(profile.to_owned(), version_of(around, &path, args).await);
@@ -209,7 +209,7 @@ fn first_line(text: &str) -> String {
 }
 
 /// Reads what Python has said of its packages.
-fn packages(said: &str) -> Versions {
+fn packages(said: &str) -> ClientVersions {
     let lines = said.lines().filter_map(|line| line.split_once(' '));
     let known: BTreeMap<&str, &str> = lines.collect();
     let of = |(profile, package): &(&str, &str)| {

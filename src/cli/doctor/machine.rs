@@ -26,7 +26,7 @@ const DISK_FULL: ByteSize = ByteSize(8 << 20);
 
 /// The places that are looked at; a value, so that a test can name others.
 #[derive(Debug)]
-struct Places<'a> {
+struct MachinePlaces<'a> {
     device: &'a Path,
     fuse_conf: &'a Path,
     release: String,
@@ -38,7 +38,7 @@ pub(super) fn check(
     settings: Option<&Settings>,
     status: Option<&Status>,
 ) -> Vec<Finding> {
-    let places = Places {
+    let places = MachinePlaces {
         device: Path::new("/dev/fuse"),
         fuse_conf: Path::new("/etc/fuse.conf"),
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -56,7 +56,7 @@ pub(super) fn check_for_users() -> Vec<Finding> {
 }
 
 fn check_at(
-    places: &Places<'_>,
+    places: &MachinePlaces<'_>,
     around: &Surroundings,
     settings: Option<&Settings>,
     status: Option<&Status>,

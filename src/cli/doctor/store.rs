@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::finding::{Finding, Theme};
 use crate::clock::{Clock, within};
 use crate::config::{Settings, Writes, format_age};
-use crate::daemon::{self, Access, Obstacle, Report, Step, Trial};
+use crate::daemon::{self, Access, Obstacle, RulesCheck, Step, Trial};
 use crate::error::{Error, Kind};
 
 /// Clocks that differ by more are worth a word.
@@ -310,7 +310,7 @@ async fn rules(settings: &Settings) -> Option<Finding> {
     })
 }
 
-fn of_report(settings: &Settings, report: &Report) -> Finding {
+fn of_report(settings: &Settings, report: &RulesCheck) -> Finding {
     const NAME: &str = "lifecycle rule";
     let (url, age) = (&report.url, &report.expiry);
     if let Some(why) = &report.unsupported {
@@ -429,16 +429,19 @@ mod tests {
     fn rules_are_judged_as_a_mount_does() {
         let mut settings = settings("s3://bucket/x");
         settings.expiry.age = Some(Duration::from_hours(24));
-        let report =
-            Report { url: "s3://bucket/x".into(), expiry: "1d".into(), ..Report::default() };
+        let report = RulesCheck {
+            url: "s3://bucket/x".into(),
+            expiry: "1d".into(),
+            ..RulesCheck::default()
+        };
         assert_eq!(of_report(&settings, &report).result, Verdict::Ok);
-        let lacks = Report { lacks: vec!["packs".into()], ..report.clone() };
+        let lacks = RulesCheck { lacks: vec!["packs".into()], ..report.clone() };
         let found = of_report(&settings, &lacks);
         assert_eq!(found.result, Verdict::Warning);
         assert!(found.remedy.expect("one").contains("lifecycle apply s3://bucket/x --expiry 1d"));
-        let sooner = Report { contradictions: vec!["1 day".into()], ..report.clone() };
+        let sooner = RulesCheck { contradictions: vec!["1 day".into()], ..report.clone() };
         assert_eq!(of_report(&settings, &sooner).result, Verdict::Problem);
-        let none = Report { unsupported: Some("a directory".into()), ..report };
+        let none = RulesCheck { unsupported: Some("a directory".into()), ..report };
         assert_eq!(of_report(&settings, &none).result, Verdict::Skipped);
         settings.expiry.age = None;
         assert_eq!(of_report(&settings, &lacks).result, Verdict::Ok);

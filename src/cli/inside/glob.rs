@@ -12,7 +12,7 @@ const GLOB_NAMES_MAX: usize = 200;
 
 /// One step through a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Token {
+enum GlobToken {
     Byte(u8),
     /// One byte, whichever.
     One,
@@ -22,39 +22,40 @@ enum Token {
 
 /// One name of a pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Part {
-    Name(Box<[Token]>),
+enum GlobPart {
+    Name(Box<[GlobToken]>),
     /// `**`: any directories, also none; at the end all names below.
     Deep,
 }
 
 /// A pattern of the names below a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Glob(Vec<Part>);
+pub(super) struct Glob(Vec<GlobPart>);
 
 impl Glob {
     /// Adds one name as it was typed: with `*`, `?` and backslashes.
     pub(super) fn push_typed(&mut self, name: &[u8]) -> Result<(), String> {
-        let part = if name == b"**" { Part::Deep } else { Part::Name(tokens(name)?.into()) };
+        let part =
+            if name == b"**" { GlobPart::Deep } else { GlobPart::Name(tokens(name)?.into()) };
         self.push(part)
     }
 
     /// Adds one name that stands for itself.
     pub(super) fn push_name(&mut self, name: &[u8]) -> Result<(), String> {
-        self.push(Part::Name(name.iter().map(|byte| Token::Byte(*byte)).collect()))
+        self.push(GlobPart::Name(name.iter().map(|byte| GlobToken::Byte(*byte)).collect()))
     }
 
     /// Adds all names of the directory.
     pub(super) fn push_any(&mut self) -> Result<(), String> {
-        self.push(Part::Name([Token::Run].into()))
+        self.push(GlobPart::Name([GlobToken::Run].into()))
     }
 
     /// Adds all names below the directory.
     pub(super) fn push_all_below(&mut self) -> Result<(), String> {
-        self.push(Part::Deep)
+        self.push(GlobPart::Deep)
     }
 
-    fn push(&mut self, part: Part) -> Result<(), String> {
+    fn push(&mut self, part: GlobPart) -> Result<(), String> {
         if self.0.len() >= GLOB_NAMES_MAX {
             return Err(format!("it has more than {GLOB_NAMES_MAX} names"));
         }
@@ -69,15 +70,17 @@ impl Glob {
     }
 
     fn literal(&self, at: usize) -> Option<Vec<u8>> {
-        let Part::Name(tokens) = self.0.get(at)? else { return None };
-        let byte = |token: &Token| if let Token::Byte(byte) = token { Some(*byte) } else { None };
+        let GlobPart::Name(tokens) = self.0.get(at)? else { return None };
+        let byte =
+            |token: &GlobToken| if let GlobToken::Byte(byte) = token { Some(*byte) } else { None };
         tokens.iter().map(byte).collect()
     }
 }
 
 /// Reports whether a name as typed stands for more than itself.
 pub(super) fn is_typed_pattern(name: &[u8]) -> bool {
-    name == b"**" || tokens(name).is_ok_and(|all| all.iter().any(|t| !matches!(t, Token::Byte(_))))
+    name == b"**"
+        || tokens(name).is_ok_and(|all| all.iter().any(|t| !matches!(t, GlobToken::Byte(_))))
 }
 
 /// Returns the name that one as typed stands for; `None` where that is more than one.
@@ -104,7 +107,7 @@ pub(in crate::cli) fn plain_name(name: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Reads a name as it was typed. The error says what is wrong with it.
-fn tokens(name: &[u8]) -> Result<Vec<Token>, String> {
+fn tokens(name: &[u8]) -> Result<Vec<GlobToken>, String> {
     if name.len() > GLOB_BYTES_MAX {
         return Err(format!("a name in it is longer than {GLOB_BYTES_MAX} bytes"));
     }
@@ -113,15 +116,15 @@ fn tokens(name: &[u8]) -> Result<Vec<Token>, String> {
         rest = tail;
         match first {
             // Several are as one.
-            b'*' if all.last() == Some(&Token::Run) => {}
-            b'*' => all.push(Token::Run),
-            b'?' => all.push(Token::One),
+            b'*' if all.last() == Some(&GlobToken::Run) => {}
+            b'*' => all.push(GlobToken::Run),
+            b'?' => all.push(GlobToken::One),
             b'\\' => {
                 let (bytes, after) = escaped(tail)?;
-                all.extend(bytes.into_iter().map(Token::Byte));
+                all.extend(bytes.into_iter().map(GlobToken::Byte));
                 rest = after;
             }
-            byte => all.push(Token::Byte(*byte)),
+            byte => all.push(GlobToken::Byte(*byte)),
         }
     }
     Ok(all)
@@ -159,17 +162,17 @@ fn escaped(rest: &[u8]) -> Result<(Vec<u8>, &[u8]), String> {
 }
 
 /// Matches a whole name. Where a run began last, it is made longer; nothing before that is tried again.
-fn fits(tokens: &[Token], name: &[u8]) -> bool {
+fn fits(tokens: &[GlobToken], name: &[u8]) -> bool {
     let (mut at, mut token) = (0, 0);
     let mut run: Option<(usize, usize)> = None;
     while at < name.len() {
         match tokens.get(token) {
-            Some(Token::Run) => {
+            Some(GlobToken::Run) => {
                 run = Some((token, at));
                 token += 1;
             }
-            Some(Token::One) => (at, token) = (at + 1, token + 1),
-            Some(Token::Byte(byte)) if *byte == name[at] => (at, token) = (at + 1, token + 1),
+            Some(GlobToken::One) => (at, token) = (at + 1, token + 1),
+            Some(GlobToken::Byte(byte)) if *byte == name[at] => (at, token) = (at + 1, token + 1),
             _ => {
                 let Some((begun, from)) = run else { return false };
                 run = Some((begun, from + 1));
@@ -177,14 +180,14 @@ fn fits(tokens: &[Token], name: &[u8]) -> bool {
             }
         }
     }
-    tokens[token..].iter().all(|token| *token == Token::Run)
+    tokens[token..].iter().all(|token| *token == GlobToken::Run)
 }
 
 /// Where a walk is in its patterns: pairs of a pattern and a part of it, each once.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub(super) struct At(Vec<(usize, usize)>);
+pub(super) struct GlobPosition(Vec<(usize, usize)>);
 
-impl At {
+impl GlobPosition {
     /// Begins all patterns.
     pub(super) fn start(globs: &[Glob]) -> Self {
         Self((0..globs.len()).map(|glob| (glob, 0)).collect()).closed(globs)
@@ -195,7 +198,7 @@ impl At {
         let mut next = 0;
         while let Some((glob, part)) = self.0.get(next).copied() {
             let parts = &globs[glob].0;
-            if parts.get(part) == Some(&Part::Deep) && part + 1 < parts.len() {
+            if parts.get(part) == Some(&GlobPart::Deep) && part + 1 < parts.len() {
                 self.add((glob, part + 1));
             }
             next += 1;
@@ -216,15 +219,15 @@ impl At {
             let parts = &globs[*glob].0;
             let is_last = part + 1 == parts.len();
             match &parts[*part] {
-                Part::Deep => {
+                GlobPart::Deep => {
                     after.add((*glob, *part));
                     if is_last {
                         fitting(*glob);
                     }
                 }
-                Part::Name(tokens) if !fits(tokens, name) => {}
-                Part::Name(_) if is_last => fitting(*glob),
-                Part::Name(_) => after.add((*glob, part + 1)),
+                GlobPart::Name(tokens) if !fits(tokens, name) => {}
+                GlobPart::Name(_) if is_last => fitting(*glob),
+                GlobPart::Name(_) => after.add((*glob, part + 1)),
             }
         }
         after.closed(globs)
@@ -245,7 +248,7 @@ impl At {
     }
 }
 
-impl fmt::Debug for At {
+impl fmt::Debug for GlobPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -266,7 +269,7 @@ mod tests {
 
     fn says(globs: &[&str], path: &str) -> Vec<usize> {
         let globs: Vec<Glob> = globs.iter().map(|text| glob(text)).collect();
-        let (mut at, mut fitting) = (At::start(&globs), Vec::new());
+        let (mut at, mut fitting) = (GlobPosition::start(&globs), Vec::new());
         for name in path.split('/') {
             fitting.clear();
             at = at.step(&globs, name.as_bytes(), |glob| fitting.push(glob));
@@ -303,11 +306,11 @@ mod tests {
     #[test]
     fn names_that_are_known_are_not_looked_for() {
         let globs = [glob("a/b"), glob("a/*"), glob("c")];
-        let at = At::start(&globs);
+        let at = GlobPosition::start(&globs);
         assert_eq!(at.names(&globs), Some(vec![b"a".to_vec(), b"c".to_vec()]));
         assert_eq!(at.step(&globs, b"a", |_| ()).names(&globs), None);
         assert!(at.step(&globs, b"c", |_| ()).is_over());
-        assert_eq!(At::start(&[glob("**/a")]).names(&[glob("**/a")]), None);
+        assert_eq!(GlobPosition::start(&[glob("**/a")]).names(&[glob("**/a")]), None);
     }
 
     #[test]
@@ -335,18 +338,18 @@ mod tests {
         fn printed_names_are_taken_back(name in proptest::collection::vec(any::<u8>().prop_filter("in a name", |b| !matches!(b, 0 | b'/')), 1..40)) {
             let typed = printed(&name).replace('*', "\\*").replace('?', "\\?");
             let all = tokens(typed.as_bytes()).expect("readable");
-            prop_assert_eq!(all, name.iter().map(|b| Token::Byte(*b)).collect::<Vec<_>>());
+            prop_assert_eq!(all, name.iter().map(|b| GlobToken::Byte(*b)).collect::<Vec<_>>());
         }
 
         /// Names are matched as the plain way does, which tries everything.
         #[test]
         fn names_are_matched_as_by_trying_everything(pattern in "[ab*?]{0,8}", name in "[ab]{0,8}") {
-            fn plain(tokens: &[Token], name: &[u8]) -> bool {
+            fn plain(tokens: &[GlobToken], name: &[u8]) -> bool {
                 match (tokens, name) {
                     ([], []) => true,
-                    ([Token::Run, rest @ ..], _) => (0..=name.len()).any(|skip| plain(rest, &name[skip..])),
-                    ([Token::One, rest @ ..], [_, name @ ..]) => plain(rest, name),
-                    ([Token::Byte(byte), rest @ ..], [first, name @ ..]) => byte == first && plain(rest, name),
+                    ([GlobToken::Run, rest @ ..], _) => (0..=name.len()).any(|skip| plain(rest, &name[skip..])),
+                    ([GlobToken::One, rest @ ..], [_, name @ ..]) => plain(rest, name),
+                    ([GlobToken::Byte(byte), rest @ ..], [first, name @ ..]) => byte == first && plain(rest, name),
                     _ => false,
                 }
             }

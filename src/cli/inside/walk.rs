@@ -11,10 +11,10 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use rustix::fs::{AtFlags, FileType, Mode, fstat, openat, statat};
 use rustix::io::Errno;
 
-use super::glob::At;
+use super::glob::GlobPosition;
 use super::query::{AS_PLACE, Query};
 use super::trouble::Troubles;
-use crate::cli::copy::{Names, open_again};
+use crate::cli::copy::{DirNames, open_again};
 use crate::cli::failure::{Failure, Outcome};
 
 /// The greatest depth of a tree. Each level keeps two directories open.
@@ -52,11 +52,11 @@ pub(in crate::cli) trait Visit {
 
 /// A directory on the way.
 #[derive(Debug)]
-struct Level {
+struct WalkLevel {
     /// As a place to go on from.
     dir: OwnedFd,
     source: NameSource,
-    at: At,
+    at: GlobPosition,
     /// All of it is taken.
     is_whole: bool,
     /// It fits itself.
@@ -69,7 +69,7 @@ struct Level {
 /// The names to look at in a directory.
 #[derive(Debug)]
 enum NameSource {
-    Listed(Names),
+    Listed(DirNames),
     Known(std::vec::IntoIter<Vec<u8>>),
 }
 
@@ -77,7 +77,7 @@ enum NameSource {
 /// anything fitted.
 pub(in crate::cli) fn walk(query: &Query, visit: &mut dyn Visit) -> Outcome<bool> {
     let found = vec![false; query.globs.len()];
-    let mut walk = Walk { query, visit, levels: Vec::new(), path: Vec::new(), found };
+    let mut walk = DirWalk { query, visit, levels: Vec::new(), path: Vec::new(), found };
     walk.run()?;
     let found = walk.found;
     for (found, (typed, is_one)) in found.iter().zip(&query.typed) {
@@ -88,18 +88,18 @@ pub(in crate::cli) fn walk(query: &Query, visit: &mut dyn Visit) -> Outcome<bool
     Ok(found.contains(&true))
 }
 
-struct Walk<'a> {
+struct DirWalk<'a> {
     query: &'a Query,
     visit: &'a mut dyn Visit,
-    levels: Vec<Level>,
+    levels: Vec<WalkLevel>,
     /// The path of the name that is looked at.
     path: Vec<u8>,
     found: Vec<bool>,
 }
 
-impl Walk<'_> {
+impl DirWalk<'_> {
     fn run(&mut self) -> Outcome<()> {
-        let at = At::start(&self.query.globs);
+        let at = GlobPosition::start(&self.query.globs);
         let root = self.query.root.try_clone().map_err(|error| {
             Failure::failed(format!("open the root of the mount once more: {error}"))
         })?;
@@ -154,7 +154,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn enter(&mut self, dir: OwnedFd, at: At, is_whole: bool, own: (bool, OsString, usize)) {
+    fn enter(
+        &mut self,
+        dir: OwnedFd,
+        at: GlobPosition,
+        is_whole: bool,
+        own: (bool, OsString, usize),
+    ) {
         if self.levels.len() >= DEPTH_MAX {
             return self.trouble(&format!("it lies more than {DEPTH_MAX} directories deep"));
         }
@@ -170,7 +176,7 @@ impl Walk<'_> {
                 self.trouble(&"another file system is mounted there");
             }
             (Ok(_), Ok(source)) => {
-                self.levels.push(Level { dir, source, at, is_whole, is_hit, name, begin });
+                self.levels.push(WalkLevel { dir, source, at, is_whole, is_hit, name, begin });
             }
         }
     }
@@ -187,8 +193,8 @@ impl Walk<'_> {
     }
 }
 
-fn listed(dir: &OwnedFd) -> io::Result<Names> {
-    Names::of(open_again(dir)?)
+fn listed(dir: &OwnedFd) -> io::Result<DirNames> {
+    DirNames::of(open_again(dir)?)
 }
 
 /// Looks at a name that may be there.

@@ -54,7 +54,7 @@ impl PageSignals {
 
 /// What the user wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wish {
+enum PageAction {
     Nothing,
     Redraw,
     Quit,
@@ -82,14 +82,14 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
                 () = signals.come() => return Ok(()),
             }
             match keys().map_err(failed)? {
-                Wish::Nothing => {}
-                Wish::Redraw => {
+                PageAction::Nothing => {}
+                PageAction::Redraw => {
                     screen
                         .0
                         .draw(|frame| page::draw(frame, &figures, &curve, colour))
                         .map_err(failed)?;
                 }
-                Wish::Quit => return Ok(()),
+                PageAction::Quit => return Ok(()),
             }
         }
         let now: Sample = tokio::select! {
@@ -107,28 +107,30 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
 }
 
 /// Takes what was typed.
-fn keys() -> std::io::Result<Wish> {
-    let mut wish = Wish::Nothing;
+fn keys() -> std::io::Result<PageAction> {
+    let mut wish = PageAction::Nothing;
     while poll(Duration::ZERO)? {
         match wish_of(&read()?) {
-            Wish::Quit => return Ok(Wish::Quit),
-            Wish::Redraw => wish = Wish::Redraw,
-            Wish::Nothing => {}
+            PageAction::Quit => return Ok(PageAction::Quit),
+            PageAction::Redraw => wish = PageAction::Redraw,
+            PageAction::Nothing => {}
         }
     }
     Ok(wish)
 }
 
-fn wish_of(event: &Event) -> Wish {
+fn wish_of(event: &Event) -> PageAction {
     match event {
-        Event::Resize(..) => Wish::Redraw,
+        Event::Resize(..) => PageAction::Redraw,
         Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => Wish::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => PageAction::Quit,
             // A terminal that hands on all keys makes no signals of them.
-            KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::Quit,
-            _ => Wish::Nothing,
+            KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                PageAction::Quit
+            }
+            _ => PageAction::Nothing,
         },
-        _ => Wish::Nothing,
+        _ => PageAction::Nothing,
     }
 }
 
@@ -142,12 +144,12 @@ mod tests {
     fn what_ends_the_page() {
         let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
         for (event, wish) in [
-            (key(KeyCode::Char('q'), KeyModifiers::NONE), Wish::Quit),
-            (key(KeyCode::Esc, KeyModifiers::NONE), Wish::Quit),
-            (key(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::Quit),
-            (key(KeyCode::Char('c'), KeyModifiers::NONE), Wish::Nothing),
-            (Event::Resize(20, 10), Wish::Redraw),
-            (Event::FocusLost, Wish::Nothing),
+            (key(KeyCode::Char('q'), KeyModifiers::NONE), PageAction::Quit),
+            (key(KeyCode::Esc, KeyModifiers::NONE), PageAction::Quit),
+            (key(KeyCode::Char('c'), KeyModifiers::CONTROL), PageAction::Quit),
+            (key(KeyCode::Char('c'), KeyModifiers::NONE), PageAction::Nothing),
+            (Event::Resize(20, 10), PageAction::Redraw),
+            (Event::FocusLost, PageAction::Nothing),
         ] {
             assert_eq!(wish_of(&event), wish, "{event:?}");
         }

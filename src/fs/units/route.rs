@@ -32,7 +32,7 @@ pub(in crate::fs) enum Purpose {
 
 /// What is published at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum At {
+enum PublishedAt {
     Nothing,
     Directory,
     File(Option<Stamp>),
@@ -41,12 +41,12 @@ enum At {
 impl Edition {
     /// Reports whether a name leads its process elsewhere than others. Directories are those of all, unless they are
     /// gone: then its members are in its own.
-    fn is_apart_at(&self, path: &TreePath, published: At) -> bool {
+    fn is_apart_at(&self, path: &TreePath, published: PublishedAt) -> bool {
         let base = self.base();
         match published {
-            At::File(stamp) => self.draft.is_some() || base.stamp_of(path) != stamp,
-            At::Directory => false,
-            At::Nothing => self.draft.is_some() || base.has(path) || base.has_below(path),
+            PublishedAt::File(stamp) => self.draft.is_some() || base.stamp_of(path) != stamp,
+            PublishedAt::Directory => false,
+            PublishedAt::Nothing => self.draft.is_some() || base.has(path) || base.has_below(path),
         }
     }
 }
@@ -111,11 +111,11 @@ impl Filesystem {
     }
 
     /// Returns what is published at a path.
-    fn published_at(&self, path: &TreePath) -> At {
+    fn published_at(&self, path: &TreePath) -> PublishedAt {
         match self.seen(path) {
-            Some(seen) if seen.entry.is_directory() => At::Directory,
-            Some(seen) => At::File(seen.stamp),
-            None => At::Nothing,
+            Some(seen) if seen.entry.is_directory() => PublishedAt::Directory,
+            Some(seen) => PublishedAt::File(seen.stamp),
+            None => PublishedAt::Nothing,
         }
     }
 

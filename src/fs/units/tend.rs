@@ -48,14 +48,14 @@ enum Writing {
 
 /// What was found out about the writers of a draft.
 #[derive(Debug)]
-struct Writers {
+struct DraftWriters {
     writing: Writing,
     /// Those that have ended.
     ended: Vec<Who>,
     one_killed: bool,
 }
 
-impl Writers {
+impl DraftWriters {
     /// Asks the kernel; `one_killed` says what is known of those that were forgotten.
     fn ask(writers: &[Writer], one_killed: bool) -> Self {
         let (mut goes, mut unseen, mut one_killed) = (false, false, one_killed);
@@ -128,7 +128,7 @@ impl Filesystem {
         };
         for (id, uses, writers, one_killed) in all {
             // The kernel is asked outside the lock.
-            let writers = Writers::ask(&writers, one_killed);
+            let writers = DraftWriters::ask(&writers, one_killed);
             let due = {
                 let mut state = self.0.state.lock();
                 let edition = state.editions.get(id).filter(|edition| edition.uses() == uses);
@@ -159,7 +159,7 @@ impl Filesystem {
     pub fn settle_editions(&self) {
         let all: Vec<(EditionId, Due)> = {
             let state = self.0.state.lock();
-            let due = |edition: &Edition| match Writers::of(edition).writing {
+            let due = |edition: &Edition| match DraftWriters::of(edition).writing {
                 _ if !edition.is_written() || edition.ended => Due::End,
                 Writing::Killed => Due::End,
                 Writing::Goes | Writing::Unseen if edition.open_ended => Due::End,
@@ -291,7 +291,7 @@ fn due_at_end(edition: &Edition) -> Due {
     if !edition.is_written() {
         return Due::End;
     }
-    match Writers::of(edition).writing {
+    match DraftWriters::of(edition).writing {
         Writing::Goes | Writing::Unseen => Due::Nothing,
         Writing::Exited => Due::Publish,
         Writing::Killed => Due::End,
@@ -325,7 +325,7 @@ mod tests {
         let mut edition =
             Edition::new(unit, Shared::One, Version::default().into(), caller, Duration::ZERO);
         assert!(edition.add_writer(Writer { who: Who::Unseen, watched: None }));
-        assert_eq!(Writers::of(&edition).writing, Writing::Unseen);
+        assert_eq!(DraftWriters::of(&edition).writing, Writing::Unseen);
         let (soon, late) = (Duration::from_secs(1), UNIT_HOLD);
         for (open_ended, writing, open, now, wanted) in [
             (false, Writing::Goes, false, soon, Due::Nothing),
@@ -348,7 +348,8 @@ mod tests {
         assert_eq!(due(&edition, Writing::Exited, false, soon), Due::Nothing);
         assert_eq!(due(&edition, Writing::Exited, false, late), Due::Publish);
         assert_eq!(due(&edition, Writing::Killed, false, soon), Due::End);
-        let ended = |writing| Writers { writing, ended: vec![Who::Process(1)], one_killed: false };
+        let ended =
+            |writing| DraftWriters { writing, ended: vec![Who::Process(1)], one_killed: false };
         assert_eq!(ended(Writing::Exited).to_forget(), []);
         assert_eq!(ended(Writing::Goes).to_forget(), [Who::Process(1)]);
     }

@@ -30,7 +30,7 @@ pub struct Used {
 pub struct Batch(pub(super) Vec<Fact>);
 
 /// Facts that wait to be written, the newest of each key.
-pub(super) type Facts = HashMap<Vec<u8>, Option<Vec<u8>>>;
+pub(super) type PendingFacts = HashMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// A key, and its value; `None` forgets it.
 pub(super) type Fact = (Vec<u8>, Option<Vec<u8>>);

@@ -16,7 +16,7 @@ use crate::namespace::{Builder, Fold, Location, Register, Site};
 
 /// Some facts on their way to the loader, older ones first.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum IndexPiece {
     Facts {
         raw: Vec<u8>,
         /// Seals of another era mean nothing.
@@ -28,7 +28,7 @@ pub(super) enum Piece {
 
 /// Everything that the index remembers.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedIndex {
     /// What was known of paths and locations.
     pub fold: Fold,
     /// Local blobs, least recently used first.
@@ -130,11 +130,11 @@ impl Loading {
     }
 
     /// Returns what has come of it.
-    pub(super) fn finish(self) -> Loaded {
+    pub(super) fn finish(self) -> LoadedIndex {
         let mut seals: Vec<(Digest, Used)> = self.seals.into_iter().collect();
         seals.sort_unstable_by_key(|(_, used)| used.used);
         let (fold, seen) = (self.builder.finish(), self.seen);
-        Loaded { fold, seals, seen, apart: self.apart, meta: self.meta }
+        LoadedIndex { fold, seals, seen, apart: self.apart, meta: self.meta }
     }
 }
 

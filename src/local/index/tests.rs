@@ -44,7 +44,7 @@ fn fill(index: &Index, from: u64, to: u64, round: u64) {
     }
 }
 
-fn registers(loaded: &Loaded) -> Vec<(TreePath, Register)> {
+fn registers(loaded: &LoadedIndex) -> Vec<(TreePath, Register)> {
     loaded.fold.registers().collect()
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::facts::{Batch, Facts};
-use super::load::Piece;
+use super::facts::{Batch, PendingFacts};
+use super::load::IndexPiece;
 use super::{Flushed, IndexTrouble, Store};
 use crate::clock::Clock;
 
@@ -42,14 +42,14 @@ const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the callers and the thread share.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    queue: Mutex<Queue>,
+pub(super) struct IndexShared {
+    queue: Mutex<IndexQueue>,
     changed: Condvar,
     /// Moves when the index was begun again.
     pub(super) generation: AtomicU64,
 }
 
-impl Shared {
+impl IndexShared {
     /// Waits for the end of the thread, but not for ever; returns whether it came.
     pub(super) fn wait_ended(&self) -> bool {
         let mut queue = self.queue.lock();
@@ -68,8 +68,8 @@ impl Shared {
     }
 
     /// Puts an order at the end of the queue; waits while it is full.
-    pub(super) fn send(&self, order: Order) {
-        let most = if matches!(order, Order::Fill(..)) { FILL_OPS } else { QUEUE_OPS };
+    pub(super) fn send(&self, order: IndexOrder) {
+        let most = if matches!(order, IndexOrder::Fill(..)) { FILL_OPS } else { QUEUE_OPS };
         let mut queue = self.queue.lock();
         while queue.ops > most && !queue.stopped {
             if queue.given_up && order.is_data() {
@@ -91,8 +91,8 @@ impl Shared {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    orders: VecDeque<Order>,
+struct IndexQueue {
+    orders: VecDeque<IndexOrder>,
     ops: usize,
     stopped: bool,
     /// The thread has ended.
@@ -103,11 +103,11 @@ struct Queue {
 
 /// What the thread is asked to do.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum IndexOrder {
     Save(Batch),
     /// Some of all facts, in order, because the owner saves all of them anew in this generation.
     Fill(u64, Batch),
-    Load(SyncSender<Piece>),
+    Load(SyncSender<IndexPiece>),
     Flush(SyncSender<Flushed>),
     /// What it was filled with so far is out of date.
     StopFilling,
@@ -117,7 +117,7 @@ pub(super) enum Order {
     Refilled(u64),
 }
 
-impl Order {
+impl IndexOrder {
     fn is_data(&self) -> bool {
         matches!(self, Self::Save(_) | Self::Fill(..))
     }
@@ -132,13 +132,13 @@ impl Order {
 }
 
 /// What runs on the index thread.
-pub(super) struct Worker {
-    shared: Arc<Shared>,
+pub(super) struct IndexWorker {
+    shared: Arc<IndexShared>,
     store: Option<Store>,
     path: PathBuf,
     era: u64,
     /// What was saved and not yet written: whole batches, so that they are written whole.
-    waiting: Facts,
+    waiting: PendingFacts,
     /// When the index could not be begun again.
     off_since: Duration,
     /// How often it failed, and when last.
@@ -147,8 +147,8 @@ pub(super) struct Worker {
     clock: Clock,
 }
 
-impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, path: PathBuf, era: u64) -> Self {
+impl IndexWorker {
+    pub(super) fn new(shared: Arc<IndexShared>, path: PathBuf, era: u64) -> Self {
         let (off_since, lost_at, clock) = (Duration::ZERO, None, Clock::system());
         let losses = 0;
         Self {
@@ -156,7 +156,7 @@ impl Worker {
             store: None,
             path,
             era,
-            waiting: Facts::new(),
+            waiting: PendingFacts::new(),
             off_since,
             losses,
             lost_at,
@@ -213,7 +213,7 @@ impl Worker {
     }
 
     /// Waits for the next order; flushes meanwhile. `None` when it is time to stop.
-    fn next(&mut self) -> Option<Order> {
+    fn next(&mut self) -> Option<IndexOrder> {
         loop {
             let shared = Arc::clone(&self.shared);
             let mut queue = shared.queue.lock();
@@ -242,27 +242,27 @@ impl Worker {
     }
 
     /// Obeys one order. A caller that waits for an answer gets it when a failure has been dealt with.
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: IndexOrder) {
         let done = match order {
-            Order::Save(batch) => self.save(batch),
-            Order::Fill(generation, batch) => self.fill(generation, &batch),
-            Order::Load(pieces) => {
+            IndexOrder::Save(batch) => self.save(batch),
+            IndexOrder::Fill(generation, batch) => self.fill(generation, &batch),
+            IndexOrder::Load(pieces) => {
                 let loaded = self.flush().and_then(|()| self.with(|store| store.load(&pieces)));
                 let whole = matches!(loaded, Ok(Some(())));
                 self.lose_if(loaded.map(drop));
-                if pieces.send(Piece::End(whole)).is_err() {
+                if pieces.send(IndexPiece::End(whole)).is_err() {
                     tracing::debug!("what the index remembered came too late");
                 }
                 Ok(())
             }
-            Order::StopFilling => self
+            IndexOrder::StopFilling => self
                 .with(|store| {
                     store.stop_filling();
                     Ok(())
                 })
                 .map(drop),
-            Order::Lose(why) => Err(why),
-            Order::Flush(reply) => {
+            IndexOrder::Lose(why) => Err(why),
+            IndexOrder::Flush(reply) => {
                 let generation = self.shared.generation.load(Ordering::Acquire);
                 let done = self.flush();
                 let flushed = match (&done, &self.store) {
@@ -274,7 +274,7 @@ impl Worker {
                 // A caller that gave up waiting does not mind.
                 reply.send(flushed).or(Ok(()))
             }
-            Order::Refilled(generation) => {
+            IndexOrder::Refilled(generation) => {
                 let now = self.shared.generation.load(Ordering::Acquire);
                 if generation == now {
                     self.flush().and_then(|()| self.with(Store::filled).map(drop))

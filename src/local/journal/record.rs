@@ -62,7 +62,7 @@ fn payload_sum(seq: u64, payload: &[u8]) -> [u8; 16] {
 
 /// What lies at a place in a segment.
 #[derive(Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum SegmentFind<'a> {
     /// A whole record.
     Good {
         /// Its number.
@@ -84,23 +84,27 @@ pub(super) enum Found<'a> {
 }
 
 /// Looks at the beginning of `bytes`.
-pub(super) fn look(bytes: &[u8]) -> Found<'_> {
+pub(super) fn look(bytes: &[u8]) -> SegmentFind<'_> {
     let Some(head) = bytes.get(..HEAD_BYTES) else {
         let marked = bytes.len() >= 4 && bytes[..4] == MARKER;
-        return if marked || MARKER.starts_with(bytes) { Found::Short } else { Found::Nothing };
+        return if marked || MARKER.starts_with(bytes) {
+            SegmentFind::Short
+        } else {
+            SegmentFind::Nothing
+        };
     };
     let sum = blake3::hash(&head[..16]);
     if head[..4] != MARKER || head[16..20] != sum.as_bytes()[..4] {
-        return Found::Nothing;
+        return SegmentFind::Nothing;
     }
     let length = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
     let seq = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
     let length = HEAD_BYTES + length;
-    let Some(payload) = bytes.get(HEAD_BYTES..length) else { return Found::Short };
+    let Some(payload) = bytes.get(HEAD_BYTES..length) else { return SegmentFind::Short };
     if head[20..] != payload_sum(seq, payload) || payload.is_empty() {
-        return Found::Damaged { length };
+        return SegmentFind::Damaged { length };
     }
-    Found::Good { seq, payload, length }
+    SegmentFind::Good { seq, payload, length }
 }
 
 /// Returns the distance to the next place that begins like a record, not counting the first byte.

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::record::{self, Found, Payload};
+use super::record::{self, Payload, SegmentFind};
 use super::segment::{self, Form, HEADER_BYTES, Segment};
 use super::{Record, Seq, failed};
 use crate::error::{Error, Kind, Result};
@@ -104,7 +104,7 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
     while at < bytes.len() {
         let rest = &bytes[at..];
         match record::look(rest) {
-            Found::Good { seq, payload, length } if seq > last => {
+            SegmentFind::Good { seq, payload, length } if seq > last => {
                 match record::decode(payload) {
                     Ok(Ok(held)) => scan.records.push((seq, at..at + length, held)),
                     Ok(Err(_)) => scan.damaged += 1,
@@ -113,16 +113,16 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
                 last = seq;
                 at += length;
             }
-            Found::Good { length, .. } | Found::Damaged { length } => {
+            SegmentFind::Good { length, .. } | SegmentFind::Damaged { length } => {
                 scan.damaged += 1;
                 at += length;
             }
-            found @ (Found::Short | Found::Nothing) => {
+            found @ (SegmentFind::Short | SegmentFind::Nothing) => {
                 if let Some(distance) = next_record(rest) {
                     scan.damaged += 1;
                     at += distance;
                 } else {
-                    let torn = matches!(found, Found::Short) || rest.iter().all(|b| *b == 0);
+                    let torn = matches!(found, SegmentFind::Short) || rest.iter().all(|b| *b == 0);
                     scan.damaged += u64::from(!torn);
                     scan.torn_at = Some(at as u64);
                     break;
@@ -138,7 +138,7 @@ fn next_record(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
         at += record::next_marker(&bytes[at..])?;
-        if let Found::Good { .. } | Found::Damaged { .. } = record::look(&bytes[at..]) {
+        if let SegmentFind::Good { .. } | SegmentFind::Damaged { .. } = record::look(&bytes[at..]) {
             return Some(at);
         }
     }

@@ -3,7 +3,7 @@
 //! Must never make another fold than the calls of the same names on [`Fold`] would, only sooner and
 //! with less memory.
 
-use super::packed::Record;
+use super::packed::PackedRecord;
 use super::{Fold, Register};
 use crate::digest::Digest;
 use crate::name::TreePath;
@@ -14,7 +14,7 @@ use crate::namespace::location::Location;
 pub struct Builder {
     fold: Fold,
     /// What came in order, and is not in the fold yet although it is counted there.
-    records: Vec<Record>,
+    records: Vec<PackedRecord>,
     /// Something has come out of order: from then on the fold is what it is.
     settled: bool,
 }
@@ -48,7 +48,7 @@ impl Builder {
 
     /// Takes a register in order; gives it back if it is not.
     fn append(&mut self, path: &TreePath, register: Register) -> Option<Register> {
-        let last = self.records.last().map(Record::path);
+        let last = self.records.last().map(PackedRecord::path);
         if self.settled || last.is_some_and(|last| last >= path.as_bytes()) {
             return Some(register);
         }

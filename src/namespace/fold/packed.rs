@@ -43,9 +43,9 @@ const TOOK: u8 = 1 << 7;
 
 /// A path and its register; compares by the path alone.
 #[derive(Clone, Debug)]
-pub(super) struct Record(Box<[u8]>);
+pub(super) struct PackedRecord(Box<[u8]>);
 
-impl Record {
+impl PackedRecord {
     /// Packs a register. `content` is the number that stands for the digest of a file.
     pub(super) fn pack(path: &[u8], register: &Register, content: u32) -> Self {
         let mut out = PackedWriter(Vec::with_capacity(path.len() + 64));
@@ -138,27 +138,27 @@ impl Record {
     }
 }
 
-impl PartialEq for Record {
+impl PartialEq for PackedRecord {
     fn eq(&self, other: &Self) -> bool {
         self.path() == other.path()
     }
 }
 
-impl Eq for Record {}
+impl Eq for PackedRecord {}
 
-impl PartialOrd for Record {
+impl PartialOrd for PackedRecord {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Record {
+impl Ord for PackedRecord {
     fn cmp(&self, other: &Self) -> Ordering {
         self.path().cmp(other.path())
     }
 }
 
-impl Borrow<[u8]> for Record {
+impl Borrow<[u8]> for PackedRecord {
     fn borrow(&self) -> &[u8] {
         self.path()
     }
@@ -377,7 +377,7 @@ mod tests {
             content in any::<u32>(),
         ) {
             let register = Register { stamp, attr_stamp, entry };
-            let record = Record::pack(&path, &register, content);
+            let record = PackedRecord::pack(&path, &register, content);
             prop_assert_eq!(record.path(), &*path);
             prop_assert_eq!(record.stamp(), stamp);
             prop_assert_eq!(record.last_stamp(), stamp.max(attr_stamp.unwrap_or(stamp)));
@@ -406,7 +406,7 @@ mod tests {
         let kind = Kind::File { digest: Digest::of(b"x"), size: 100_000 };
         let entry = Some(Entry { kind, attrs, link: None });
         let record =
-            Record::pack(&[b'p'; 80], &Register { stamp, attr_stamp: None, entry }, 999_999);
+            PackedRecord::pack(&[b'p'; 80], &Register { stamp, attr_stamp: None, entry }, 999_999);
         assert!(record.0.len() <= 80 + 40, "{} bytes", record.0.len());
     }
 }

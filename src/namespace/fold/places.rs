@@ -48,7 +48,7 @@ pub(super) struct Places {
     /// Slots that hold nothing: they are not used, and they are nowhere.
     free: Vec<u32>,
     by_digest: HashTable<u32>,
-    names: Names,
+    names: PackNames,
 }
 
 /// A digest is as good as random, so its first bytes are its hash.
@@ -234,7 +234,7 @@ impl Places {
 
 /// The names of packs and commits, each kept once.
 #[derive(Debug, Default)]
-struct Names {
+struct PackNames {
     all: Vec<Name>,
     free: Vec<u32>,
     by_text: HashMap<Arc<str>, u32>,
@@ -249,7 +249,7 @@ struct Name {
     end: u64,
 }
 
-impl Names {
+impl PackNames {
     fn hold(&mut self, text: &Arc<str>) -> u32 {
         if let Some(number) = self.by_text.get(text) {
             self.all[*number as usize].members += 1;

@@ -239,7 +239,7 @@ impl Pattern {
 
     /// Reports whether it fits a path, from the first name to the last. What is deeper than 40 names fits none.
     pub fn fits_path(&self, path: &TreePath) -> bool {
-        Names::split(path.as_bytes()).is_some_and(|names| self.matches(&names, 0).is_some())
+        PathNames::split(path.as_bytes()).is_some_and(|names| self.matches(&names, 0).is_some())
     }
 
     /// Returns it as it was written.
@@ -268,7 +268,7 @@ impl Pattern {
     }
 
     /// Matches all names of `path` from `from` on; returns how many bytes of the last name are the stem.
-    pub(super) fn matches(&self, path: &Names<'_>, from: usize) -> Option<usize> {
+    pub(super) fn matches(&self, path: &PathNames<'_>, from: usize) -> Option<usize> {
         let (length, there) = (self.names.len(), path.count - from);
         if there < length || there == 0 {
             return None;
@@ -287,7 +287,7 @@ impl Pattern {
     }
 
     /// Returns the stem of a path that it fits, which stands in one of its names.
-    pub(super) fn stem<'p>(&self, path: &Names<'p>, from: usize) -> Option<&'p [u8]> {
+    pub(super) fn stem<'p>(&self, path: &PathNames<'p>, from: usize) -> Option<&'p [u8]> {
         self.matches(path, from)?;
         self.names.iter().enumerate().find_map(|(at, name)| {
             let whole = path.name(from + at);
@@ -301,7 +301,7 @@ impl Pattern {
     }
 
     /// Reports whether what lies below `path` can match, by the names of `path` from `from` on.
-    pub(super) fn leads_below(&self, path: &Names<'_>, from: usize) -> bool {
+    pub(super) fn leads_below(&self, path: &PathNames<'_>, from: usize) -> bool {
         let there = path.count - from;
         let names = self.names.iter().take(there).enumerate();
         there < self.names.len()
@@ -310,7 +310,7 @@ impl Pattern {
     }
 
     /// Matches as many names as it has from `at` on; returns the bytes of the stem.
-    fn fits(&self, path: &Names<'_>, at: usize) -> Option<usize> {
+    fn fits(&self, path: &PathNames<'_>, at: usize) -> Option<usize> {
         let mut stem = 0;
         for (offset, name) in self.names.iter().enumerate() {
             stem = name.matches(path.name(at + offset))?;
@@ -322,7 +322,7 @@ impl Pattern {
     /// outermost first, until it returns something.
     pub(super) fn ends_in<T>(
         &self,
-        path: &Names<'_>,
+        path: &PathNames<'_>,
         from: usize,
         mut found: impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
@@ -364,13 +364,13 @@ impl<'de> Deserialize<'de> for Pattern {
 }
 
 /// The names of a path, split without an allocation.
-pub(super) struct Names<'p> {
+pub(super) struct PathNames<'p> {
     path: &'p [u8],
     ends: [u32; DEPTH_MAX],
     count: usize,
 }
 
-impl<'p> Names<'p> {
+impl<'p> PathNames<'p> {
     /// Splits the kept bytes of a path; `None` for the root and for what is deeper than [`DEPTH_MAX`].
     pub(super) fn split(path: &'p [u8]) -> Option<Self> {
         let (mut ends, mut count, mut from) = ([0; DEPTH_MAX], 0, 0);
@@ -470,7 +470,7 @@ mod tests {
             ("*/b", "b", false),
         ] {
             let bytes = path.replace('/', "\0");
-            let names = Names::split(bytes.as_bytes()).expect("short");
+            let names = PathNames::split(bytes.as_bytes()).expect("short");
             let found = Pattern::parse(pattern).expect(pattern).matches(&names, 0).is_some();
             assert_eq!(found, wanted, "{pattern} {path}");
         }

@@ -3,7 +3,7 @@
 //! Owns comparing paths by it, and the search for others of a program. Must never read the tree but through the two questions
 //! that a search is given.
 
-use super::pattern::Names;
+use super::pattern::PathNames;
 use super::{Pattern, Profiles};
 use crate::name::TreePath;
 
@@ -35,7 +35,7 @@ pub trait Tree {
 impl Profiles {
     /// Returns what the profiles know of the program of a path; `None` where its names tell nothing of it.
     pub fn program(&self, path: &TreePath) -> Option<Program<'_>> {
-        let names = Names::split(path.as_bytes())?;
+        let names = PathNames::split(path.as_bytes())?;
         self.clients(path).into_iter().find_map(|(profile, depth)| {
             profile.program.iter().find_map(|pattern| {
                 let stem = stem_of(pattern, &names, depth)?.to_vec();
@@ -46,21 +46,21 @@ impl Profiles {
     }
 }
 
-fn stem_of<'n>(pattern: &Pattern, names: &Names<'n>, depth: usize) -> Option<&'n [u8]> {
+fn stem_of<'n>(pattern: &Pattern, names: &PathNames<'n>, depth: usize) -> Option<&'n [u8]> {
     pattern.stem(names, depth).filter(|stem| !stem.is_empty())
 }
 
 impl Program<'_> {
     /// Reports whether a path below the client's directory is of the same program.
     pub fn has(&self, path: &TreePath) -> bool {
-        let Some(names) = Names::split(path.as_bytes()) else { return false };
+        let Some(names) = PathNames::split(path.as_bytes()) else { return false };
         path.is_below(&self.dir)
             && stem_of(self.pattern, &names, self.depth) == Some(self.stem.as_slice())
     }
 
     /// Reports whether others of the program can lie below a directory.
     fn leads_on(&self, dir: &TreePath) -> bool {
-        Names::split(dir.as_bytes())
+        PathNames::split(dir.as_bytes())
             .is_some_and(|names| self.pattern.leads_below(&names, self.depth))
     }
 

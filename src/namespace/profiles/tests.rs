@@ -257,7 +257,7 @@ fn a_unit_in_the_root_has_no_directory() {
 
 /// Reads further keys on top of those that come with the program, as the configuration does.
 fn with(text: &str) -> Result<Profiles, String> {
-    let mut draft = Draft::shipped();
+    let mut draft = ProfileDraft::shipped();
     for (name, content) in DeTable::parse(text).expect("TOML").into_inner() {
         let DeValue::Table(content) = content.into_inner() else { panic!("a table") };
         for (key, value) in content {

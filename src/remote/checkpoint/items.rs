@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::wire::{In, Out, Told};
+use super::wire::{In, Out, Repeated};
 use super::{CheckpointChain, CheckpointEarly};
 use crate::digest::Digest;
 use crate::name::TreePath;
@@ -36,7 +36,7 @@ const NAME_MS_MAX: u64 = (1 << 48) - 1;
 
 /// What the next value is told by its difference from.
 #[derive(Debug, Default)]
-struct Last {
+struct LastItem {
     ms: u64,
     mtime_secs: u64,
     pack_end: u64,
@@ -48,10 +48,10 @@ struct Last {
 pub(super) struct Encoder {
     pub(super) out: Out,
     path: Vec<u8>,
-    last: Last,
-    nodes: Told<NodeId>,
-    packs: Told<Arc<str>>,
-    owners: Told<(u32, u32, u32)>,
+    last: LastItem,
+    nodes: Repeated<NodeId>,
+    packs: Repeated<Arc<str>>,
+    owners: Repeated<(u32, u32, u32)>,
 }
 
 impl Encoder {
@@ -59,10 +59,10 @@ impl Encoder {
         Self {
             out: Out::default(),
             path: Vec::new(),
-            last: Last::default(),
-            nodes: Told::new(),
-            packs: Told::new(),
-            owners: Told::new(),
+            last: LastItem::default(),
+            nodes: Repeated::new(),
+            packs: Repeated::new(),
+            owners: Repeated::new(),
         }
     }
 
@@ -233,7 +233,7 @@ impl Encoder {
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     path: Vec<u8>,
-    last: Last,
+    last: LastItem,
     nodes: Vec<NodeId>,
     packs: Vec<Arc<str>>,
     owners: Vec<(u32, u32, u32)>,

@@ -5,8 +5,9 @@ use std::io::{ErrorKind, Read};
 use super::items::Decoder;
 use super::wire::In;
 use super::{
-    CheckpointCounts, CheckpointHead, CheckpointItem, FRAME_BYTES_MAX, FRAME_HEAD_BYTES,
-    HEAD_BYTES, LIMITS, Limits, MAGIC, SUM_BYTES, Section, VERSION, frame_sum, head_sum,
+    CheckpointCounts, CheckpointHead, CheckpointItem, CheckpointLimits, CheckpointSection,
+    FRAME_BYTES_MAX, FRAME_HEAD_BYTES, HEAD_BYTES, LIMITS, MAGIC, SUM_BYTES, VERSION, frame_sum,
+    head_sum,
 };
 use crate::error::{Error, Kind, Result};
 use crate::remote::frame::WINDOW_LOG_MAX;
@@ -20,7 +21,7 @@ use crate::stamp::Stamp;
 pub struct CheckpointReader<R: Read> {
     from: R,
     head: CheckpointHead,
-    section: Section,
+    section: CheckpointSection,
     /// The items of the frame, and how far they were read.
     items: Vec<u8>,
     at: usize,
@@ -33,7 +34,7 @@ pub struct CheckpointReader<R: Read> {
     last_path: Vec<u8>,
     decompressor: zstd::bulk::Decompressor<'static>,
     packed: Vec<u8>,
-    limits: Limits,
+    limits: CheckpointLimits,
 }
 
 impl<R: Read> std::fmt::Debug for CheckpointReader<R> {
@@ -52,7 +53,7 @@ impl<R: Read> CheckpointReader<R> {
         Self::with_limits(from, LIMITS)
     }
 
-    pub(super) fn with_limits(mut from: R, limits: Limits) -> Result<Self> {
+    pub(super) fn with_limits(mut from: R, limits: CheckpointLimits) -> Result<Self> {
         let mut bytes = [0; HEAD_BYTES];
         read_exact(&mut from, &mut bytes)?;
         let (start, sum) = bytes.split_at(HEAD_BYTES - SUM_BYTES);
@@ -77,7 +78,7 @@ impl<R: Read> CheckpointReader<R> {
         let mut reader = Self {
             from,
             head: CheckpointHead { stamp: Stamp::default(), age_ms: None },
-            section: Section::Head,
+            section: CheckpointSection::Head,
             items: Vec::new(),
             at: 0,
             decoder: Decoder::default(),
@@ -90,7 +91,7 @@ impl<R: Read> CheckpointReader<R> {
             packed: Vec::new(),
             limits,
         };
-        if reader.frame()? != Section::Head {
+        if reader.frame()? != CheckpointSection::Head {
             return Err(damaged("it does not say what it is"));
         }
         let mut items = In(&reader.items);
@@ -122,33 +123,33 @@ impl<R: Read> CheckpointReader<R> {
     )]
     pub fn next(&mut self) -> Result<Option<CheckpointItem>> {
         while self.at == self.items.len() {
-            if self.section == Section::End {
+            if self.section == CheckpointSection::End {
                 return Ok(None);
             }
             let section = self.frame()?;
-            if section < self.section || section == Section::Head {
+            if section < self.section || section == CheckpointSection::Head {
                 return Err(damaged("its frames are out of order"));
             }
             self.section = section;
-            if section == Section::End {
+            if section == CheckpointSection::End {
                 self.end()?;
             }
         }
         let mut items = In(&self.items[self.at..]);
         let item = match self.section {
-            Section::Commits => self.decoder.name(&mut items).map(CheckpointItem::Commit),
-            Section::Chains => self.decoder.chain(&mut items).map(CheckpointItem::Chain),
-            Section::Registers => {
+            CheckpointSection::Commits => self.decoder.name(&mut items).map(CheckpointItem::Commit),
+            CheckpointSection::Chains => self.decoder.chain(&mut items).map(CheckpointItem::Chain),
+            CheckpointSection::Registers => {
                 self.decoder.register(&mut items).map(|(path, register, location)| {
                     CheckpointItem::Register(path, register, location)
                 })
             }
-            Section::Early => self.decoder.early(&mut items).map(CheckpointItem::Early),
-            Section::Locations => self
+            CheckpointSection::Early => self.decoder.early(&mut items).map(CheckpointItem::Early),
+            CheckpointSection::Locations => self
                 .decoder
                 .content(&mut items)
                 .map(|(digest, location)| CheckpointItem::Location(digest, location)),
-            Section::Head | Section::End => None,
+            CheckpointSection::Head | CheckpointSection::End => None,
         };
         self.at = self.items.len() - items.0.len();
         let item = item.ok_or_else(unreadable)?;
@@ -179,7 +180,7 @@ impl<R: Read> CheckpointReader<R> {
     }
 
     /// Reads the next frame.
-    fn frame(&mut self) -> Result<Section> {
+    fn frame(&mut self) -> Result<CheckpointSection> {
         let mut head = [0; FRAME_HEAD_BYTES + SUM_BYTES];
         read_exact(&mut self.from, &mut head)?;
         let (head, sum) = head.split_at(FRAME_HEAD_BYTES);
@@ -209,7 +210,7 @@ impl<R: Read> CheckpointReader<R> {
             return Err(damaged("a frame does not decompress"));
         }
         (self.at, self.decoder) = (0, Decoder::default());
-        Section::of(head[0]).ok_or_else(unreadable)
+        CheckpointSection::of(head[0]).ok_or_else(unreadable)
     }
 
     /// Checks that everything was there and that nothing follows.

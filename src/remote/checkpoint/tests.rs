@@ -39,7 +39,10 @@ fn decode(bytes: &[u8]) -> Result<(CheckpointHead, Vec<CheckpointItem>)> {
     decode_within(bytes, LIMITS)
 }
 
-fn decode_within(bytes: &[u8], limits: Limits) -> Result<(CheckpointHead, Vec<CheckpointItem>)> {
+fn decode_within(
+    bytes: &[u8],
+    limits: CheckpointLimits,
+) -> Result<(CheckpointHead, Vec<CheckpointItem>)> {
     let mut reader = CheckpointReader::with_limits(bytes, limits)?;
     let mut items = Vec::new();
     while let Some(item) = reader.next()? {
@@ -286,7 +289,10 @@ fn a_newer_version_is_told_from_damage() {
 fn what_is_too_large_is_refused_by_writer_and_reader() {
     let items = many(20_000);
     let bytes = encode(&HEAD, &items);
-    for limits in [Limits { items: 20_000, ..LIMITS }, Limits { raw_bytes: 600_000, ..LIMITS }] {
+    for limits in [
+        CheckpointLimits { items: 20_000, ..LIMITS },
+        CheckpointLimits { raw_bytes: 600_000, ..LIMITS },
+    ] {
         let error = decode_within(&bytes, limits).expect_err("too much");
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(error.to_string().contains("the most"), "{error}");
@@ -294,7 +300,7 @@ fn what_is_too_large_is_refused_by_writer_and_reader() {
         let wrote = items.iter().try_for_each(|item| put(&mut writer, item));
         assert_eq!(wrote.expect_err("too much").kind(), Kind::Invalid);
     }
-    decode_within(&bytes, Limits { items: 20_400, ..LIMITS }).expect("exactly as many");
+    decode_within(&bytes, CheckpointLimits { items: 20_400, ..LIMITS }).expect("exactly as many");
 }
 
 #[test]

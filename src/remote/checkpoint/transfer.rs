@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::CHECKPOINT_BYTES_MAX;
 use crate::error::{Error, Kind, Result};
-use crate::remote::blobs::{PART_BYTES, Piece, upload_mib};
+use crate::remote::blobs::{FilePiece, PART_BYTES, upload_mib};
 use crate::remote::bundle;
 use crate::remote::keys;
 use crate::remote::log::{LogItem, Wanted};
@@ -123,7 +123,7 @@ async fn write(
 }
 
 /// Hands a file over in pieces.
-async fn read(mut file: File, size: u64, pieces: &mpsc::Sender<Result<Piece>>) -> Result<()> {
+async fn read(mut file: File, size: u64, pieces: &mpsc::Sender<Result<FilePiece>>) -> Result<()> {
     let mut left = size;
     loop {
         let (bytes, at) = (left.min(PART_BYTES as u64), size - left);
@@ -134,7 +134,7 @@ async fn read(mut file: File, size: u64, pieces: &mpsc::Sender<Result<Piece>>) -
         let piece;
         (file, piece) = read.await.map_err(|e| Error::io("read a checkpoint", e))?;
         left -= bytes;
-        let piece = if left == 0 { Piece::Last(piece) } else { Piece::Part(piece) };
+        let piece = if left == 0 { FilePiece::Last(piece) } else { FilePiece::Part(piece) };
         if pieces.send(Ok(piece)).await.is_err() {
             return Err(Error::new(Kind::Closed, "the reader of the checkpoint has ended"));
         }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::remote::RemoteOptions;
-    use crate::remote::fault::{Faults, MemoryStore, Plan};
+    use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
     use crate::stamp::{NodeId, Stamp};
 
     fn name(ms: u64) -> String {
@@ -192,7 +192,7 @@ mod tests {
             assert_eq!(error.kind(), Kind::NotFound);
             assert!(there_and_back(&remote, "../x.ckpt", b"x").await.is_err());
             // What a broken connection leaves is no checkpoint.
-            faults.set(Plan::parse("truncated=100").expect("a plan"));
+            faults.set(FaultPlan::parse("truncated=100").expect("a plan"));
             let cut = tempfile::tempfile().expect("a file");
             assert!(remote.get_checkpoint(&name(5), cut).await.is_err());
         });

@@ -10,9 +10,9 @@ use super::FRAME_BYTES_MAX;
 
 /// Tells values that come again by their number.
 #[derive(Debug)]
-pub(super) struct Told<T>(HashMap<T, u64>);
+pub(super) struct Repeated<T>(HashMap<T, u64>);
 
-impl<T: Hash + Eq> Told<T> {
+impl<T: Hash + Eq> Repeated<T> {
     pub(super) fn new() -> Self {
         Self(HashMap::new())
     }

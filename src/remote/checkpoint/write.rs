@@ -5,8 +5,8 @@ use std::io::Write;
 use super::items::Encoder;
 use super::{
     CHECKPOINT_BYTES_MAX, CheckpointChain, CheckpointCounts, CheckpointEarly, CheckpointHead,
-    FRAME_BYTES, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, LIMITS, Limits, MAGIC, SUM_BYTES, Section,
-    VERSION, frame_sum, head_sum,
+    CheckpointLimits, CheckpointSection, FRAME_BYTES, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, LIMITS,
+    MAGIC, SUM_BYTES, VERSION, frame_sum, head_sum,
 };
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -24,7 +24,7 @@ const LEVEL: i32 = 1;
 /// [`CheckpointWriter::finish`].
 pub struct CheckpointWriter<W: Write> {
     to: W,
-    section: Section,
+    section: CheckpointSection,
     items: Encoder,
     counts: CheckpointCounts,
     sum: [u8; SUM_BYTES],
@@ -35,7 +35,7 @@ pub struct CheckpointWriter<W: Write> {
     last_path: Vec<u8>,
     compressor: zstd::bulk::Compressor<'static>,
     packed: Vec<u8>,
-    limits: Limits,
+    limits: CheckpointLimits,
 }
 
 impl<W: Write> std::fmt::Debug for CheckpointWriter<W> {
@@ -54,7 +54,11 @@ impl<W: Write> CheckpointWriter<W> {
         Self::with_limits(to, head, LIMITS)
     }
 
-    pub(super) fn with_limits(mut to: W, head: &CheckpointHead, limits: Limits) -> Result<Self> {
+    pub(super) fn with_limits(
+        mut to: W,
+        head: &CheckpointHead,
+        limits: CheckpointLimits,
+    ) -> Result<Self> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         let sum = head_sum(&bytes);
@@ -64,7 +68,7 @@ impl<W: Write> CheckpointWriter<W> {
             .map_err(|e| Error::io("start to compress a checkpoint", e))?;
         let mut writer = Self {
             to,
-            section: Section::Head,
+            section: CheckpointSection::Head,
             items: Encoder::new(),
             counts: CheckpointCounts::default(),
             sum,
@@ -87,7 +91,7 @@ impl<W: Write> CheckpointWriter<W> {
     ///
     /// `Internal` when it does not come after the last one, `Invalid` above a limit; an error of the disk.
     pub fn commit(&mut self, stamp: &Stamp) -> Result<()> {
-        self.enter(Section::Commits)?;
+        self.enter(CheckpointSection::Commits)?;
         if self.last_commit.replace(*stamp).is_some_and(|last| last >= *stamp) {
             return Err(disordered("commits"));
         }
@@ -101,7 +105,7 @@ impl<W: Write> CheckpointWriter<W> {
     ///
     /// `Internal` when it is out of order, `Invalid` above a limit; an error of the disk.
     pub fn chain(&mut self, chain: &CheckpointChain) -> Result<()> {
-        self.enter(Section::Chains)?;
+        self.enter(CheckpointSection::Chains)?;
         self.items.chain(chain);
         self.added(true)
     }
@@ -117,7 +121,7 @@ impl<W: Write> CheckpointWriter<W> {
         register: &Register,
         location: Option<&Location>,
     ) -> Result<()> {
-        self.enter(Section::Registers)?;
+        self.enter(CheckpointSection::Registers)?;
         if self.counts.registers > 0 && self.last_path.as_slice() >= path.as_bytes() {
             return Err(disordered("registers"));
         }
@@ -135,7 +139,7 @@ impl<W: Write> CheckpointWriter<W> {
     ///
     /// `Internal` when it is out of order, `Invalid` above a limit; an error of the disk.
     pub fn early(&mut self, early: &CheckpointEarly) -> Result<()> {
-        self.enter(Section::Early)?;
+        self.enter(CheckpointSection::Early)?;
         let good = self.items.early(early);
         self.added(good)
     }
@@ -146,7 +150,7 @@ impl<W: Write> CheckpointWriter<W> {
     ///
     /// `Internal` when it is out of order, `Invalid` above a limit; an error of the disk.
     pub fn location(&mut self, digest: &Digest, location: &Location) -> Result<()> {
-        self.enter(Section::Locations)?;
+        self.enter(CheckpointSection::Locations)?;
         let good = self.items.content(digest, location);
         self.added(good)
     }
@@ -157,7 +161,7 @@ impl<W: Write> CheckpointWriter<W> {
     ///
     /// An error of the disk when the last frame cannot be written, `Invalid` above the limit of size.
     pub fn finish(mut self) -> Result<(W, CheckpointCounts, u64)> {
-        self.enter(Section::End)?;
+        self.enter(CheckpointSection::End)?;
         let CheckpointCounts { commits, chains, registers, early, locations } = self.counts;
         for count in [commits, chains, registers, early, locations] {
             self.items.out.number(count);
@@ -168,7 +172,7 @@ impl<W: Write> CheckpointWriter<W> {
     }
 
     /// Goes on to a section.
-    fn enter(&mut self, section: Section) -> Result<()> {
+    fn enter(&mut self, section: CheckpointSection) -> Result<()> {
         if section == self.section {
             return Ok(());
         }

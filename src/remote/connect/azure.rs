@@ -11,7 +11,7 @@ use object_store::azure::{
     AzureAccessKey, AzureConfigKey, AzureCredentialProvider, MicrosoftAzureBuilder,
 };
 
-use super::{Environment, Explained, RemoteOptions, With, endpoint_of, shown};
+use super::{CredentialError, Environment, RemoteOptions, With, endpoint_of, shown};
 use crate::error::{Error, Kind, Result};
 use crate::remote::credentials::Followed;
 use crate::remote::credentials::azure::{CliFile, ConnectionString};
@@ -83,7 +83,7 @@ pub(super) fn open(
         // for each token) and managed identities.
         None => builder.clone().build().map_err(|e| with.failed(&e))?.credentials().clone(),
     };
-    let provider = Arc::new(Explained { inner: provider, wanted: WANTED });
+    let provider = Arc::new(CredentialError { inner: provider, wanted: WANTED });
     Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| with.failed(&e))?))
 }
 

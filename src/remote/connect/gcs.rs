@@ -11,11 +11,11 @@ use object_store::gcp::{
 };
 use object_store::{ObjectStore, StaticCredentialProvider};
 
-use super::{Environment, Explained, RemoteOptions, With, endpoint_of, is_plain, shown};
+use super::{CredentialError, Environment, RemoteOptions, With, endpoint_of, is_plain, shown};
 use crate::error::{Error, Kind, Result};
 use crate::remote::bucket_api::{BucketApi, Pass};
 use crate::remote::credentials::google::{KeyFile, base_url};
-use crate::remote::credentials::{Followed, Source as _};
+use crate::remote::credentials::{CredentialFiles as _, Followed};
 use crate::remote::trouble::Trouble;
 
 /// What to do about credentials that the store refuses.
@@ -31,7 +31,7 @@ const GOOGLE: &str = "https://storage.googleapis.com";
 
 /// Where credentials come from.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CredentialWay {
     /// None are sent.
     None,
     /// A token that was fetched elsewhere.
@@ -44,7 +44,7 @@ pub(super) enum Way {
     Instance,
 }
 
-impl Way {
+impl CredentialWay {
     /// Finds it in the order in which Google's own libraries look.
     pub(super) fn find(options: &RemoteOptions, env: &Environment) -> Self {
         let emulated = options.endpoint.is_none() && env.get("STORAGE_EMULATOR_HOST").is_some();
@@ -81,7 +81,7 @@ impl Way {
 
 /// Makes the client.
 pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>> {
-    let way = Way::find(with.options, with.env);
+    let way = CredentialWay::find(with.options, with.env);
     let endpoint = endpoint(&way, with)?;
     let builder = base(bucket, &way, endpoint.as_deref(), with)?;
     let provider = credentials(way, &builder, with)?;
@@ -90,9 +90,9 @@ pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>
 
 /// Makes the way to the bucket's description.
 pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
-    let way = Way::find(with.options, with.env);
+    let way = CredentialWay::find(with.options, with.env);
     let endpoint = endpoint(&way, with)?;
-    let pass = if way == Way::None {
+    let pass = if way == CredentialWay::None {
         Pass::Anonymous
     } else {
         let builder = base(bucket, &way, endpoint.as_deref(), with)?;
@@ -106,7 +106,7 @@ pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
 
 fn base(
     bucket: &str,
-    way: &Way,
+    way: &CredentialWay,
     endpoint: Option<&str>,
     with: &With<'_>,
 ) -> Result<GoogleCloudStorageBuilder> {
@@ -118,7 +118,7 @@ fn base(
         .with_bucket_name(bucket)
         .with_skip_signature(with.env.is_true("GOOGLE_SKIP_SIGNATURE"))
         .with_signing_credentials(Arc::new(StaticCredentialProvider::new(signing)))
-        .with_http_connector(with.connector(*way == Way::None));
+        .with_http_connector(with.connector(*way == CredentialWay::None));
     if let Some(endpoint) = endpoint {
         builder = builder.with_base_url(endpoint);
     }
@@ -127,29 +127,29 @@ fn base(
 
 /// Returns where the credentials come from.
 fn credentials(
-    way: Way,
+    way: CredentialWay,
     builder: &GoogleCloudStorageBuilder,
     with: &With<'_>,
 ) -> Result<GcpCredentialProvider> {
     let built = |builder: GoogleCloudStorageBuilder| builder.build().map_err(|e| with.failed(&e));
     let inner: GcpCredentialProvider = match way {
-        Way::None => token(String::new()),
-        Way::Token(bearer) => token(bearer),
-        Way::Key(text) => {
+        CredentialWay::None => token(String::new()),
+        CredentialWay::Token(bearer) => token(bearer),
+        CredentialWay::Key(text) => {
             let client = builder.clone().with_service_account_key(text).build().map_err(|error| {
                 let op = format!("GOOGLE_SERVICE_ACCOUNT_KEY is no key for {}", with.url);
                 Error::with(Kind::Invalid, op, Trouble::of(&error))
             });
             client?.credentials().clone()
         }
-        Way::File(path) => {
+        CredentialWay::File(path) => {
             let file = KeyFile::new(path, builder.clone());
             file.read()?;
             Arc::new(Followed::new(file))
         }
-        Way::Instance => built(builder.clone())?.credentials().clone(),
+        CredentialWay::Instance => built(builder.clone())?.credentials().clone(),
     };
-    Ok(Arc::new(Explained { inner, wanted: WANTED }))
+    Ok(Arc::new(CredentialError { inner, wanted: WANTED }))
 }
 
 fn token(bearer: String) -> GcpCredentialProvider {
@@ -157,7 +157,7 @@ fn token(bearer: String) -> GcpCredentialProvider {
 }
 
 /// Returns the server, if it is not Google's own.
-fn endpoint(way: &Way, with: &With<'_>) -> Result<Option<String>> {
+fn endpoint(way: &CredentialWay, with: &With<'_>) -> Result<Option<String>> {
     let mut named = with.options.endpoint.clone();
     if named.is_none()
         && let Some(host) = with.env.get("STORAGE_EMULATOR_HOST")
@@ -168,7 +168,7 @@ fn endpoint(way: &Way, with: &With<'_>) -> Result<Option<String>> {
         named = with.env.get("GOOGLE_BASE_URL");
     }
     if named.is_none()
-        && let Way::File(path) = way
+        && let CredentialWay::File(path) = way
     {
         named = base_url(path)?;
     }

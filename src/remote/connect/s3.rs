@@ -9,7 +9,7 @@ use std::sync::Arc;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider};
 use object_store::{ClientConfigKey, ObjectStore};
 
-use super::{Environment, Explained, RemoteOptions, With, endpoint_of, is_plain, shown};
+use super::{CredentialError, Environment, RemoteOptions, With, endpoint_of, is_plain, shown};
 use crate::error::{Error, Kind, Result};
 use crate::remote::bucket_api::{BucketApi, Pass};
 use crate::remote::credentials::Followed;
@@ -61,7 +61,7 @@ fn credentials(builder: &AmazonS3Builder, with: &With<'_>) -> Result<AwsCredenti
         // The library knows variables, web identity, container and instance metadata.
         None => builder.clone().build().map_err(|e| with.failed(&e))?.credentials().clone(),
     };
-    Ok(Arc::new(Explained { inner, wanted: WANTED }))
+    Ok(Arc::new(CredentialError { inner, wanted: WANTED }))
 }
 
 /// Where a bucket is reached.

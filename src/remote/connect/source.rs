@@ -52,12 +52,12 @@ fn of_s3(env: &Environment) -> String {
 }
 
 fn of_gcs(options: &RemoteOptions, env: &Environment) -> String {
-    match gcs::Way::find(options, env) {
-        gcs::Way::None => "none are sent".to_owned(),
-        gcs::Way::Token(_) => "GOOGLE_BEARER_TOKEN".to_owned(),
-        gcs::Way::Key(_) => "GOOGLE_SERVICE_ACCOUNT_KEY".to_owned(),
-        gcs::Way::File(path) => path.display().to_string(),
-        gcs::Way::Instance => "the metadata server of the instance".to_owned(),
+    match gcs::CredentialWay::find(options, env) {
+        gcs::CredentialWay::None => "none are sent".to_owned(),
+        gcs::CredentialWay::Token(_) => "GOOGLE_BEARER_TOKEN".to_owned(),
+        gcs::CredentialWay::Key(_) => "GOOGLE_SERVICE_ACCOUNT_KEY".to_owned(),
+        gcs::CredentialWay::File(path) => path.display().to_string(),
+        gcs::CredentialWay::Instance => "the metadata server of the instance".to_owned(),
     }
 }
 

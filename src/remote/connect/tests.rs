@@ -1,4 +1,4 @@
-use super::gcs::Way;
+use super::gcs::CredentialWay;
 use super::s3::BucketAddress;
 use super::*;
 use crate::remote::credentials::azure::ConnectionString;
@@ -168,25 +168,28 @@ fn google_credentials_are_looked_for_in_order() {
         ("STORAGE_EMULATOR_HOST", "localhost:1"),
     ];
     let ways = [
-        Way::File(known),
-        Way::File("/adc".into()),
-        Way::Key("key".to_owned()),
-        Way::File("/account".into()),
-        Way::Token("token".to_owned()),
-        Way::None,
+        CredentialWay::File(known),
+        CredentialWay::File("/adc".into()),
+        CredentialWay::Key("key".to_owned()),
+        CredentialWay::File("/account".into()),
+        CredentialWay::Token("token".to_owned()),
+        CredentialWay::None,
     ];
     for (count, way) in ways.into_iter().enumerate() {
-        assert_eq!(Way::find(&RemoteOptions::default(), &env(&all[..=count])), way);
+        assert_eq!(CredentialWay::find(&RemoteOptions::default(), &env(&all[..=count])), way);
     }
     let plain = |endpoint: &str| RemoteOptions {
         endpoint: Some(endpoint.to_owned()),
         ..RemoteOptions::default()
     };
     let none = env(&[NO_HOME]);
-    assert_eq!(Way::find(&RemoteOptions::default(), &none), Way::Instance);
-    assert_eq!(Way::find(&plain("https://proxy"), &none), Way::Instance);
-    assert_eq!(Way::find(&plain("http://127.0.0.1:1"), &none), Way::None);
-    assert_eq!(Way::find(&plain("http://127.0.0.1:1"), &env(&all[..2])), Way::File("/adc".into()));
+    assert_eq!(CredentialWay::find(&RemoteOptions::default(), &none), CredentialWay::Instance);
+    assert_eq!(CredentialWay::find(&plain("https://proxy"), &none), CredentialWay::Instance);
+    assert_eq!(CredentialWay::find(&plain("http://127.0.0.1:1"), &none), CredentialWay::None);
+    assert_eq!(
+        CredentialWay::find(&plain("http://127.0.0.1:1"), &env(&all[..2])),
+        CredentialWay::File("/adc".into())
+    );
 }
 
 #[test]

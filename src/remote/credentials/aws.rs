@@ -9,7 +9,7 @@ use object_store::StaticCredentialProvider;
 use object_store::aws::AwsCredential;
 
 use super::ini::{self, Section};
-use super::{Provider, Source};
+use super::{CredentialFiles, Provider};
 use crate::error::{Error, Kind, Result};
 
 /// Ways to get credentials that a profile can name and that we do not take.
@@ -96,7 +96,7 @@ impl ProfileFiles {
     }
 }
 
-impl Source for ProfileFiles {
+impl CredentialFiles for ProfileFiles {
     type Credential = AwsCredential;
 
     fn files(&self) -> Vec<&Path> {

@@ -9,7 +9,7 @@ use object_store::StaticCredentialProvider;
 use object_store::azure::{AzureAccessKey, AzureCredential, split_sas};
 
 use super::ini::{self, Section};
-use super::{Provider, Source};
+use super::{CredentialFiles, Provider};
 use crate::error::{Error, Kind, Result};
 use crate::remote::trouble::Trouble;
 
@@ -108,7 +108,7 @@ impl CliFile {
     }
 }
 
-impl Source for CliFile {
+impl CredentialFiles for CliFile {
     type Credential = AzureCredential;
 
     fn files(&self) -> Vec<&Path> {

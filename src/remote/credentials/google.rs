@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use serde_json::Value;
 
-use super::{Provider, Source, read_text};
+use super::{CredentialFiles, Provider, read_text};
 use crate::error::{Error, Kind, Result};
 use crate::remote::trouble::Trouble;
 
@@ -35,7 +35,7 @@ impl KeyFile {
     }
 }
 
-impl Source for KeyFile {
+impl CredentialFiles for KeyFile {
     type Credential = GcpCredential;
 
     fn files(&self) -> Vec<&Path> {

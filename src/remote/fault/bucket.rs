@@ -94,7 +94,7 @@ impl Bill {
 
 /// A bucket that all nodes of a simulation share; clones are the same bucket.
 #[derive(Debug, Clone)]
-pub struct Bucket(Arc<Inner>);
+pub struct SimulatedBucket(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -124,7 +124,7 @@ struct Second {
     counts: [u32; 2],
 }
 
-impl Bucket {
+impl SimulatedBucket {
     /// Makes an empty bucket.
     pub fn new(clock: Clock, terms: Terms) -> Self {
         let (store, answered) = (MemoryStore::with_clock(clock.clone()), Meter::default());
@@ -232,7 +232,7 @@ fn unsupported(what: &str) -> object_store::Error {
     object_store::Error::NotSupported { source: what.into() }
 }
 
-impl fmt::Display for Bucket {
+impl fmt::Display for SimulatedBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a simulated bucket")
     }
@@ -240,7 +240,7 @@ impl fmt::Display for Bucket {
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl ObjectStore for Bucket {
+impl ObjectStore for SimulatedBucket {
     async fn put_opts(
         &self,
         at: &Path,
@@ -264,7 +264,7 @@ impl ObjectStore for Bucket {
     ) -> object_store::Result<Box<dyn MultipartUpload>> {
         self.0.admit(at.as_ref(), Verb::Put).await?;
         let inside = self.0.inside().put_multipart_opts(at, options).await?;
-        Ok(Box::new(Upload { bucket: self.clone(), at: at.clone(), inside }))
+        Ok(Box::new(PartsUpload { bucket: self.clone(), at: at.clone(), inside }))
     }
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
@@ -328,15 +328,15 @@ impl ObjectStore for Bucket {
 
 /// An upload in parts.
 #[derive(Debug)]
-struct Upload {
-    bucket: Bucket,
+struct PartsUpload {
+    bucket: SimulatedBucket,
     at: Path,
     inside: Box<dyn MultipartUpload>,
 }
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl MultipartUpload for Upload {
+impl MultipartUpload for PartsUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
         let (inner, at, bytes) = (self.bucket.0.clone(), self.at.clone(), data.content_length());
         let put = self.inside.put_part(data);

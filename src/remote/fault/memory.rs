@@ -45,7 +45,7 @@ impl MemoryStore {
 
     /// Makes an empty store that lives by a clock of the test's.
     pub fn with_clock(clock: Clock) -> Self {
-        Self(Arc::new(TimedStore { inner: InMemory::new(), times: Times::new(clock) }))
+        Self(Arc::new(TimedStore { inner: InMemory::new(), times: StoredTimes::new(clock) }))
     }
 
     /// Makes a remote of it, with faults of its own or shared ones, that takes its clock for right until
@@ -128,12 +128,12 @@ impl MemoryStore {
 
 /// When each object was stored.
 #[derive(Debug, Clone)]
-struct Times {
+struct StoredTimes {
     clock: Clock,
     stored: Arc<Mutex<HashMap<Path, u64>>>,
 }
 
-impl Times {
+impl StoredTimes {
     fn new(clock: Clock) -> Self {
         Self { clock, stored: Arc::default() }
     }
@@ -166,7 +166,7 @@ impl Times {
 #[derive(Debug)]
 struct TimedStore {
     inner: InMemory,
-    times: Times,
+    times: StoredTimes,
 }
 
 impl fmt::Display for TimedStore {
@@ -264,7 +264,7 @@ impl ObjectStore for TimedStore {
 struct TimedUpload {
     inner: Box<dyn MultipartUpload>,
     at: Path,
-    times: Times,
+    times: StoredTimes,
 }
 
 #[async_trait]

@@ -5,11 +5,11 @@
 
 use serde_json::{Value, json};
 
-use super::rule::{NONCURRENT_DAYS, Rule};
+use super::rule::{BucketRule, NONCURRENT_DAYS};
 use crate::digest::Digest;
 
 /// Returns the policy with our rule alone; `None` when entries live for ever, which needs none.
-pub(super) fn policy(container: &str, rule: &Rule) -> Option<Value> {
+pub(super) fn policy(container: &str, rule: &BucketRule) -> Option<Value> {
     let days = rule.days?;
     let places: Vec<_> = rule.places.iter().map(|place| format!("{container}/{place}")).collect();
     // A name may hold letters, digits and dashes, and nothing tells two prefixes apart but it.
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn the_policy_is_scoped_to_what_may_age_out() {
         let month = Some(Duration::from_hours(30 * 24));
-        let policy_of = |prefix: &str, age| policy("box", &Rule::new(prefix, age));
+        let policy_of = |prefix: &str, age| policy("box", &BucketRule::new(prefix, age));
         let one = policy_of("team", month).expect("a policy");
         let rule = &one["rules"][0];
         assert_eq!(rule["definition"]["filters"]["prefixMatch"][0], "box/team/log/");

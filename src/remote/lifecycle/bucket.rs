@@ -14,8 +14,8 @@ use md5::{Digest as _, Md5};
 use reqwest::Method;
 
 use super::gcs;
-use super::rule::{Other, Rule};
-use super::s3::{self, Versions};
+use super::rule::{BucketRule, Other};
+use super::s3::{self, Versioning};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::bucket_api::{Ask, BucketApi, rest};
@@ -54,7 +54,7 @@ pub(super) enum RulesSeen {
     /// As S3 has them.
     S3 {
         rules: s3::Rules,
-        versions: Versions,
+        versions: Versioning,
         /// What the header of their own said.
         sizes: Option<String>,
     },
@@ -72,7 +72,7 @@ enum Goal {
 }
 
 impl RulesSeen {
-    pub(super) fn lacks(&self, rule: &Rule) -> Vec<String> {
+    pub(super) fn lacks(&self, rule: &BucketRule) -> Vec<String> {
         match self {
             Self::S3 { rules, versions, .. } => rules.lacks(rule, *versions),
             Self::Gcs(bucket) => bucket.lacks(rule),
@@ -80,7 +80,7 @@ impl RulesSeen {
         }
     }
 
-    pub(super) fn others(&self, rule: &Rule) -> Vec<Other> {
+    pub(super) fn others(&self, rule: &BucketRule) -> Vec<Other> {
         match self {
             Self::S3 { rules, .. } => rules.others(rule),
             Self::Gcs(bucket) => bucket.others(rule),
@@ -89,7 +89,7 @@ impl RulesSeen {
     }
 
     /// Returns how many rules are ours, and how many are not.
-    pub(super) fn counts(&self, rule: &Rule) -> (usize, usize) {
+    pub(super) fn counts(&self, rule: &BucketRule) -> (usize, usize) {
         match self {
             Self::S3 { rules, .. } => (rules.ours(rule), rules.foreign(rule)),
             Self::Gcs(bucket) => (bucket.ours(rule), bucket.foreign(rule)),
@@ -98,7 +98,7 @@ impl RulesSeen {
     }
 
     /// Returns what is not ours, in a form that can be compared.
-    fn foreign(&self, rule: &Rule) -> Vec<String> {
+    fn foreign(&self, rule: &BucketRule) -> Vec<String> {
         match self {
             Self::S3 { rules, .. } => rules.foreign_canonical(rule),
             Self::Gcs(bucket) => bucket.foreign_canonical(rule),
@@ -107,7 +107,7 @@ impl RulesSeen {
     }
 
     /// Returns what the store does not keep of our rules, and need not.
-    pub(super) fn drops(&self, rule: &Rule) -> Option<String> {
+    pub(super) fn drops(&self, rule: &BucketRule) -> Option<String> {
         let Self::S3 { rules, .. } = self else { return None };
         rules.drops_aborts(rule).then(|| {
             "the store keeps nothing in our rules about unfinished uploads; see how it removes them"
@@ -115,7 +115,7 @@ impl RulesSeen {
         })
     }
 
-    fn is(&self, goal: Goal, rule: &Rule) -> bool {
+    fn is(&self, goal: Goal, rule: &BucketRule) -> bool {
         match goal {
             Goal::There => self.lacks(rule).is_empty(),
             Goal::Gone => self.counts(rule).0 == 0,
@@ -187,34 +187,34 @@ impl Bucket {
     }
 
     /// Asks whether the bucket keeps versions. Not to be told is no reason to stop.
-    async fn versions(&self) -> Versions {
+    async fn versions(&self) -> Versioning {
         let what = "read the versioning";
         let ask = self.ask(what, Method::GET, "?versioning", "s3:GetBucketVersioning");
-        let Ok(answer) = self.requests.ask(&ask).await else { return Versions::Unknown };
+        let Ok(answer) = self.requests.ask(&ask).await else { return Versioning::Unknown };
         if !answer.is_good() {
-            return Versions::Unknown;
+            return Versioning::Unknown;
         }
         let root = xml::parse(&answer.body).ok();
         match root.filter(|root| root.name == "VersioningConfiguration") {
-            None => Versions::Unknown,
+            None => Versioning::Unknown,
             Some(root) if root.text_of("Status").is_some_and(|status| !status.is_empty()) => {
-                Versions::Kept
+                Versioning::Kept
             }
-            Some(_) => Versions::None,
+            Some(_) => Versioning::None,
         }
     }
 
     /// Makes our rules what they should be; returns whether anything had to be changed.
-    pub(super) async fn apply(&self, rule: &Rule) -> Result<bool> {
+    pub(super) async fn apply(&self, rule: &BucketRule) -> Result<bool> {
         self.reach(Goal::There, rule).await
     }
 
     /// Takes our rules away; returns whether there were any.
-    pub(super) async fn remove(&self, rule: &Rule) -> Result<bool> {
+    pub(super) async fn remove(&self, rule: &BucketRule) -> Result<bool> {
         self.reach(Goal::Gone, rule).await
     }
 
-    async fn reach(&self, goal: Goal, rule: &Rule) -> Result<bool> {
+    async fn reach(&self, goal: Goal, rule: &BucketRule) -> Result<bool> {
         let (mut trouble, mut unsure) = (None, None);
         for round in 0..=ROUNDS_MAX {
             // After the last write, too, the rules are read back.
@@ -273,7 +273,7 @@ impl Bucket {
     }
 
     /// Describes the write that makes of what was seen what is wanted.
-    fn writing(&self, seen: &RulesSeen, goal: Goal, rule: &Rule) -> Ask {
+    fn writing(&self, seen: &RulesSeen, goal: Goal, rule: &BucketRule) -> Ask {
         let what = "write the lifecycle rules";
         match seen {
             RulesSeen::Unsupported(_) => unreachable!("what has no rules is not written to"),
@@ -315,7 +315,7 @@ impl Bucket {
 
     /// Puts back what was there when a store has made more of our rules than we wrote. If ours were so
     /// before, because an earlier run could not put back anything, they go.
-    async fn undo(&self, before: &RulesSeen, now: &RulesSeen, rule: &Rule) -> Result<()> {
+    async fn undo(&self, before: &RulesSeen, now: &RulesSeen, rule: &BucketRule) -> Result<()> {
         let (RulesSeen::S3 { rules, .. }, RulesSeen::S3 { rules: old, sizes, .. }) = (now, before)
         else {
             return Ok(());
@@ -376,7 +376,7 @@ impl Bucket {
 
     /// Looks whether what was written is there, and whether the rules of others still are: the store has
     /// no condition for a write, so that of another program may have come in between.
-    async fn read_back(&self, before: &RulesSeen, goal: Goal, rule: &Rule) -> Result<()> {
+    async fn read_back(&self, before: &RulesSeen, goal: Goal, rule: &BucketRule) -> Result<()> {
         let (mut pause, mut look) = (READ_BACK_PAUSE, 0);
         loop {
             look += 1;

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::rule::{ABORT_DAYS, Effect, NONCURRENT_DAYS, Other, Rule, When, days};
+use super::rule::{ABORT_DAYS, BucketRule, Effect, NONCURRENT_DAYS, Other, When, days};
 
 /// The kinds of actions.
 const DELETE: &str = "Delete";
@@ -43,17 +43,17 @@ impl Bucket {
     }
 
     /// Returns how many rules belong to others.
-    pub(super) fn foreign(&self, rule: &Rule) -> usize {
+    pub(super) fn foreign(&self, rule: &BucketRule) -> usize {
         self.rules.iter().filter(|found| !is_ours(found, rule)).count()
     }
 
     /// Returns how many rules are ours.
-    pub(super) fn ours(&self, rule: &Rule) -> usize {
+    pub(super) fn ours(&self, rule: &BucketRule) -> usize {
         self.rules.len() - self.foreign(rule)
     }
 
     /// Returns all that is not ours, each in one form, in the order that the bucket gives it.
-    pub(super) fn foreign_canonical(&self, rule: &Rule) -> Vec<String> {
+    pub(super) fn foreign_canonical(&self, rule: &BucketRule) -> Vec<String> {
         self.rules.iter().filter(|found| !is_ours(found, rule)).map(Value::to_string).collect()
     }
 
@@ -63,12 +63,12 @@ impl Bucket {
     }
 
     /// Returns our rules as they should be.
-    pub(super) fn written(&self, rule: &Rule) -> Vec<Value> {
+    pub(super) fn written(&self, rule: &BucketRule) -> Vec<Value> {
         written(rule, self.keeps_versions())
     }
 
     /// Says what our rules lack; nothing when all are as they should be.
-    pub(super) fn lacks(&self, rule: &Rule) -> Vec<String> {
+    pub(super) fn lacks(&self, rule: &BucketRule) -> Vec<String> {
         let mut ours: Vec<_> = self.rules.iter().filter(|found| is_ours(found, rule)).collect();
         let mut lacks = Vec::new();
         for wanted in self.written(rule) {
@@ -104,23 +104,23 @@ impl Bucket {
     }
 
     /// Returns what the rules of others do to objects.
-    pub(super) fn others(&self, rule: &Rule) -> Vec<Other> {
+    pub(super) fn others(&self, rule: &BucketRule) -> Vec<Other> {
         let all = self.rules.iter().enumerate().filter(|(_, found)| !is_ours(found, rule));
         all.filter_map(|(index, found)| effect(found, index + 1)).collect()
     }
 
     /// Returns the change that makes our rules what they should be: all rules, as a write replaces the
     /// list. Those of others are as they were, in their order.
-    pub(super) fn with(&self, rule: &Rule) -> Value {
+    pub(super) fn with(&self, rule: &BucketRule) -> Value {
         self.replaced(rule, self.written(rule))
     }
 
     /// Returns the change that takes ours away.
-    pub(super) fn without(&self, rule: &Rule) -> Value {
+    pub(super) fn without(&self, rule: &BucketRule) -> Value {
         self.replaced(rule, Vec::new())
     }
 
-    fn replaced(&self, rule: &Rule, new: Vec<Value>) -> Value {
+    fn replaced(&self, rule: &BucketRule, new: Vec<Value>) -> Value {
         let (mut all, mut new) = (Vec::new(), Some(new));
         for found in &self.rules {
             if is_ours(found, rule) {
@@ -194,7 +194,7 @@ pub(super) fn advice_unseen(name: &str) -> Vec<String> {
 }
 
 /// Returns our rules.
-pub(super) fn written(rule: &Rule, versions: bool) -> Vec<Value> {
+pub(super) fn written(rule: &BucketRule, versions: bool) -> Vec<Value> {
     let one = |action: &str, condition: &str, days: u64| {
         json!({
             "action": { "type": action },
@@ -212,7 +212,7 @@ pub(super) fn written(rule: &Rule, versions: bool) -> Vec<Value> {
 
 /// Rules have no names here: ours are those that do what ours do, below exactly our places, with
 /// whatever number of days.
-fn is_ours(found: &Value, rule: &Rule) -> bool {
+fn is_ours(found: &Value, rule: &BucketRule) -> bool {
     let Some(condition) = found["condition"].as_object() else { return false };
     let action = found["action"].as_object().filter(|action| action.len() == 1);
     let counted = ["age", "daysSinceNoncurrentTime"];
@@ -224,7 +224,7 @@ fn is_ours(found: &Value, rule: &Rule) -> bool {
     does && condition.len() == 2 && places_are_ours(condition, rule)
 }
 
-fn places_are_ours(condition: &Map<String, Value>, rule: &Rule) -> bool {
+fn places_are_ours(condition: &Map<String, Value>, rule: &BucketRule) -> bool {
     let mut found = strings(condition.get("matchesPrefix"));
     let mut ours = rule.places.clone();
     found.sort();
@@ -311,8 +311,8 @@ mod tests {
         bucket(&json!({ "lifecycle": { "rule": rules } }))
     }
 
-    fn month() -> Rule {
-        Rule::new("team", Some(30 * DAY))
+    fn month() -> BucketRule {
+        BucketRule::new("team", Some(30 * DAY))
     }
 
     fn foreign() -> Vec<Value> {
@@ -329,7 +329,8 @@ mod tests {
 
     #[test]
     fn the_rules_are_pinned() {
-        let text = serde_json::to_string(&written(&Rule::new("", Some(36 * DAY / 24)), false));
+        let text =
+            serde_json::to_string(&written(&BucketRule::new("", Some(36 * DAY / 24)), false));
         let places = "[\"log/\",\"packs/\",\"blobs/\",\"checkpoints/\",\"probes/\"]";
         let wanted = format!(
             "[{{\"action\":{{\"type\":\"Delete\"}},\"condition\":{{\"age\":2,\"matchesPrefix\":{places}}}}},\
@@ -337,8 +338,8 @@ mod tests {
              \"matchesPrefix\":{places}}}}}]"
         );
         assert_eq!(text.expect("plain"), wanted);
-        assert_eq!(written(&Rule::new("", None), false).len(), 1);
-        assert_eq!(written(&Rule::new("", None), true).len(), 2);
+        assert_eq!(written(&BucketRule::new("", None), false).len(), 1);
+        assert_eq!(written(&BucketRule::new("", None), true).len(), 2);
     }
 
     #[test]
@@ -357,7 +358,7 @@ mod tests {
         assert_eq!(after.without(&rule), json!({"lifecycle":{"rule":foreign()}}));
         let mut mixed = all.clone();
         mixed.rotate_right(3);
-        let changed = rules(&mixed).with(&Rule::new("team", Some(DAY)));
+        let changed = rules(&mixed).with(&BucketRule::new("team", Some(DAY)));
         let left: Vec<_> = changed["lifecycle"]["rule"].as_array().expect("a list").clone();
         assert_eq!(left.iter().filter(|r| !is_ours(r, &rule)).cloned().collect::<Vec<_>>(), {
             let mut rotated = foreign();

@@ -13,8 +13,8 @@ mod s3;
 use serde::Serialize;
 
 use bucket::{Api, Bucket, RulesSeen};
-pub use plan::Plan;
-use rule::Rule;
+pub use plan::RulesPlan;
+use rule::BucketRule;
 
 use super::connect::{self, Environment, RemoteOptions};
 use crate::config::{RemoteUrl, format_age};
@@ -27,12 +27,12 @@ const SAID_MAX: usize = 3;
 #[derive(Debug)]
 pub struct Lifecycle {
     url: RemoteUrl,
-    rule: Rule,
-    place: Place,
+    rule: BucketRule,
+    place: RulesPlace,
 }
 
 #[derive(Debug)]
-enum Place {
+enum RulesPlace {
     Bucket(Box<Bucket>),
     Azure { account: String, container: String },
     Dir,
@@ -40,7 +40,7 @@ enum Place {
 
 /// What the rules of a bucket do, compared with what they should.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Report {
+pub struct RulesCheck {
     /// The address.
     pub url: String,
     /// The expiry that it was compared with.
@@ -57,7 +57,7 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-impl Report {
+impl RulesCheck {
     /// Reports whether ours is there and nothing deletes sooner.
     pub fn agrees(&self) -> bool {
         self.unsupported.is_none() && self.lacks.is_empty() && self.contradictions.is_empty()
@@ -105,16 +105,16 @@ impl Lifecycle {
     ///
     /// `Invalid` when the endpoint, profile or certificates cannot work.
     pub fn open(url: &RemoteUrl, options: &RemoteOptions, env: &Environment) -> Result<Self> {
-        let rule = Rule::new(url.prefix(), options.expiry);
+        let rule = BucketRule::new(url.prefix(), options.expiry);
         let place = match (url, connect::bucket_api(url, options, env)?) {
             (RemoteUrl::Azure { account, container, .. }, _) => {
-                Place::Azure { account: account.clone(), container: container.clone() }
+                RulesPlace::Azure { account: account.clone(), container: container.clone() }
             }
             (_, Some(requests)) => {
                 let api = if matches!(url, RemoteUrl::S3 { .. }) { Api::S3 } else { Api::Gcs };
-                Place::Bucket(Box::new(Bucket { api, requests, url: url.to_string() }))
+                RulesPlace::Bucket(Box::new(Bucket { api, requests, url: url.to_string() }))
             }
-            (_, None) => Place::Dir,
+            (_, None) => RulesPlace::Dir,
         };
         Ok(Self { url: url.clone(), rule, place })
     }
@@ -125,15 +125,15 @@ impl Lifecycle {
     ///
     /// `Denied` when the account may not read the rules, `Unavailable` or `TimedOut` without an answer, `Corrupt` for
     /// one that cannot be read.
-    pub async fn verify(&self) -> Result<Report> {
-        let mut report = Report {
+    pub async fn verify(&self) -> Result<RulesCheck> {
+        let mut report = RulesCheck {
             url: self.url.to_string(),
             expiry: format_age(self.rule.expiry),
-            ..Report::default()
+            ..RulesCheck::default()
         };
         match &self.place {
-            Place::Dir | Place::Azure { .. } => report.unsupported = self.without_rules(),
-            Place::Bucket(bucket) => {
+            RulesPlace::Dir | RulesPlace::Azure { .. } => report.unsupported = self.without_rules(),
+            RulesPlace::Bucket(bucket) => {
                 let seen = bucket.see().await?;
                 if let RulesSeen::Unsupported(why) = &seen {
                     report.unsupported = Some(bucket::unsupported(&report.url, why).to_string());
@@ -157,8 +157,8 @@ impl Lifecycle {
     /// store does not keep them as they were written, `Unavailable` or `TimedOut` without an answer.
     pub async fn apply(&self) -> Result<bool> {
         match &self.place {
-            Place::Dir | Place::Azure { .. } => Ok(false),
-            Place::Bucket(bucket) => bucket.apply(&self.rule).await,
+            RulesPlace::Dir | RulesPlace::Azure { .. } => Ok(false),
+            RulesPlace::Bucket(bucket) => bucket.apply(&self.rule).await,
         }
     }
 
@@ -169,8 +169,8 @@ impl Lifecycle {
     /// As [`Lifecycle::apply`].
     pub async fn remove(&self) -> Result<bool> {
         match &self.place {
-            Place::Dir | Place::Azure { .. } => Ok(false),
-            Place::Bucket(bucket) => bucket.remove(&self.rule).await,
+            RulesPlace::Dir | RulesPlace::Azure { .. } => Ok(false),
+            RulesPlace::Bucket(bucket) => bucket.remove(&self.rule).await,
         }
     }
 
@@ -178,14 +178,14 @@ impl Lifecycle {
     pub fn without_rules(&self) -> Option<String> {
         let url = &self.url;
         match &self.place {
-            Place::Dir => Some(format!(
+            RulesPlace::Dir => Some(format!(
                 "{url} is a directory and has no rules: `hearthfs gc {url}` deletes by the same age"
             )),
-            Place::Azure { .. } => Some(format!(
+            RulesPlace::Azure { .. } => Some(format!(
                 "Azure keeps lifecycle rules in its management API, out of reach of the keys of a storage \
                  account: set the policy that `hearthfs lifecycle plan {url}` prints"
             )),
-            Place::Bucket(_) => None,
+            RulesPlace::Bucket(_) => None,
         }
     }
 }

@@ -5,15 +5,15 @@
 use serde::Serialize;
 
 use super::bucket::{self, Api, RulesSeen};
-use super::rule::{ABORT_DAYS, NONCURRENT_DAYS, Rule, days};
-use super::s3::{self, Versions};
-use super::{Lifecycle, Place, azure, gcs};
+use super::rule::{ABORT_DAYS, BucketRule, NONCURRENT_DAYS, days};
+use super::s3::{self, Versioning};
+use super::{Lifecycle, RulesPlace, azure, gcs};
 use crate::config::{RemoteUrl, format_age};
 use crate::error::Result;
 
 /// What would be written, and what there is to know beside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Plan {
+pub struct RulesPlan {
     /// The address.
     pub url: String,
     /// The expiry that it is for: `30d`, `never`.
@@ -33,8 +33,8 @@ pub struct Plan {
 impl Lifecycle {
     /// Says what would be written. A bucket that cannot be asked is no failure: the plan is then that
     /// for one without rules.
-    pub async fn plan(&self) -> Plan {
-        let mut plan = Plan {
+    pub async fn plan(&self) -> RulesPlan {
+        let mut plan = RulesPlan {
             url: self.url.to_string(),
             expiry: format_age(self.rule.expiry),
             document: None,
@@ -44,14 +44,18 @@ impl Lifecycle {
             trouble: None,
         };
         match &self.place {
-            Place::Dir => plan.summary.extend(self.without_rules()),
-            Place::Azure { account, container } => self.plan_azure(&mut plan, account, container),
-            Place::Bucket(bucket) => self.plan_bucket(&mut plan, bucket.api, bucket.see().await),
+            RulesPlace::Dir => plan.summary.extend(self.without_rules()),
+            RulesPlace::Azure { account, container } => {
+                self.plan_azure(&mut plan, account, container)
+            }
+            RulesPlace::Bucket(bucket) => {
+                self.plan_bucket(&mut plan, bucket.api, bucket.see().await)
+            }
         }
         plan
     }
 
-    fn plan_azure(&self, plan: &mut Plan, account: &str, container: &str) {
+    fn plan_azure(&self, plan: &mut RulesPlan, account: &str, container: &str) {
         plan.summary = deletes(&self.rule);
         plan.summary.extend(self.without_rules());
         match azure::policy(container, &self.rule) {
@@ -64,7 +68,7 @@ impl Lifecycle {
         plan.advice = azure::advice();
     }
 
-    fn plan_bucket(&self, plan: &mut Plan, api: Api, seen: Result<RulesSeen>) {
+    fn plan_bucket(&self, plan: &mut RulesPlan, api: Api, seen: Result<RulesSeen>) {
         let seen = match seen {
             Ok(RulesSeen::Unsupported(why)) => Err(bucket::unsupported(&plan.url, &why)),
             seen => seen,
@@ -100,13 +104,13 @@ fn blank(api: Api) -> RulesSeen {
     match api {
         Api::S3 => {
             let rules = s3::Rules::read("").expect(none);
-            RulesSeen::S3 { rules, versions: Versions::Unknown, sizes: None }
+            RulesSeen::S3 { rules, versions: Versioning::Unknown, sizes: None }
         }
         Api::Gcs => RulesSeen::Gcs(gcs::Bucket::read("{\"metageneration\":0}").expect(none)),
     }
 }
 
-fn deletes(rule: &Rule) -> Vec<String> {
+fn deletes(rule: &BucketRule) -> Vec<String> {
     let Some(count) = rule.days else {
         return vec!["deletes no entry: the expiry is never".to_owned()];
     };
@@ -127,7 +131,7 @@ fn deletes(rule: &Rule) -> Vec<String> {
     all
 }
 
-fn summary(rule: &Rule, seen: &RulesSeen) -> Vec<String> {
+fn summary(rule: &BucketRule, seen: &RulesSeen) -> Vec<String> {
     let mut all = deletes(rule);
     all.push(format!(
         "removes what is left of uploads that did not end within {}",
@@ -135,26 +139,26 @@ fn summary(rule: &Rule, seen: &RulesSeen) -> Vec<String> {
     ));
     let kept = match seen {
         RulesSeen::S3 { versions, .. } => *versions,
-        RulesSeen::Gcs(bucket) if bucket.keeps_versions() => Versions::Kept,
-        RulesSeen::Gcs(_) | RulesSeen::Unsupported(_) => Versions::None,
+        RulesSeen::Gcs(bucket) if bucket.keeps_versions() => Versioning::Kept,
+        RulesSeen::Gcs(_) | RulesSeen::Unsupported(_) => Versioning::None,
     };
     match kept {
-        Versions::Kept => all.push(format!(
+        Versioning::Kept => all.push(format!(
             "the bucket keeps versions: removes those that are not current after {}",
             days(NONCURRENT_DAYS)
         )),
-        Versions::Unknown => all.push(
+        Versioning::Unknown => all.push(
             "whether the bucket keeps versions is not known; where it does, what is applied removes old \
              ones too"
                 .to_owned(),
         ),
-        Versions::None => {}
+        Versioning::None => {}
     }
     all
 }
 
 /// Says what rules are there now.
-fn now(seen: &RulesSeen, rule: &Rule) -> String {
+fn now(seen: &RulesSeen, rule: &BucketRule) -> String {
     let (ours, others) = seen.counts(rule);
     let count = |number: usize| match number {
         0 => "no rule".to_owned(),

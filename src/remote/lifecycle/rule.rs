@@ -23,7 +23,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 /// What should hold below one prefix of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct BucketRule {
     /// The names of all our objects but the format object begin with one of these.
     pub(super) places: Vec<String>,
     /// How long entries live; `None` is for ever.
@@ -33,7 +33,7 @@ pub(super) struct Rule {
     format: String,
 }
 
-impl Rule {
+impl BucketRule {
     /// Makes the rule for a prefix (without slashes at its ends) and an expiry.
     pub(super) fn new(prefix: &str, expiry: Option<Duration>) -> Self {
         let base = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
@@ -182,16 +182,16 @@ mod tests {
         for (secs, days) in
             [(1, 1), (86_399, 1), (86_400, 1), (86_401, 2), (30 * 86_400, 30), (129_600, 2)]
         {
-            let rule = Rule::new("", Some(Duration::from_secs(secs)));
+            let rule = BucketRule::new("", Some(Duration::from_secs(secs)));
             assert_eq!(rule.days, Some(days), "{secs}");
         }
-        assert_eq!(Rule::new("", None).days, None);
+        assert_eq!(BucketRule::new("", None).days, None);
     }
 
     #[test]
     fn the_scope_is_what_may_age_out_and_nothing_else() {
         for (prefix, base) in [("", ""), ("team/cache", "team/cache/")] {
-            let rule = Rule::new(prefix, None);
+            let rule = BucketRule::new(prefix, None);
             let all: Vec<_> = ["log", "packs", "blobs", "checkpoints", "probes"]
                 .map(|place| format!("{base}{place}/"))
                 .into();
@@ -203,9 +203,9 @@ mod tests {
 
     #[test]
     fn what_deletes_sooner_is_said_with_both_numbers() {
-        let month = Rule::new("c", Some(30 * DAY));
-        let forever = Rule::new("c", None);
-        let hours = Rule::new("c", Some(Duration::from_hours(36)));
+        let month = BucketRule::new("c", Some(30 * DAY));
+        let forever = BucketRule::new("c", None);
+        let hours = BucketRule::new("c", Some(Duration::from_hours(36)));
         for (rule, prefix, when, said) in [
             (&month, "", When::Days(7), "after 7 days what hearthfs keeps for 30 days"),
             (&month, "c/", When::Days(29), "after 29 days what hearthfs keeps for 30 days"),
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn archives_contradict_and_colder_classes_are_noted() {
-        let rule = Rule::new("", Some(30 * DAY));
+        let rule = BucketRule::new("", Some(30 * DAY));
         let archive = other("log/", Effect::Archive("GLACIER".into()), When::Days(3));
         let colder = other("", Effect::Colder("STANDARD_IA".into()), When::Days(3));
         let mut some = other("", Effect::Delete, When::Days(3));

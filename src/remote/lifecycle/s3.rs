@@ -3,7 +3,7 @@
 //! Owns how ours are written and recognised there, and the reading of those of others. Pure: must never
 //! ask a store, and never change a byte of a rule that is not ours.
 
-use super::rule::{ABORT_DAYS, Effect, NONCURRENT_DAYS, Other, Rule, When};
+use super::rule::{ABORT_DAYS, BucketRule, Effect, NONCURRENT_DAYS, Other, When};
 use crate::digest::Digest;
 use crate::remote::xml::{self, Element};
 
@@ -19,7 +19,7 @@ const ARCHIVES: [&str; 2] = ["GLACIER", "DEEP_ARCHIVE"];
 
 /// Whether the bucket keeps versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Versions {
+pub(super) enum Versioning {
     /// It does, or did, so that old ones may be there.
     Kept,
     /// It does not.
@@ -52,18 +52,18 @@ impl Rules {
     }
 
     /// Returns how many rules belong to others.
-    pub(super) fn foreign(&self, rule: &Rule) -> usize {
+    pub(super) fn foreign(&self, rule: &BucketRule) -> usize {
         self.rules().filter(|found| !is_ours(found, rule)).count()
     }
 
     /// Returns how many rules are ours.
-    pub(super) fn ours(&self, rule: &Rule) -> usize {
+    pub(super) fn ours(&self, rule: &BucketRule) -> usize {
         self.rules().filter(|found| is_ours(found, rule)).count()
     }
 
     /// Returns all that is not ours in a form that can be compared, whatever order or white space a
     /// store gives it.
-    pub(super) fn foreign_canonical(&self, rule: &Rule) -> Vec<String> {
+    pub(super) fn foreign_canonical(&self, rule: &BucketRule) -> Vec<String> {
         let others = self.root.children.iter().filter(|child| !is_ours(child, rule));
         let mut all: Vec<_> = others.map(Element::canonical).collect();
         all.sort();
@@ -72,7 +72,7 @@ impl Rules {
 
     /// Reports whether the store has kept nothing about unfinished uploads in any of our rules that
     /// delete: some do not know that part and drop it without a word.
-    pub(super) fn drops_aborts(&self, rule: &Rule) -> bool {
+    pub(super) fn drops_aborts(&self, rule: &BucketRule) -> bool {
         let mut ours = self.rules().filter(|found| is_ours(found, rule)).peekable();
         rule.days.is_some()
             && ours.peek().is_some()
@@ -81,11 +81,11 @@ impl Rules {
 
     /// Reports whether a rule of ours is for more than its place: a store that drops the prefix of a rule
     /// would delete what belongs to others by it.
-    pub(super) fn reaches_too_far(&self, rule: &Rule) -> bool {
+    pub(super) fn reaches_too_far(&self, rule: &BucketRule) -> bool {
         rule.places.iter().any(|place| {
             let id = id_of(place);
             let mut ours = self.rules().filter(|found| found.text_of("ID") == Some(&id));
-            ours.any(|found| !Scope::of(found).prefix.starts_with(place.as_str()))
+            ours.any(|found| !RuleScope::of(found).prefix.starts_with(place.as_str()))
         })
     }
 
@@ -95,7 +95,7 @@ impl Rules {
     }
 
     /// Says what our rules lack; nothing when all are as they should be.
-    pub(super) fn lacks(&self, rule: &Rule, versions: Versions) -> Vec<String> {
+    pub(super) fn lacks(&self, rule: &BucketRule, versions: Versioning) -> Vec<String> {
         let (mut lacks, aborts) = (Vec::new(), !self.drops_aborts(rule));
         for place in &rule.places {
             let id = id_of(place);
@@ -121,22 +121,22 @@ impl Rules {
     }
 
     /// Returns what the rules of others do to objects.
-    pub(super) fn others(&self, rule: &Rule) -> Vec<Other> {
+    pub(super) fn others(&self, rule: &BucketRule) -> Vec<Other> {
         let all = self.rules().enumerate().filter(|(_, found)| !is_ours(found, rule));
         all.flat_map(|(index, found)| effects(found, index + 1)).collect()
     }
 
     /// Returns the document with our rules as they should be.
-    pub(super) fn with(&self, rule: &Rule, versions: Versions) -> String {
+    pub(super) fn with(&self, rule: &BucketRule, versions: Versioning) -> String {
         self.splice(rule, &self.written(rule, versions))
     }
 
     /// Returns the document without our rules; `None` when no rule is left, which is no document.
-    pub(super) fn without(&self, rule: &Rule) -> Option<String> {
+    pub(super) fn without(&self, rule: &BucketRule) -> Option<String> {
         (self.foreign(rule) > 0).then(|| self.splice(rule, ""))
     }
 
-    fn splice(&self, rule: &Rule, new: &str) -> String {
+    fn splice(&self, rule: &BucketRule, new: &str) -> String {
         let ours = self.root.children.iter().filter(|child| is_ours(child, rule));
         let gone: Vec<_> = ours.map(|found| found.range.clone()).collect();
         xml::splice(&self.text, &self.root, &gone, new)
@@ -144,17 +144,17 @@ impl Rules {
 
     /// Writes our rules as they go into this document. A store that has rules of the old form (a prefix
     /// without a filter) refuses to mix the two.
-    pub(super) fn written(&self, rule: &Rule, versions: Versions) -> String {
+    pub(super) fn written(&self, rule: &BucketRule, versions: Versioning) -> String {
         let mut others = self.rules().filter(|found| !is_ours(found, rule)).peekable();
         let old = others.peek().is_some()
             && others
                 .all(|found| found.child("Filter").is_none() && found.child("Prefix").is_some());
-        let form = Form { namespace: &self.root.prefix, old };
+        let form = RuleForm { namespace: &self.root.prefix, old };
         rule.places.iter().map(|place| form.write(place, rule, versions)).collect()
     }
 }
 
-fn is_ours(found: &Element, rule: &Rule) -> bool {
+fn is_ours(found: &Element, rule: &BucketRule) -> bool {
     found.name == "Rule"
         && found.text_of("ID").is_some_and(|id| {
             id.starts_with(ID_START) && rule.places.iter().any(|p| id_of(p) == id)
@@ -173,18 +173,18 @@ fn id_of(place: &str) -> String {
 }
 
 /// How a rule is written into one document.
-struct Form<'a> {
+struct RuleForm<'a> {
     namespace: &'a str,
     old: bool,
 }
 
-impl Form<'_> {
+impl RuleForm<'_> {
     fn element(&self, name: &str, inner: &str) -> String {
         let space = self.namespace;
         format!("<{space}{name}>{inner}</{space}{name}>")
     }
 
-    fn write(&self, place: &str, rule: &Rule, versions: Versions) -> String {
+    fn write(&self, place: &str, rule: &BucketRule, versions: Versioning) -> String {
         let of_days = |outer: &str, name: &str, days: u64| {
             self.element(outer, &self.element(name, &days.to_string()))
         };
@@ -195,7 +195,7 @@ impl Form<'_> {
         if let Some(days) = rule.days {
             inner.push_str(&of_days("Expiration", "Days", days));
         }
-        if versions == Versions::Kept {
+        if versions == Versioning::Kept {
             let (outer, name) = ("NoncurrentVersionExpiration", "NoncurrentDays");
             inner.push_str(&of_days(outer, name, NONCURRENT_DAYS));
         }
@@ -208,14 +208,14 @@ impl Form<'_> {
 fn differs(
     found: &Element,
     place: &str,
-    rule: &Rule,
-    versions: Versions,
+    rule: &BucketRule,
+    versions: Versioning,
     aborts: bool,
 ) -> Option<String> {
     if found.text_of("Status") != Some("Enabled") {
         return Some("is switched off".to_owned());
     }
-    let scope = Scope::of(found);
+    let scope = RuleScope::of(found);
     if scope.prefix != place || !scope.only.is_empty() {
         return Some(format!("is for `{}`, not for all of `{place}`", scope.prefix));
     }
@@ -237,7 +237,7 @@ fn differs(
         return Some(format!("does not abort unfinished uploads after {ABORT_DAYS} days"));
     }
     let noncurrent = number("NoncurrentVersionExpiration", "NoncurrentDays");
-    if versions == Versions::Kept && noncurrent != Some(NONCURRENT_DAYS) {
+    if versions == Versioning::Kept && noncurrent != Some(NONCURRENT_DAYS) {
         return Some("leaves old versions, and the bucket keeps versions".to_owned());
     }
     let known =
@@ -250,7 +250,7 @@ fn differs(
 }
 
 /// What a rule concerns.
-struct Scope {
+struct RuleScope {
     prefix: String,
     /// Other conditions, of which ours may or may not meet some.
     only: Vec<String>,
@@ -258,7 +258,7 @@ struct Scope {
     tagged: bool,
 }
 
-impl Scope {
+impl RuleScope {
     fn of(rule: &Element) -> Self {
         // The old form has the prefix in the rule itself.
         let prefix = rule.text_of("Prefix").unwrap_or_default().to_owned();
@@ -288,7 +288,7 @@ impl Scope {
 
 /// Returns what a rule does to current objects; one that is off, or for tagged objects, does nothing.
 fn effects(rule: &Element, number: usize) -> Vec<Other> {
-    let scope = Scope::of(rule);
+    let scope = RuleScope::of(rule);
     if rule.text_of("Status").is_some_and(|status| status != "Enabled") || scope.tagged {
         return Vec::new();
     }

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use super::*;
 use crate::clock;
 use crate::digest::Digest;
-use crate::remote::fault::{Faults, MemoryStore, Plan};
+use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
 use crate::remote::format::Format;
 use crate::remote::format::StoreId;
 use crate::remote::keys;
@@ -96,11 +96,11 @@ fn nothing_is_written_to_a_store_of_another_format() {
 fn a_store_that_comes_late_is_used_then() {
     run(async {
         let (_, faults, remote) = fresh();
-        faults.set(Plan { errors_percent: 100, ..Plan::default() });
+        faults.set(FaultPlan { errors_percent: 100, ..FaultPlan::default() });
         assert_eq!(remote.check().await.expect_err("down").kind(), Kind::Unavailable);
         assert_eq!(remote.list_log(None).await.expect_err("down").kind(), Kind::Unavailable);
         assert!(matches!(remote.health(), Health::Down { .. }));
-        faults.set(Plan::default());
+        faults.set(FaultPlan::default());
         remote.put_commit(&name(1), Bytes::from_static(b"x")).await.expect("up again");
         assert_eq!(remote.health(), Health::Up);
         assert_eq!(remote.list_log(None).await.expect("listed").len(), 1);
@@ -112,7 +112,7 @@ fn a_store_that_hangs_costs_one_deadline_and_not_one_per_lookup() {
     run(async {
         let (_, faults, remote) = fresh();
         remote.check().await.expect("an empty store");
-        faults.set(Plan { hang: true, ..Plan::default() });
+        faults.set(FaultPlan { hang: true, ..FaultPlan::default() });
         let clock = Clock::system();
         let start = clock.mono();
         for round in 0..50 {
@@ -122,7 +122,7 @@ fn a_store_that_hangs_costs_one_deadline_and_not_one_per_lookup() {
         }
         let took = clock.mono().saturating_sub(start);
         assert!(took >= SHORT && took < SHORT * 3, "{took:?}");
-        faults.set(Plan::default());
+        faults.set(FaultPlan::default());
         clock::sleep(Duration::from_millis(600)).await;
         remote.list_log(None).await.expect("a probe finds it alive");
     });
@@ -134,13 +134,13 @@ fn bulk_work_does_not_keep_programs_waiting() {
         let (_, faults, remote) = fresh();
         remote.check().await.expect("an empty store");
         let quiet = remote.background();
-        faults.set(Plan { hang: true, ..Plan::default() });
+        faults.set(FaultPlan { hang: true, ..FaultPlan::default() });
         let name = name(1);
         let hanging: Vec<_> = (0..40).map(|_| Box::pin(quiet.get_commit(&name))).collect();
         let all = futures::future::join_all(hanging);
         let ask = async {
             clock::sleep(Duration::from_millis(50)).await;
-            faults.set(Plan::default());
+            faults.set(FaultPlan::default());
             remote.list_log(None).await
         };
         let (listed, _) = futures::join!(clock::within(SHORT, ask), clock::within(SHORT, all));
@@ -159,7 +159,7 @@ fn lists_in_any_order_and_with_repetitions_are_brought_into_order() {
             store.overwrite(&format!("log/{}", name(ms)), vec![]).await;
         }
         for plan in ["", "disordered=1"] {
-            faults.set(Plan::parse(plan).expect("a plan"));
+            faults.set(FaultPlan::parse(plan).expect("a plan"));
             let (mut names, mut after) = (Vec::new(), None);
             loop {
                 let part = remote.list_log(after.as_deref()).await.expect("listed");
@@ -189,7 +189,7 @@ fn lists_are_sorted_complete_and_start_after_the_name() {
         let some = remote.list_log(Some(&name(1090))).await.expect("listed");
         assert_eq!(some.len(), 9);
         assert_eq!(some[0].name, name(1091));
-        faults.set(Plan { stale_list: Duration::from_millis(100), ..Plan::default() });
+        faults.set(FaultPlan { stale_list: Duration::from_millis(100), ..FaultPlan::default() });
         remote.put_commit(&name(5000), Bytes::from_static(b"x")).await.expect("written");
         assert_eq!(remote.list_log(Some(&name(1099))).await.expect("listed"), []);
         clock::sleep(Duration::from_millis(120)).await;
@@ -205,7 +205,7 @@ fn a_read_that_ends_early_is_an_error() {
         let digest = Digest::of(&raw);
         remote.put_commit(&name(1), raw.clone().into()).await.expect("written");
         remote.put_blob(&digest, file_of(&raw), raw.len() as u64).await.expect("uploaded");
-        faults.set(Plan { truncated_percent: 100, ..Plan::default() });
+        faults.set(FaultPlan { truncated_percent: 100, ..FaultPlan::default() });
         assert_eq!(remote.get_commit(&name(1)).await.expect_err("cut").kind(), Kind::Unavailable);
         let quiet = remote.background();
         let error = fetch(&quiet, &digest, raw.len() as u64).await.expect_err("cut");
@@ -218,7 +218,7 @@ fn a_lost_reply_is_done_and_can_be_done_again() {
     run(async {
         let (_, faults, remote) = fresh();
         remote.check().await.expect("an empty store");
-        faults.set(Plan { lost_replies_percent: 100, ..Plan::default() });
+        faults.set(FaultPlan { lost_replies_percent: 100, ..FaultPlan::default() });
         let bytes = Bytes::from_static(b"commit");
         let error = remote.put_commit(&name(1), bytes.clone()).await.expect_err("lost");
         assert_eq!(error.kind(), Kind::Unavailable);
@@ -228,7 +228,7 @@ fn a_lost_reply_is_done_and_can_be_done_again() {
             .put_blob(&digest, file_of(&raw), raw.len() as u64)
             .await
             .expect("the object is found to be there");
-        faults.set(Plan::default());
+        faults.set(FaultPlan::default());
         remote.put_commit(&name(1), bytes.clone()).await.expect("again");
         assert_eq!(remote.get_commit(&name(1)).await.expect("there"), bytes);
         assert_eq!(fetch(&remote, &digest, raw.len() as u64).await.expect("there"), raw);
@@ -259,7 +259,7 @@ fn forbidden_writes_are_no_outage_for_readers() {
     run(async {
         let (_, faults, remote) = fresh();
         remote.check().await.expect("an empty store");
-        faults.set(Plan { forbidden: true, ..Plan::default() });
+        faults.set(FaultPlan { forbidden: true, ..FaultPlan::default() });
         let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
         assert_eq!(denied.expect_err("403").kind(), Kind::Denied);
         assert_eq!(remote.health(), Health::Up);
@@ -332,7 +332,7 @@ fn another_node_of_the_same_name_is_no_fault_of_the_store() {
         let (store, faults, _) = fresh();
         let remote = store.stranger(&faults, &options(), Clock::system(), NodeId(1));
         // So that the other one comes between any two requests.
-        faults.set(Plan { latency: Duration::from_millis(5), ..Plan::default() });
+        faults.set(FaultPlan { latency: Duration::from_millis(5), ..FaultPlan::default() });
         let there = Arc::new(AtomicBool::new(true));
         let other = crate::task::spawn(&tokio::runtime::Handle::current(), "other", {
             let (store, there) = (store.clone(), there.clone());
@@ -374,12 +374,12 @@ fn an_upload_that_is_given_up_leaves_its_place_to_others() {
         remote.check().await.expect("an empty store");
         let raw = noise(4, 20 << 20);
         let digest = Digest::of(&raw);
-        faults.set(Plan { latency: Duration::from_millis(50), ..Plan::default() });
+        faults.set(FaultPlan { latency: Duration::from_millis(50), ..FaultPlan::default() });
         for _ in 0..8 {
             let put = remote.put_blob(&digest, file_of(&raw), raw.len() as u64);
             assert!(clock::within(Duration::from_millis(60), put).await.is_none());
         }
-        faults.set(Plan::default());
+        faults.set(FaultPlan::default());
         assert_eq!(store.keys().await, ["hearthfs.json"]);
         remote.put_blob(&digest, file_of(&raw), raw.len() as u64).await.expect("a free place");
         assert!(store.keys().await.iter().any(|key| key.starts_with("blobs/")));
@@ -402,20 +402,20 @@ fn the_stores_time_is_learned() {
 
 #[test]
 fn plans_are_read_from_text() {
-    let plan = Plan::parse("latency_ms=20 errors=10,hang=1 status=413 only=packs/a\n")
+    let plan = FaultPlan::parse("latency_ms=20 errors=10,hang=1 status=413 only=packs/a\n")
         .expect("known settings");
     assert_eq!(
         plan,
-        Plan {
+        FaultPlan {
             latency: Duration::from_millis(20),
             errors_percent: 10,
             hang: true,
             status: 413,
             only: "packs/a".to_owned(),
-            ..Plan::default()
+            ..FaultPlan::default()
         }
     );
-    assert!(Plan::parse("latncy=1").expect_err("unknown").to_string().contains("latncy"));
+    assert!(FaultPlan::parse("latncy=1").expect_err("unknown").to_string().contains("latncy"));
 }
 
 #[test]
@@ -423,11 +423,11 @@ fn faults_of_a_program_under_test_follow_their_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("faults");
     let faults = Faults::from_setting(&format!("@{}", path.display())).expect("a setting");
-    assert_eq!(faults.plan(), Plan::default(), "no file yet");
+    assert_eq!(faults.plan(), FaultPlan::default(), "no file yet");
     std::fs::write(&path, "forbidden=1").expect("written");
     assert!(faults.plan().forbidden);
     std::fs::remove_file(&path).expect("removed");
-    assert_eq!(faults.plan(), Plan::default());
+    assert_eq!(faults.plan(), FaultPlan::default());
     let fixed = Faults::from_setting("hang=1").expect("a setting");
     assert!(fixed.plan().hang);
     assert!(Faults::from_setting("hang=x").is_err());

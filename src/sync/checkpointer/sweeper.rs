@@ -51,13 +51,13 @@ impl SweepRules {
 
 /// A checkpoint of this node: its name, and the commits that it has.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnCheckpoint {
     pub(super) name: String,
     pub(super) commits: Vec<Stamp>,
 }
 
 /// Deletes what is needless after this node has written a checkpoint; returns how many objects that were.
-pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: Own) -> Result<usize> {
+pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: OwnCheckpoint) -> Result<usize> {
     let covers = Covers::list(remote).await?;
     let settled_ms = remote.now_ms().saturating_sub(LOG_GRACE.as_millis() as u64);
     let all = &covers.checkpoints;

@@ -16,7 +16,7 @@ use crate::error::Kind;
 use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
-use crate::sync::draft::Draft;
+use crate::sync::draft::LogView;
 use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
 
@@ -28,7 +28,7 @@ const FEW: usize = 2 * FETCHES_AT_ONCE;
 
 /// A draft with what bundles have after it.
 pub(super) struct Bundled {
-    pub(super) draft: Draft,
+    pub(super) draft: LogView,
     /// It has the log up to this time.
     pub(super) upto_ms: u64,
     /// But for these commits.
@@ -138,7 +138,7 @@ impl Follower {
         &self,
         remote: &Remote,
         covers: &Covers,
-        draft: Draft,
+        draft: LogView,
         upto_ms: u64,
     ) -> Bundled {
         let mut all = Bundled { draft, upto_ms, lacking: Vec::new() };

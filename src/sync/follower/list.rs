@@ -22,7 +22,7 @@ pub(super) const GAP_BACK_MS: u64 = 3_600_000;
 
 /// What is listed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum ListReach {
     /// What is new.
     New,
     /// The head of the log, which tells what is gone from it, and all that is not old.
@@ -32,7 +32,7 @@ enum Reach {
 }
 
 /// A part of the log that was listed.
-struct Page {
+struct LogPage {
     names: Vec<Stamp>,
     /// More may follow.
     full: bool,
@@ -51,9 +51,9 @@ impl Follower {
         let covers = self.catch_up(remote, store).await?;
         let waiting = WaitingNodes::default();
         self.fold_bundles(remote, covers, &waiting).await;
-        let reach = if wide { Reach::Wide } else { Reach::New };
+        let reach = if wide { ListReach::Wide } else { ListReach::New };
         let folded = match self.list_part(remote, store, reach, &waiting).await? {
-            Folded::Gap => self.list_part(remote, store, Reach::Gap, &waiting).await?,
+            Folded::Gap => self.list_part(remote, store, ListReach::Gap, &waiting).await?,
             folded => folded,
         };
         Ok(folded == Folded::All)
@@ -65,7 +65,7 @@ impl Follower {
         &self,
         remote: &Remote,
         store: StoreId,
-        reach: Reach,
+        reach: ListReach,
         waiting: &WaitingNodes,
     ) -> Result<Folded> {
         let ledger = &self.0.ledger;
@@ -75,9 +75,9 @@ impl Follower {
             (watermark_ms > 0).then(|| watermark_ms.saturating_sub(back_ms))
         };
         let mut after = match reach {
-            Reach::New => from_ms(LOOK_BACK_MS).map(name_of_ms),
-            Reach::Wide => None,
-            Reach::Gap => from_ms(GAP_BACK_MS).map(name_of_ms),
+            ListReach::New => from_ms(LOOK_BACK_MS).map(name_of_ms),
+            ListReach::Wide => None,
+            ListReach::Gap => from_ms(GAP_BACK_MS).map(name_of_ms),
         };
         let mut first = true;
         loop {
@@ -85,7 +85,7 @@ impl Follower {
             let latest = page.names.last().copied();
             let unfolded = self.unfolded(&page.names, reach, first);
             self.0.lag.listed(unfolded.len(), first);
-            let again = reach == Reach::Gap;
+            let again = reach == ListReach::Gap;
             if self.fold(remote, unfolded, again, waiting).await == Folded::Gap {
                 return Ok(Folded::Gap);
             }
@@ -104,7 +104,7 @@ impl Follower {
                 self.advance(latest.map_or(0, |latest| latest.ms.min(began_ms)));
                 break;
             };
-            let head = reach == Reach::Wide && first;
+            let head = reach == ListReach::Wide && first;
             let skipped = from_ms(WIDE_BACK_MS).filter(|_| head).map(name_of_ms);
             let listed = keys::commit_name(&latest);
             after = Some(skipped.map_or(listed.clone(), |skipped| skipped.max(listed)));
@@ -112,7 +112,7 @@ impl Follower {
         }
         {
             let mut state = self.0.state.lock();
-            if reach == Reach::Wide || state.wide.is_none() {
+            if reach == ListReach::Wide || state.wide.is_none() {
                 state.wide = Some(began);
             }
             state.alone_ms.get_or_insert_with(|| ledger.next_stamp().ms);
@@ -129,7 +129,7 @@ impl Follower {
     }
 
     /// Forgets commits that the head of the log does not have any more.
-    fn forget_gone(&self, head: &Page, began_ms: u64) {
+    fn forget_gone(&self, head: &LogPage, began_ms: u64) {
         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
         let last_ms = head.names.last().filter(|_| head.full).map_or(u64::MAX, |last| last.ms);
         let there: HashSet<Stamp> = head.names.iter().copied().collect();
@@ -154,7 +154,12 @@ impl Follower {
     /// Lists a page of the log. What may pass is waited out, because programs wait for what the list
     /// says; but not a second time: a later lookup uses what is known. What the pages show together is
     /// as old as the `first` of them.
-    async fn list_page(&self, remote: &Remote, after: Option<&str>, first: bool) -> Result<Page> {
+    async fn list_page(
+        &self,
+        remote: &Remote,
+        after: Option<&str>,
+        first: bool,
+    ) -> Result<LogPage> {
         let impatient = self.0.state.lock().impatient;
         let remote = self.reaching(remote);
         let listed = if impatient {
@@ -196,12 +201,12 @@ impl Follower {
     }
 
     /// Returns what of a page is to be read, with what is read again although no list need name it.
-    fn unfolded(&self, listed: &[Stamp], reach: Reach, first: bool) -> Vec<Stamp> {
+    fn unfolded(&self, listed: &[Stamp], reach: ListReach, first: bool) -> Vec<Stamp> {
         let ledger = &self.0.ledger;
         let mut names = listed.to_vec();
         if first {
             names.extend(self.0.withheld.due());
-            if reach == Reach::Wide {
+            if reach == ListReach::Wide {
                 names.extend(ledger.missing().unusable());
             }
             names.sort_unstable();
@@ -209,7 +214,7 @@ impl Follower {
         }
         let state = self.0.state.lock();
         names.retain(|stamp| match state.unusable.get(stamp) {
-            Some(Unusable::Damaged) => reach == Reach::Wide,
+            Some(Unusable::Damaged) => reach == ListReach::Wide,
             Some(Unusable::Unknown) => false,
             None => true,
         });
@@ -218,9 +223,9 @@ impl Follower {
     }
 }
 
-fn page_of(items: &[LogItem]) -> Page {
+fn page_of(items: &[LogItem]) -> LogPage {
     let names = items.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect();
-    Page { names, full: items.len() >= LOG_ITEMS_MAX }
+    LogPage { names, full: items.len() >= LOG_ITEMS_MAX }
 }
 
 /// Returns the name before that of every commit of a time.

@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{Covers, floor_ms};
-use crate::sync::draft::Draft;
+use crate::sync::draft::LogView;
 use crate::sync::ledger::Overtaken;
 use crate::sync::times::{LOG_GRACE, LOOK_BACK_MS};
 use crate::task;
@@ -167,7 +167,7 @@ impl Follower {
         if need.lost {
             // Only what the log still has is sure.
             let from = From { name: None, floor_ms: 0 };
-            self.take_over(remote, Draft::new(), from, Some(&covers)).await?;
+            self.take_over(remote, LogView::new(), from, Some(&covers)).await?;
         }
         if latest.is_some() && (need.nothing || need.lost) {
             // The log below them may be gone.
@@ -181,7 +181,7 @@ impl Follower {
     async fn take_over(
         &self,
         remote: &Remote,
-        mut draft: Draft,
+        mut draft: LogView,
         from: From<'_>,
         completed: Option<&Covers>,
     ) -> Result<()> {
@@ -233,7 +233,7 @@ impl Follower {
     }
 
     /// Reads a checkpoint; `None` if it cannot be used.
-    async fn fetch_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<Option<Draft>> {
+    async fn fetch_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<Option<LogView>> {
         let stamp = item_stamp(item);
         if self.0.state.lock().bad_checkpoints.contains(&stamp) {
             return Ok(None);
@@ -260,14 +260,14 @@ impl Follower {
         Ok(None)
     }
 
-    async fn read_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<Draft> {
+    async fn read_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<LogView> {
         let staging = self.0.ledger.staging().clone();
         let (file, staged) = task::blocking(move || staging.create()).await?;
         let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
         remote.get_checkpoint(&item.name, copy).await?;
         let (stamp, ledger) = (item_stamp(item), self.0.ledger.clone());
         task::blocking(move || {
-            let read = Draft::read(BufReader::with_capacity(READ_BYTES, file));
+            let read = LogView::read(BufReader::with_capacity(READ_BYTES, file));
             drop(staged);
             let (head, mut draft) = read?;
             draft.chains.make_room(|ms| ledger.is_silent(ms));
@@ -283,9 +283,9 @@ impl Follower {
     async fn complete(
         &self,
         remote: &Remote,
-        mut draft: Draft,
+        mut draft: LogView,
         names: Vec<Stamp>,
-    ) -> Result<Draft> {
+    ) -> Result<LogView> {
         let wanted = names.into_iter().filter(|stamp| !draft.seen.contains(stamp));
         let wanted: Vec<Stamp> = wanted.collect();
         let mut reading =

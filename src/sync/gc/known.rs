@@ -9,7 +9,7 @@ use std::io::BufReader;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::report::Progress;
+use super::report::GcProgress;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -20,7 +20,7 @@ use crate::remote::{
 };
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::covers::{Covers, floor_ms};
-use crate::sync::draft::Draft;
+use crate::sync::draft::LogView;
 use crate::task;
 
 /// Commits that are read at once.
@@ -34,14 +34,14 @@ const READ_BYTES: usize = 256 << 10;
 
 /// Objects that entries use.
 #[derive(Debug, Default)]
-pub(super) struct Live {
+pub(super) struct LiveObjects {
     pub(super) packs: HashSet<Stamp>,
     pub(super) blobs: HashSet<Digest>,
     /// Commits that hold contents themselves.
     pub(super) commits: HashSet<Stamp>,
 }
 
-impl Live {
+impl LiveObjects {
     fn add_used(&mut self, fold: &Fold) {
         for (digest, location) in fold.locations() {
             if !fold.uses(&digest) {
@@ -73,7 +73,7 @@ pub(super) struct Known {
     pub(super) settled: Option<(Stamp, HashSet<Stamp>)>,
     /// Checkpoints that are older than the settled one.
     pub(super) superseded: HashSet<Stamp>,
-    pub(super) live: Live,
+    pub(super) live: LiveObjects,
     /// Up to when the settled checkpoint has the log; 0 without one.
     pub(super) floor_ms: u64,
     /// Commits past their age that are in no checkpoint and still say something.
@@ -90,10 +90,10 @@ impl Known {
         age: Age,
         now_ms: u64,
         grace_ms: u64,
-        progress: &mut impl FnMut(Progress),
+        progress: &mut impl FnMut(GcProgress),
     ) -> Result<Self> {
         let mut known = Self::default();
-        progress(Progress::Checkpoint);
+        progress(GcProgress::Checkpoint);
         let draft = known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms)).await?;
         // After the checkpoints: what they cover may go at any time, what follows may not.
         // What is older is in the settled checkpoint, or came very late.
@@ -110,7 +110,7 @@ impl Known {
         Ok(known)
     }
 
-    async fn read_checkpoints(&mut self, remote: &Remote, settled_ms: u64) -> Result<Draft> {
+    async fn read_checkpoints(&mut self, remote: &Remote, settled_ms: u64) -> Result<LogView> {
         let items = patiently(async || Covers::list(remote).await).await?.checkpoints;
         let mut draft = None;
         for item in &items {
@@ -153,7 +153,7 @@ impl Known {
         remote: &Remote,
         item: &LogItem,
         whole: bool,
-    ) -> Result<Option<Draft>> {
+    ) -> Result<Option<LogView>> {
         let mut attempt = 1;
         loop {
             let error = match fetch_checkpoint(remote, &item.name, whole).await {
@@ -182,9 +182,9 @@ impl Known {
         age: Age,
         now_ms: u64,
         log: Vec<LogItem>,
-        mut draft: Draft,
-        progress: &mut impl FnMut(Progress),
-    ) -> Result<Draft> {
+        mut draft: LogView,
+        progress: &mut impl FnMut(GcProgress),
+    ) -> Result<LogView> {
         let later = log.into_iter().filter_map(|item| {
             let stamp = keys::commit_stamp(&item.name)?;
             (!draft.has(&stamp)).then_some((item, stamp))
@@ -198,7 +198,7 @@ impl Known {
         let mut reading = stream::iter(fetches).buffered(FETCHES_AT_ONCE);
         while let Some((item, stamp, got)) = reading.next().await {
             done += 1;
-            progress(Progress::Log(done, all));
+            progress(GcProgress::Log(done, all));
             let commit = match got? {
                 GcRead::Commit(commit) => commit,
                 GcRead::Unusable => {
@@ -290,16 +290,16 @@ async fn list_log(remote: &Remote, from_ms: u64) -> Result<Vec<LogItem>> {
     }
 }
 
-async fn fetch_checkpoint(remote: &Remote, name: &str, whole: bool) -> Result<Draft> {
+async fn fetch_checkpoint(remote: &Remote, name: &str, whole: bool) -> Result<LogView> {
     let file = task::blocking(nameless_file).await?;
     let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
     remote.get_checkpoint(name, copy).await?;
     task::blocking(move || {
         let from = BufReader::with_capacity(READ_BYTES, file);
         if whole {
-            return Ok(Draft::read(from)?.1);
+            return Ok(LogView::read(from)?.1);
         }
-        let mut draft = Draft::new();
+        let mut draft = LogView::new();
         let mut reader = CheckpointReader::new(from)?;
         while let Some(item) = reader.next()? {
             if let CheckpointItem::Commit(stamp) = item {

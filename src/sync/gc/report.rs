@@ -106,7 +106,7 @@ impl Report {
 
 /// How far a collection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum GcProgress {
     /// Reading a checkpoint.
     Checkpoint,
     /// Reading commits: done, of all.

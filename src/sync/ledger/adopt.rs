@@ -14,7 +14,7 @@ use crate::name::TreePath;
 use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::chains::Incarnation;
-use crate::sync::draft::Draft;
+use crate::sync::draft::LogView;
 use crate::sync::missing::Missing;
 
 /// Paths that a notification names; when more have moved, it says that any may have.
@@ -23,7 +23,7 @@ const TOLD_MAX: usize = 10_000;
 /// A draft that lacks what this node itself has put into the log meanwhile.
 #[derive(Debug)]
 pub(in crate::sync) struct Overtaken {
-    pub(in crate::sync) draft: Draft,
+    pub(in crate::sync) draft: LogView,
     /// The names of these commits, ascending.
     pub(in crate::sync) landed: Vec<Stamp>,
 }
@@ -35,7 +35,7 @@ impl Ledger {
     }
 
     /// Reports whether a draft has what this node has not heard of.
-    pub(in crate::sync) fn lacks(&self, draft: &Draft) -> bool {
+    pub(in crate::sync) fn lacks(&self, draft: &LogView) -> bool {
         let order = self.0.order.lock();
         // What has no name may be in any checkpoint that is newer than the gap.
         order.missing.has_nameless()
@@ -92,7 +92,7 @@ impl Ledger {
     /// else here knows any more what they hold.
     pub(in crate::sync) fn adopt(
         &self,
-        draft: Draft,
+        draft: LogView,
         passed: &HashSet<Stamp>,
     ) -> Result<(), Box<Overtaken>> {
         let latest = latest(&draft.fold, self.now_ms());
@@ -108,7 +108,7 @@ impl Ledger {
                 landed.sort_unstable();
                 return Err(Box::new(Overtaken { draft, landed }));
             }
-            let Draft { fold: mut new, seen, chains, missing } = draft;
+            let LogView { fold: mut new, seen, chains, missing } = draft;
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
             // Everything is new to a node that had nothing, and to no other.

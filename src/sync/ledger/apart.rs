@@ -24,17 +24,17 @@ const NAMED_MAX: usize = 1000;
 
 /// A version that stays here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct KeptApart {
     /// The change that has put or removed it.
     pub(super) stamp: Stamp,
-    pub(super) why: Why,
+    pub(super) why: ApartReason,
     /// The number of the record.
     pub(super) seq: u64,
 }
 
 /// Why others do not know a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Why {
+pub(super) enum ApartReason {
     /// It is not complete: its content has failed this check. `None` where it stays with another member of its unit.
     Incomplete(Option<Check>),
     /// It only says that an entry was used, and waits for company (see `ride`).
@@ -43,16 +43,16 @@ pub(super) enum Why {
     Private,
 }
 
-impl Kept {
+impl KeptApart {
     fn failed(&self) -> Option<Check> {
-        if let Why::Incomplete(failed) = self.why { failed } else { None }
+        if let ApartReason::Incomplete(failed) = self.why { failed } else { None }
     }
 }
 
 /// The paths with such versions.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
-    paths: BTreeMap<TreePath, Kept>,
+    paths: BTreeMap<TreePath, KeptApart>,
     /// How many of them wait for company.
     rides: usize,
     /// How many of them a private mount has changed.
@@ -61,7 +61,7 @@ pub(super) struct Apart {
     known: Fold,
     /// Versions that gave way to those of others while the journal still has them, the last of each path: a start must
     /// not bring them back.
-    gone: BTreeMap<TreePath, Kept>,
+    gone: BTreeMap<TreePath, KeptApart>,
     /// What has moved since the table was saved.
     moved: BTreeSet<TreePath>,
     /// Names of which nothing was said yet, with their records.
@@ -71,7 +71,7 @@ pub(super) struct Apart {
 }
 
 /// A path as the index has it: what is kept with what others know, and what has given way to others.
-type Saved = (Option<(Kept, Option<Register>)>, Option<Kept>);
+type Saved = (Option<(KeptApart, Option<Register>)>, Option<KeptApart>);
 
 impl Apart {
     /// Reports whether a path shows what others do not know.
@@ -80,7 +80,7 @@ impl Apart {
     }
 
     /// Returns why others do not know what a path shows.
-    pub(super) fn why(&self, path: &TreePath) -> Option<Why> {
+    pub(super) fn why(&self, path: &TreePath) -> Option<ApartReason> {
         self.paths.get(path).map(|kept| kept.why)
     }
 
@@ -96,7 +96,9 @@ impl Apart {
 
     /// Reports whether a path shows what a private mount has made of it by a change with this stamp.
     pub(super) fn is_private(&self, path: &TreePath, stamp: Stamp) -> bool {
-        self.paths.get(path).is_some_and(|kept| kept.why == Why::Private && kept.stamp == stamp)
+        self.paths
+            .get(path)
+            .is_some_and(|kept| kept.why == ApartReason::Private && kept.stamp == stamp)
     }
 
     /// Yields the paths behind one, up to another, that a private mount has changed.
@@ -107,7 +109,8 @@ impl Apart {
     ) -> impl Iterator<Item = &'a TreePath> + use<'a> {
         let bounds = (Bound::Excluded(after.clone()), Bound::Included(upto.clone()));
         let some = (self.private > 0 && after < upto).then(|| self.paths.range(bounds));
-        let private = some.into_iter().flatten().filter(|(_, kept)| kept.why == Why::Private);
+        let private =
+            some.into_iter().flatten().filter(|(_, kept)| kept.why == ApartReason::Private);
         private.map(|(path, _)| path)
     }
 
@@ -123,11 +126,11 @@ impl Apart {
     }
 
     /// Counts a version that comes, and one that goes.
-    fn count(&mut self, come: Option<Why>, gone: Option<Why>) {
-        self.rides += usize::from(come == Some(Why::Used));
-        self.rides -= usize::from(gone == Some(Why::Used));
-        self.private += usize::from(come == Some(Why::Private));
-        self.private -= usize::from(gone == Some(Why::Private));
+    fn count(&mut self, come: Option<ApartReason>, gone: Option<ApartReason>) {
+        self.rides += usize::from(come == Some(ApartReason::Used));
+        self.rides -= usize::from(gone == Some(ApartReason::Used));
+        self.private += usize::from(come == Some(ApartReason::Private));
+        self.private -= usize::from(gone == Some(ApartReason::Private));
     }
 
     /// Yields the paths that wait for company, from behind one on.
@@ -135,7 +138,7 @@ impl Apart {
         let some = self.rides > 0;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let all = some.then(|| self.paths.range::<TreePath, _>((from, Bound::Unbounded)));
-        let used = all.into_iter().flatten().filter(|(_, kept)| kept.why == Why::Used);
+        let used = all.into_iter().flatten().filter(|(_, kept)| kept.why == ApartReason::Used);
         used.map(|(path, _)| path)
     }
 
@@ -165,7 +168,7 @@ impl Apart {
     }
 
     /// Notes that a path shows what others do not know. `known` is what they do, where it has shown that before.
-    pub(super) fn begin(&mut self, path: &TreePath, kept: Kept, known: Option<Register>) {
+    pub(super) fn begin(&mut self, path: &TreePath, kept: KeptApart, known: Option<Register>) {
         let before = self.paths.insert(path.clone(), kept);
         self.count(Some(kept.why), before.map(|before| before.why));
         if before.is_none() {
@@ -281,7 +284,7 @@ impl Order {
             ripe.into_iter().map(|(_, path)| path).collect()
         };
         for path in ripe {
-            let failed = apart.paths.get(&path).and_then(Kept::failed);
+            let failed = apart.paths.get(&path).and_then(KeptApart::failed);
             let Some(check) = failed else { continue };
             if apart.said.len() >= NAMED_MAX || !apart.said.insert(path.clone()) {
                 continue;
@@ -326,12 +329,12 @@ impl Ledger {
                 Op::Attrs { of, .. } => {
                     let kept = order.apart.paths.get(&change.path);
                     // Others may have the version whose attributes a private mount has changed.
-                    let known = |kept: &Kept| {
+                    let known = |kept: &KeptApart| {
                         let known = order.apart.known(&change.path).map(|known| known.stamp);
-                        kept.why == Why::Private && known == Some(*of)
+                        kept.why == ApartReason::Private && known == Some(*of)
                     };
                     kept.is_some_and(|kept| {
-                        kept.why != Why::Used && kept.stamp == *of && !known(kept)
+                        kept.why != ApartReason::Used && kept.stamp == *of && !known(kept)
                     })
                 }
                 _ => false,
@@ -364,11 +367,11 @@ impl Ledger {
         let failed = match &change.op {
             Op::Put(entry) => self.torn_by(path, entry).map(|(_, check)| check),
             Op::Remove => None,
-            Op::Attrs { .. } => order.apart.paths.get(path).and_then(Kept::failed),
+            Op::Attrs { .. } => order.apart.paths.get(path).and_then(KeptApart::failed),
         };
         let why = match (order.apart.why(path), &change.op) {
-            (Some(Why::Private), Op::Attrs { .. }) => Why::Private,
-            _ => Why::Incomplete(failed),
+            (Some(ApartReason::Private), Op::Attrs { .. }) => ApartReason::Private,
+            _ => ApartReason::Incomplete(failed),
         };
         if !self.show_apart(order, fold, (seq, change), why, now) {
             return;
@@ -387,7 +390,7 @@ impl Ledger {
         now: Time,
     ) {
         let path = &change.path;
-        let shown = self.show_apart(order, fold, (seq, change), Why::Private, now);
+        let shown = self.show_apart(order, fold, (seq, change), ApartReason::Private, now);
         let known = || order.apart.known(path).is_some_and(|known| known.entry.is_some());
         if shown && change.op == Op::Remove && !known() {
             // There is nothing that it hides.
@@ -402,7 +405,7 @@ impl Ledger {
         order: &mut Order,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
-        why: Why,
+        why: ApartReason,
         now: Time,
     ) -> bool {
         let path = &change.path;
@@ -416,17 +419,17 @@ impl Ledger {
             return false;
         }
         let known = if order.apart.has(path) { None } else { order.touched.sent(path).or(before) };
-        order.apart.begin(path, Kept { stamp, why, seq: seq.0 }, known);
+        order.apart.begin(path, KeptApart { stamp, why, seq: seq.0 }, known);
         order.dirty.paths.insert(path.clone());
         self.hold_apart(order, fold, path, why);
         true
     }
 
     /// Keeps the content of a path, unless the mount was private.
-    fn hold_apart(&self, order: &mut Order, fold: &Fold, path: &TreePath, why: Why) {
+    fn hold_apart(&self, order: &mut Order, fold: &Fold, path: &TreePath, why: ApartReason) {
         match why {
-            Why::Private => self.set_own(order, fold, path, None),
-            Why::Incomplete(_) | Why::Used => self.note_own(order, fold, path),
+            ApartReason::Private => self.set_own(order, fold, path, None),
+            ApartReason::Incomplete(_) | ApartReason::Used => self.note_own(order, fold, path),
         }
     }
 
@@ -451,7 +454,7 @@ impl Ledger {
         change: &Change,
         now: Time,
     ) -> Vec<TreePath> {
-        if order.apart.why(&change.path) == Some(Why::Used) {
+        if order.apart.why(&change.path) == Some(ApartReason::Used) {
             order.apart.hear(change);
             let applied = fold.apply(change, now);
             self.compare_ride(order, fold, &change.path);
@@ -512,7 +515,7 @@ impl Ledger {
         let is_newer = |path: &TreePath| {
             // Of two versions that say when an entry was used, the later one stays.
             let than = match order.apart.paths.get(path) {
-                Some(kept) if kept.why == Why::Used => Some(kept.stamp),
+                Some(kept) if kept.why == ApartReason::Used => Some(kept.stamp),
                 _ => stamp_of(&order.apart.known(path)),
             };
             stamp_of(&new.register(path)) > than
@@ -546,7 +549,7 @@ impl Ledger {
                 order.apart.gone.insert(path.clone(), gone);
             }
             let stands =
-                |kept: &Kept| fold.register(&path).filter(|shown| shown.stamp == kept.stamp);
+                |kept: &KeptApart| fold.register(&path).filter(|shown| shown.stamp == kept.stamp);
             let Some((kept, known)) = kept else { continue };
             let Some(shown) = stands(&kept) else {
                 needless.insert(path);

@@ -33,7 +33,7 @@ const LEFT_OUT_FOR: Duration = LOG_GRACE;
 
 /// Changes that were left out together, because others had all of it.
 #[derive(Debug)]
-struct Group {
+struct NeedlessGroup {
     changes: Vec<Change>,
     /// When, by the monotonic clock.
     at: Duration,
@@ -42,13 +42,13 @@ struct Group {
 /// What was left out, the last of each path.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
-    paths: HashMap<TreePath, Arc<Group>>,
+    paths: HashMap<TreePath, Arc<NeedlessGroup>>,
     /// The paths in the order in which they came; one may be here more than once.
-    order: VecDeque<(TreePath, Arc<Group>)>,
+    order: VecDeque<(TreePath, Arc<NeedlessGroup>)>,
 }
 
 impl LeftOut {
-    fn note(&mut self, group: &Arc<Group>) {
+    fn note(&mut self, group: &Arc<NeedlessGroup>) {
         for change in &group.changes {
             self.paths.insert(change.path.clone(), Arc::clone(group));
             self.order.push_back((change.path.clone(), Arc::clone(group)));
@@ -238,7 +238,7 @@ impl Ledger {
         let at = self.0.clock.mono();
         for changes in groups.into_values() {
             tracing::debug!(changes = changes.len(), path = %changes[0].path, "others have it");
-            order.left_out.note(&Arc::new(Group { changes, at }));
+            order.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
         }
         gone
     }

@@ -14,14 +14,14 @@ use super::bad::Doubted;
 use super::own::{OWN, Split};
 use super::save::{CHAINS, MISSING};
 use super::shown::Unsent;
-use super::times::{DECLARED, TIMES, Times, decode_declared};
+use super::times::{DECLARED, PathTimes, TIMES, decode_declared};
 use super::torn::TornContents;
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{
-    Blobs, CacheDir, Index, Journal, Leftover, Loaded, Note, Record, Seq, Staging, State,
+    Blobs, CacheDir, Index, Journal, Leftover, LoadedIndex, Note, Record, Seq, Staging, State,
 };
 use crate::namespace::{Age, Fold, Op, Profiles, Time};
 use crate::remote::{Remote, keys};
@@ -39,7 +39,7 @@ pub struct LedgerParts {
     /// The index.
     pub index: Index,
     /// What the index remembered; its seals have gone to the blobs.
-    pub loaded: Loaded,
+    pub loaded: LoadedIndex,
     /// The local blobs.
     pub blobs: Blobs,
     /// The staging files.
@@ -324,7 +324,7 @@ impl Ledger {
 /// Brings back what was known of time.
 fn take_times(order: &mut Order, parts: &LedgerParts) {
     let known = parts.loaded.meta.get(TIMES);
-    order.times = known.map(|times| Times::decode(times)).unwrap_or_default();
+    order.times = known.map(|times| PathTimes::decode(times)).unwrap_or_default();
     order.saved_times = order.times;
     if let Some(remote) = &parts.remote {
         remote.assume_ahead(order.times.ahead_ms);
@@ -343,7 +343,7 @@ fn lacks(order: &Order, parts: &LedgerParts) -> bool {
 }
 
 /// Brings back what the index remembered.
-fn restore(order: &mut Order, loaded: Loaded) -> Fold {
+fn restore(order: &mut Order, loaded: LoadedIndex) -> Fold {
     order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
     order.chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
     let missing = loaded.meta.get(MISSING).map(|missing| Missing::decode(missing));

@@ -25,7 +25,7 @@ pub(super) const OWN: &str = "own";
 const OWN_PART: u64 = 2;
 
 /// A content with its size.
-pub(super) type Content = Option<(Digest, u64)>;
+pub(super) type SizedContent = Option<(Digest, u64)>;
 
 /// The changes of a record, by what becomes of them.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(super) struct Split {
 /// The paths of this node alone.
 #[derive(Debug, Default)]
 pub(super) struct Own {
-    paths: BTreeMap<TreePath, Content>,
+    paths: BTreeMap<TreePath, SizedContent>,
     /// How many of them have a content.
     contents: HashMap<Digest, u32>,
     bytes: u64,
@@ -66,7 +66,7 @@ impl Own {
     }
 
     /// Notes what a path has now, `None` for nothing. Returns the content it had that no other of the paths has.
-    fn set(&mut self, path: &TreePath, has: Option<Content>) -> Option<Digest> {
+    fn set(&mut self, path: &TreePath, has: Option<SizedContent>) -> Option<Digest> {
         let content = has.flatten();
         if let Some((digest, size)) = content {
             *self.contents.entry(digest).or_default() += 1;
@@ -212,7 +212,7 @@ impl Ledger {
         order: &mut Order,
         fold: &Fold,
         path: &TreePath,
-        has: Option<Content>,
+        has: Option<SizedContent>,
     ) {
         let Some(left) = order.own.set(path, has) else { return };
         if !self.0.unsent.has(&left) && (!fold.uses(&left) || fold.stored_ms(&left).is_some()) {

@@ -4,7 +4,7 @@
 //! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
 //! by itself. Must never forget what waits in the journal.
 
-use super::apart::Why;
+use super::apart::ApartReason;
 use super::{Ledger, Moved, Order};
 use crate::digest::Digest;
 use crate::name::TreePath;
@@ -72,7 +72,7 @@ impl Ledger {
             due.retain(|path| {
                 let order = &mut *order;
                 // It may have been written since, or waits in the journal.
-                let private = order.apart.why(path) == Some(Why::Private);
+                let private = order.apart.why(path) == Some(ApartReason::Private);
                 let again = fold.register(path).is_some_and(|register| {
                     (private && self.is_lost(&fold, &register))
                         || self

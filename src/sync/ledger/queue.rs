@@ -113,7 +113,7 @@ impl Hold {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingRecord {
     seq: Seq,
     changes: Vec<Change>,
     weight: Weight,
@@ -148,7 +148,7 @@ pub(in crate::sync) enum Outlook {
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingRecord>,
     weight: Weight,
     paths: HashMap<TreePath, Trail>,
     /// Of the paths with changes in the queue, what others know of them; nothing where they know
@@ -251,7 +251,7 @@ impl Queue {
     ) {
         let weight = Weight::of(&changes);
         self.weight = self.weight.plus(weight);
-        self.waiting.push_back(Waiting { seq, changes, weight, at, hold });
+        self.waiting.push_back(WaitingRecord { seq, changes, weight, at, hold });
     }
 
     /// Says whether there is something to take. `enough` are the bytes for packs that make a batch.
@@ -366,7 +366,7 @@ impl Queue {
     }
 }
 
-impl Waiting {
+impl WaitingRecord {
     /// Returns how much longer it is held, if it is.
     fn held(&self, now: Duration, hold_max: Duration) -> Option<Duration> {
         let hold = self.hold.as_ref().filter(|hold| hold.holds())?;

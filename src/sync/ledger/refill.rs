@@ -6,7 +6,7 @@
 use super::Ledger;
 use super::aside::ASIDE;
 use super::save::{CHAINS, GATHER_FACTS, MISSING};
-use super::times::Times;
+use super::times::PathTimes;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::Batch;
@@ -89,7 +89,7 @@ impl Ledger {
         batch.meta(ASIDE, &order.aside.encode());
         order.saved_aside.clone_from(&order.aside);
         batch.meta(CHAINS, &order.chains.encode());
-        (order.saved_declared, order.saved_times) = (Declared::Unknown, Times::default());
+        (order.saved_declared, order.saved_times) = (Declared::Unknown, PathTimes::default());
         self.save_declared(&mut order.saved_declared, &mut batch);
         batch.meta(MISSING, &order.missing.encode());
         order.own.save_again();

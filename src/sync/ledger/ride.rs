@@ -4,7 +4,7 @@
 //! with the next commit that is made for another reason. Until then it is one of the versions of `apart`, and survives a
 //! restart as these do. Must never hold back the first version of such a file, nor make a commit of its own in between.
 
-use super::apart::Why;
+use super::apart::ApartReason;
 use super::touch::TOUCHED_MAX;
 use super::{Ledger, Order};
 use crate::error::Result;
@@ -29,7 +29,7 @@ impl Ledger {
     ) -> bool {
         let waits = self.is_ride(order, fold, change);
         if waits {
-            self.show_apart(order, fold, (seq, change), Why::Used, now);
+            self.show_apart(order, fold, (seq, change), ApartReason::Used, now);
         }
         waits
     }
@@ -41,8 +41,8 @@ impl Ledger {
             return false;
         }
         let waits = match order.apart.why(path) {
-            Some(Why::Used) => true,
-            Some(Why::Incomplete(_) | Why::Private) => return false,
+            Some(ApartReason::Used) => true,
+            Some(ApartReason::Incomplete(_) | ApartReason::Private) => return false,
             None => false,
         };
         let shown =
@@ -135,7 +135,7 @@ impl Ledger {
             order.apart.hear(change);
         }
         for path in &batch.rides {
-            if order.apart.why(path) == Some(Why::Used) {
+            if order.apart.why(path) == Some(ApartReason::Used) {
                 self.compare_ride(order, &mut fold, path);
             }
         }

@@ -25,7 +25,7 @@ const AHEAD_MAX: Duration = Duration::from_mins(1);
 
 /// A content that a record puts which is not yet remote.
 #[derive(Debug, Clone, Copy)]
-struct Put {
+struct PutContent {
     /// The last record that puts it.
     last: Seq,
     /// Some other entry pointed to it, ...
@@ -36,7 +36,7 @@ struct Put {
 
 /// The contents that records put which are not yet remote.
 #[derive(Debug, Default)]
-pub(super) struct Unsent(Mutex<HashMap<Digest, Put>>);
+pub(super) struct Unsent(Mutex<HashMap<Digest, PutContent>>);
 
 impl Unsent {
     /// Notes that a record puts a content. `in_use` is when the log was listed that shows it in use by others, if it
@@ -48,7 +48,7 @@ impl Unsent {
             Some(put) => put.last = seq,
             None => {
                 let (shared, at) = (in_use.is_some(), in_use.unwrap_or_default());
-                puts.insert(digest, Put { last: seq, shared, at });
+                puts.insert(digest, PutContent { last: seq, shared, at });
             }
         }
     }

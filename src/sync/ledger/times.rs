@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Ledger;
 use crate::error::Result;
-use crate::local::{Batch, Loaded};
+use crate::local::{Batch, LoadedIndex};
 use crate::namespace::Age;
-use crate::remote::{Declared, Known, Remote, StoreId};
+use crate::remote::{Declared, KnownStore, Remote, StoreId};
 use crate::stamp::Stamp;
 use crate::task;
 
@@ -26,7 +26,7 @@ const LISTED_MOVED_MS: u64 = 60_000;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Times {
+pub(super) struct PathTimes {
     /// How far the store's clock is ahead of this node's.
     pub(super) ahead_ms: i64,
     /// When the last list of the log began that was folded completely, by the store's clock; 0 is never.
@@ -37,7 +37,7 @@ pub(super) struct Times {
     pub(super) store: u64,
 }
 
-impl Times {
+impl PathTimes {
     /// Reads what was saved; nothing is known if it is anything else.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         postcard::from_bytes(bytes).unwrap_or_default()
@@ -58,8 +58,8 @@ impl Times {
 }
 
 /// Returns the store that an older version has kept in the index.
-pub fn known_of_index(loaded: &Loaded) -> Option<Known> {
-    loaded.meta.get(TIMES).and_then(|times| Known::of_older(Times::decode(times).store))
+pub fn known_of_index(loaded: &LoadedIndex) -> Option<KnownStore> {
+    loaded.meta.get(TIMES).and_then(|times| KnownStore::of_older(PathTimes::decode(times).store))
 }
 
 /// Reads what was saved of what the store declares; nothing is known if it is anything else.
@@ -105,7 +105,7 @@ impl Ledger {
 
     /// Notes in the cache directory which store is used. A full disk is no reason to stop sending what fills it: the
     /// note is tried again with the next commit.
-    fn bind(&self, used: Known) {
+    fn bind(&self, used: KnownStore) {
         match self.0.dir.keep_store(&used.text()) {
             Ok(()) => *self.0.bound.lock() = Some(used),
             Err(error) => {
@@ -141,9 +141,9 @@ impl Ledger {
     }
 
     /// Adds the times to what is saved, if they moved.
-    pub(super) fn save_times(&self, now: Times, saved: &mut Times, batch: &mut Batch) {
+    pub(super) fn save_times(&self, now: PathTimes, saved: &mut PathTimes, batch: &mut Batch) {
         let Some(remote) = &self.0.remote else { return };
-        let now = Times { ahead_ms: remote.ahead_ms(), ..now };
+        let now = PathTimes { ahead_ms: remote.ahead_ms(), ..now };
         if now.moved_from(saved, self.age()) {
             batch.meta(TIMES, &postcard::to_stdvec(&now).expect("numbers always encode"));
             *saved = now;

@@ -9,13 +9,12 @@ use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::node::{Found, Node};
+use super::node::{FoundName, Node};
 use super::oracle::Oracle;
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
 use crate::name::TreePath;
-use crate::remote::fault::Plan as FaultPlan;
-use crate::remote::fault::{Bucket, Faults, Terms};
+use crate::remote::fault::{FaultPlan, Faults, SimulatedBucket, Terms};
 use crate::sync::Settings;
 use crate::task;
 
@@ -57,7 +56,7 @@ pub(super) struct Fleet(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    bucket: Bucket,
+    bucket: SimulatedBucket,
     clock: Clock,
     oracle: Oracle,
     settings: Settings,
@@ -75,7 +74,7 @@ impl Fleet {
             reads_per_s: terms.reads_per_s / plan.scarcity.max(1),
             ..terms
         };
-        let bucket = Bucket::new(clock.clone(), terms);
+        let bucket = SimulatedBucket::new(clock.clone(), terms);
         let settings = Settings { prefetch: 256 << 20, ..Settings::default() };
         let (prefetch, pack_bytes) = (settings.prefetch / SCALE, settings.pack_bytes / SCALE);
         let settings = Settings { pack_bytes, prefetch, ..settings };
@@ -86,7 +85,7 @@ impl Fleet {
         Ok(Self(Arc::new(Inner { bucket, clock, oracle, settings, base })))
     }
 
-    pub(super) fn bucket(&self) -> &Bucket {
+    pub(super) fn bucket(&self) -> &SimulatedBucket {
         &self.0.bucket
     }
 
@@ -133,7 +132,7 @@ impl Fleet {
     }
 
     /// Looks a name up on a node and opens what is there; the oracle judges it.
-    pub(super) async fn open(&self, node: &Node, path: &TreePath) -> Option<Found> {
+    pub(super) async fn open(&self, node: &Node, path: &TreePath) -> Option<FoundName> {
         let began_ms = self.now_ms();
         let found = node.look_up(path).await;
         let opened = match &found {
@@ -145,7 +144,7 @@ impl Fleet {
     }
 
     /// Looks a name up on a node and opens nothing; the oracle judges it.
-    pub(super) async fn look_up(&self, node: &Node, path: &TreePath) -> Option<Found> {
+    pub(super) async fn look_up(&self, node: &Node, path: &TreePath) -> Option<FoundName> {
         let began_ms = self.now_ms();
         let found = node.look_up(path).await;
         self.0.oracle.judge(path, began_ms, found.as_ref(), true);

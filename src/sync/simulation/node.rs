@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Profiles, Time};
-use crate::remote::fault::{Bucket, Faults};
-use crate::remote::{Known, RemoteOptions};
+use crate::remote::fault::{Faults, SimulatedBucket};
+use crate::remote::{KnownStore, RemoteOptions};
 use crate::stamp::Stamp;
 use crate::sync::{Engine, FULL_WAIT, LedgerParts, Settings};
 
@@ -27,7 +27,7 @@ const AGE: Duration = Duration::from_hours(30 * 24);
 
 /// What a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundName {
     pub(super) digest: Digest,
     pub(super) size: u64,
     /// The stamp of the change that put it there.
@@ -46,7 +46,7 @@ impl Node {
     /// Starts a node as a mount does: it looks at the store first, and then begins to follow and to publish.
     pub(super) async fn start(
         root: &Path,
-        bucket: &Bucket,
+        bucket: &SimulatedBucket,
         clock: Clock,
         settings: Settings,
         faults: Arc<Faults>,
@@ -55,7 +55,7 @@ impl Node {
         let dir = CacheDir::open(root)?;
         let options = RemoteOptions { expiry: Some(AGE), ..RemoteOptions::default() };
         let remote = bucket.remote(&faults, &options, clock.clone(), dir.node());
-        remote.know(kept.as_deref().and_then(Known::parse));
+        remote.know(kept.as_deref().and_then(KnownStore::parse));
         if let Err(error) = remote.check().await {
             // It is asked again with every request.
             tracing::debug!(error = error.chain(), "the store cannot be used yet");
@@ -83,7 +83,7 @@ impl Node {
     }
 
     /// Looks a name up, as the mount does when the kernel does not know it.
-    pub(super) async fn look_up(&self, path: &TreePath) -> Option<Found> {
+    pub(super) async fn look_up(&self, path: &TreePath) -> Option<FoundName> {
         let freshness = self.engine.follower().freshness();
         freshness.note_activity();
         if !freshness.ready() {
@@ -96,13 +96,13 @@ impl Node {
             let entry = register.entry?;
             ledger.shown(fold, path, &entry, Some(changed_ms))?;
             let (digest, size) = entry.content()?;
-            Some(Found { digest, size, stamp })
+            Some(FoundName { digest, size, stamp })
         })
     }
 
     /// Opens what a name leads to and reads it; false is a miss.
-    pub(super) async fn open(&self, found: &Found) -> bool {
-        let Found { digest, size, .. } = *found;
+    pub(super) async fn open(&self, found: &FoundName) -> bool {
+        let FoundName { digest, size, .. } = *found;
         self.engine.renewer().note_use(&digest, size);
         if self.engine.fetcher().fetch_within(digest, size, DEADLINE).await.is_err() {
             return false;

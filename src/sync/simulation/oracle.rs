@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::node::{Found, Node};
+use super::node::{FoundName, Node};
 use crate::name::TreePath;
 use crate::namespace::Op;
 use crate::remote::decode_commit;
-use crate::remote::fault::Bucket;
+use crate::remote::fault::SimulatedBucket;
 use crate::stamp::Stamp;
 
 /// A program that asks so long after a change was in the store has to see it: `remote.freshness`.
@@ -23,7 +23,7 @@ const KEPT_MAX: usize = 32;
 
 /// Counts for one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct LookupCounts {
     /// Names that programs looked up.
     pub(super) lookups: u64,
     /// Of these: what the store had long enough was not found, found in an older version, or could not be opened.
@@ -35,7 +35,7 @@ pub(super) struct Counts {
 /// Sees everything.
 #[derive(Debug)]
 pub(super) struct Oracle {
-    bucket: Bucket,
+    bucket: SimulatedBucket,
     state: Mutex<State>,
 }
 
@@ -43,15 +43,15 @@ pub(super) struct Oracle {
 struct State {
     /// When each change of a path was in the store, in milliseconds.
     landed: HashMap<TreePath, Vec<(u64, Stamp)>>,
-    counts: Counts,
-    watched: Vec<Watched>,
+    counts: LookupCounts,
+    watched: Vec<WatchedClose>,
     /// How long closes took to be seen on another node, in milliseconds.
     lags: Vec<u64>,
 }
 
 /// A close that is looked for on other nodes.
 #[derive(Debug)]
-struct Watched {
+struct WatchedClose {
     path: TreePath,
     stamp: Stamp,
     closed_ms: u64,
@@ -60,7 +60,7 @@ struct Watched {
 }
 
 impl Oracle {
-    pub(super) fn new(bucket: Bucket) -> Self {
+    pub(super) fn new(bucket: SimulatedBucket) -> Self {
         Self { bucket, state: Mutex::default() }
     }
 
@@ -69,7 +69,7 @@ impl Oracle {
         &self,
         path: &TreePath,
         began_ms: u64,
-        found: Option<&Found>,
+        found: Option<&FoundName>,
         opened: bool,
     ) {
         let mut state = self.state.lock();
@@ -106,13 +106,13 @@ impl Oracle {
         self.state.lock().counts.compiled += 1;
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> LookupCounts {
         self.state.lock().counts
     }
 
     /// Watches for a close on some nodes.
     pub(super) fn watch(&self, path: TreePath, stamp: Stamp, closed_ms: u64, left: Vec<usize>) {
-        self.state.lock().watched.push(Watched { path, stamp, closed_ms, left });
+        self.state.lock().watched.push(WatchedClose { path, stamp, closed_ms, left });
     }
 
     /// Looks at what is watched.
@@ -148,7 +148,7 @@ impl Oracle {
     pub(super) fn reset(&self) {
         let mut state = self.state.lock();
         self.catch_up(&mut state);
-        (state.counts, state.lags) = (Counts::default(), Vec::new());
+        (state.counts, state.lags) = (LookupCounts::default(), Vec::new());
         state.watched.clear();
     }
 }

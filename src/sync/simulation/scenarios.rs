@@ -207,9 +207,9 @@ impl Span {
     }
 }
 
-type Outcome = Result<(Figures, u64)>;
+type ScenarioOutcome = Result<(Figures, u64)>;
 
-async fn pair(plan: &Plan) -> Outcome {
+async fn pair(plan: &Plan) -> ScenarioOutcome {
     let fleet = Fleet::new(plan)?;
     let nodes = fleet.start(0, 2, Duration::from_secs(1)).await?;
     let observing = fleet.observe(nodes.clone());
@@ -256,7 +256,7 @@ async fn fill(fleet: &Fleet, number: usize, entries: usize) -> Result<()> {
     Ok(())
 }
 
-async fn quiet(plan: &Plan) -> Outcome {
+async fn quiet(plan: &Plan) -> ScenarioOutcome {
     let fleet = Fleet::new(plan)?;
     fill(&fleet, plan.nodes, plan.entries).await?;
     let nodes = fleet.start(0, plan.nodes, Duration::from_secs(1)).await?;
@@ -269,7 +269,7 @@ async fn quiet(plan: &Plan) -> Outcome {
     span.end(plan, &nodes).await
 }
 
-async fn cold(plan: &Plan, errors_percent: u32) -> Outcome {
+async fn cold(plan: &Plan, errors_percent: u32) -> ScenarioOutcome {
     let fleet = Fleet::new(plan)?;
     let nodes = fleet.start(0, plan.nodes, Duration::from_secs(1)).await?;
     for node in &nodes {
@@ -296,7 +296,7 @@ async fn cold(plan: &Plan, errors_percent: u32) -> Outcome {
     Ok((Figures { copies, done_s: Some(done_s), ..figures }, resident))
 }
 
-async fn warm(plan: &Plan) -> Outcome {
+async fn warm(plan: &Plan) -> ScenarioOutcome {
     let fleet = Fleet::new(plan)?;
     fill(&fleet, plan.nodes, plan.entries).await?;
     let span = Span::begin(&fleet);
@@ -321,7 +321,7 @@ async fn warm(plan: &Plan) -> Outcome {
     Ok((Figures { done_s: Some(done_s), ..figures }, resident))
 }
 
-async fn busy(plan: &Plan) -> Outcome {
+async fn busy(plan: &Plan) -> ScenarioOutcome {
     let fleet = Fleet::new(plan)?;
     let nodes = fleet.start(0, plan.nodes, Duration::from_secs(5)).await?;
     let publishers = plan.nodes.div_ceil(PUBLISHERS);
@@ -345,7 +345,7 @@ async fn busy(plan: &Plan) -> Outcome {
     span.end(plan, &nodes).await
 }
 
-async fn day(plan: &Plan) -> Outcome {
+async fn day(plan: &Plan) -> ScenarioOutcome {
     const BUILDS: Builds = Builds { every: Duration::from_mins(30), names: 100, new_one_in: 10 };
     let fleet = Fleet::new(plan)?;
     fill(&fleet, plan.nodes, plan.entries).await?;
@@ -366,7 +366,7 @@ async fn day(plan: &Plan) -> Outcome {
     span.end(plan, &nodes).await
 }
 
-async fn away(plan: &Plan) -> Outcome {
+async fn away(plan: &Plan) -> ScenarioOutcome {
     const BUILDS: Builds = Builds { every: Duration::from_mins(10), names: 20, new_one_in: 10 };
     let fleet = Fleet::new(plan)?;
     fill(&fleet, plan.nodes, plan.entries).await?;

@@ -204,7 +204,7 @@ async fn pull_with_a_failure_after_the_takeover(node: &Node) {
     let broken = std::sync::atomic::AtomicBool::new(false);
     node.engine.ledger().subscribe(Box::new(move |_| {
         if !broken.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            faults.set(crate::remote::fault::Plan::parse("resets=100").unwrap());
+            faults.set(crate::remote::fault::FaultPlan::parse("resets=100").unwrap());
         }
     }));
     assert!(!node.pull().await, "the list failed");
@@ -276,7 +276,7 @@ fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
                 // read of the first round.
                 let at = Duration::from_millis(if round == 0 { 2500 } else { 1500 });
                 crate::clock::sleep(at).await;
-                faults.set(crate::remote::fault::Plan::parse("resets=100").unwrap());
+                faults.set(crate::remote::fault::FaultPlan::parse("resets=100").unwrap());
             };
             let (good, ()) = futures::join!(b.pull(), breaking);
             assert!(!good, "round {round}");

@@ -424,11 +424,11 @@ fn attributes_that_wait_behind_a_change_which_is_late_twice_are_not_lost() {
             while ledger.read(|fold| fold.register(&path("p")).unwrap().stamp) == put {
                 crate::clock::sleep(Duration::from_millis(10)).await;
             }
-            faults.set(crate::remote::fault::Plan::parse("errors=100").unwrap());
+            faults.set(crate::remote::fault::FaultPlan::parse("errors=100").unwrap());
             crate::clock::sleep(Duration::from_secs(5)).await;
             clock.advance(16 * DAY);
             crate::clock::sleep(Duration::from_mins(1)).await;
-            faults.set(crate::remote::fault::Plan::parse("").unwrap());
+            faults.set(crate::remote::fault::FaultPlan::parse("").unwrap());
         };
         futures::join!(a.commit(), passing);
         a.push().await;

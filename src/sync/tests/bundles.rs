@@ -374,7 +374,7 @@ fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
         checkpoint(&a).await;
         for (minutes, left) in [(30, 1), (40, 0)] {
             world.clock.advance(Duration::from_mins(minutes));
-            let options = crate::sync::gc::Options { grace: crate::sync::LOG_GRACE, told: false };
+            let options = crate::sync::gc::GcOptions { grace: crate::sync::LOG_GRACE, told: false };
             let remote = a.remote();
             let collector =
                 crate::sync::gc::Collector::open(remote, Some(remote), options).await.unwrap();

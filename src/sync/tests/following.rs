@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::harness::*;
 use crate::clock::{self, sleep};
 use crate::namespace::Op;
-use crate::remote::fault::Plan;
+use crate::remote::fault::FaultPlan;
 use crate::sync::{Following, Unsent};
 
 fn told(node: &Node) -> Following {
@@ -29,7 +29,7 @@ fn lists_have_an_age_and_may_fail() {
         let now = told(&b);
         assert_eq!((now.list_age, now.attempt_age), (Some(9 * SECOND), Some(2 * SECOND)));
         assert!(now.list_failed);
-        b.faults.set(Plan::default());
+        b.faults.set(FaultPlan::default());
         assert!(b.pull().await);
         assert!(!told(&b).list_failed && told(&b).list_age == Some(Duration::ZERO));
     });
@@ -103,7 +103,7 @@ fn commits_that_cannot_be_had_are_counted() {
             b.fail(&format!("{trouble} only={}", keys[0]));
             b.pull().await;
             assert_eq!(told(&b).unapplied, after, "{trouble}: {:?}", told(&b));
-            b.faults.set(Plan::default());
+            b.faults.set(FaultPlan::default());
             world.clock.advance(3600 * SECOND);
             assert!(b.pull().await);
             assert_eq!(told(&b).unapplied, 0, "{trouble}");
@@ -150,7 +150,7 @@ fn the_backlog_has_reasons() {
                     while unsent(&a) != wanted {
                         sleep(Duration::from_millis(10)).await;
                     }
-                    a.faults.set(Plan::default());
+                    a.faults.set(FaultPlan::default());
                 };
                 futures::join!(uploading, watch);
             });

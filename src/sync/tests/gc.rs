@@ -8,9 +8,9 @@ use super::harness::*;
 use crate::error::Result;
 use crate::namespace::Op;
 use crate::sync::LOG_GRACE;
-use crate::sync::gc::{Collector, Options, Progress, Report, Why};
+use crate::sync::gc::{Collector, GcOptions, GcProgress, Report, Why};
 
-const OPTIONS: Options = Options { grace: LOG_GRACE, told: false };
+const OPTIONS: GcOptions = GcOptions { grace: LOG_GRACE, told: false };
 
 async fn collect(node: &Node, dry_run: bool) -> Report {
     let writer = (!dry_run).then(|| node.remote());
@@ -166,7 +166,7 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
         b.upload().await;
         let collector = Collector::open(a.remote(), Some(a.remote()), OPTIONS).await.unwrap();
         let slowly = |progress| {
-            if matches!(progress, Progress::Checkpoint | Progress::Log(..)) {
+            if matches!(progress, GcProgress::Checkpoint | GcProgress::Log(..)) {
                 world.clock.advance(LOG_GRACE);
             }
         };
@@ -197,7 +197,7 @@ fn what_goes_while_it_is_read_is_told_from_what_cannot_be_read() {
             world.clock.advance(wait);
             let collector = Collector::open(a.remote(), None, OPTIONS).await.unwrap();
             let report = collector.collect(|progress| {
-                if matches!(progress, Progress::Log(1, _)) {
+                if matches!(progress, GcProgress::Log(1, _)) {
                     world.store.remove(last).now_or_never().expect("memory does not wait");
                 }
             });
@@ -227,7 +227,7 @@ fn what_the_store_declares_counts() {
             let report = collect(&other, true).await;
             assert_eq!(deleted(&report, "packs", Why::Expired), gone, "{declared:?} {report:?}");
             assert_eq!(report.expiry, crate::config::format_age(declared));
-            let told = Options { told: true, ..OPTIONS };
+            let told = GcOptions { told: true, ..OPTIONS };
             let collector = Collector::open(other.remote(), None, told).await.unwrap();
             let report = collector.collect(|_| ()).await.expect("it is done");
             assert_eq!(deleted(&report, "packs", Why::Expired), 1, "{report:?}");

@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Kind, Op, Profiles, Register};
-use crate::remote::fault::{Faults, MemoryStore, Plan};
-use crate::remote::{Known, Remote, RemoteOptions};
+use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
+use crate::remote::{KnownStore, Remote, RemoteOptions};
 use crate::stamp::Stamp;
 use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
@@ -341,7 +341,7 @@ impl Node {
     }
 
     pub(super) fn fail(&self, plan: &str) {
-        self.faults.set(Plan::parse(plan).unwrap());
+        self.faults.set(FaultPlan::parse(plan).unwrap());
     }
 }
 
@@ -367,8 +367,8 @@ pub(super) fn open_dir(root: &Path) -> CacheDir {
 }
 
 /// Returns the store that an earlier run on this cache directory has used.
-pub(super) fn known(root: &Path) -> Option<Known> {
-    Known::parse(&CacheDir::kept_store(root).unwrap()?)
+pub(super) fn known(root: &Path) -> Option<KnownStore> {
+    KnownStore::parse(&CacheDir::kept_store(root).unwrap()?)
 }
 
 /// Makes an entry whose content no node has.

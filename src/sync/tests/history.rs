@@ -7,7 +7,7 @@ use crate::namespace::{Change, Commit, Op};
 use crate::remote::{CheckpointChain, CheckpointHead, CheckpointWriter, encode_commit, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::LOG_GRACE;
-use crate::sync::gc::{Collector, Options};
+use crate::sync::gc::{Collector, GcOptions};
 
 const WRITER: NodeId = NodeId(0xabc);
 const SECOND: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ fn a_collection_lists_what_it_deletes_and_what_no_checkpoint_has() {
         let mut lists = Vec::new();
         for _ in 0..2 {
             let before = a.remote().requests().lists;
-            let options = Options { grace: LOG_GRACE, told: false };
+            let options = GcOptions { grace: LOG_GRACE, told: false };
             let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
             collector.collect(|_| ()).await.unwrap();
             lists.push(a.remote().requests().lists - before);
@@ -134,7 +134,7 @@ fn what_was_listed_is_kept_when_a_later_page_fails() {
         let faults = fresh.faults.clone();
         let breaking = async {
             crate::clock::sleep(SECOND).await;
-            faults.set(crate::remote::fault::Plan::parse("errors=100 only=LIST").unwrap());
+            faults.set(crate::remote::fault::FaultPlan::parse("errors=100 only=LIST").unwrap());
         };
         let (good, ()) = futures::join!(fresh.pull(), breaking);
         let folded = fresh.engine.ledger().folded();

@@ -7,7 +7,7 @@ use super::harness::*;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Op, Register, Time};
 use crate::stamp::Stamp;
-use crate::sync::gc::{Collector, Options};
+use crate::sync::gc::{Collector, GcOptions};
 use crate::sync::{LOG_GRACE, gc};
 
 const BYTES: usize = 9000;
@@ -45,7 +45,7 @@ async fn write_checkpoint(node: &Node) {
 
 /// Collects garbage; returns what was deleted.
 async fn collect(node: &Node) -> u64 {
-    let options = Options { grace: LOG_GRACE, told: false };
+    let options = GcOptions { grace: LOG_GRACE, told: false };
     let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
     let report: gc::Report = collector.collect(|_| ()).await.expect("it is done");
     report.total().objects

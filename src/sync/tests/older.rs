@@ -10,9 +10,9 @@ use super::checkpoints::checkpoint;
 use super::harness::*;
 use crate::namespace::Site;
 use crate::remote::{decode_commit, keys};
-use crate::sync::Draft;
 use crate::sync::LOG_GRACE;
-use crate::sync::gc::{Collector, Options};
+use crate::sync::LogView;
+use crate::sync::gc::{Collector, GcOptions};
 
 const STORE: &[u8] = include_bytes!("store_of_0_1.bin");
 const MONTH: Duration = Duration::from_hours(30 * 24);
@@ -60,12 +60,12 @@ async fn assert_has_all(node: &Node) {
 
 /// Reads the store as a new node of version 0.1 does: the latest checkpoint, and all of the log that it does not name.
 /// Every content that is in use has to be where it says.
-async fn read_the_old_way(world: &World) -> Draft {
+async fn read_the_old_way(world: &World) -> LogView {
     let keys = world.store.keys().await;
     let newest = keys.iter().rfind(|key| key.strip_suffix(".ckpt").is_some());
     let mut draft = match newest {
-        Some(key) => Draft::read(&world.store.read(key).await.unwrap()[..]).unwrap().1,
-        None => Draft::new(),
+        Some(key) => LogView::read(&world.store.read(key).await.unwrap()[..]).unwrap().1,
+        None => LogView::new(),
     };
     for key in keys.iter().filter(|key| key.starts_with("log/")) {
         let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
@@ -138,7 +138,7 @@ fn a_store_of_version_0_1_is_read_and_written() {
         a.push().await;
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE * 2);
-        let options = Options { grace: LOG_GRACE, told: false };
+        let options = GcOptions { grace: LOG_GRACE, told: false };
         let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
         assert!(collector.collect(|_| ()).await.unwrap().total().objects > 5);
         let fresh = world.node();

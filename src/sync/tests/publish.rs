@@ -9,7 +9,7 @@ use crate::clock::{Clock, sleep};
 use crate::error::Kind;
 use crate::namespace::{Attrs, Op};
 use crate::remote::{decode_commit, keys};
-use crate::sync::gc::{Collector, Options};
+use crate::sync::gc::{Collector, GcOptions};
 use crate::sync::ledger::Outlook;
 use crate::sync::{HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX, Settings};
 
@@ -257,7 +257,7 @@ fn a_change_that_grows_late_while_its_commit_is_tried_is_stamped_anew() {
             b.write("q", &content(3, 500));
             b.push().await;
             sleep(Duration::from_mins(1)).await;
-            faults.set(crate::remote::fault::Plan::default());
+            faults.set(crate::remote::fault::FaultPlan::default());
         };
         futures::join!(a.commit(), meanwhile);
         assert!(a.pull().await && b.pull().await);
@@ -298,7 +298,7 @@ fn a_run_of_commits_ends_with_a_long_silence() {
 
 /// Collects garbage; returns how many objects went.
 async fn collect(node: &Node) -> u64 {
-    let options = Options { grace: LOG_GRACE, told: false };
+    let options = GcOptions { grace: LOG_GRACE, told: false };
     let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
     collector.collect(|_| ()).await.unwrap().total().objects
 }
@@ -343,7 +343,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
                 let meanwhile = async {
                     sleep(Duration::from_mins(1)).await;
                     waiting().await;
-                    faults.set(crate::remote::fault::Plan::default());
+                    faults.set(crate::remote::fault::FaultPlan::default());
                 };
                 futures::join!(a.commit(), meanwhile);
             } else {

@@ -6,7 +6,7 @@ use super::harness::*;
 use crate::clock::Clock;
 use crate::error::Kind;
 use crate::namespace::Op;
-use crate::remote::fault::Plan;
+use crate::remote::fault::FaultPlan;
 use crate::sync::Demand;
 
 #[test]
@@ -213,7 +213,7 @@ fn room_is_not_waited_for_in_vain() {
         assert_eq!(room.slowed(), None);
         a.write("first", b"opens the store");
         a.push().await;
-        a.faults.set(Plan { resets_percent: 100, ..Plan::default() });
+        a.faults.set(FaultPlan { resets_percent: 100, ..FaultPlan::default() });
         a.engine.start();
         a.write("second", b"waits");
         while a.remote().health() == crate::remote::Health::Up {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::harness::*;
 use crate::clock::{Clock, sleep, within};
 use crate::namespace::Op;
-use crate::remote::fault::Plan;
+use crate::remote::fault::FaultPlan;
 use crate::remote::{Health, Throttling};
 
 /// Writes four packs of six files each, and returns their keys.
@@ -51,7 +51,7 @@ fn p8_never_in_the_way_a_throttled_pack_is_waited_for() {
             b.fail(&format!("{trouble} only={}", packs[0]));
             let heal = async {
                 sleep(Duration::from_secs(3)).await;
-                b.faults.set(Plan::default());
+                b.faults.set(FaultPlan::default());
             };
             let wanted = name(0, 0);
             let (read, ()) = futures::join!(b.read(&wanted), heal);
@@ -79,7 +79,7 @@ fn throttling_is_counted_and_its_waits_are_measured() {
                     sleep(Duration::from_millis(100)).await;
                 }
                 let now = b.remote().throttling().now;
-                b.faults.set(Plan::default());
+                b.faults.set(FaultPlan::default());
                 for _ in 0..20 {
                     world.clock.advance(Duration::from_millis(100));
                     sleep(Duration::from_millis(100)).await;
@@ -173,7 +173,7 @@ fn p10_freshness_when_a_list_is_throttled_for_a_moment() {
         b.fail("status=503 only=LIST");
         let heal = async {
             sleep(Duration::from_secs(2)).await;
-            b.faults.set(Plan::default());
+            b.faults.set(FaultPlan::default());
         };
         let (fresh, ()) = futures::join!(b.engine.follower().wait_fresh(DEADLINE), heal);
         assert!(fresh && b.entry("new").is_some(), "the lookup has waited");
@@ -214,7 +214,7 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             assert!(asked < 10, "{trouble}: asked {asked} times in 50 s");
             assert!(!b.engine.ledger().may_lack() && b.engine.ledger().is_partial());
             b.engine.checkpointer().unwrap().write().await.expect("checkpoints go on");
-            b.faults.set(Plan::default());
+            b.faults.set(FaultPlan::default());
             world.clock.advance(Duration::from_mins(10));
             assert!(b.pull().await);
             assert!(b.read("f2").await == Some(content(2, 3000)), "{trouble}: it comes late");
@@ -267,7 +267,7 @@ fn uploads_go_on_as_soon_as_the_store_is_back() {
             sleep(Duration::from_secs(1)).await;
         }
         assert_ne!(a.remote().health(), Health::Up);
-        a.faults.set(Plan::default());
+        a.faults.set(FaultPlan::default());
         // A program asks for something.
         a.remote().background().list_log(None).await.expect("it is back");
         // A try that got no answer may be under way still.
@@ -290,7 +290,7 @@ fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
         let pushed = Box::pin(within(Duration::from_mins(2), a.push())).await;
         assert!(pushed.is_none());
         assert_eq!(a.remote().requests().bytes_up, before);
-        a.faults.set(Plan::default());
+        a.faults.set(FaultPlan::default());
     });
 }
 

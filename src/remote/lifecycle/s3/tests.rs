@@ -8,8 +8,8 @@ use super::*;
 
 const DAY: Duration = Duration::from_hours(24);
 
-fn month() -> Rule {
-    Rule::new("team", Some(30 * DAY))
+fn month() -> BucketRule {
+    BucketRule::new("team", Some(30 * DAY))
 }
 
 fn read(text: &str) -> Rules {
@@ -19,48 +19,48 @@ fn read(text: &str) -> Rules {
 /// Foreign rules in all the forms that come up.
 const FOREIGN: [&str; 7] = [
     "<Rule><ID>logs</ID><Filter><Prefix>logs/</Prefix></Filter><Status>Enabled</Status>\
-     <Expiration><Days>365</Days></Expiration></Rule>",
+     <Expiration><Days>365</Days></Expiration></BucketRule>",
     "<Rule>\n\t<ID>a &amp; b</ID >\r\n  <!-- <Rule> of the storage team; do not touch -->\n  <Filter>\
      <And><Prefix>x/</Prefix><Tag><Key>k</Key><Value>v</Value></Tag></And></Filter>\
-     <Status>Disabled</Status><Expiration><Date>2031-01-01T00:00:00Z</Date></Expiration>\n</Rule>",
+     <Status>Disabled</Status><Expiration><Date>2031-01-01T00:00:00Z</Date></Expiration>\n</BucketRule>",
     "<Rule xmlns:z=\"urn:z\" z:note='>'><ID><![CDATA[<Rule>hearthfs:team/log</Rule>]]></ID><Filter/>\
-     <Status>Disabled</Status><z:Future><z:Deep a=\"1\"/></z:Future></Rule>",
+     <Status>Disabled</Status><z:Future><z:Deep a=\"1\"/></z:Future></BucketRule>",
     "<Rule><ID>hearthfs:other/log</ID><Filter><Prefix>other/log/</Prefix></Filter>\
-     <Status>Enabled</Status><Expiration><Days>1</Days></Expiration></Rule>",
+     <Status>Enabled</Status><Expiration><Days>1</Days></Expiration></BucketRule>",
     "<Rule><Filter><ObjectSizeGreaterThan>500</ObjectSizeGreaterThan></Filter><Status>Disabled</Status>\
-     <Transition><Days>0</Days><StorageClass>GLACIER</StorageClass></Transition></Rule>",
+     <Transition><Days>0</Days><StorageClass>GLACIER</StorageClass></Transition></BucketRule>",
     "<Unknown>of a later version</Unknown>",
     "<Rule><ID> hearthfs:team </ID><Filter><Prefix>team</Prefix></Filter><Status>Enabled</Status>\
-     <NoncurrentVersionExpiration><NoncurrentDays>9</NoncurrentDays></NoncurrentVersionExpiration></Rule>",
+     <NoncurrentVersionExpiration><NoncurrentDays>9</NoncurrentDays></NoncurrentVersionExpiration></BucketRule>",
 ];
 
 #[test]
 fn the_rule_is_pinned() {
     let rules = read("");
-    let text = rules.with(&Rule::new("", Some(30 * DAY)), Versions::Kept);
+    let text = rules.with(&BucketRule::new("", Some(30 * DAY)), Versioning::Kept);
     let one = "<Rule><ID>hearthfs:log</ID><Filter><Prefix>log/</Prefix></Filter><Status>Enabled</Status>\
         <Expiration><Days>30</Days></Expiration><NoncurrentVersionExpiration><NoncurrentDays>1\
         </NoncurrentDays></NoncurrentVersionExpiration><AbortIncompleteMultipartUpload>\
-        <DaysAfterInitiation>3</DaysAfterInitiation></AbortIncompleteMultipartUpload></Rule>";
+        <DaysAfterInitiation>3</DaysAfterInitiation></AbortIncompleteMultipartUpload></BucketRule>";
     let start = format!("<LifecycleConfiguration xmlns=\"{NAMESPACE}\">{one}<Rule>");
     assert!(text.starts_with(&start), "{text}");
     assert!(text.ends_with("</Rule></LifecycleConfiguration>"), "{text}");
     assert_eq!(text.matches("<Rule>").count(), 5);
     assert!(!text.contains("hearthfs.json"));
-    let never = rules.with(&Rule::new("", None), Versions::None);
+    let never = rules.with(&BucketRule::new("", None), Versioning::None);
     assert!(!never.contains("Expiration") && never.contains("DaysAfterInitiation"), "{never}");
 }
 
 #[test]
 fn what_is_written_is_found_in_order_and_written_once() {
     for expiry in [Some(30 * DAY), Some(Duration::from_secs(5)), None] {
-        for versions in [Versions::Kept, Versions::None] {
-            let rule = Rule::new("a/b", expiry);
+        for versions in [Versioning::Kept, Versioning::None] {
+            let rule = BucketRule::new("a/b", expiry);
             assert_eq!(read("").lacks(&rule, versions).len(), 5);
             let text = read("").with(&rule, versions);
             let rules = read(&text);
             assert_eq!(rules.lacks(&rule, versions), [""; 0]);
-            assert_eq!(rules.lacks(&rule, Versions::Unknown), [""; 0]);
+            assert_eq!(rules.lacks(&rule, Versioning::Unknown), [""; 0]);
             assert_eq!(rules.with(&rule, versions), text);
             assert_eq!((rules.ours(&rule), rules.foreign(&rule)), (5, 0));
             assert_eq!(rules.without(&rule), None, "a document without rules is refused");
@@ -84,18 +84,18 @@ fn foreign_rules_stay_byte_for_byte() {
         let before = read(&text);
         let canonical = before.foreign_canonical(&rule);
         assert_eq!((before.ours(&rule), canonical.len()), (0, FOREIGN.len()));
-        let applied = before.with(&rule, Versions::None);
+        let applied = before.with(&rule, Versioning::None);
         for foreign in FOREIGN {
             assert_eq!(applied.matches(foreign).count(), 1, "{foreign}\nin {applied}");
         }
         let after = read(&applied);
-        assert_eq!(after.lacks(&rule, Versions::None), [""; 0]);
+        assert_eq!(after.lacks(&rule, Versioning::None), [""; 0]);
         assert_eq!(after.foreign_canonical(&rule), canonical);
-        assert_eq!(after.with(&rule, Versions::None), applied, "twice is once");
-        let shorter = Rule::new("team", Some(DAY));
-        let changed = after.with(&shorter, Versions::None);
+        assert_eq!(after.with(&rule, Versioning::None), applied, "twice is once");
+        let shorter = BucketRule::new("team", Some(DAY));
+        let changed = after.with(&shorter, Versioning::None);
         assert_eq!(changed.len(), applied.len() - 5, "only 30 became 1");
-        assert_eq!(read(&changed).with(&rule, Versions::None), applied);
+        assert_eq!(read(&changed).with(&rule, Versioning::None), applied);
         assert_eq!(after.without(&rule), Some(text), "what was before is again");
     }
 }
@@ -103,14 +103,14 @@ fn foreign_rules_stay_byte_for_byte() {
 #[test]
 fn ours_are_replaced_where_they_stand() {
     let rule = month();
-    let ours = read("").written(&rule, Versions::None);
+    let ours = read("").written(&rule, Versioning::None);
     let (a, b, c) = (FOREIGN[0], FOREIGN[1], FOREIGN[3]);
     let stale = "<Rule><ID>hearthfs:team/log</ID><Status>Disabled</Status></Rule>";
     let twice = "<Rule><ID>hearthfs:team/packs</ID><Status>Enabled</Status></Rule>";
     let text = format!(
         "<LifecycleConfiguration>{a}\n{stale}\n{b} {twice}{twice}\t{c}</LifecycleConfiguration>"
     );
-    let applied = read(&text).with(&rule, Versions::None);
+    let applied = read(&text).with(&rule, Versioning::None);
     let wanted = format!("<LifecycleConfiguration>{a}\n{ours}\n{b} \t{c}</LifecycleConfiguration>");
     assert_eq!(applied, wanted);
 }
@@ -119,22 +119,22 @@ fn ours_are_replaced_where_they_stand() {
 fn the_old_form_and_prefixed_names_are_kept() {
     let rule = month();
     let old = "<LifecycleConfiguration><Rule><ID>x</ID><Prefix>logs/</Prefix><Status>Enabled</Status>\
-        <Expiration><Days>3</Days></Expiration></Rule></LifecycleConfiguration>";
-    let applied = read(old).with(&rule, Versions::None);
+        <Expiration><Days>3</Days></Expiration></BucketRule></LifecycleConfiguration>";
+    let applied = read(old).with(&rule, Versioning::None);
     assert!(applied.contains("<ID>hearthfs:team/log</ID><Prefix>team/log/</Prefix>"), "{applied}");
     assert!(!applied.contains("Filter"), "{applied}");
-    assert_eq!(read(&applied).lacks(&rule, Versions::None), [""; 0]);
+    assert_eq!(read(&applied).lacks(&rule, Versioning::None), [""; 0]);
     let spaced = "<s:LifecycleConfiguration xmlns:s=\"urn:s3\"/>";
-    let applied = read(spaced).with(&rule, Versions::None);
+    let applied = read(spaced).with(&rule, Versioning::None);
     assert!(applied.starts_with("<s:LifecycleConfiguration xmlns:s=\"urn:s3\"><s:Rule><s:ID>"));
     assert!(applied.ends_with("</s:Rule></s:LifecycleConfiguration>"), "{applied}");
-    assert_eq!(read(&applied).lacks(&rule, Versions::None), [""; 0]);
+    assert_eq!(read(&applied).lacks(&rule, Versioning::None), [""; 0]);
 }
 
 #[test]
 fn what_ours_lack_is_said_with_both_numbers() {
     let rule = month();
-    let good = read("").with(&rule, Versions::None);
+    let good = read("").with(&rule, Versioning::None);
     for (from, to, says) in [
         (
             "<Days>30</Days>",
@@ -149,32 +149,32 @@ fn what_ours_lack_is_said_with_both_numbers() {
         ("<ID>hearthfs:team/log</ID>", "<ID>mine</ID>", "no rule of ours deletes below team/log/"),
         ("</Status>", "</Status><Transition><Days>1</Days></Transition>", "`Transition`"),
     ] {
-        let lacks = read(&good.replacen(from, to, 1)).lacks(&rule, Versions::None);
+        let lacks = read(&good.replacen(from, to, 1)).lacks(&rule, Versioning::None);
         assert_eq!(lacks.len(), 1, "{to}: {lacks:?}");
         assert!(lacks[0].contains(says), "{to}: {}", lacks[0]);
     }
-    assert!(read(&good).lacks(&rule, Versions::Kept)[0].contains("old versions"));
+    assert!(read(&good).lacks(&rule, Versioning::Kept)[0].contains("old versions"));
 }
 
 #[test]
 fn what_a_store_drops_is_noticed() {
     let rule = month();
-    let good = read("").with(&rule, Versions::None);
+    let good = read("").with(&rule, Versioning::None);
     let part = "<AbortIncompleteMultipartUpload><DaysAfterInitiation>3</DaysAfterInitiation>\
         </AbortIncompleteMultipartUpload>";
     assert!(!read(&good).drops_aborts(&rule) && !read(&good).reaches_too_far(&rule));
     assert!(!read("").drops_aborts(&rule), "there is nothing of ours yet");
     let dropped = read(&good.replace(part, "<Transition/>"));
     assert!(dropped.drops_aborts(&rule));
-    assert_eq!(dropped.lacks(&rule, Versions::None), [""; 0], "it cannot be had there");
+    assert_eq!(dropped.lacks(&rule, Versioning::None), [""; 0], "it cannot be had there");
     assert!(!read(&good.replacen(part, "", 1)).drops_aborts(&rule), "one was changed");
-    assert_eq!(read(&good.replacen(part, "", 1)).lacks(&rule, Versions::None).len(), 1);
+    assert_eq!(read(&good.replacen(part, "", 1)).lacks(&rule, Versioning::None).len(), 1);
     for wide in ["<Filter/>", "", "<Prefix/>", "<Filter><Prefix>team/</Prefix></Filter>"] {
         let narrow = "<Filter><Prefix>team/blobs/</Prefix></Filter>";
         assert!(read(&good.replace(narrow, wide)).reaches_too_far(&rule), "{wide}");
     }
-    let never = Rule::new("team", None);
-    let tidy = read("").with(&never, Versions::None).replace(part, "");
+    let never = BucketRule::new("team", None);
+    let tidy = read("").with(&never, Versioning::None).replace(part, "");
     assert!(!read(&tidy).drops_aborts(&never), "then it is all that there is");
 }
 
@@ -243,7 +243,7 @@ proptest! {
         pieces in prop::collection::vec((0usize..12, "[ \n\t]{0,3}"), 0..12),
     ) {
         let rule = month();
-        let ours = read("").written(&rule, Versions::None);
+        let ours = read("").written(&rule, Versioning::None);
         let (mut text, mut kept) = ("<LifecycleConfiguration>".to_owned(), Vec::new());
         for (choice, space) in &pieces {
             if let Some(foreign) = FOREIGN.get(*choice) {
@@ -258,10 +258,10 @@ proptest! {
         }
         text.push_str("</LifecycleConfiguration>");
         let before = read(&text);
-        let applied = before.with(&rule, Versions::None);
+        let applied = before.with(&rule, Versioning::None);
         let after = read(&applied);
-        prop_assert_eq!(after.lacks(&rule, Versions::None), [""; 0]);
-        prop_assert_eq!(after.with(&rule, Versions::None), applied.clone());
+        prop_assert_eq!(after.lacks(&rule, Versioning::None), [""; 0]);
+        prop_assert_eq!(after.with(&rule, Versioning::None), applied.clone());
         let found: Vec<_> = after.root.children.iter().filter(|c| !is_ours(c, &rule))
             .map(|c| &applied[c.range.clone()]).collect();
         prop_assert_eq!(found, kept);
