@@ -189,7 +189,7 @@ fn no_name_of_a_type_is_used_again_and_none_is_gone() {
         .iter()
         .filter(|(name, _)| !known.contains(&name.as_str()))
         .map(|(name, files)| {
-            format!("{name}: {}", Vec::from_iter(files.iter().cloned()).join(", "))
+            format!("{name}: {}", files.iter().cloned().collect::<Vec<_>>().join(", "))
         })
         .collect();
     assert!(new.is_empty(), "types that share a name:\n{}", new.join("\n"));
@@ -209,7 +209,7 @@ fn a_name_that_is_used_again_is_found() {
         ),
         file("src/c/tests.rs", "struct Once;\n"),
     ]);
-    assert_eq!(Vec::from_iter(found.keys()), ["Twice"]);
+    assert!(found.keys().eq(["Twice"]), "{found:?}");
     assert_eq!(found["Twice"].len(), 2);
 }
 

@@ -444,7 +444,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyEmpty,
     ) {
         let answer = self.call(KernelOp::Releasedir, |vfs| {
-            vfs.releasedir(translate::ino(ino), Handle(handle.0))
+            vfs.releasedir(translate::ino(ino), Handle(handle.0));
         });
         replies::empty(answer, reply);
     }

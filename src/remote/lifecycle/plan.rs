@@ -46,10 +46,10 @@ impl Lifecycle {
         match &self.place {
             RulesPlace::Dir => plan.summary.extend(self.without_rules()),
             RulesPlace::Azure { account, container } => {
-                self.plan_azure(&mut plan, account, container)
+                self.plan_azure(&mut plan, account, container);
             }
             RulesPlace::Bucket(bucket) => {
-                self.plan_bucket(&mut plan, bucket.api, bucket.see().await)
+                self.plan_bucket(&mut plan, bucket.api, bucket.see().await);
             }
         }
         plan
