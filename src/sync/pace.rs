@@ -1,8 +1,9 @@
 //! The pace of the log: how long a publisher collects for one commit.
 //!
 //! Owns the measure. All nodes read the log, so they count nearly the same and slow down nearly alike, whatever their
-//! number. A node that the store throttles slows down too: it may not even see what the others publish. Must never slow down a node that has the log for itself and collects for 50 ms or more, nor hold up a drain
-//! for longer than a tick of its wait.
+//! number. A node that the store throttles slows down too: it may not even see what the others publish. Must never slow
+//! down a node that has the log for itself and collects for 50 ms or more, nor hold up a drain for longer than a tick of
+//! its wait.
 
 use std::time::Duration;
 
