@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use hearthfs::digest::Digest;
 use hearthfs::name::TreePath;
-use hearthfs::namespace::{Attrs, BlobAt, BlobPlace, Change, Commit, Entry, Kind, Op, Time};
+use hearthfs::namespace::{Attrs, BlobAt, BlobPlace, Change, Commit, Entry, EntryKind, Op, Time};
 use hearthfs::remote::{encode_commit, keys};
 use hearthfs::stamp::{NodeId, Stamp};
 use serde_json::json;
@@ -206,7 +206,7 @@ fn make_log(store: &Path, total: usize) -> Result<()> {
                 BlobPlace::Pack { pack: 0, offset: (n % CHANGES) as u64 * 600, length: 600 };
             commit.blobs.push(BlobAt { digest, size: 1200, place, stored_ms: ms });
             let attrs = Attrs { mode: 0o644, mtime: time, atime: time, ..Attrs::default() };
-            let kind = Kind::File { digest, size: 1200 };
+            let kind = EntryKind::File { digest, size: 1200 };
             let op = Op::Put(Entry { kind, attrs, link: None });
             commit.changes.push(Change { path, stamp: next(), op });
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use hearthfs::sync::simulation::{Bound, Figures, MachineFigures, Scenario};
+use hearthfs::sync::simulation::{Bound, FleetFigures, MachineFigures, Scenario};
 use serde_json::{Value, json};
 
 const HOUR: f64 = 3600.0;
@@ -21,7 +21,12 @@ pub(crate) struct Report {
 
 impl Report {
     /// Adds what came of a scenario.
-    pub(crate) fn add(&mut self, scenario: Scenario, found: &Figures, machine: &MachineFigures) {
+    pub(crate) fn add(
+        &mut self,
+        scenario: Scenario,
+        found: &FleetFigures,
+        machine: &MachineFigures,
+    ) {
         self.requests.push(requests(scenario, found));
         self.programs.push(programs(scenario, found, machine));
         let bounds = scenario.bounds(found);
@@ -64,7 +69,7 @@ impl Report {
     }
 }
 
-fn requests(scenario: Scenario, found: &Figures) -> String {
+fn requests(scenario: Scenario, found: &FleetFigures) -> String {
     let asked = &found.bill.requests;
     let (by, per, cost) = if scenario.goes_on() {
         let hours = found.seconds / HOUR;
@@ -98,7 +103,7 @@ fn span(seconds: f64) -> String {
     if seconds >= HOUR { format!("{:.1} h", seconds / HOUR) } else { format!("{seconds:.0} s") }
 }
 
-fn programs(scenario: Scenario, found: &Figures, machine: &MachineFigures) -> String {
+fn programs(scenario: Scenario, found: &FleetFigures, machine: &MachineFigures) -> String {
     let seconds = |ms: u64| format!("{:.2} s", ms as f64 / 1000.0);
     let none = || "-".to_owned();
     let asked = &found.bill.requests;
@@ -130,7 +135,12 @@ fn line(scenario: Scenario, bound: &Bound) -> String {
     format!("{} | {what} | {goal}{unit} | {value:.2}{unit} | {verdict}", scenario.name())
 }
 
-fn row(scenario: Scenario, found: &Figures, machine: &MachineFigures, bounds: &[Bound]) -> Value {
+fn row(
+    scenario: Scenario,
+    found: &FleetFigures,
+    machine: &MachineFigures,
+    bounds: &[Bound],
+) -> Value {
     let asked = &found.bill.requests;
     let bounds: Vec<Value> = bounds
         .iter()

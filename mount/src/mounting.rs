@@ -12,11 +12,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::fresh::Fresh;
+use crate::detached_mount::DetachedMount;
+use crate::mount_lock::MountLock;
 use crate::mounts::{self, MountEntry};
 use crate::shape::{MountShape, ROOT_MODE};
-use crate::topmost::{self, Topmost};
-use crate::turn::MountLock;
+use crate::stale_mount::{self, MountOnTop};
 use crate::{device, helper, process};
 
 /// A mount that was just made by this process.
@@ -30,15 +30,15 @@ pub(crate) struct Attached {
 /// `ResourceBusy`.
 pub(crate) fn mount(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Attached> {
     let _turn = MountLock::take(mount_point);
-    let dead = topmost::lowest_dead(mount_point)?;
+    let dead = stale_mount::lowest_dead(mount_point)?;
     let attached = attach(mount_point, shape, dead)?;
     // A process that could not wait for its turn finds out here. The upper mount goes, so that one stays.
     match mounts::beneath(&attached.entry)? {
         Some(other) if other.is_hearthfs() => {
             // What is not served hinders no program, until it is gone.
             drop(attached.device);
-            topmost::take_away(&attached.entry)?;
-            Err(topmost::taken(&other))
+            stale_mount::take_away(&attached.entry)?;
+            Err(stale_mount::taken(&other))
         }
         _ => Ok(attached),
     }
@@ -47,14 +47,14 @@ pub(crate) fn mount(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<At
 fn attach(
     mount_point: &Path,
     shape: &MountShape<'_>,
-    mut dead: Option<Topmost>,
+    mut dead: Option<MountOnTop>,
 ) -> io::Result<Attached> {
-    let fresh = Fresh::make(shape).and_then(|fresh| {
+    let fresh = DetachedMount::make(shape).and_then(|fresh| {
         fresh.attach(mount_point, &mut dead)?;
         Ok(fresh)
     });
     match fresh {
-        Ok(Fresh { device, mount }) => {
+        Ok(DetachedMount { device, mount }) => {
             let id = mounts::id_of(&mount)?;
             let ours = mounts::all()?.into_iter().find(|entry| entry.id == id);
             let entry = ours.ok_or_else(|| {
@@ -64,7 +64,7 @@ fn attach(
         }
         Err(error) => {
             tracing::debug!(%error, "mounting in one step");
-            dead.map_or(Ok(()), Topmost::detach)?;
+            dead.map_or(Ok(()), MountOnTop::detach)?;
             attach_at_once(mount_point, shape)
         }
     }
@@ -86,7 +86,7 @@ fn attach_at_once(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Atta
         Err(several) => {
             // Without its device ours is the one that is dead.
             drop(device);
-            topmost::clear_stale(mount_point)?;
+            stale_mount::clear_stale(mount_point)?;
             Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 format!("{} mounts came at the same time, or went at once", several.len()),

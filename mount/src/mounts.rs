@@ -237,7 +237,7 @@ mod tests {
         let plain = std::env::temp_dir().join(format!("hearthfs-mounts-{}", std::process::id()));
         fs::create_dir(&plain).unwrap();
         assert_eq!(mounted_at(&plain).unwrap(), None);
-        assert!(!crate::topmost::clear_stale(&plain).unwrap());
+        assert!(!crate::stale_mount::clear_stale(&plain).unwrap());
         assert_eq!(unmount(&plain, true).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         fs::remove_dir(&plain).unwrap();
         assert_eq!(mounted_at(&plain).unwrap_err().kind(), io::ErrorKind::NotFound);

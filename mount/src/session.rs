@@ -13,10 +13,10 @@ use tokio::sync::watch;
 
 use crate::adapter::{Adapter, Shared};
 use crate::invalidator::Invalidator;
+use crate::mount_lock::MountLock;
 use crate::mounting::{self, Attached};
 use crate::mounts::{self, MountEntry};
 use crate::shape::MountShape;
-use crate::turn::MountLock;
 use crate::vfs::{Abilities, Vfs};
 use crate::{device, process};
 

@@ -23,7 +23,7 @@ use crate::local::{
     Blobs, CacheDir, FigureFile, Index, Limits, LoadedIndex, LockOwners, Options, Staging,
 };
 use crate::metrics::{Metrics, Snapshot};
-use crate::namespace::{Attrs, Entry, Kind as EntryKind, Time};
+use crate::namespace::{Attrs, Entry, EntryKind, Time};
 use crate::remote::{KnownStore, Remote, RemoteOptions, THROTTLED};
 use crate::stamp::NodeId;
 use crate::sync::{self, Engine, Traffic};
@@ -118,7 +118,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         profiles: settings.profiles.clone(),
         private,
     };
-    let wanted = sync::Settings {
+    let wanted = sync::EngineSettings {
         delay: settings.writeback.delay,
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,

@@ -13,7 +13,7 @@ use super::lookup::TTL_OF_LIVE;
 use super::seen::{Seen, seen_in};
 use super::state::State;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Op, Time};
+use crate::namespace::{Attrs, Entry, EntryKind, Op, Time};
 
 /// Preferred size of I/O, as ext4 tells it.
 const BLOCK: u32 = 4096;
@@ -29,12 +29,12 @@ fn time(spec: Timespec) -> Time {
 /// Builds what `stat` tells of an entry.
 pub(super) fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> Attr {
     let size = match &entry.kind {
-        Kind::File { size, .. } => *size,
-        Kind::Symlink { target } => target.len() as u64,
-        Kind::Directory => u64::from(BLOCK),
-        Kind::Special { .. } => 0,
+        EntryKind::File { size, .. } => *size,
+        EntryKind::Symlink { target } => target.len() as u64,
+        EntryKind::Directory => u64::from(BLOCK),
+        EntryKind::Special { .. } => 0,
     };
-    let rdev = if let Kind::Special { rdev, .. } = entry.kind { rdev } else { 0 };
+    let rdev = if let EntryKind::Special { rdev, .. } = entry.kind { rdev } else { 0 };
     Attr {
         ino,
         size,

@@ -11,7 +11,7 @@ use hearthfs_mount::{Errno, Ino, Opened, Reply};
 
 use super::decide::OpenPlan;
 use super::filesystem::Filesystem;
-use super::inode::{InodeKind, LiveId, Published, Source, Spot};
+use super::inode::{DirEntryKey, InodeKind, LiveId, Published, Source};
 use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
 use super::seen::Seen;
 use super::state::{State, may_stand_aside};
@@ -35,7 +35,7 @@ pub(super) enum Copied {
 #[derive(Debug, Clone)]
 pub(super) struct BeginBase {
     /// Where it will be published; `None` if it will not.
-    pub(super) spot: Option<Spot>,
+    pub(super) spot: Option<DirEntryKey>,
     /// What the name has now.
     pub(super) published: Option<Published>,
     pub(super) attrs: Attrs,
@@ -221,7 +221,7 @@ impl Filesystem {
     }
 
     /// Returns the further names that a file with hard links has, where the kernel knows them.
-    fn further_names(&self, state: &State, base: &BeginBase) -> Vec<Spot> {
+    fn further_names(&self, state: &State, base: &BeginBase) -> Vec<DirEntryKey> {
         let entry = base.published.as_ref().map(|published| &published.entry);
         let Some((spot, group)) = base.spot.as_ref().zip(entry.and_then(|entry| entry.link)) else {
             return Vec::new();

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::filesystem::Filesystem;
-use super::inode::{LiveId, Source, Spot};
+use super::inode::{DirEntryKey, LiveId, Source};
 use super::state::State;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
@@ -34,7 +34,7 @@ impl Examined {
 
 impl Filesystem {
     /// Returns the check that a name asks for. Without other nodes there is none: nothing leaves this one.
-    pub(super) fn check_at(&self, state: &State, spot: &Spot) -> Option<Check> {
+    pub(super) fn check_at(&self, state: &State, spot: &DirEntryKey) -> Option<Check> {
         self.0.rooms.ledger.remote()?;
         let path = Self::known_path(state, spot)?;
         self.0.rules.profiles.classify(&path).check
@@ -71,7 +71,7 @@ impl Filesystem {
     }
 
     /// Tells the ledger if what a name leads to is not complete by the check that another name asks for.
-    pub(super) fn examine_for(&self, from: &Spot, to: &Spot) -> Result<Examined> {
+    pub(super) fn examine_for(&self, from: &DirEntryKey, to: &DirEntryKey) -> Result<Examined> {
         let (check, content, source) = {
             let state = self.0.state.lock();
             let Some(check) = self.check_at(&state, to) else { return Ok(Examined::Unasked) };
@@ -97,7 +97,7 @@ fn cannot_look(error: io::Error) -> Error {
 }
 
 /// Returns the file of a published version that is not a blob yet.
-fn unreleased(state: &State, spot: &Spot, digest: Digest) -> Option<Arc<Source>> {
+fn unreleased(state: &State, spot: &DirEntryKey, digest: Digest) -> Option<Arc<Source>> {
     let lives = state.names.lives(spot).iter().filter_map(|id| state.lives.get(*id));
     let mut published = lives.filter(|live| live.version().is_some_and(|v| v.digest == digest));
     published.next().map(|live| Arc::clone(&live.source))

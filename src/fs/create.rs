@@ -8,7 +8,7 @@ use hearthfs_mount::{Answer, Caller, Created, Errno, Ino, OpenFlags, Opened, Rep
 
 use super::begin::{BeginBase, LiveOn};
 use super::filesystem::Filesystem;
-use super::inode::Spot;
+use super::inode::DirEntryKey;
 use super::live::Mark;
 use super::lookup::{Lead, is_hidden};
 use super::retry::Try;
@@ -19,7 +19,7 @@ use super::wish::{DECIDE_TRIES_MAX, Wish};
 use crate::digest::Digest;
 use crate::local::StagedPath;
 use crate::name::check_name;
-use crate::namespace::{Attrs, Entry, FileKind, Kind, Scope};
+use crate::namespace::{Attrs, Entry, EntryKind, FileKind, Scope};
 
 /// What is made under a name that leads nowhere.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl Filesystem {
     /// Makes the name and its live file.
     fn make(
         &self,
-        spot: &Spot,
+        spot: &DirEntryKey,
         wish: &Wish,
         new: &New,
         (file, staged): (File, StagedPath),
@@ -133,7 +133,7 @@ impl Filesystem {
 
     /// Checks that a name leads nowhere. Where it leads somewhere, `ESTALE` makes the kernel look again, and check
     /// the mode of what it then finds.
-    fn must_be_new(&self, state: &State, spot: &Spot, wish: &Wish) -> Reply<()> {
+    fn must_be_new(&self, state: &State, spot: &DirEntryKey, wish: &Wish) -> Reply<()> {
         let path = state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))?;
         let there = self.seen(&path).is_some() || state.has_private(spot);
         match there {
@@ -146,7 +146,7 @@ impl Filesystem {
     /// Goes on where the name that was to be made is there.
     pub(super) fn create_over(
         &self,
-        spot: &Spot,
+        spot: &DirEntryKey,
         wish: &Wish,
         new: New,
         errno: Errno,
@@ -185,7 +185,7 @@ impl Filesystem {
     }
 
     /// Opens what a name leads to, as the kernel does after a lookup, with the check of its mode.
-    async fn open_as_found(&self, spot: &Spot, wish: &Wish) -> Reply<Created> {
+    async fn open_as_found(&self, spot: &DirEntryKey, wish: &Wish) -> Reply<Created> {
         let (lead, ino) = {
             let mut state = self.0.state.lock();
             let path = Self::path_to_find(&state, spot)?;
@@ -208,14 +208,19 @@ impl Filesystem {
         self.tell_opened(lead, spot, opened)
     }
 
-    pub(super) fn tell_opened(&self, lead: Lead, spot: &Spot, opened: Opened) -> Reply<Created> {
+    pub(super) fn tell_opened(
+        &self,
+        lead: Lead,
+        spot: &DirEntryKey,
+        opened: Opened,
+    ) -> Reply<Created> {
         let found = self.found(&mut self.0.state.lock(), lead, Some(spot))?;
         Ok(Created { found, opened })
     }
 
     /// Creates with `O_RDONLY`: no handle can write it, so the empty file is published at once.
-    fn create_to_read(&self, spot: &Spot, wish: &Wish, attrs: Attrs) -> Reply<Created> {
-        let kind = Kind::File { digest: Digest::empty(), size: 0 };
+    fn create_to_read(&self, spot: &DirEntryKey, wish: &Wish, attrs: Attrs) -> Reply<Created> {
+        let kind = EntryKind::File { digest: Digest::empty(), size: 0 };
         let ino = match self.put_new(spot, Entry { kind, attrs, link: None }) {
             Ok(ino) => ino,
             Err(Errno::EEXIST) if wish.flags.exclusive => return Err(Errno::EEXIST),

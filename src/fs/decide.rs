@@ -9,7 +9,7 @@ use hearthfs_mount::Errno;
 
 /// The caller, and what it asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Asked {
+pub(super) struct OpenRequest {
     pub(super) how: How,
     /// The thread was told to look again just before, and must not be told so twice.
     pub(super) last: bool,
@@ -28,7 +28,7 @@ pub(super) enum How {
     Empty,
 }
 
-impl Asked {
+impl OpenRequest {
     fn writes(self) -> bool {
         self.how != How::Read
     }
@@ -139,7 +139,7 @@ pub(super) enum OpenPlan {
 }
 
 /// Decides what an open comes to.
-pub(super) fn decide_open(asked: Asked, is: Is, name: NameHas) -> OpenPlan {
+pub(super) fn decide_open(asked: OpenRequest, is: Is, name: NameHas) -> OpenPlan {
     let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };
     match is {
         Is::Directory => OpenPlan::Fail(Errno::EISDIR),
@@ -177,7 +177,7 @@ fn current(name: NameHas) -> OpenPlan {
     if name.current { OpenPlan::ReadCurrent } else { OpenPlan::Fail(Errno::ENOENT) }
 }
 
-fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> OpenPlan {
+fn read_live(asked: OpenRequest, live: LiveIs, name: NameHas) -> OpenPlan {
     let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };
     match live.stage {
         StageIs::Dropped if live.member => OpenPlan::ReadLive,
@@ -194,7 +194,7 @@ fn read_live(asked: Asked, live: LiveIs, name: NameHas) -> OpenPlan {
     }
 }
 
-fn write_live(asked: Asked, live: LiveIs) -> OpenPlan {
+fn write_live(asked: OpenRequest, live: LiveIs) -> OpenPlan {
     let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };
     let named = live.named;
     if live.stage == StageIs::Dropped {
@@ -221,7 +221,7 @@ fn write_live(asked: Asked, live: LiveIs) -> OpenPlan {
     if live.stage == StageIs::Writing { OpenPlan::Join } else { OpenPlan::Settle }
 }
 
-fn write_entry(asked: Asked, bound: bool, readable: bool, name: NameHas) -> OpenPlan {
+fn write_entry(asked: OpenRequest, bound: bool, readable: bool, name: NameHas) -> OpenPlan {
     let has_bytes = readable || asked.empties() || name.own || name.joinable;
     if !has_bytes {
         return if asked.last { OpenPlan::Fail(Errno::ENOENT) } else { OpenPlan::LookAgain };

@@ -14,7 +14,7 @@ use super::beginnings::{Beginnings, Moment};
 use super::busy::{Busy, BusyCounts};
 use super::figures::Worth;
 use super::held_locks::LockFiles;
-use super::inode::{InodeKind, LiveId, Spot};
+use super::inode::{DirEntryKey, InodeKind, LiveId};
 use super::kept::Spare;
 use super::live::Live;
 use super::misses::RecentMisses;
@@ -243,7 +243,7 @@ impl Filesystem {
             for (path, spot) in &spots {
                 self.unbind_moved(&mut state, path, spot);
             }
-            let known = |(parent, _): &Spot| state.names.inode(*parent).is_some();
+            let known = |(parent, _): &DirEntryKey| state.names.inode(*parent).is_some();
             spots.into_iter().map(|(_, spot)| spot).filter(known).collect()
         };
         if spots.is_empty() {
@@ -279,7 +279,7 @@ impl Filesystem {
 
     /// Unbinds a file's name that does not lead to it any more: the file may have further names, and is known by those.
     /// What a directory is known by is its path.
-    fn unbind_moved(&self, state: &mut State, path: &TreePath, spot: &Spot) {
+    fn unbind_moved(&self, state: &mut State, path: &TreePath, spot: &DirEntryKey) {
         let Some(ino) = state.names.bound(spot) else { return };
         let inode = state.names.inode(ino);
         if inode.is_none_or(|inode| matches!(inode.node, InodeKind::Directory)) {
@@ -306,7 +306,7 @@ impl Filesystem {
     /// A kernel with epochs doubts all names then. That takes no lock of its own. To take one name back it
     /// locks the directory, and a daemon that is killed while a thread of it waits there does not end: what holds the
     /// directory may be waiting for the daemon. Only a kernel without epochs is told so, by a thread of its own.
-    pub(super) fn doubt(&self, spots: impl IntoIterator<Item = Spot>) {
+    pub(super) fn doubt(&self, spots: impl IntoIterator<Item = DirEntryKey>) {
         let mut spots = spots.into_iter().peekable();
         if spots.peek().is_none() || self.expire_names() {
             return;

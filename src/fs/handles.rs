@@ -11,7 +11,7 @@ use hearthfs_mount::{Handle, Ino};
 use super::inode::{LiveId, Source};
 use super::shares::Shares;
 use super::who::Who;
-use crate::namespace::Kind;
+use crate::namespace::EntryKind;
 
 /// The most files and directories that are open.
 const OPEN_MAX: u64 = 1 << 20;
@@ -180,13 +180,13 @@ impl Handles {
 }
 
 /// Returns the file type of an entry.
-pub(super) fn type_of(kind: &Kind) -> hearthfs_mount::FileType {
+pub(super) fn type_of(kind: &EntryKind) -> hearthfs_mount::FileType {
     use hearthfs_mount::FileType;
     match kind {
-        Kind::File { .. } => FileType::File,
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink { .. } => FileType::Symlink,
-        Kind::Special { format, .. } => match *format {
+        EntryKind::File { .. } => FileType::File,
+        EntryKind::Directory => FileType::Directory,
+        EntryKind::Symlink { .. } => FileType::Symlink,
+        EntryKind::Special { format, .. } => match *format {
             FORMAT_FIFO => FileType::Fifo,
             FORMAT_SOCKET => FileType::Socket,
             FORMAT_CHAR => FileType::CharDevice,

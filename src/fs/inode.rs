@@ -13,7 +13,7 @@ use crate::namespace::Entry;
 use crate::stamp::Stamp;
 
 /// Where a name stands: its directory's inode and the name.
-pub(super) type Spot = (Ino, Box<[u8]>);
+pub(super) type DirEntryKey = (Ino, Box<[u8]>);
 
 /// Number of a live file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -111,9 +111,9 @@ pub(super) struct Inode {
     /// The file behind them, while any is open.
     pub(super) source: Option<Arc<Source>>,
     /// The names that lead here. A directory has one; none means unlinked or replaced.
-    pub(super) places: Vec<Spot>,
+    pub(super) places: Vec<DirEntryKey>,
     /// The last name that led here and does not any more.
-    pub(super) last: Option<Spot>,
+    pub(super) last: Option<DirEntryKey>,
     /// When another node's change of this directory arrived.
     pub(super) changed_elsewhere: Option<Duration>,
 }
@@ -136,7 +136,7 @@ impl Inode {
     }
 
     /// Returns the one place of a directory, or some place of a file.
-    pub(super) fn place(&self) -> Option<&Spot> {
+    pub(super) fn place(&self) -> Option<&DirEntryKey> {
         self.places.first()
     }
 

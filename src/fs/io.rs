@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use super::filesystem::Filesystem;
 use super::handles::Bytes;
 use super::inode::{Inode, InodeKind, Source};
-use crate::namespace::Kind;
+use crate::namespace::EntryKind;
 
 impl Filesystem {
     fn bytes_of(&self, handle: Handle) -> Reply<Bytes> {
@@ -128,7 +128,7 @@ impl Filesystem {
                 }
                 None => match state.names.inode(ino).map(|inode| &inode.node) {
                     Some(InodeKind::Entry(published)) => match published.entry.kind {
-                        Kind::File { digest, .. } => Some(digest),
+                        EntryKind::File { digest, .. } => Some(digest),
                         _ => None,
                     },
                     _ => None,

@@ -11,7 +11,7 @@ use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle,
 
 use super::filesystem::Filesystem;
 use super::handles::{Listed, OpenDir, type_of};
-use super::inode::{Inode, InodeKind, Spot, number_of};
+use super::inode::{DirEntryKey, Inode, InodeKind, number_of};
 use super::live::Live;
 use super::rights::MAY_LIST;
 use super::seen::{implied_directory, version_of};
@@ -125,7 +125,7 @@ impl Filesystem {
                 found: None,
             };
             if let Some(who) = plus {
-                let spot: Spot = (ino, listed.name.clone());
+                let spot: DirEntryKey = (ino, listed.name.clone());
                 let path = dir.as_ref().and_then(|dir| dir.join(&listed.name).ok());
                 let told = path.map(|path| {
                     let spot = self.routed_now(state, who, spot, &path);
@@ -192,7 +192,7 @@ impl Filesystem {
             self.keep_order();
             let state = self.0.state.lock();
             for (name, file_type, version) in found {
-                let spot: Spot = (ino, name);
+                let spot: DirEntryKey = (ino, name);
                 let number = state.names.bound(&spot).unwrap_or_else(|| {
                     path.join(&spot.1)
                         .map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))

@@ -17,13 +17,13 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::beginnings::Moment;
-use super::inode::{LiveId, Published, Source, Spot};
+use super::inode::{DirEntryKey, LiveId, Published, Source};
 use super::kept::Kept;
 use super::seen::Seen;
 use super::who::Who;
 use crate::digest::Digest;
 use crate::local::{Lodged, StagedPath};
-use crate::namespace::{Attrs, Entry, Kind, Time};
+use crate::namespace::{Attrs, Entry, EntryKind, Time};
 use crate::stamp::Stamp;
 use crate::sync::{HOLD_MAX, HoldToken};
 
@@ -113,7 +113,7 @@ pub(super) struct Live {
     /// The inode that the kernel knows it by.
     pub(super) ino: Ino,
     /// Where it will be published; `None` once unlinked or replaced.
-    place: Option<Spot>,
+    place: Option<DirEntryKey>,
     pub(super) source: Arc<Source>,
     /// The name of its file in staging.
     pub(super) staged: Option<StagedPath>,
@@ -234,7 +234,7 @@ impl Live {
     }
 
     /// Returns where it will be published.
-    pub(super) fn place(&self) -> Option<&Spot> {
+    pub(super) fn place(&self) -> Option<&DirEntryKey> {
         self.place.as_ref()
     }
 
@@ -382,7 +382,7 @@ impl Live {
         if attrs.atime == Time::default() {
             attrs.atime = mtime;
         }
-        Entry { kind: Kind::File { digest: Digest::empty(), size }, attrs, link: self.link }
+        Entry { kind: EntryKind::File { digest: Digest::empty(), size }, attrs, link: self.link }
     }
 
     /// Returns it as an entry as it is now.
@@ -452,7 +452,7 @@ impl Lives {
     }
 
     /// Gives a live file another name, or none.
-    pub(super) fn set_place(&mut self, id: LiveId, place: Option<Spot>) {
+    pub(super) fn set_place(&mut self, id: LiveId, place: Option<DirEntryKey>) {
         let Some(live) = self.all.get_mut(&id) else { return };
         if let Some((dir, _)) = &live.place
             && let Some(ids) = self.by_dir.get_mut(dir)

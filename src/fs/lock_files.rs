@@ -10,7 +10,7 @@ use hearthfs_mount::{Answer, Caller, Created, Errno, OpenFlags, Reply};
 use super::create::New;
 use super::filesystem::Filesystem;
 use super::held_locks::HeldLockFile;
-use super::inode::Spot;
+use super::inode::DirEntryKey;
 use super::lookup::Lead;
 use super::retry::Try;
 use super::rights::{MAY_CHANGE_NAMES, may_take};
@@ -20,7 +20,7 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::LockOwner;
 use crate::name::TreePath;
-use crate::namespace::{Entry, FileKind, Kind, Op, Register};
+use crate::namespace::{Entry, EntryKind, FileKind, Op, Register};
 use crate::stamp::Stamp;
 
 /// Names that are read at a time when all are looked through.
@@ -29,8 +29,8 @@ const READ_AT_ONCE: usize = 4096;
 impl Filesystem {
     /// Makes a lock file that all nodes see, and opens it for writing: it is published at once, because its maker may
     /// close it only when it gives the lock back.
-    pub(super) fn create_lock(&self, spot: &Spot, wish: &Wish, new: New) -> Answer<Created> {
-        let kind = Kind::File { digest: Digest::empty(), size: 0 };
+    pub(super) fn create_lock(&self, spot: &DirEntryKey, wish: &Wish, new: New) -> Answer<Created> {
+        let kind = EntryKind::File { digest: Digest::empty(), size: 0 };
         match self.put_new(spot, Entry { kind, attrs: new.attrs.clone(), link: None }) {
             Ok(_) => {}
             Err(Errno::EEXIST) if !wish.flags.exclusive => {
@@ -51,7 +51,7 @@ impl Filesystem {
     }
 
     /// Opens for writing what has just been made at a name.
-    async fn open_lock(&self, spot: &Spot, wish: &Wish) -> Reply<Created> {
+    async fn open_lock(&self, spot: &DirEntryKey, wish: &Wish) -> Reply<Created> {
         let lead = {
             let mut state = self.0.state.lock();
             let path = Self::path_to_find(&state, spot)?;
@@ -68,7 +68,7 @@ impl Filesystem {
     }
 
     /// Removes a lock whose maker could not open it.
-    fn take_back_lock(&self, spot: &Spot) {
+    fn take_back_lock(&self, spot: &DirEntryKey) {
         let path = self.0.state.lock().names.path_of(spot);
         let held = path.and_then(|path| self.0.lock_files.lock().get(&path).cloned());
         if let Some(HeldLockFile { owner, stamp, .. }) = held
@@ -79,7 +79,7 @@ impl Filesystem {
     }
 
     /// Notes that a process has published something at a name, if that is a lock file.
-    pub(super) fn own_lock(&self, spot: &Spot, caller: &Caller) {
+    pub(super) fn own_lock(&self, spot: &DirEntryKey, caller: &Caller) {
         let Some(path) = self.0.state.lock().names.path_of(spot) else { return };
         if !matches!(self.0.rules.profiles.classify(&path).kind, FileKind::Lock(_)) {
             return;
@@ -113,7 +113,7 @@ impl Filesystem {
     }
 
     /// Reports whether a caller may remove a name of a file of `owner`: no process takes away more by its end.
-    fn may_take_away(&self, caller: &Caller, spot: &Spot, owner: u32) -> bool {
+    fn may_take_away(&self, caller: &Caller, spot: &DirEntryKey, owner: u32) -> bool {
         let state = self.0.state.lock();
         let Ok((dir, _)) = self.attr_of(&state, spot.0) else { return false };
         let mode = u32::from(dir.perm);
@@ -261,7 +261,11 @@ impl Filesystem {
 
     /// Notes that a process has published something at a name: that may be a lock file, or complete a unit. Returns
     /// true for the latter. `caller` is as for [`Filesystem::changed_in_edition`].
-    pub(super) fn note_published(&self, spot: &Spot, caller: Option<&Caller>) -> Reply<bool> {
+    pub(super) fn note_published(
+        &self,
+        spot: &DirEntryKey,
+        caller: Option<&Caller>,
+    ) -> Reply<bool> {
         if let Some(caller) = caller {
             self.own_lock(spot, caller);
         }

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use hearthfs_mount::{Errno, FlockKind, Handle, Ino, Reply};
 use tokio::sync::oneshot;
 
-use super::inode::Spot;
+use super::inode::DirEntryKey;
 use super::shares::Shares;
 
 /// The most locks that are held or waited for, of all names.
@@ -70,7 +70,7 @@ struct GrantedLock {
 #[derive(Debug, Default)]
 struct NameLock {
     /// The names that lead here: one, several of a file with hard links, or none after an unlink.
-    names: Vec<Spot>,
+    names: Vec<DirEntryKey>,
     /// Open files that belong here.
     members: usize,
     /// The open files that hold it.
@@ -99,7 +99,7 @@ struct LockHolder {
 #[derive(Debug)]
 pub(super) struct Locks {
     tables: HashMap<TableId, NameLock>,
-    names: HashMap<Spot, TableId>,
+    names: HashMap<DirEntryKey, TableId>,
     members: HashMap<Handle, LockHolder>,
     /// The table of each inode that is open, and how often it is: a file without a name can be opened
     /// again, through `/proc/self/fd`.
@@ -132,8 +132,8 @@ impl Locks {
         &mut self,
         handle: Handle,
         ino: Ino,
-        names: impl Iterator<Item = &'a Spot> + Clone,
-        former: Option<&'a Spot>,
+        names: impl Iterator<Item = &'a DirEntryKey> + Clone,
+        former: Option<&'a DirEntryKey>,
     ) {
         let named = names.clone().find_map(|name| self.names.get(name).copied());
         let known = named.or_else(|| self.inodes.get(&ino).map(|(table, _)| *table));
@@ -254,7 +254,7 @@ impl Locks {
     }
 
     /// A file gets a further name.
-    pub(super) fn link(&mut self, old: &Spot, new: &Spot) {
+    pub(super) fn link(&mut self, old: &DirEntryKey, new: &DirEntryKey) {
         self.unlink(new);
         if let Some(id) = self.names.get(old).copied() {
             self.lead(id, new);
@@ -262,7 +262,7 @@ impl Locks {
     }
 
     /// A name becomes another; what had that one loses it.
-    pub(super) fn rename(&mut self, from: &Spot, to: &Spot) {
+    pub(super) fn rename(&mut self, from: &DirEntryKey, to: &DirEntryKey) {
         if from == to {
             return;
         }
@@ -271,7 +271,7 @@ impl Locks {
     }
 
     /// Two names change places.
-    pub(super) fn exchange(&mut self, one: &Spot, other: &Spot) {
+    pub(super) fn exchange(&mut self, one: &DirEntryKey, other: &DirEntryKey) {
         let ids = (self.names.get(one).copied(), self.names.get(other).copied());
         self.unlink(one);
         self.unlink(other);
@@ -284,7 +284,7 @@ impl Locks {
     }
 
     /// Makes a name that leads nowhere lead to a table.
-    fn lead(&mut self, id: TableId, name: &Spot) {
+    fn lead(&mut self, id: TableId, name: &DirEntryKey) {
         if let Some(table) = self.tables.get_mut(&id) {
             table.names.push(name.clone());
             self.names.insert(name.clone(), id);
@@ -292,7 +292,7 @@ impl Locks {
     }
 
     /// A name leads nowhere any more.
-    pub(super) fn unlink(&mut self, name: &Spot) {
+    pub(super) fn unlink(&mut self, name: &DirEntryKey) {
         if let Some(table) = self.names.remove(name).and_then(|id| self.tables.get_mut(&id)) {
             table.names.retain(|other| other != name);
         }

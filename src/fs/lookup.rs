@@ -13,7 +13,7 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Attr, Caller, Errno, FileType, Found, Ino, Lookup, OpenFlags, Reply};
 
 use super::filesystem::Filesystem;
-use super::inode::{InodeKind, LiveId, Published, Spot};
+use super::inode::{DirEntryKey, InodeKind, LiveId, Published};
 use super::rights::MAY_SEARCH;
 use super::seen::{Seen, seen_in, shown_in};
 use super::state::{State, entry_inode};
@@ -57,7 +57,7 @@ impl Filesystem {
 
     /// Reports whether an inode is what its name still has, though it is hidden: its bytes are lost, or it is past
     /// its age. What another node has removed is not.
-    pub(super) fn hides(&self, state: &State, spot: &Spot, ino: Ino) -> bool {
+    pub(super) fn hides(&self, state: &State, spot: &DirEntryKey, ino: Ino) -> bool {
         let path = state.names.path_of(spot).filter(|_| state.names.bound(spot) == Some(ino));
         let held = path.and_then(|path| self.0.rooms.ledger.read(|fold| seen_in(fold, &path)));
         held.is_some_and(|held| state.is_version(ino, &held))
@@ -65,7 +65,7 @@ impl Filesystem {
 
     /// Returns the caller's process, if that can make a difference for this name: finding out costs a look into
     /// `/proc`.
-    fn who_for(&self, caller: &Caller, spot: &Spot) -> Option<Who> {
+    fn who_for(&self, caller: &Caller, spot: &DirEntryKey) -> Option<Who> {
         let matters = {
             let state = self.0.state.lock();
             !state.names.lives(spot).is_empty()
@@ -84,7 +84,7 @@ impl Filesystem {
             return Ok(Lookup::Missing { ttl: self.ttl() }).into();
         }
         self.0.rooms.freshness.note_activity();
-        let real: Spot = (parent, name.into());
+        let real: DirEntryKey = (parent, name.into());
         let spot = match self.routed(caller, real.clone(), Purpose::Find) {
             Ok(spot) => spot,
             Err(errno) => return Err(errno).into(),
@@ -111,7 +111,12 @@ impl Filesystem {
     }
 
     /// Answers from what is known now, and anew where a version of a unit came meanwhile that the caller does not read.
-    fn look_up_routed(&self, caller: &Caller, real: &Spot, mut spot: Spot) -> Reply<Lookup> {
+    fn look_up_routed(
+        &self,
+        caller: &Caller,
+        real: &DirEntryKey,
+        mut spot: DirEntryKey,
+    ) -> Reply<Lookup> {
         for _ in 0..DECIDE_TRIES_MAX {
             let who = self.who_for(caller, &spot);
             let reply = self.look_up_now(caller, &spot, who)?;
@@ -128,7 +133,7 @@ impl Filesystem {
     }
 
     /// Reports whether a process writes a file of this name.
-    fn is_writing(&self, spot: &Spot, who: Who) -> bool {
+    fn is_writing(&self, spot: &DirEntryKey, who: Who) -> bool {
         let state = self.0.state.lock();
         let mut lives = state.names.lives(spot).iter().filter_map(|id| state.lives.get(*id));
         lives.any(|live| live.has_member(who) && live.open > 0)
@@ -139,7 +144,7 @@ impl Filesystem {
     fn lingers_for(
         &self,
         caller: &Caller,
-        spot: &Spot,
+        spot: &DirEntryKey,
         who: Option<Who>,
     ) -> Option<(LiveId, tokio::sync::watch::Receiver<()>)> {
         let now = self.0.rooms.clock.mono();
@@ -156,7 +161,7 @@ impl Filesystem {
     }
 
     /// Answers from what is known now.
-    fn look_up_now(&self, caller: &Caller, spot: &Spot, who: Option<Who>) -> Reply<Lookup> {
+    fn look_up_now(&self, caller: &Caller, spot: &DirEntryKey, who: Option<Who>) -> Reply<Lookup> {
         let tid = caller.tid;
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
@@ -207,7 +212,7 @@ impl Filesystem {
         &self,
         state: &mut State,
         tid: u32,
-        spot: &Spot,
+        spot: &DirEntryKey,
         path: &TreePath,
         who: Option<Who>,
     ) -> Option<(Found, Option<LiveId>)> {
@@ -235,7 +240,7 @@ impl Filesystem {
     pub(super) fn lead_writer(
         &self,
         state: &mut State,
-        spot: &Spot,
+        spot: &DirEntryKey,
         path: &TreePath,
         who: Who,
         flags: OpenFlags,
@@ -278,7 +283,7 @@ impl Filesystem {
     }
 
     /// Returns the path of a name that is looked up.
-    pub(super) fn path_to_find(state: &State, spot: &Spot) -> Reply<TreePath> {
+    pub(super) fn path_to_find(state: &State, spot: &DirEntryKey) -> Reply<TreePath> {
         let parent = state.names.inode(spot.0).ok_or(Errno::ESTALE)?;
         if !matches!(parent.node, InodeKind::Directory) {
             return Err(Errno::ENOTDIR);
@@ -290,7 +295,7 @@ impl Filesystem {
     pub(super) fn find_and_tell(
         &self,
         state: &mut State,
-        spot: &Spot,
+        spot: &DirEntryKey,
         path: &TreePath,
         who: Option<Who>,
     ) -> Reply<Option<Found>> {
@@ -307,7 +312,7 @@ impl Filesystem {
     pub(super) fn find(
         &self,
         state: &mut State,
-        spot: &Spot,
+        spot: &DirEntryKey,
         path: &TreePath,
         who: Option<Who>,
     ) -> Option<(Lead, Option<Seen>)> {
@@ -326,7 +331,12 @@ impl Filesystem {
 
     /// Tells the kernel of an inode, and counts that it was told. It must not remember the name for longer
     /// than the name leads there.
-    pub(super) fn found(&self, state: &mut State, to: Lead, spot: Option<&Spot>) -> Reply<Found> {
+    pub(super) fn found(
+        &self,
+        state: &mut State,
+        to: Lead,
+        spot: Option<&DirEntryKey>,
+    ) -> Reply<Found> {
         let Lead { ino, left } = to;
         let (attr, attr_ttl) = self.attr_of(state, ino)?;
         Ok(self.tell(state, spot, attr, attr_ttl, left))
@@ -335,7 +345,7 @@ impl Filesystem {
     fn tell(
         &self,
         state: &mut State,
-        spot: Option<&Spot>,
+        spot: Option<&DirEntryKey>,
         attr: Attr,
         attr_ttl: Duration,
         left: Duration,
@@ -351,7 +361,7 @@ impl Filesystem {
 
     /// Reports whether a name leads different processes to different inodes, or may go by itself, or be renamed into a
     /// draft, so that the kernel must ask each time.
-    fn is_contested(&self, state: &State, spot: &Spot) -> bool {
+    fn is_contested(&self, state: &State, spot: &DirEntryKey) -> bool {
         if state.names.is_unremembered(spot) || self.is_divided(state, spot) {
             return true;
         }

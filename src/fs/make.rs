@@ -10,7 +10,7 @@ use super::attrs::special_type;
 use super::check::Examined;
 use super::filesystem::Filesystem;
 use super::handles::{FORMAT_FILE, FORMAT_MASK};
-use super::inode::{InodeKind, Published, Spot};
+use super::inode::{DirEntryKey, InodeKind, Published};
 use super::lookup::{Lead, is_hidden};
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::Seen;
@@ -19,7 +19,7 @@ use super::units::Purpose;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::name::{TreePath, check_name};
-use crate::namespace::{Entry, Kind, Op};
+use crate::namespace::{Entry, EntryKind, Op};
 use crate::stamp::Stamp;
 use crate::sync::{RECORD_CHANGES_MAX, Turn, Written};
 
@@ -30,7 +30,7 @@ const CLEARED_MAX: usize = RECORD_CHANGES_MAX - 2;
 
 impl Filesystem {
     /// Checks a name and the right to change anything.
-    pub(super) fn spot(&self, parent: Ino, name: &OsStr) -> Reply<Spot> {
+    pub(super) fn spot(&self, parent: Ino, name: &OsStr) -> Reply<DirEntryKey> {
         check_name(name.as_bytes()).map_err(super::errno::of_path)?;
         if is_hidden(parent, name.as_bytes()) {
             return Err(Errno::EPERM);
@@ -86,7 +86,7 @@ impl Filesystem {
     /// is forgotten when its name goes.
     fn put_then<R>(
         &self,
-        spot: &Spot,
+        spot: &DirEntryKey,
         entry: Entry,
         then: impl FnOnce(&mut State, Ino) -> R,
     ) -> Reply<R> {
@@ -110,16 +110,16 @@ impl Filesystem {
         Ok(then(&mut state, ino))
     }
 
-    pub(super) fn put_new(&self, spot: &Spot, entry: Entry) -> Reply<Ino> {
+    pub(super) fn put_new(&self, spot: &DirEntryKey, entry: Entry) -> Reply<Ino> {
         self.put_then(spot, entry, |_, ino| ino)
     }
 
-    fn make_entry(&self, spot: &Spot, entry: Entry) -> Reply<Found> {
+    fn make_entry(&self, spot: &DirEntryKey, entry: Entry) -> Reply<Found> {
         self.put_then(spot, entry, |state, ino| self.found(state, Lead::lasting(ino), Some(spot)))?
     }
 
     /// Reports whether a name leads anywhere, for any process.
-    pub(super) fn is_taken(&self, state: &State, spot: &Spot, path: &TreePath) -> bool {
+    pub(super) fn is_taken(&self, state: &State, spot: &DirEntryKey, path: &TreePath) -> bool {
         self.seen(path).is_some() || state.has_private(spot)
     }
 
@@ -134,8 +134,8 @@ impl Filesystem {
         let spot = self.routed(caller, self.spot(parent, name)?, Purpose::Make)?;
         let attrs = self.attrs_for_new(parent, caller, mode)?;
         let kind = match mode & FORMAT_MASK {
-            0 | FORMAT_FILE => Kind::File { digest: Digest::empty(), size: 0 },
-            format if special_type(format).is_some() => Kind::Special { format, rdev },
+            0 | FORMAT_FILE => EntryKind::File { digest: Digest::empty(), size: 0 },
+            format if special_type(format).is_some() => EntryKind::Special { format, rdev },
             _ => return Err(Errno::EINVAL),
         };
         let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
@@ -157,7 +157,7 @@ impl Filesystem {
             self.attr_of(&state, parent)?.0.perm & 0o2000
         };
         attrs.mode |= u32::from(inherited);
-        self.make_entry(&spot, Entry { kind: Kind::Directory, attrs, link: None })
+        self.make_entry(&spot, Entry { kind: EntryKind::Directory, attrs, link: None })
     }
 
     pub(super) fn make_symlink(
@@ -172,7 +172,7 @@ impl Filesystem {
         }
         let spot = self.routed(caller, self.spot(parent, name)?, Purpose::Make)?;
         let attrs = self.attrs_for_new(parent, caller, 0o777)?;
-        let kind = Kind::Symlink { target: target.into() };
+        let kind = EntryKind::Symlink { target: target.into() };
         let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
         self.note_published(&spot, Some(caller))?;
         Ok(made)
@@ -182,7 +182,7 @@ impl Filesystem {
         let state = self.0.state.lock();
         match state.names.inode(ino).map(|inode| &inode.node) {
             Some(InodeKind::Entry(published)) => match &published.entry.kind {
-                Kind::Symlink { target } => Ok(target.to_vec()),
+                EntryKind::Symlink { target } => Ok(target.to_vec()),
                 _ => Err(Errno::EINVAL),
             },
             Some(_) => Err(Errno::EINVAL),
@@ -208,7 +208,7 @@ impl Filesystem {
     }
 
     /// Makes a further name for a published file.
-    fn link_at(&self, caller: &Caller, ino: Ino, spot: &Spot) -> Reply<Found> {
+    fn link_at(&self, caller: &Caller, ino: Ino, spot: &DirEntryKey) -> Reply<Found> {
         let old = published_place(&self.0.state.lock(), ino);
         let examined = old.map_or(Ok(Examined::Unasked), |old| self.examine_for(&old, spot));
         let examined = examined.map_err(|e| super::errno::promised(&e))?;
@@ -263,7 +263,7 @@ impl Filesystem {
 }
 
 /// Returns a name under which all processes find an inode.
-fn published_place(state: &State, ino: Ino) -> Reply<Spot> {
+fn published_place(state: &State, ino: Ino) -> Reply<DirEntryKey> {
     let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
     match &inode.node {
         InodeKind::Directory => return Err(Errno::EPERM),
@@ -274,6 +274,6 @@ fn published_place(state: &State, ino: Ino) -> Reply<Spot> {
         }
         InodeKind::Entry(_) | InodeKind::Live(_) => {}
     }
-    let bound = |spot: &&Spot| state.names.bound(spot) == Some(ino);
+    let bound = |spot: &&DirEntryKey| state.names.bound(spot) == Some(ino);
     inode.places.iter().find(bound).cloned().ok_or(Errno::ENOENT)
 }

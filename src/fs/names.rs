@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use hearthfs_mount::{Errno, Ino};
 
-use super::inode::{Inode, InodeKind, LiveId, Published, Spot};
+use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Published};
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
@@ -39,7 +39,7 @@ impl NameState {
 #[derive(Debug)]
 pub(super) struct Names {
     inodes: HashMap<Ino, Inode>,
-    slots: HashMap<Spot, NameState>,
+    slots: HashMap<DirEntryKey, NameState>,
     /// The inode of each group of hard links.
     groups: HashMap<Stamp, Ino>,
     next_ino: u64,
@@ -85,12 +85,12 @@ impl Names {
     }
 
     /// Reports whether anything is known of a name.
-    pub(super) fn knows(&self, spot: &Spot) -> bool {
+    pub(super) fn knows(&self, spot: &DirEntryKey) -> bool {
         self.slots.contains_key(spot)
     }
 
     /// Returns the inode that a name is bound to.
-    pub(super) fn bound(&self, spot: &Spot) -> Option<Ino> {
+    pub(super) fn bound(&self, spot: &DirEntryKey) -> Option<Ino> {
         self.slots.get(spot)?.bound
     }
 
@@ -101,7 +101,7 @@ impl Names {
     }
 
     /// Returns the live files of a name, oldest first.
-    pub(super) fn lives(&self, spot: &Spot) -> &[LiveId] {
+    pub(super) fn lives(&self, spot: &DirEntryKey) -> &[LiveId] {
         self.slots.get(spot).map_or(&[], |slot| &slot.lives)
     }
 
@@ -118,12 +118,12 @@ impl Names {
     }
 
     /// Returns the path of a name.
-    pub(super) fn path_of(&self, spot: &Spot) -> Option<TreePath> {
+    pub(super) fn path_of(&self, spot: &DirEntryKey) -> Option<TreePath> {
         self.directory_path(spot.0)?.join(&spot.1).ok()
     }
 
     /// Says why a name has no path.
-    pub(super) fn why_no_path(&self, spot: &Spot) -> Errno {
+    pub(super) fn why_no_path(&self, spot: &DirEntryKey) -> Errno {
         match self.directory_path(spot.0) {
             None => Errno::ENOENT,
             Some(dir) => dir.join(&spot.1).err().map_or(Errno::ENOENT, super::errno::of_path),
@@ -131,7 +131,7 @@ impl Names {
     }
 
     /// Returns the name under which the kernel knows a path, if it knows every directory on the way.
-    pub(super) fn spot_of(&self, path: &TreePath) -> Option<Spot> {
+    pub(super) fn spot_of(&self, path: &TreePath) -> Option<DirEntryKey> {
         let (dir, name) = path.split()?;
         let mut at = Ino::ROOT;
         for part in dir.components() {
@@ -167,7 +167,7 @@ impl Names {
     }
 
     /// Makes a name lead to an inode, and the inode know the name. What it led to is unbound.
-    pub(super) fn bind(&mut self, spot: &Spot, ino: Ino) {
+    pub(super) fn bind(&mut self, spot: &DirEntryKey, ino: Ino) {
         let slot = self.slots.entry(spot.clone()).or_default();
         let old = slot.bound.replace(ino);
         if let Some(old) = old.filter(|old| *old != ino) {
@@ -177,7 +177,7 @@ impl Names {
     }
 
     /// Makes a name lead nowhere; what it led to keeps its content for those that have it open.
-    pub(super) fn unbind(&mut self, spot: &Spot) {
+    pub(super) fn unbind(&mut self, spot: &DirEntryKey) {
         let old = self.slots.get_mut(spot).and_then(|slot| slot.bound.take());
         if let Some(old) = old {
             self.unplace(old, spot);
@@ -194,7 +194,7 @@ impl Names {
     }
 
     /// Lets an inode know a name.
-    pub(super) fn place(&mut self, ino: Ino, spot: &Spot) {
+    pub(super) fn place(&mut self, ino: Ino, spot: &DirEntryKey) {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && !inode.places.contains(spot)
         {
@@ -203,7 +203,7 @@ impl Names {
     }
 
     /// Makes an inode forget a name, unless it is that of a live file that stands there.
-    fn unplace(&mut self, ino: Ino, spot: &Spot) {
+    fn unplace(&mut self, ino: Ino, spot: &DirEntryKey) {
         let live = self.inodes.get(&ino).and_then(Inode::live);
         let stands = live.is_some_and(|id| self.lives(spot).contains(&id));
         if !stands {
@@ -212,7 +212,7 @@ impl Names {
         self.sweep_inode(ino);
     }
 
-    fn displace(&mut self, ino: Ino, spot: &Spot) {
+    fn displace(&mut self, ino: Ino, spot: &DirEntryKey) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.places.retain(|place| place != spot);
             inode.last = Some(spot.clone());
@@ -220,7 +220,7 @@ impl Names {
     }
 
     /// Puts a live file under a name.
-    pub(super) fn add_live(&mut self, spot: &Spot, id: LiveId, ino: Ino) {
+    pub(super) fn add_live(&mut self, spot: &DirEntryKey, id: LiveId, ino: Ino) {
         let slot = self.slots.entry(spot.clone()).or_default();
         // A file that was renamed brings along what the kernel remembers of its old name.
         slot.unremembered = false;
@@ -231,7 +231,7 @@ impl Names {
     }
 
     /// Takes a live file off a name. Its inode forgets the name unless it is bound there.
-    pub(super) fn remove_live(&mut self, spot: &Spot, id: LiveId, ino: Ino) {
+    pub(super) fn remove_live(&mut self, spot: &DirEntryKey, id: LiveId, ino: Ino) {
         if let Some(slot) = self.slots.get_mut(spot) {
             slot.lives.retain(|other| *other != id);
         }
@@ -243,7 +243,7 @@ impl Names {
 
     /// Moves everything known of a name to another, which must lead nowhere. Returns the live files that went
     /// along.
-    pub(super) fn move_slot(&mut self, from: &Spot, to: &Spot) -> Vec<LiveId> {
+    pub(super) fn move_slot(&mut self, from: &DirEntryKey, to: &DirEntryKey) -> Vec<LiveId> {
         let Some(mut slot) = self.slots.remove(from) else { return Vec::new() };
         slot.unremembered = false;
         if let Some(ino) = slot.bound {
@@ -258,19 +258,19 @@ impl Names {
     }
 
     /// Notes that the kernel is not to remember what a name leads to, from its beginning until the file moves.
-    pub(super) fn leave_unremembered(&mut self, spot: &Spot) {
+    pub(super) fn leave_unremembered(&mut self, spot: &DirEntryKey) {
         if let Some(slot) = self.slots.get_mut(spot) {
             slot.unremembered = true;
         }
     }
 
     /// Reports whether the kernel asks each time where a name leads.
-    pub(super) fn is_unremembered(&self, spot: &Spot) -> bool {
+    pub(super) fn is_unremembered(&self, spot: &DirEntryKey) -> bool {
         self.slots.get(spot).is_some_and(|slot| slot.unremembered)
     }
 
     /// Lets an inode know a name by another.
-    pub(super) fn replace_place(&mut self, ino: Ino, from: &Spot, to: &Spot) {
+    pub(super) fn replace_place(&mut self, ino: Ino, from: &DirEntryKey, to: &DirEntryKey) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.places.retain(|place| place != from && place != to);
             inode.places.push(to.clone());
@@ -279,7 +279,7 @@ impl Names {
 
     /// Returns the inode that is reserved at a name for threads that begin from this, or reserves a fresh one. All that begin
     /// at once share one, so that they join; but one that was checked by other rights keeps what it was checked by.
-    pub(super) fn reserve(&mut self, spot: &Spot, told: Published) -> Ino {
+    pub(super) fn reserve(&mut self, spot: &DirEntryKey, told: Published) -> Ino {
         let known = self.slots.get(spot).and_then(|slot| slot.reserved);
         let is_it = |ino: &Ino| {
             let node = self.inodes.get(ino).map(|inode| &inode.node);
@@ -294,7 +294,7 @@ impl Names {
     }
 
     /// Makes an inode that is in the answer to one thread only.
-    pub(super) fn reserve_alone(&mut self, spot: &Spot, node: InodeKind) -> Ino {
+    pub(super) fn reserve_alone(&mut self, spot: &DirEntryKey, node: InodeKind) -> Ino {
         let ino = self.add_fresh(node);
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.last = Some(spot.clone());
@@ -303,7 +303,7 @@ impl Names {
     }
 
     /// Ends the reservation of an inode: it has become a file.
-    pub(super) fn end_reservation(&mut self, spot: &Spot, ino: Ino) {
+    pub(super) fn end_reservation(&mut self, spot: &DirEntryKey, ino: Ino) {
         if let Some(slot) = self.slots.get_mut(spot)
             && slot.reserved == Some(ino)
         {
@@ -312,7 +312,7 @@ impl Names {
     }
 
     /// Forgets a slot that says nothing.
-    fn sweep_slot(&mut self, spot: &Spot) {
+    fn sweep_slot(&mut self, spot: &DirEntryKey) {
         if self.slots.get(spot).is_some_and(NameState::is_empty) {
             self.slots.remove(spot);
         }

@@ -14,7 +14,7 @@ use super::begin::BeginBase;
 use super::decide::{Is, LiveIs, NameHas, OpenPlan, StageIs, WritersAre, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
-use super::inode::{Inode, InodeKind, LiveId, Published, Source, Spot};
+use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Published, Source};
 use super::live::Live;
 use super::retry::{Retry, Try};
 use super::state::State;
@@ -357,7 +357,7 @@ impl Filesystem {
     }
 
     /// Finds what else the name of an inode has for the caller.
-    fn name_found(&self, state: &State, ino: Ino, spot: &Spot, wish: &Wish) -> NameFound {
+    fn name_found(&self, state: &State, ino: Ino, spot: &DirEntryKey, wish: &Wish) -> NameFound {
         let seen = state.names.path_of(spot).and_then(|path| self.seen(&path));
         let inode = state.names.inode(ino);
         let bound = match (inode.map(|inode| &inode.node), &seen) {

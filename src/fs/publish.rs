@@ -14,7 +14,7 @@ use hearthfs_mount::{Answer, Caller, Errno, Handle, Reply};
 
 use super::digested::{Digested, digest_of};
 use super::filesystem::Filesystem;
-use super::inode::{LiveId, Published, Source, Spot};
+use super::inode::{DirEntryKey, LiveId, Published, Source};
 use super::live::{Live, Mark, Stage, Version};
 use super::seen::Seen;
 use super::state::State;
@@ -22,7 +22,7 @@ use super::who::Who;
 use crate::error::{Error, Kind};
 use crate::local::Lodged;
 use crate::name::TreePath;
-use crate::namespace::{Check, Entry, Kind as EntryKind, Op, Time};
+use crate::namespace::{Check, Entry, EntryKind, Op, Time};
 use crate::sync::Demand;
 
 /// Files up to this size are digested by the thread that serves the `close`; larger ones move to a
@@ -38,7 +38,7 @@ enum Flush {
     /// Nothing to do.
     Nothing,
     /// A killed writer's file is gone; the kernel may still believe in its name.
-    Lost(Option<Spot>),
+    Lost(Option<DirEntryKey>),
     /// What a killed writer wrote is gone; what it had closed before is kept.
     Kept(LiveId),
     /// This file is to be published; `held`: it is empty and was never written; `seen`: how it looked.
@@ -229,7 +229,7 @@ impl Filesystem {
     }
 
     /// Drops what will never be an entry, and says so.
-    pub(super) fn lose(&self, state: &mut State, id: LiveId) -> Option<Spot> {
+    pub(super) fn lose(&self, state: &mut State, id: LiveId) -> Option<DirEntryKey> {
         self.0.rooms.metrics.dropped_generations.add(1);
         let name = state.drop_live(id)?;
         if let Some(dir) = state.names.directory_path(name.0) {
@@ -480,7 +480,7 @@ fn flush_of(id: LiveId, live: &Live) -> Flush {
     Flush::Publish { id, held, seen, durable: live.synced }
 }
 
-fn place_of(state: &State, live: &Live) -> Option<(Spot, TreePath)> {
+fn place_of(state: &State, live: &Live) -> Option<(DirEntryKey, TreePath)> {
     let spot = live.place()?.clone();
     let path = state.names.path_of(&spot)?;
     Some((spot, path))
@@ -505,12 +505,12 @@ fn entry_of(live: &Live, digested: &Digested) -> Entry {
 fn bind_all(
     state: &mut State,
     ino: hearthfs_mount::Ino,
-    spot: &Spot,
+    spot: &DirEntryKey,
     names: &[TreePath],
     entry: &Entry,
-) -> Vec<Spot> {
+) -> Vec<DirEntryKey> {
     state.names.bind(spot, ino);
-    let further: Vec<Spot> =
+    let further: Vec<DirEntryKey> =
         names.iter().skip(1).filter_map(|name| state.names.spot_of(name)).collect();
     for other in &further {
         state.names.bind(other, ino);

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use hearthfs_mount::{Caller, Errno, Ino, Reply};
 
 use super::filesystem::Filesystem;
-use super::inode::{InodeKind, Spot};
+use super::inode::{DirEntryKey, InodeKind};
 use super::rights::{MAY_CHANGE_NAMES, may_take};
 use super::seen::Seen;
 use super::state::State;
@@ -57,7 +57,7 @@ impl Filesystem {
         &self,
         state: &State,
         caller: &Caller,
-        (parent, name): &Spot,
+        (parent, name): &DirEntryKey,
         seen: &Seen,
     ) -> Reply<()> {
         let bound = state.names.bound(&(*parent, name.clone()));
@@ -82,7 +82,7 @@ impl Filesystem {
     }
 
     /// Lets what is being written under a name that has just gone go on under another name of the file.
-    pub(super) fn keep_linked(&self, state: &mut State, spot: &Spot) {
+    pub(super) fn keep_linked(&self, state: &mut State, spot: &DirEntryKey) {
         for id in state.names.lives(spot).to_vec() {
             let group = state.lives.get(id).and_then(|live| live.link);
             let names: Vec<TreePath> = self.0.rooms.ledger.read(|fold| {
@@ -152,7 +152,7 @@ impl Filesystem {
     pub(super) fn ops_to_remove_directory(
         &self,
         state: &State,
-        spot: &Spot,
+        spot: &DirEntryKey,
         path: &TreePath,
     ) -> Reply<Vec<(TreePath, Op)>> {
         if state.names.bound(spot).is_some_and(|dir| state.has_private_in(dir)) {

@@ -11,7 +11,7 @@ use hearthfs_mount::{Caller, Errno, Ino, RenameMode, Reply};
 use super::check::Examined;
 use super::figures::Made;
 use super::filesystem::Filesystem;
-use super::inode::{Published, Spot};
+use super::inode::{DirEntryKey, Published};
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
@@ -30,7 +30,7 @@ const EXAMINED_MAX: u32 = 64;
 
 /// What stands under one name of a rename.
 struct RenameSide {
-    spot: Spot,
+    spot: DirEntryKey,
     path: TreePath,
     /// What is published there.
     seen: Option<Seen>,
@@ -124,8 +124,8 @@ impl Filesystem {
     fn examined_rename(
         &self,
         caller: &Caller,
-        from: &Spot,
-        to: &Spot,
+        from: &DirEntryKey,
+        to: &DirEntryKey,
         mode: RenameMode,
     ) -> Reply<(Turn<'_>, Renaming)> {
         let back = mode == RenameMode::Exchange;
@@ -152,8 +152,8 @@ impl Filesystem {
     fn settle_directories(
         &self,
         caller: &Caller,
-        from: &Spot,
-        to: &Spot,
+        from: &DirEntryKey,
+        to: &DirEntryKey,
         mode: RenameMode,
     ) -> Reply<()> {
         let paths = [self.path_with_editions(from), self.path_with_editions(to)];
@@ -181,8 +181,8 @@ impl Filesystem {
     fn checked_rename(
         &self,
         caller: &Caller,
-        from: Spot,
-        to: Spot,
+        from: DirEntryKey,
+        to: DirEntryKey,
         mode: RenameMode,
     ) -> Reply<Renaming> {
         let state = self.0.state.lock();
@@ -197,10 +197,10 @@ impl Filesystem {
     fn routed_sides(
         &self,
         caller: &Caller,
-        from: Spot,
-        to: Spot,
+        from: DirEntryKey,
+        to: DirEntryKey,
         mode: RenameMode,
-    ) -> Reply<(Spot, Spot)> {
+    ) -> Reply<(DirEntryKey, DirEntryKey)> {
         let path = self.0.state.lock().names.path_of(&from);
         if path.is_some_and(|path| self.is_directory(&path)) {
             return Ok((from, to));
@@ -215,7 +215,7 @@ impl Filesystem {
         Ok((from, to))
     }
 
-    fn side(&self, state: &State, spot: Spot) -> Reply<RenameSide> {
+    fn side(&self, state: &State, spot: DirEntryKey) -> Reply<RenameSide> {
         let path = state.names.path_of(&spot).ok_or_else(|| state.names.why_no_path(&spot))?;
         let seen = self.seen(&path);
         let private = state.has_private(&spot);
@@ -347,7 +347,7 @@ impl Filesystem {
                 state.locks.rename(&from.spot, &to.spot);
             }
             Move::Exchange => {
-                let aside: Spot = (from.spot.0, Box::from(&b"\0exchange"[..]));
+                let aside: DirEntryKey = (from.spot.0, Box::from(&b"\0exchange"[..]));
                 state.move_slot(&from.spot, &aside);
                 state.move_slot(&to.spot, &from.spot);
                 state.move_slot(&aside, &to.spot);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, OpenFlags};
 
-use super::inode::Spot;
+use super::inode::DirEntryKey;
 use super::shares::Shares;
 
 /// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
@@ -46,7 +46,7 @@ pub(super) struct Retry {
     /// ... and until when at names that are not those of what it opened.
     stray_until: Duration,
     /// Where it looks: the names that lead to what it opened.
-    spots: Vec<Spot>,
+    spots: Vec<DirEntryKey>,
     /// How it will write what it finds; `None` for reading and for what does not open.
     pub(super) wish: Option<OpenFlags>,
     /// The inode that was refused: some opens come back to it without a lookup.
@@ -59,7 +59,7 @@ pub(super) struct Retry {
 
 impl Retry {
     /// Reports whether its thread looks at a name.
-    pub(super) fn is_at(&self, spot: &Spot) -> bool {
+    pub(super) fn is_at(&self, spot: &DirEntryKey) -> bool {
         self.spots.contains(spot)
     }
 }
@@ -122,7 +122,7 @@ impl Retries {
     pub(super) fn end_at(
         &mut self,
         caller: &Caller,
-        spot: &Spot,
+        spot: &DirEntryKey,
         now: Duration,
     ) -> (Try, Option<Retry>) {
         let tid = caller.tid;
@@ -146,7 +146,7 @@ impl Retries {
     pub(super) fn begin(
         &mut self,
         caller: &Caller,
-        spots: Vec<Spot>,
+        spots: Vec<DirEntryKey>,
         refused: Option<Ino>,
         wish: Option<OpenFlags>,
         now: Duration,
@@ -162,14 +162,14 @@ impl Retries {
     }
 
     /// Returns the retry of a thread that looks a name up.
-    pub(super) fn at(&mut self, tid: u32, spot: &Spot, now: Duration) -> Option<&mut Retry> {
+    pub(super) fn at(&mut self, tid: u32, spot: &DirEntryKey, now: Duration) -> Option<&mut Retry> {
         let retry = self.of_thread.get_mut(&tid).filter(|_| tid != 0)?;
         let until = if retry.is_at(spot) { retry.until } else { retry.stray_until };
         (now < until).then_some(retry)
     }
 
     /// Notes what a thread that looks again has found, by whichever name.
-    pub(super) fn found(&mut self, tid: u32, spot: &Spot, ino: Ino, now: Duration) {
+    pub(super) fn found(&mut self, tid: u32, spot: &DirEntryKey, ino: Ino, now: Duration) {
         if let Some(retry) = self.at(tid, spot, now) {
             retry.found = Some(ino);
         }
@@ -178,7 +178,7 @@ impl Retries {
     /// Notes that a lookup of a thread that looks again has found nothing: the call ends with that, or is about to. The
     /// thread searched a directory, so it did not come by a descriptor: an open of the inode that was refused is another
     /// call, and so is a look at other names.
-    pub(super) fn found_nothing(&mut self, tid: u32, spot: &Spot, now: Duration) {
+    pub(super) fn found_nothing(&mut self, tid: u32, spot: &DirEntryKey, now: Duration) {
         if let Some(retry) = self.at(tid, spot, now) {
             (retry.refused, retry.found) = (None, None);
             retry.until = retry.until.min(now + MISSED_TIME);
@@ -224,7 +224,7 @@ mod tests {
         Caller { uid: 1, gid: 1, tid }
     }
 
-    fn spot(name: &[u8]) -> Spot {
+    fn spot(name: &[u8]) -> DirEntryKey {
         (Ino::ROOT, name.into())
     }
 

@@ -13,7 +13,7 @@ use super::attrs::{apply, attrs_op};
 use super::begin::{BeginBase, Copied, LiveOn};
 use super::filesystem::Filesystem;
 use super::handles::OpenFile;
-use super::inode::{Inode, InodeKind, LiveId, Source, Spot};
+use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Source};
 use super::live::{Live, Mark, Touch};
 use super::seen::seen_in;
 use super::state::State;
@@ -420,7 +420,12 @@ impl Filesystem {
 
     /// Returns the paths of the version that a live file began from, while that is what its name has, or the `last` one: an
     /// unpublished file may have taken the name, under which others still find that version.
-    fn paths_begun_from(&self, state: &State, live: &Live, last: Option<&Spot>) -> Vec<TreePath> {
+    fn paths_begun_from(
+        &self,
+        state: &State,
+        live: &Live,
+        last: Option<&DirEntryKey>,
+    ) -> Vec<TreePath> {
         let path = live.place().or(last).and_then(|spot| state.names.path_of(spot));
         let Some(path) = path.filter(|_| live.began.is_some()) else { return Vec::new() };
         self.0.rooms.ledger.read(|fold| match seen_in(fold, &path) {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::editions::Editions;
 use super::handles::{Handles, OpenFile};
-use super::inode::{Inode, InodeKind, LiveId, Mode, Published, Source, Spot, number_of};
+use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Mode, Published, Source, number_of};
 use super::live::{Last, Live, Lives, Stage};
 use super::locks::Locks;
 use super::names::Names;
@@ -101,7 +101,7 @@ impl State {
     /// Yields the live files of a name and of its group of hard links, oldest first.
     pub(super) fn lives_of(
         &self,
-        spot: &Spot,
+        spot: &DirEntryKey,
         group: Option<Stamp>,
     ) -> impl Iterator<Item = LiveId> {
         let linked = self.lives.of_group(group).iter();
@@ -114,7 +114,12 @@ impl State {
     }
 
     /// Returns the newest live file of a name that `who` takes part in.
-    pub(super) fn own_live(&self, spot: &Spot, seen: Option<&Seen>, who: Who) -> Option<LiveId> {
+    pub(super) fn own_live(
+        &self,
+        spot: &DirEntryKey,
+        seen: Option<&Seen>,
+        who: Who,
+    ) -> Option<LiveId> {
         let own = |id: &LiveId| {
             self.lives.get(*id).is_some_and(|live| {
                 live.has_member(who) && !live.is_dropped() && live.concerns(seen)
@@ -126,7 +131,7 @@ impl State {
     /// Returns the newest live file of a name that a writer joins.
     pub(super) fn joinable(
         &self,
-        spot: &Spot,
+        spot: &DirEntryKey,
         seen: Option<&Seen>,
         who: Who,
         flags: OpenFlags,
@@ -146,12 +151,12 @@ impl State {
     }
 
     /// Reports whether a name that no entry has is there all the same, because of a live file.
-    pub(super) fn has_private(&self, spot: &Spot) -> bool {
+    pub(super) fn has_private(&self, spot: &DirEntryKey) -> bool {
         self.newest_private(spot).is_some()
     }
 
     /// Returns the newest live file because of which a name is there that no entry has.
-    pub(super) fn newest_private(&self, spot: &Spot) -> Option<LiveId> {
+    pub(super) fn newest_private(&self, spot: &DirEntryKey) -> Option<LiveId> {
         let makes = |id: &LiveId| {
             self.is_unpublished(*id, spot) && self.lives.get(*id).is_some_and(Live::makes_a_name)
         };
@@ -173,13 +178,13 @@ impl State {
 
     /// Reports whether a file that is still written was renamed over what is published under a name: for a process that walks
     /// to the name, that has gone.
-    pub(super) fn has_successor(&self, spot: &Spot) -> bool {
+    pub(super) fn has_successor(&self, spot: &DirEntryKey) -> bool {
         let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
         lives.any(|live| live.renamed && !live.is_dropped())
     }
 
     /// Reports whether the name of a live file leads other processes elsewhere.
-    pub(super) fn is_unpublished(&self, id: LiveId, spot: &Spot) -> bool {
+    pub(super) fn is_unpublished(&self, id: LiveId, spot: &DirEntryKey) -> bool {
         self.lives
             .get(id)
             .is_some_and(|live| !live.is_dropped() && self.names.bound(spot) != Some(live.ino))
@@ -215,7 +220,7 @@ impl State {
     }
 
     /// Lets the live files of a name that may replace one put replace another: it is what the first one put, put anew.
-    pub(super) fn rebase(&mut self, spot: &Spot, before: Option<Stamp>, put: Option<Stamp>) {
+    pub(super) fn rebase(&mut self, spot: &DirEntryKey, before: Option<Stamp>, put: Option<Stamp>) {
         for id in self.names.lives(spot).to_vec() {
             if let Some(live) = self.lives.get_mut(id)
                 && before.is_some()
@@ -227,7 +232,7 @@ impl State {
     }
 
     /// Gives a live file a name.
-    pub(super) fn place_live(&mut self, id: LiveId, spot: &Spot) {
+    pub(super) fn place_live(&mut self, id: LiveId, spot: &DirEntryKey) {
         let Some(ino) = self.lives.get(id).map(|live| live.ino) else { return };
         self.lives.set_place(id, Some(spot.clone()));
         self.names.add_live(spot, id, ino);
@@ -242,13 +247,13 @@ impl State {
     }
 
     /// Moves a live file from its name to another.
-    pub(super) fn move_live(&mut self, id: LiveId, to: &Spot) {
+    pub(super) fn move_live(&mut self, id: LiveId, to: &DirEntryKey) {
         self.unplace_live(id);
         self.place_live(id, to);
     }
 
     /// Moves everything known of a name to another, which must lead nowhere.
-    pub(super) fn move_slot(&mut self, from: &Spot, to: &Spot) {
+    pub(super) fn move_slot(&mut self, from: &DirEntryKey, to: &DirEntryKey) {
         for id in self.names.move_slot(from, to) {
             let ino = self.lives.get(id).map(|live| live.ino);
             self.lives.set_place(id, Some(to.clone()));
@@ -260,7 +265,7 @@ impl State {
 
     /// Takes a name away from everything that it led to. What is open stays as it is for those that have it open,
     /// and is never published.
-    pub(super) fn retire(&mut self, spot: &Spot) {
+    pub(super) fn retire(&mut self, spot: &DirEntryKey) {
         self.names.unbind(spot);
         for id in self.names.lives(spot).to_vec() {
             self.unplace_live(id);
@@ -277,7 +282,7 @@ impl State {
     /// Makes a live file one that will never be an entry, and wakes those that wait for it. Returns the name that
     /// the kernel may still believe in.
     #[must_use]
-    pub(super) fn drop_live(&mut self, id: LiveId) -> Option<Spot> {
+    pub(super) fn drop_live(&mut self, id: LiveId) -> Option<DirEntryKey> {
         let live = self.lives.get_mut(id)?;
         live.set_stage(Stage::Dropped);
         let place = live.place().cloned();
@@ -414,7 +419,12 @@ pub(super) fn close_files(mut state: MutexGuard<'_, State>) {
 }
 
 /// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
-pub(super) fn entry_inode(state: &mut State, spot: &Spot, path: &TreePath, seen: Seen) -> Ino {
+pub(super) fn entry_inode(
+    state: &mut State,
+    spot: &DirEntryKey,
+    path: &TreePath,
+    seen: Seen,
+) -> Ino {
     if let Some(ino) = state.names.bound(spot) {
         if still_holds(state, ino, &seen) {
             return ino;

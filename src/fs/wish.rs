@@ -2,7 +2,7 @@
 
 use hearthfs_mount::{Caller, OpenFlags};
 
-use super::decide::{Asked, How};
+use super::decide::{How, OpenRequest};
 use super::retry::Try;
 use super::who::Who;
 
@@ -40,8 +40,8 @@ impl Wish {
     }
 
     /// Returns what the decision about the open has to know of it.
-    pub(super) fn asked(&self) -> Asked {
-        Asked {
+    pub(super) fn asked(&self) -> OpenRequest {
+        OpenRequest {
             how: match self.writes() {
                 _ if self.flags.truncate => How::Empty,
                 true => How::Write,

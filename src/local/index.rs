@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use self::base::Base;
 use self::chunk::{Packer, Unpacked, first, visit};
-pub use self::facts::{Batch, Used};
+pub use self::facts::{FactBatch, Used};
 use self::facts::{PendingFacts, SEAL, key};
 pub use self::load::LoadedIndex;
 use self::load::{IndexPiece, Loading};
@@ -147,7 +147,7 @@ impl Index {
     /// comes once: what paths have apart by path, locations by digest, other facts by name, objects of the log by name, registers by
     /// path, seals by digest. All count with [`Index::refilled`]; what is [saved](Index::save) from the
     /// first of them on overrules them.
-    pub fn fill(&self, generation: u64, batch: Batch) {
+    pub fn fill(&self, generation: u64, batch: FactBatch) {
         if !batch.is_empty() {
             self.0.shared.send(IndexOrder::Fill(generation, batch));
         }
@@ -157,7 +157,7 @@ impl Index {
     ///
     /// A fact must be true for ever or be replaced by a later one. In particular a register that
     /// stands on a record of the journal may be saved only once that record is durable.
-    pub fn save(&self, batch: Batch) {
+    pub fn save(&self, batch: FactBatch) {
         if !batch.is_empty() {
             self.0.shared.send(IndexOrder::Save(batch));
         }

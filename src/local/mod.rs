@@ -21,7 +21,7 @@ pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, Pin, St
 pub use descriptors::{for_programs as descriptors_for_programs, raise_limit, spare};
 pub use dir::CacheDir;
 pub use figures::FigureFile;
-pub use index::{Batch, Flushed, Index, LoadedIndex, Used};
+pub use index::{FactBatch, Flushed, Index, LoadedIndex, Used};
 pub use journal::{Journal, Note, Record, Seq, Torn};
 pub use leftovers::Leftover;
 pub use lock_owners::{LockOwner, LockOwners};

@@ -106,7 +106,7 @@ pub fn split_xattrs(mut written: Xattrs) -> (Xattrs, u32) {
 
 /// What sort of thing an entry is, with what defines it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Kind {
+pub enum EntryKind {
     /// A regular file.
     File {
         /// Its content.
@@ -134,7 +134,7 @@ pub enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// What sort of thing it is.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// What can change without a new content.
     pub attrs: Attrs,
     /// The group of hard links that this path belongs to; `None` for the only name of a file.
@@ -162,7 +162,7 @@ impl Entry {
     /// Makes a directory entry.
     pub fn directory(mode: u32, uid: u32, gid: u32, now: Time) -> Self {
         Self {
-            kind: Kind::Directory,
+            kind: EntryKind::Directory,
             attrs: Attrs { mode, uid, gid, mtime: now, atime: now, ..Attrs::default() },
             link: None,
         }
@@ -170,13 +170,13 @@ impl Entry {
 
     /// Reports whether this is a directory.
     pub fn is_directory(&self) -> bool {
-        matches!(self.kind, Kind::Directory)
+        matches!(self.kind, EntryKind::Directory)
     }
 
     /// Returns the content of a regular file.
     pub fn content(&self) -> Option<(Digest, u64)> {
         match self.kind {
-            Kind::File { digest, size } => Some((digest, size)),
+            EntryKind::File { digest, size } => Some((digest, size)),
             _ => None,
         }
     }

@@ -23,7 +23,7 @@ pub use editions::{
     is_edition,
 };
 pub use entry::{
-    Attrs, Entry, Kind, TOOK_NAME, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX,
+    Attrs, Entry, EntryKind, TOOK_NAME, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX,
     XATTR_TOTAL_BYTES_MAX, Xattrs, split_xattrs,
 };
 pub use facts::{Bytes, ContentFacts, FACTS_NAME, FIGURES_NAME, Facts, UNCOUNTED_NAME};

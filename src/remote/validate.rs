@@ -10,8 +10,8 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::name::TreePath;
 use crate::namespace::{
-    Attrs, BlobAt, BlobPlace, Change, Commit, Entry, Kind as EntryKind, Location, Op, Register,
-    Site, Time, XATTR_TOTAL_BYTES_MAX,
+    Attrs, BlobAt, BlobPlace, Change, Commit, Entry, EntryKind, Location, Op, Register, Site, Time,
+    XATTR_TOTAL_BYTES_MAX,
 };
 
 /// The largest blob that lies in the commit itself.

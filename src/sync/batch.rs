@@ -120,7 +120,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::namespace::{Attrs, Entry, Fold, Kind, Time};
+    use crate::namespace::{Attrs, Entry, EntryKind, Fold, Time};
     use crate::stamp::NodeId;
 
     /// What happens on a node: it changes one of a few paths, or hears what another node did there. A reader of its
@@ -162,7 +162,7 @@ mod tests {
             let path = TreePath::root().join(&[b'a' + path]).expect("a name");
             let own = Stamp { ms, counter: 0, node: NodeId(1) };
             let put = || {
-                let kind = Kind::File { digest: Digest::of(&ms.to_le_bytes()), size: 8 };
+                let kind = EntryKind::File { digest: Digest::of(&ms.to_le_bytes()), size: 8 };
                 Op::Put(Entry { kind, attrs: Attrs::default(), link: None })
             };
             let attrs = |fold: &Fold| {

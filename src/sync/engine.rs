@@ -25,7 +25,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 /// What can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct EngineSettings {
     /// How long changes are collected for one commit at most.
     pub delay: Duration,
     /// Bytes for packs that make a commit before that; also the size of a pack.
@@ -42,7 +42,7 @@ pub struct Settings {
     pub prefetch: u64,
 }
 
-impl Default for Settings {
+impl Default for EngineSettings {
     fn default() -> Self {
         Self {
             delay: Duration::from_millis(200),
@@ -113,7 +113,7 @@ impl Engine {
     /// # Errors
     ///
     /// As [`Ledger::open`].
-    pub fn open(parts: Parts, settings: Settings, runtime: Handle) -> Result<Self> {
+    pub fn open(parts: Parts, settings: EngineSettings, runtime: Handle) -> Result<Self> {
         let ledger = Ledger::open(parts)?;
         let remote = ledger.remote().cloned();
         let fetcher = Fetcher::new(ledger.clone(), runtime.clone(), settings.ahead);

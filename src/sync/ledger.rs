@@ -11,16 +11,16 @@ mod adopt;
 mod apart;
 mod apply;
 mod aside;
-mod bad;
 mod hold;
 mod inline;
-mod late;
+mod lost_blobs;
 mod needless;
 mod open;
 mod own;
 mod purge;
 mod queue;
 mod refill;
+mod restamp;
 mod ride;
 mod same;
 mod save;
@@ -48,15 +48,15 @@ pub(in crate::sync) use self::adopt::Overtaken;
 use self::apart::Apart;
 use self::aside::Aside;
 pub use self::aside::SetAside;
-use self::bad::{Bad, Doubted};
 pub use self::hold::{HOLD_MAX, HoldToken};
-use self::late::Late;
+use self::lost_blobs::{Bad, Doubted};
 use self::needless::LeftOut;
 pub use self::open::LedgerParts;
 use self::own::Own;
 pub(in crate::sync) use self::purge::PurgeMark;
 use self::queue::Queue;
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
+use self::restamp::Restamp;
 use self::save::Dirty;
 use self::shown::Unsent;
 use self::snapshot::Before;
@@ -215,7 +215,7 @@ struct Order {
     left_out: LeftOut,
     times: PathTimes,
     /// Set while late changes go.
-    late: Option<Late>,
+    late: Option<Restamp>,
     /// The times as they were saved.
     saved_times: PathTimes,
     saved_declared: Declared,

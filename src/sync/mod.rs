@@ -39,7 +39,7 @@ mod versions;
 
 pub use checkpointer::Checkpointer;
 pub use draft::LogView;
-pub use engine::{Engine, Parts, Settings, Unsent};
+pub use engine::{Engine, EngineSettings, Parts, Unsent};
 pub use fetcher::{Fetcher, Warmed};
 pub use follower::Follower;
 pub use freshness::{FRESH_FOR_EVER, Freshness};

@@ -15,6 +15,6 @@ mod scenarios;
 #[cfg(test)]
 mod tests;
 
-pub use figures::{Bound, Figures, MachineFigures};
+pub use figures::{Bound, FleetFigures, MachineFigures};
 pub use fleet::Plan;
 pub use scenarios::{Scenario, run};

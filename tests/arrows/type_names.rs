@@ -15,20 +15,14 @@ const KEYWORDS: [&str; 4] = ["enum", "struct", "trait", "type"];
 
 /// The names that are used more than once. This list may only shrink.
 pub(crate) const KNOWN: &[&str] = &[
-    "Asked",
-    "Batch",
-    "Bucket",
     "Bytes",
     "Class",
     "DrainReport",
     "Entry",
     "Figures",
     "Health",
-    "Kind",
-    "Node",
     "Opened",
     "Progress",
-    "Settings",
     "Touch",
     "Unsent",
     "Version",

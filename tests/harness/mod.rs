@@ -5,10 +5,10 @@
 
 pub(crate) mod body;
 pub(crate) mod command;
-pub(crate) mod hand;
 pub(crate) mod node;
 pub(crate) mod options;
 pub(crate) mod store;
+pub(crate) mod syscall_process;
 pub(crate) mod time;
 pub(crate) mod tree;
 mod turn;
@@ -16,10 +16,10 @@ mod turn;
 use std::fmt::{Debug, Display};
 use std::io::Write as _;
 
-pub(crate) use hand::Hand;
 pub(crate) use node::{Cluster, Node};
 pub(crate) use options::{Io, Options};
 pub(crate) use store::Store;
+pub(crate) use syscall_process::SyscallProcess;
 pub(crate) use time::{eventually, now, sleep_ms, within};
 
 /// Ends a test with what was being tried, for values that only a broken machine withholds.

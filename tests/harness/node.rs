@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::command::{Said, run, wait};
 use super::time::{now, sleep_ms, thread};
 use super::turn::Turn;
-use super::{Hand, Must as _, Options, Store, is_root, say, within};
+use super::{Must as _, Options, Store, SyscallProcess, is_root, say, within};
 
 /// How long a mount may take until a stat through it answers.
 const READY_MS: u64 = 20_000;
@@ -322,8 +322,8 @@ impl Node {
     }
 
     /// Holds every thread that answers the kernel, until what is returned is dropped; the rest of the daemon goes on.
-    pub(crate) fn freeze_requests(&self) -> Hand {
-        let mut hand = Hand::new();
+    pub(crate) fn freeze_requests(&self) -> SyscallProcess {
+        let mut hand = SyscallProcess::new();
         let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
         let mut count = 0;
         for entry in std::fs::read_dir(tasks).must("list the daemon's threads") {

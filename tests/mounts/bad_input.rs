@@ -16,7 +16,8 @@ use crate::harness::node::{Site, is_mounted};
 use crate::harness::time::wall;
 use crate::harness::tree::{self, Tree};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root, skipped,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes,
+    is_root, skipped,
 };
 use crate::stores::Unable;
 
@@ -282,7 +283,7 @@ fn bad_input_a_store_that_is_unable() {
         if why.contains("cannot be used") { Ok(status) } else { Err(format!("{status}")) }
     });
     assert_eq!(status["health"]["up"].as_bool(), Some(false));
-    Hand::new().put(&late.at("f"), b"x").must("put");
+    SyscallProcess::new().put(&late.at("f"), b"x").must("put");
     assert_eq!(std::fs::read(late.at("f")).must("read"), b"x");
     let told = late.log().lines().filter(|line| line.contains("cannot be used")).count();
     assert!((1..=2).contains(&told), "{}", late.log());
@@ -308,7 +309,7 @@ fn bad_input_a_missing_bucket() {
 /// Every name that a disk takes, the mount takes; what a disk refuses, it refuses in the same way.
 fn bad_input_names(io: Io) {
     let cluster = Cluster::two(io);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let odd: Vec<Vec<u8>> = vec![
         vec![b'n'; 255],
         b"line\nbreak".to_vec(),
@@ -352,7 +353,7 @@ in_both_modes!(bad_input_names);
 
 fn bad_input_depth(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut below = PathBuf::new();
     for level in 0..100 {
         below.push(format!("level-{level}"));
@@ -389,7 +390,7 @@ fn bad_input_sizes() {
         return;
     }
     let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).cache_size("20GiB"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("empty"), b"").must("put");
     let disk = rustix::fs::statvfs(cluster.site.path()).must("statvfs");
     // The upload is compressed; what a node fetches may be written out in full.
@@ -399,7 +400,7 @@ fn bad_input_sizes() {
     }
     let path = cluster.a.at("huge");
     let start = wall();
-    let mut slow = Hand::new();
+    let mut slow = SyscallProcess::new();
     slow.limit_ms(150_000);
     let fd = slow.open(&path, OFlags::RDWR | OFlags::CREATE, 0o644).must("open");
     slow.ftruncate(fd, HUGE).must("grow");
@@ -407,7 +408,7 @@ fn bad_input_sizes() {
     slow.pwrite(fd, 3 << 30, b"middle").must("write in the middle");
     slow.close(fd).must("close");
     assert_eq!(hand.stat(&path).must("stat").size, HUGE);
-    let check = |hand: &mut Hand, path: &Path| {
+    let check = |hand: &mut SyscallProcess, path: &Path| {
         let fd = hand.open(path, OFlags::RDONLY, 0).must("open");
         assert_eq!(hand.read(fd, HUGE - 5, 10).must("read"), b"end..");
         assert_eq!(hand.read(fd, (3 << 30) - 1, 8).must("read"), b"\0middle\0");
@@ -460,7 +461,7 @@ in_both_modes!(bad_input_full_disk);
 
 fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
     let content = |k: u64| body::make(Id { writer: 1, seq: k }, 3_000_000);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     store.fail();
     for k in 0..5 {
         hand.put(&node.at(format!("f{k}")), &content(k)).must("put");
@@ -517,7 +518,7 @@ fn bad_input_cache_directory_of_an_earlier_version(io: Io) {
     run(&mut tar, 10_000).good();
     for round in ["first", "second"] {
         let node = Node::start_in(&site, "m", None, Options::new(io), &cache);
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         let mut expect = |name: &str, want: &[u8]| {
             let read = hand.get(&node.at(format!("d/{name}"))).must(name);
             assert!(read == want, "{name}, {round} start: {} bytes", read.len());

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use hearthfs::digest::Digest;
 use hearthfs::name::TreePath;
-use hearthfs::namespace::{Attrs, BlobAt, BlobPlace, Change, Commit, Entry, Kind, Op, Time};
+use hearthfs::namespace::{Attrs, BlobAt, BlobPlace, Change, Commit, Entry, EntryKind, Op, Time};
 use hearthfs::remote::{decode_commit, encode_commit, keys};
 use hearthfs::stamp::{NodeId, Stamp};
 
@@ -16,7 +16,7 @@ use crate::checkpoints;
 use crate::harness::body::{self, Id};
 use crate::harness::time::wall;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, sleep_ms, tree,
 };
 
 /// The node that seems to have written what is forged.
@@ -80,7 +80,7 @@ fn commit(sequence: u64, name: &str) -> Vec<u8> {
     let stamp = |counter| Stamp { ms, counter, node: FORGER };
     let time = Time::from_ms(ms);
     let attrs = Attrs { mode: 0o644, mtime: time, atime: time, ..Attrs::default() };
-    let entry = Entry { kind: Kind::File { digest, size }, attrs, link: None };
+    let entry = Entry { kind: EntryKind::File { digest, size }, attrs, link: None };
     let path = TreePath::root().join(name.as_bytes()).must("a path");
     let commit = Commit {
         stamp: stamp(2),
@@ -134,7 +134,7 @@ const BAD_COMMITS: [(&str, Spoil, &str); 5] = [
 #[test]
 fn bad_input_commits_in_the_store() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("before"), &content(100, SMALL)).must("put");
     cluster.settle();
     let log = cluster.store.objects().join(keys::LOG);
@@ -228,7 +228,7 @@ const BAD_PACKS: [(&str, Spoil, bool); 6] = [
 #[test]
 fn bad_input_packs_in_the_store() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut packs = Vec::new();
     for (seq, (what, ..)) in (0..).zip(BAD_PACKS) {
         let before = cluster.store.objects_in(keys::PACKS);
@@ -343,7 +343,7 @@ fn bad_input_checkpoints_in_the_store() {
         assert_eq!(began, 1, "{what}: from the one before: {}", late.log());
         // Those that run have no use for it, and go on.
         let bytes = content(k as u64, SMALL);
-        Hand::new().put(&cluster.a.at("again"), &bytes).must("put");
+        SyscallProcess::new().put(&cluster.a.at("again"), &bytes).must("put");
         cluster.a.drain();
         for node in [&cluster.b, &late] {
             eventually(5_000, "the mounts go on", || {
@@ -351,7 +351,7 @@ fn bad_input_checkpoints_in_the_store() {
                 if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
             });
         }
-        Hand::new().unlink(&cluster.a.at("again")).must("unlink");
+        SyscallProcess::new().unlink(&cluster.a.at("again")).must("unlink");
         cluster.settle();
         std::fs::remove_file(&at).must("remove it");
     }

@@ -10,8 +10,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::Dice;
-use crate::harness::hand::{CREATE_NEW, IN_PLACE, Stat};
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, tree, wanted};
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE, Stat};
+use crate::harness::{
+    Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes, tree, wanted,
+};
 
 const SEEDS: u64 = 30;
 const ACTS: u64 = 150;
@@ -131,12 +133,12 @@ impl Told {
 }
 
 /// Takes a step that opens a file. Each call is made only if the one before it had a result.
-fn take_open(hand: &mut Hand, told: &mut Told, number: u64, at: &[PathBuf], act: &Act) {
-    let read = |hand: &mut Hand, told: &mut Told, fd| {
+fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[PathBuf], act: &Act) {
+    let read = |hand: &mut SyscallProcess, told: &mut Told, fd| {
         told.add(hand.read(fd, 0, 40_000));
         told.stat(hand.fstat(fd));
     };
-    let opened = |hand: &mut Hand, told: &mut Told, path: usize, flags| {
+    let opened = |hand: &mut SyscallProcess, told: &mut Told, path: usize, flags| {
         let fd = hand.open(&at[path], flags, 0o640);
         // The number of a descriptor says nothing.
         told.add(fd.map(drop));
@@ -177,7 +179,7 @@ fn take_open(hand: &mut Hand, told: &mut Told, number: u64, at: &[PathBuf], act:
 }
 
 /// Takes one step in a directory, and returns what its calls came to.
-fn take(hand: &mut Hand, base: &Path, number: u64, act: &Act) -> String {
+fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> String {
     let at: Vec<PathBuf> = PATHS.iter().map(|path| base.join(path)).collect();
     let mut told = Told(String::new());
     match act {
@@ -227,7 +229,7 @@ fn take(hand: &mut Hand, base: &Path, number: u64, act: &Act) -> String {
 struct Sides<'a> {
     disk: PathBuf,
     cluster: &'a Cluster,
-    hands: [Hand; 2],
+    hands: [SyscallProcess; 2],
     programs: u64,
 }
 
@@ -276,7 +278,7 @@ fn beside_ext4_each_call_has_the_same_result(io: Io) {
     let seeds = wanted("HEARTHFS_TEST_SEEDS", SEEDS);
     let cluster = Cluster::two(io);
     let disk = cluster.site.dir("disk");
-    let hands = std::array::from_fn(|_| Hand::new());
+    let hands = std::array::from_fn(|_| SyscallProcess::new());
     let mut sides = Sides { disk, cluster: &cluster, hands, programs: 0 };
     for seed in 0..seeds {
         let mut dice = Dice::new(seed * 2 + u64::from(io == Io::Ordinary));

@@ -6,7 +6,8 @@ use hearthfs::stamp::Stamp;
 
 use crate::harness::body::{self, Id};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes,
+    sleep_ms, tree,
 };
 
 /// Commits after which a checkpoint is due, and some more.
@@ -23,7 +24,7 @@ fn time_of(at: &Path) -> u64 {
 
 /// Writes until the log has many commits; returns how many files there are.
 pub(crate) fn fill(cluster: &Cluster) -> u64 {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.mkdir(&cluster.a.at("dir")).must("mkdir");
     let mut seq = 0;
     while cluster.store.objects_in("log").len() < COMMITS {
@@ -55,7 +56,7 @@ in_both_modes!(checkpoints_start_a_new_node_without_the_log);
 /// A node that starts where the log below the checkpoint is gone shows what the others do.
 pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     let files = fill(cluster);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.unlink(&cluster.a.at("f1")).must("unlink");
     hand.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
     // An end of a node writes one that is due, and so does a drain.

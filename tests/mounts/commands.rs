@@ -11,7 +11,8 @@ use crate::harness::body::{self, Id};
 use crate::harness::command::{Said, need, run, wait};
 use crate::harness::node::{Site, is_mounted, mounts_below};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, now,
+    sleep_ms,
 };
 
 const LIMIT_MS: u64 = 60_000;
@@ -112,7 +113,7 @@ in_both_modes!(commands_mount_in_the_background_and_unmount);
 #[test]
 fn commands_status_and_drain_tell_of_the_backlog() {
     let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).deadline("1s"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("one"), b"1").must("put");
     cluster.a.drain();
     let status = cluster.a.status();
@@ -163,11 +164,11 @@ fn commands_unmount_while_the_directory_above_is_locked() {
 
 fn commands_unmount_now_leaves_the_backlog(io: Io) {
     let mut cluster = Cluster::with(Store::dir, &Options::new(io).deadline("1s"));
-    Hand::new().put(&cluster.a.at("before"), b"x").must("put");
+    SyscallProcess::new().put(&cluster.a.at("before"), b"x").must("put");
     cluster.a.drain();
     cluster.store.fail();
     let bytes = body::make(Id { writer: 1, seq: 1 }, 300_000);
-    Hand::new().put(&cluster.a.at("kept"), &bytes).must("put");
+    SyscallProcess::new().put(&cluster.a.at("kept"), &bytes).must("put");
     let (dir, start) = (text(&cluster.a.mount), now());
     cluster.a.command(&["unmount", &dir, "--now"]).good();
     assert!(start.elapsed().as_millis() < 5_000, "--now took {:?}", start.elapsed());
@@ -190,10 +191,11 @@ fn commands_signals_end_a_mount_in_order(io: Io) {
     for (number, signal) in [Signal::TERM, Signal::INT].into_iter().enumerate() {
         let name = format!("f{number}");
         let bytes = body::make(Id { writer: 1, seq: number as u64 }, 2_000_000);
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         hand.put(&cluster.a.at(&name), &bytes).must("put");
         let held = hand.open(&cluster.a.at(&name), rustix::fs::OFlags::RDONLY, 0).must("hold");
-        let open = hand.open(&cluster.a.at("open"), crate::harness::hand::IN_PLACE, 0o644);
+        let open =
+            hand.open(&cluster.a.at("open"), crate::harness::syscall_process::IN_PLACE, 0o644);
         hand.write(open.must("open"), b"never closed").must("write");
         hand.read(held, 0, 10).must("read");
         kill_process(cluster.a.pid(), signal).must("signal");
@@ -407,14 +409,14 @@ fn commands_demo_that_is_interrupted() {
 /// A read-only mount serves hits and refuses writers.
 fn commands_read_only(io: Io) {
     let mut cluster = Cluster::two(io);
-    Hand::new().put(&cluster.a.at("entry"), b"content").must("put");
+    SyscallProcess::new().put(&cluster.a.at("entry"), b"content").must("put");
     cluster.a.drain();
     cluster.b.stop();
     let mut options = Options::new(io);
     options.args.push("--read-only".to_owned());
     cluster.b.set_options(options);
     cluster.b.up();
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
     let refused = rustix::io::Errno::ROFS;
     assert_eq!(hand.put(&cluster.b.at("new"), b"x"), Err(refused));
@@ -436,7 +438,7 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     let options = Options::new(Io::best()).delay("30s").cache_size("1GiB").wrapped(&words);
     let mut node = Node::start(&site, "a", Some(&store), options);
     let (log, aside) = (PathBuf::from(node.log_path()), site.path().join("aside"));
-    Hand::new().put(&node.at("entry"), b"text").must("put");
+    SyscallProcess::new().put(&node.at("entry"), b"text").must("put");
     std::fs::rename(&log, &aside).must("move the log aside");
     kill_process(node.pid(), Signal::HUP).must("hang up");
     let line = |text: &'static str| {
@@ -472,11 +474,11 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     kill_process(node.pid(), Signal::HUP).must("hang up");
     line("the configuration is not taken over");
     std::fs::write(&config, before).must("restore the configuration");
-    assert_eq!(Hand::new().get(&node.at("entry")).must("it goes on"), b"text");
+    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("it goes on"), b"text");
     node.stop();
     let words = ["sh", "-c", "trap '' HUP; \"$@\"; exit $?", "sh"];
     let mut node = Node::start(&site, "b", Some(&store), Options::new(Io::best()).wrapped(&words));
     kill_process(node.pid(), Signal::HUP).must("hang up");
-    assert_eq!(Hand::new().get(&node.at("entry")).must("it goes on"), b"text");
+    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("it goes on"), b"text");
     node.stop();
 }

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, ut
 use serde_json::Value;
 
 use crate::harness::command::Said;
-use crate::harness::{Hand, Must as _, Node, tree};
+use crate::harness::{Must as _, Node, SyscallProcess, tree};
 
 pub(crate) const LIMIT_MS: u64 = 120_000;
 /// The longest time until a remote change is visible on another node, also on a busy machine.
@@ -159,7 +159,7 @@ pub(crate) fn many(dir: &Path) {
 /// Counts the units that a fresh process can use on a node, and fails if one is not whole.
 pub(crate) fn usable(node: &Node, source: &Path) -> u32 {
     let mut found = 0;
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut check = |entry: PathBuf, others: Vec<PathBuf>| {
         if hand.get(&node.at(&entry)).is_err() {
             return;

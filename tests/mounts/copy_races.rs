@@ -12,7 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::copies::{Over, SEEN_MS, command, counts, kernel, put, report, usable};
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
+use crate::harness::{
+    Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes, sleep_ms, tree,
+};
 
 /// Large enough that a test can stop a copy while it writes a file of this size.
 const LARGE_BYTES: u64 = 96 << 20;
@@ -194,13 +196,13 @@ fn commands_import_that_loses_says_so(io: Io) {
         Copy::start(cluster.site.hearthfs().args(["import", "--json"]).arg(&source).arg(&mount));
     let ptx = mount.join("triton/KEY/k.ptx");
     copy.stop_when(|copy| copy.has_open(|path| path == ptx));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for name in ["k.json", "k.ttir", "__grp__k.json"] {
         hand.put(&mount.join("triton/KEY").join(name), b"theirs").must(name);
     }
     let output = copy.finish();
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
-    assert_eq!(Hand::new().get(&mount.join("triton/KEY/k.json")).must("read"), b"theirs");
+    assert_eq!(SyscallProcess::new().get(&mount.join("triton/KEY/k.json")).must("read"), b"theirs");
     counts(&said(&output), &[("files", 0), ("units", 0), ("kept", 4), ("failed", 0)]);
 }
 in_both_modes!(commands_import_that_loses_says_so);
@@ -213,21 +215,21 @@ fn commands_import_keeps_what_it_cannot_replace() {
     let source = Path::new("/proc/sys/fs/inotify");
     let name = "max_user_watches";
     let there = cluster.a.at(name);
-    Hand::new().put(&there, b"theirs").must("put");
+    SyscallProcess::new().put(&there, b"theirs").must("put");
     let said =
         command(&cluster.a, &["import", "--json"], &[source, &cluster.a.mount], &["--overwrite"]);
     assert_eq!(said.code(), 1, "{said:?}");
     counts(&report(&said), &[("files", 0), ("failed", 3)]);
-    assert_eq!(Hand::new().get(&there).must("it is still there"), b"theirs");
+    assert_eq!(SyscallProcess::new().get(&there).must("it is still there"), b"theirs");
     assert_eq!(tree::texts(&cluster.a.mount), [name]);
     let unit = cluster.a.at("triton/KEY");
     std::fs::create_dir_all(&unit).must("mkdir");
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for name in [name, "__grp__k.json"] {
         hand.put(&unit.join(name), b"theirs").must("put");
     }
     command(&cluster.a, &["import"], &[source, &unit], &["--overwrite"]);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for name in ["__grp__k.json", name] {
         assert_eq!(hand.get(&unit.join(name)).must("it is still there"), b"theirs", "{name}");
     }
@@ -238,14 +240,14 @@ fn commands_import_that_is_killed_keeps_the_old_file(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
     large(&source.join("file"), "ours");
-    Hand::new().put(&mount.join("file"), b"theirs").must("put");
+    SyscallProcess::new().put(&mount.join("file"), b"theirs").must("put");
     cluster.a.drain();
     let mut copy = Copy::start(
         cluster.site.hearthfs().args(["import", "--overwrite"]).arg(&source).arg(&mount),
     );
     let temporary = |path: &Path| path.to_string_lossy().contains("/.hearthfs-import.");
     copy.stop_when(|copy| copy.has_open(temporary));
-    assert_eq!(Hand::new().get(&mount.join("file")).must("read"), b"theirs");
+    assert_eq!(SyscallProcess::new().get(&mount.join("file")).must("read"), b"theirs");
     eventually(SEEN_MS, "the other node has the file", || {
         let names = tree::texts(&cluster.b.mount);
         if names == ["file"] { Ok(()) } else { Err(format!("{names:?}")) }
@@ -258,7 +260,7 @@ fn commands_import_that_is_killed_keeps_the_old_file(io: Io) {
             let names = tree::texts(&node.mount);
             if names == ["file"] { Ok(()) } else { Err(format!("{names:?}")) }
         });
-        assert_eq!(Hand::new().get(&node.at("file")).must("read"), b"theirs");
+        assert_eq!(SyscallProcess::new().get(&node.at("file")).must("read"), b"theirs");
     }
 }
 in_both_modes!(commands_import_that_is_killed_keeps_the_old_file);
@@ -268,9 +270,9 @@ in_both_modes!(commands_import_that_is_killed_keeps_the_old_file);
 fn commands_import_drains_what_it_took() {
     let cluster = Cluster::two(Io::best());
     let source = Path::new("/proc/sys/fs/inotify");
-    Hand::new().put(&cluster.a.at("file"), b"pending").must("put");
+    SyscallProcess::new().put(&cluster.a.at("file"), b"pending").must("put");
     cluster.store.fail();
-    Hand::new().put(&cluster.a.at("other"), b"pending").must("put");
+    SyscallProcess::new().put(&cluster.a.at("other"), b"pending").must("put");
     let said = command(&cluster.a, &["import"], &[source, &cluster.a.mount], &["--drain=1s"]);
     cluster.store.heal();
     assert_eq!(said.code(), 1, "{said:?}");

@@ -9,7 +9,8 @@ use crate::harness::body::{self, Id};
 use crate::harness::command::run;
 use crate::harness::store::Trouble;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, skipped, sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, skipped, sleep_ms,
+    tree,
 };
 use crate::stores::{ACCESS_KEY, AZURE_ACCOUNT, AZURE_KEY, SECRET_KEY};
 
@@ -124,7 +125,7 @@ struct Rotation {
 
 /// Credentials turn wrong under a mount, and right again.
 fn rotated(it: &Rotation) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let bytes = |seq| body::make(Id { writer: 1, seq }, 40_000);
     hand.put(&it.node.at("before"), &bytes(1)).must("put");
     it.node.drain();
@@ -281,7 +282,7 @@ fn bad_input_foreign_objects() {
         },
         &Options::new(Io::best()),
     );
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for (node, name) in [(&cluster.a, "a"), (&cluster.b, "b")] {
         for k in 0..20 {
             hand.put(&node.at(format!("{name}{k}")), b"x").must("put");

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::harness::command::{need, run};
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms};
+use crate::harness::{Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes, sleep_ms};
 
 /// Directories of the tree that is copied.
 const DIRECTORIES: usize = 192;
@@ -118,13 +118,13 @@ in_both_modes!(directory_times_of_tar);
 /// What comes into a directory after it was given a time moves it, on both nodes; a `chmod` does not.
 fn directory_times_move_with_later_content(io: Io) {
     let cluster = Cluster::two(io);
-    let (mut hand, mut other) = (Hand::new(), Hand::new());
+    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let (here, there) = (cluster.a.at("dir"), cluster.b.at("dir"));
     hand.mkdir(&here).must("mkdir");
     hand.put(&here.join("first"), b"1").must("put");
     let given = (1_234_567_890, 987_654_321);
     hand.utimes(&here, given.0, given.1).must("utimes");
-    let time = |hand: &mut Hand, at: &Path| {
+    let time = |hand: &mut SyscallProcess, at: &Path| {
         hand.stat(at).map(|about| (about.mtime_s, about.mtime_ns)).map_err(|e| e.to_string())
     };
     cluster.a.drain();
@@ -164,7 +164,7 @@ fn directory_times_of_a_renamed_tree(io: Io) {
     std::fs::write(second.join("other"), "x").must("write");
     let of_second = times_of(&second);
     std::fs::rename(&first, cluster.a.at("third")).must("rename");
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let exchanged = hand.rename_with(&cluster.a.at("third"), &second, EXCHANGE);
     exchanged.must("exchange");
     cluster.a.drain();

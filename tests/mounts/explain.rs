@@ -12,10 +12,11 @@ use serde_json::Value;
 
 use crate::copies::{SEEN_MS, put};
 use crate::harness::command::{Said, run};
-use crate::harness::hand::User;
 use crate::harness::node::{Site, dress};
+use crate::harness::syscall_process::User;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes,
+    sleep_ms,
 };
 use crate::users::{self, A, B, World};
 
@@ -53,7 +54,7 @@ fn is(node: &Node, name: &str, reason: &str) -> Value {
 }
 
 /// Returns what a node calls itself.
-fn identity(node: &Node, hand: &mut Hand) -> String {
+fn identity(node: &Node, hand: &mut SyscallProcess) -> String {
     hand.put(&node.at("mark"), b"mark").must("put a mark");
     let facts = hand.getxattr(&node.at("mark"), "hearthfs.entry").must("facts");
     let facts: Value = serde_json::from_slice(&facts).must("JSON");
@@ -61,13 +62,13 @@ fn identity(node: &Node, hand: &mut Hand) -> String {
     facts["node"].as_str().must("a node").to_owned()
 }
 
-fn arrives(hand: &mut Hand, node: &Node, name: &str) {
+fn arrives(hand: &mut SyscallProcess, node: &Node, name: &str) {
     eventually(SEEN_MS, "it arrives", || {
         hand.stat(&node.at(name)).map_err(|errno| errno.to_string())
     });
 }
 
-fn goes(hand: &mut Hand, node: &Node, name: &str) {
+fn goes(hand: &mut SyscallProcess, node: &Node, name: &str) {
     eventually(SEEN_MS, "it goes", || match hand.stat(&node.at(name)) {
         Err(Errno::NOENT) => Ok(()),
         other => Err(format!("{other:?}")),
@@ -78,7 +79,7 @@ fn goes(hand: &mut Hand, node: &Node, name: &str) {
 fn commands_explain_says_what_happened_to_a_name(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let (of_a, of_b) = (identity(a, &mut hand), identity(b, &mut hand));
     for name in ["jax", "jax/dir"] {
         hand.mkdir(&a.at(name)).must("mkdir");
@@ -135,7 +136,7 @@ fn commands_explain_says_what_happened_to_a_name(io: Io) {
 in_both_modes!(commands_explain_says_what_happened_to_a_name);
 
 /// Writes a unit on one node, whose last name completes it, and waits until the other node has it.
-fn unit(cluster: &Cluster, hand: &mut Hand, dir: &str, names: &[&str]) {
+fn unit(cluster: &Cluster, hand: &mut SyscallProcess, dir: &str, names: &[&str]) {
     for name in names {
         put(&cluster.a.at(dir).join(name), "\"text\"", 0o644);
     }
@@ -146,7 +147,7 @@ fn unit(cluster: &Cluster, hand: &mut Hand, dir: &str, names: &[&str]) {
 
 /// Looks a name up in vain, and returns the entries of the same program that it is told of.
 #[track_caller]
-fn others(node: &Node, hand: &mut Hand, name: &str) -> Vec<String> {
+fn others(node: &Node, hand: &mut SyscallProcess, name: &str) -> Vec<String> {
     assert_eq!(hand.stat(&node.at(name)).map(drop), Err(Errno::NOENT), "{name}");
     let told = is(node, name, "never");
     let similar = told["similar"].as_array().must("a list").iter();
@@ -165,7 +166,7 @@ fn others(node: &Node, hand: &mut Hand, name: &str) -> Vec<String> {
 #[test]
 fn commands_explain_lists_no_misses_of_what_stays_on_its_node() {
     let cluster = Cluster::two(Io::best());
-    let (a, mut hand) = (&cluster.a, Hand::new());
+    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
     for dir in ["ccache", "ccache/0", "jax"] {
         hand.mkdir(&a.at(dir)).must("mkdir");
     }
@@ -183,7 +184,7 @@ fn commands_explain_lists_no_misses_of_what_stays_on_its_node() {
 #[test]
 fn commands_explain_names_a_kernel_of_triton_under_another_key() {
     let cluster = Cluster::two(Io::best());
-    let (b, mut hand) = (&cluster.b, Hand::new());
+    let (b, mut hand) = (&cluster.b, SyscallProcess::new());
     for (key, kernel) in [("K1", "add"), ("K2", "mul"), ("K3", "add")] {
         let names =
             [format!("{kernel}.json"), format!("{kernel}.ttir"), format!("__grp__{kernel}.json")];
@@ -201,7 +202,7 @@ fn commands_explain_names_a_kernel_of_triton_under_another_key() {
 #[test]
 fn commands_explain_names_a_kernel_of_inductor_under_another_key() {
     let cluster = Cluster::two(Io::best());
-    let (b, mut hand) = (&cluster.b, Hand::new());
+    let (b, mut hand) = (&cluster.b, SyscallProcess::new());
     let kernel = "triton_poi_fused_add_0";
     let names = [format!("{kernel}.json"), format!("__grp__{kernel}.json")];
     unit(&cluster, &mut hand, "inductor/triton/0/K1", &names.each_ref().map(String::as_str));
@@ -216,7 +217,7 @@ fn commands_explain_names_a_kernel_of_inductor_under_another_key() {
 #[test]
 fn commands_explain_names_a_module_of_neuron_under_other_flags() {
     let cluster = Cluster::two(Io::best());
-    let (b, mut hand) = (&cluster.b, Hand::new());
+    let (b, mut hand) = (&cluster.b, SyscallProcess::new());
     let names = ["model.hlo_module.pb", "compile_flags.json", "model.neff", "model.done"];
     let dir = "neuron/neuronxcc-2.20.0+ab/MODULE_77";
     for module in ["77+a1", "7+a1"] {
@@ -240,7 +241,7 @@ fn commands_explain_tells_what_had_not_arrived() {
     let options = Options::new(Io::best()).freshness("60s");
     let cluster = Cluster::with(Store::dir, &options);
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let of_a = identity(a, &mut hand);
     hand.put(&a.at("early"), b"early").must("put");
     a.drain();
@@ -261,7 +262,7 @@ fn commands_explain_tells_what_had_not_arrived() {
 fn commands_explain_tells_trouble_with_bytes() {
     let cluster = Cluster::two(Io::best());
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for (seed, name) in [(1, "far"), (2, "spoilt")] {
         hand.put(&a.at(name), &content(seed)).must("put");
         a.drain();
@@ -318,7 +319,7 @@ fn commands_explain_tells_trouble_with_bytes() {
 fn commands_explain_tells_what_is_past_its_age() {
     let options = Options::new(Io::best()).expiry("12s").without_renewal();
     let cluster = Cluster::with(Store::dir, &options);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("old"), &content(1)).must("put");
     cluster.a.drain();
     arrives(&mut hand, &cluster.b, "old");
@@ -332,7 +333,7 @@ fn commands_explain_tells_what_is_past_its_age() {
 fn commands_explain_tells_what_a_node_alone_has_lost() {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(Io::best()).cache_size("16MiB"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for number in 0..5_u8 {
         let body: Vec<u8> = content(number).iter().cycle().take(5_000_000).copied().collect();
         hand.put(&node.at(format!("f{number}")), &body).must("put");
@@ -357,7 +358,7 @@ fn commands_explain_tells_what_a_node_alone_has_lost() {
         hand.get(&node.at("triton/KEY/__grp__k.json")).map_err(|errno| errno.to_string())
     });
     hand.unlink(&node.at("triton/KEY/k.json")).must("unlink");
-    assert_eq!(Hand::new().get(&node.at("triton/KEY/__grp__k.json")), Err(Errno::NOENT));
+    assert_eq!(SyscallProcess::new().get(&node.at("triton/KEY/__grp__k.json")), Err(Errno::NOENT));
     let incomplete = is(&node, "triton/KEY/__grp__k.json", "incomplete");
     assert_eq!((&incomplete["client"], &incomplete["kind"]), (&"triton".into(), &"unit".into()));
 }
@@ -454,7 +455,7 @@ fn commands_explain_keeps_what_users_may_not_see() {
 fn commands_explain_takes_and_shows_any_name() {
     let cluster = Cluster::two(Io::best());
     let a = &cluster.a;
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let name = OsStr::from_bytes(b"odd\x1b[31m\n\xff");
     let odd = a.mount.join(name);
     hand.put(&odd, b"odd").must("put");

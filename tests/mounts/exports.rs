@@ -13,7 +13,8 @@ use crate::copies::{
 use crate::harness::command::{run, wait};
 use crate::harness::node::dress;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+    Cluster, Io, Must as _, Options, Store, SyscallProcess, eventually, in_both_modes, sleep_ms,
+    tree,
 };
 
 /// An export writes nothing through a link that lies in its way, and without `--overwrite` no member into a unit that is there.
@@ -53,7 +54,7 @@ fn commands_export_names_what_is_not_there() {
     let options = Options::new(Io::best()).deadline("2s");
     let cluster = Cluster::with(Store::dir, &options);
     let dest = cluster.site.path().join("dest");
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let text = "far away ".repeat(10_000);
     hand.put(&cluster.a.at("far"), text.as_bytes()).must("put");
     cluster.a.drain();
@@ -144,7 +145,7 @@ fn commands_export_writes_one_version(io: Io) {
     let dir = cluster.a.at("triton/KEY");
     std::fs::create_dir_all(&dir).must("mkdir");
     let write = |version: u32| {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         for name in ["k.json", "k.ttir", "__grp__k.json"] {
             let text = format!("version {version}").repeat(2000);
             hand.put(&dir.join(name), text.as_bytes()).must(name);

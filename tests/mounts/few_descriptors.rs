@@ -5,22 +5,22 @@ use rustix::io::Errno;
 
 use super::limits::content;
 use super::users::{A, B, can_be_others, let_in};
-use crate::harness::hand::CREATE_NEW;
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, eventually, in_both_modes};
+use crate::harness::syscall_process::CREATE_NEW;
+use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes};
 
 const ENTRIES: usize = 2_000;
 
-/// A hand that may have many files open.
-fn hand_with_descriptors() -> Hand {
-    Hand::wrapped(&["sh", "-c", "ulimit -n 4096; exec \"$@\"", "sh"])
+/// A syscall process that may have many files open.
+fn hand_with_descriptors() -> SyscallProcess {
+    SyscallProcess::wrapped(&["sh", "-c", "ulimit -n 4096; exec \"$@\"", "sh"])
 }
 
 fn with_descriptors(io: Io, limit: &str) -> (Site, Node) {
     let site = Site::new();
     let options = Options::new(io);
     let node = Node::start(&site, "m", None, options.clone());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for k in 0..ENTRIES {
         hand.put(&node.at(format!("f{k}")), &content(0, k as u64, 100)).must("put");
     }
@@ -114,7 +114,7 @@ fn limits_one_user_leaves_descriptors_to_others(io: Io) {
     let (site, node) = with_descriptors(io, "ulimit -n 512");
     let_in(site.path(), 0o755);
     let_in(&node.mount, 0o777);
-    let mut greedy = Hand::of(B, &[]);
+    let mut greedy = SyscallProcess::of(B, &[]);
     let mut refused = None;
     for k in 0..ENTRIES {
         match greedy.open(&node.at(format!("f{k}")), OFlags::RDONLY, 0) {
@@ -128,7 +128,7 @@ fn limits_one_user_leaves_descriptors_to_others(io: Io) {
     let (open, errno) = refused.expect("a limit");
     assert!(errno == Errno::NFILE && open > 200, "{open} open, then {errno}");
     assert_eq!(greedy.open(&node.at("of-b"), CREATE_NEW, 0o644), Err(Errno::NFILE));
-    let mut other = Hand::of(A, &[]);
+    let mut other = SyscallProcess::of(A, &[]);
     for k in 0..50 {
         let path = node.at(format!("f{}", ENTRIES - 1 - k));
         let file = other.open(&path, OFlags::RDONLY, 0);

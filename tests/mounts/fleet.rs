@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::harness::body::{self, Id};
 use crate::harness::node::Site;
 use crate::harness::store::Trouble;
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, Store, eventually};
+use crate::harness::{Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually};
 
 fn put(node: &Node, name: &str, len: usize) {
     let body = body::make(Id { writer: 1, seq: len as u64 }, len);
-    Hand::new().put(&node.at(name), &body).must("put a file");
+    SyscallProcess::new().put(&node.at(name), &body).must("put a file");
 }
 
 /// Waits until a status says what it should, and returns it.
@@ -60,7 +60,7 @@ fn fleet_sees_the_reason_of_an_outage() {
 #[test]
 fn fleet_sees_how_far_a_node_is_behind() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     put(&cluster.a, "first", 1_000);
     cluster.a.drain();
     eventually(10_000, "node B has the file", || {
@@ -92,7 +92,7 @@ fn fleet_sees_how_far_a_node_is_behind() {
 }
 
 fn hand_stat(node: &Node, name: &str) {
-    assert!(Hand::new().stat(&node.at(name)).is_err(), "{name} is there");
+    assert!(SyscallProcess::new().stat(&node.at(name)).is_err(), "{name} is there");
 }
 
 /// Throttled requests are counted, and the time that they cost.
@@ -132,7 +132,7 @@ fn fleet_sees_why_a_name_is_a_miss() {
     let words = ["--log-level", "info,hearthfs::fs=debug", "--log-format", "json"];
     options.args.extend(words.map(str::to_owned));
     let b = Node::start(&site, "b", Some(&store), options);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     put(&a, "packed", 100_000);
     put(&a, "removed", 100);
     a.drain();

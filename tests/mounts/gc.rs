@@ -9,7 +9,8 @@ use crate::harness::body::{self, Dice, Id};
 use crate::harness::command::{Said, run};
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, in_both_modes, now, sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, in_both_modes, now, sleep_ms,
+    tree,
 };
 
 /// How long what is not in use stays in these tests. Long enough for a commit on a busy machine.
@@ -47,7 +48,7 @@ fn deleted(report: &serde_json::Value, kind: &str) -> u64 {
 /// Writes, replaces, renames and removes its own names on one node until it is told to stop; reads them
 /// back at once, and those of the other writer as they come.
 fn load(mount: &Path, writer: u32, stop: &AtomicBool) -> u64 {
-    let (mut hand, mut dice) = (Hand::new(), Dice::new(u64::from(writer)));
+    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
     let mut seen = vec![0; NAMES as usize];
     let mut seq = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -97,7 +98,7 @@ fn gc_beside_two_nodes_over_a_server() {
 /// Two nodes write and read while garbage is collected: no read fails, and a node that starts later has all.
 fn beside_two_nodes(cluster: &Cluster, io: Io, least: Duration) {
     std::fs::write(cluster.store.objects().join("notes.txt"), "mine").must("write a note");
-    let (mut hand, mut dice) = (Hand::new(), Dice::new(1));
+    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(1));
     for seq in 0..KEPT {
         let bytes = body::make(Id { writer: 9, seq }, dice.len(1_500_000));
         hand.put(&cluster.a.at(format!("kept{seq}")), &bytes).must("put");
@@ -149,7 +150,9 @@ fn beside_two_nodes(cluster: &Cluster, io: Io, least: Duration) {
 #[test]
 fn gc_says_what_it_would_do_and_refuses_what_is_no_store() {
     let cluster = Cluster::two(Io::best());
-    Hand::new().put(&cluster.a.at("f"), &body::make(Id { writer: 1, seq: 1 }, 9_000)).must("put");
+    SyscallProcess::new()
+        .put(&cluster.a.at("f"), &body::make(Id { writer: 1, seq: 1 }, 9_000))
+        .must("put");
     cluster.settle();
     let before = tree::files_below(&cluster.store.objects());
     let said = gc(&cluster, &["--dry-run"]);
@@ -181,7 +184,7 @@ fn gc_says_what_it_would_do_and_refuses_what_is_no_store() {
 #[test]
 fn gc_of_a_bucket_goes_by_age() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for seq in 0..30 {
         let bytes = body::make(Id { writer: 1, seq }, 9_000 + 50_000 * seq as usize);
         hand.put(&cluster.a.at(format!("f{seq}")), &bytes).must("put");

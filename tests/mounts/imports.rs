@@ -15,7 +15,8 @@ use crate::copies::{
 use crate::harness::command::{run, wait};
 use crate::harness::node::{dress, unmount};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+    Cluster, Io, Must as _, Options, Store, SyscallProcess, eventually, in_both_modes, sleep_ms,
+    tree,
 };
 use crate::users;
 
@@ -93,7 +94,7 @@ in_both_modes!(commands_import_and_export_whole_trees);
 fn commands_import_keeps_what_is_there(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.mkdir(&mount.join("triton")).must("mkdir");
     hand.mkdir(&mount.join("triton/KEY0")).must("mkdir");
     hand.mkdir(&mount.join("numba")).must("mkdir");
@@ -113,7 +114,7 @@ fn commands_import_keeps_what_is_there(io: Io) {
     let kept = report(&import(&[]));
     counts(&kept, &[("files", 3), ("units", 1), ("kept", 8), ("failed", 0)]);
     for name in ["plain", "triton/KEY0/k.json", "numba/m.f-1.py311.1.nbc"] {
-        assert_eq!(Hand::new().get(&mount.join(name)).must("read"), b"theirs", "{name}");
+        assert_eq!(SyscallProcess::new().get(&mount.join(name)).must("read"), b"theirs", "{name}");
     }
     assert!(!mount.join("numba/m.f-1.py311.3.nbc").exists(), "no mixture");
     let replaced = report(&import(&["--overwrite", "--drain"]));

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::harness::body::{self, Id};
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, in_both_modes, sleep_ms, tree};
+use crate::harness::{Cluster, Io, Must as _, Node, SyscallProcess, in_both_modes, sleep_ms, tree};
 
 fn load(mount: &Path, writer: u32, from: u64) -> u64 {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut k = from;
     loop {
         let bytes = body::make(Id { writer, seq: k }, 64 + 5_000 * (k % 9) as usize);
@@ -72,7 +72,7 @@ in_both_modes!(index_loss_under_load);
 #[test]
 fn index_loss_while_stopped_keeps_the_local_blobs() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for k in 0..30 {
         let bytes = body::make(Id { writer: 0, seq: k }, 40_000);
         hand.put(&cluster.a.at(format!("w0-{k}")), &bytes).must("put");

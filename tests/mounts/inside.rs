@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::copies::{SEEN_MS, put};
 use crate::harness::command::{Said, run};
-use crate::harness::hand::User;
 use crate::harness::node::dress;
+use crate::harness::syscall_process::User;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, tree,
 };
 use crate::users::{self, World};
 
@@ -77,7 +77,7 @@ fn told(node: &Node, glob: &str) -> BTreeMap<String, Value> {
 fn commands_ls_tells_where_entries_come_from(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     // More than what commits carry along.
     put(&a.at("jax/jit_f-1-cache"), &"program".repeat(20_000), 0o640);
     put(&a.at("mine/file"), "content", 0o644);
@@ -169,7 +169,7 @@ in_both_modes!(commands_ls_tells_where_entries_come_from);
 #[test]
 fn commands_ls_and_stat_beside_a_writer() {
     let cluster = Cluster::two(Io::best());
-    let (a, mut hand) = (&cluster.a, Hand::new());
+    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
     let path = a.at("file");
     let fd = hand.open(&path, OFlags::CREATE | OFlags::WRONLY, 0o644).must("create");
     hand.write(fd, b"abc").must("write");

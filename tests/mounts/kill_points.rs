@@ -14,11 +14,11 @@ use rustix::process::{Signal, kill_process};
 
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::command::run;
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, eventually, in_both_modes, now, skipped, sleep_ms, tree,
-    wanted,
+    Cluster, Io, Must as _, Node, SyscallProcess, eventually, in_both_modes, now, skipped,
+    sleep_ms, tree, wanted,
 };
 
 /// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
@@ -46,7 +46,7 @@ enum Kept {
 
 /// A process that publishes names of its own, and what it was told.
 struct Writer {
-    hand: Hand,
+    hand: SyscallProcess,
     number: u32,
     seq: u64,
     dice: Dice,
@@ -59,7 +59,7 @@ struct Writer {
 
 impl Writer {
     fn new(dir: PathBuf, number: u32) -> Self {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         hand.mkdir(&dir).must("make a writer's directory");
         let dice = Dice::new(u64::from(number) + 41);
         Self { hand, number, seq: 0, dice, dir, closed: BTreeMap::new(), unsure: None }
@@ -132,7 +132,7 @@ impl Writer {
             match self.step() {
                 Ok(()) => {}
                 Err(errno) if self.is_dead(errno) => {
-                    self.hand = Hand::new();
+                    self.hand = SyscallProcess::new();
                     return;
                 }
                 Err(errno) => panic!("writer {}: {errno} ({:?})", self.number, self.unsure),
@@ -142,7 +142,7 @@ impl Writer {
 
     /// Looks at every name in every way after a restart.
     fn verify(&mut self, when: &str) {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         let listed = hand.list(&self.dir).must("list");
         let unsure = self.unsure.take();
         for k in 0..NAMES {
@@ -165,7 +165,7 @@ impl Writer {
 
 /// Checks that stat, open, O_EXCL and listing say the same, and returns the number of the version that is there.
 #[track_caller]
-fn agree(hand: &mut Hand, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
+fn agree(hand: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
     let stat = hand.stat(path);
     let read = hand.get(path);
     let name = path.display();
@@ -226,9 +226,9 @@ fn kill_points_between_flush_and_release(io: Io) {
             ["untouched", "overwritten", "cut", "mapped", "old"].into_iter().enumerate()
         {
             let name = format!("{what}{round}");
-            let (path, mut hand) = (cluster.a.at(&name), Hand::new());
+            let (path, mut hand) = (cluster.a.at(&name), SyscallProcess::new());
             if what == "old" {
-                Hand::new().put(&path, b"an older version").must("put");
+                SyscallProcess::new().put(&path, b"an older version").must("put");
             }
             let bytes = first(k);
             let fd = hand.open(&path, UPDATE, 0o644).must("open");
@@ -253,7 +253,10 @@ fn kill_points_between_flush_and_release(io: Io) {
         // A reader that has found the version in between, for every second kill.
         if round == 1 {
             for (name, bytes) in &names {
-                assert!(Hand::new().get(&cluster.a.at(name)).must("read") == *bytes, "{name}");
+                assert!(
+                    SyscallProcess::new().get(&cluster.a.at(name)).must("read") == *bytes,
+                    "{name}"
+                );
             }
         }
         cluster.a.kill_only();
@@ -261,7 +264,7 @@ fn kill_points_between_flush_and_release(io: Io) {
         cluster.a.up();
         for (name, bytes) in &names {
             let path = cluster.a.at(name);
-            let mut hand = Hand::new();
+            let mut hand = SyscallProcess::new();
             let read = hand.get(&path).must(format_args!("{name} after kill {round}"));
             assert!(read == *bytes, "{name} after kill {round}: {:?}", body::check(&read));
             assert_eq!(hand.stat(&path).must("stat").size, bytes.len() as u64, "{name}");
@@ -277,7 +280,9 @@ fn kill_points_between_flush_and_release(io: Io) {
     }
     // What was adopted at the start is an entry like any other.
     for (name, _) in &names {
-        Hand::new().put_with(&cluster.a.at(name), IN_PLACE, 4096, 0, b"again").must("write again");
+        SyscallProcess::new()
+            .put_with(&cluster.a.at(name), IN_PLACE, 4096, 0, b"again")
+            .must("write again");
         assert_eq!(std::fs::read(cluster.a.at(name)).must("read"), b"again");
     }
 }
@@ -302,7 +307,7 @@ fn kill_points_while_the_kernel_is_told_of_names() {
         return;
     }
     let mut cluster = Cluster::two(Io::best());
-    let (mut hand, mut maker) = (Hand::new(), Hand::new());
+    let (mut hand, mut maker) = (SyscallProcess::new(), SyscallProcess::new());
     hand.mkdir(&cluster.a.at("d")).must("mkdir");
     hand.put(&cluster.a.at("d/old"), b"first").must("put");
     cluster.a.drain();

@@ -12,13 +12,13 @@ use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::command::run;
-use crate::harness::hand::{CREATE_NEW, SCRATCH};
 use crate::harness::node::Site;
 use crate::harness::store::Trouble;
+use crate::harness::syscall_process::{CREATE_NEW, SCRATCH};
 use crate::harness::time::thread;
 use crate::harness::{
-    Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root, now, skipped,
-    tree,
+    Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, is_root, now,
+    skipped, tree,
 };
 
 const LIMIT_MS: u64 = 40_000;
@@ -33,7 +33,7 @@ pub(crate) fn content(writer: u32, seq: u64, len: usize) -> Vec<u8> {
 fn burst(node: &Node, writers: u32, files: u64, len: usize) {
     let mount = Arc::new(node.mount.clone());
     let work = move |writer: u32, mount: &Path| {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         hand.limit_ms(90_000);
         for k in 0..files {
             let name = mount.join(format!("w{writer}-{k}"));
@@ -50,7 +50,7 @@ fn burst(node: &Node, writers: u32, files: u64, len: usize) {
         one.join().must("a writer");
     }
     node.drain();
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for writer in 0..writers {
         for k in 0..files {
             let read = hand.get(&node.at(format!("w{writer}-{k}")));
@@ -93,7 +93,7 @@ fn limits_slow_writers_among_readers(io: Io) {
     let node = Node::start(&site, "m", Some(&store), Options::new(io).cache_size("16MiB"));
     let mount = Arc::new(node.mount.clone());
     let program = |writer: u32, mount: &Path| {
-        let (mut hand, mut dice) = (Hand::new(), Dice::new(u64::from(writer)));
+        let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
         hand.limit_ms(90_000);
         let mut written = Vec::new();
         for k in 0..500 {
@@ -135,7 +135,7 @@ fn limits_full_without_a_store_is_told_at_once(io: Io) {
     let options = Options::new(io).cache_size("16MiB").deadline("1s");
     let node = Node::start(&site, "m", Some(&store), options);
     store.fail();
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&node.at("first"), &content(0, 0, 4096)).must("put");
     eventually(20_000, "the store is known to be down", || {
         let health = node.status()["health"].clone();
@@ -179,7 +179,7 @@ fn limits_full_wait_ends() {
     let options = Options::new(Io::best()).cache_size("16MiB").full_wait("3s").freshness("1h");
     let node = Node::start(&site, "m", Some(&store), options);
     store.trouble(Trouble::Slow(60_000));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut waits = Vec::new();
     for k in 0..16 {
         let begun = now();
@@ -200,7 +200,7 @@ fn limits_full_tier_ends_the_gathering() {
     let store = Store::dir(&site);
     let options = Options::new(Io::best()).cache_size("16MiB").delay("60s");
     let node = Node::start(&site, "m", Some(&store), options);
-    let (mut hand, begun) = (Hand::new(), now());
+    let (mut hand, begun) = (SyscallProcess::new(), now());
     for k in 0..24 {
         hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)).must("put");
     }
@@ -234,7 +234,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     let Some(disk) = small_disk(&name, &site, "48m") else { return };
     let store = Store::s3(&site);
     let a = Node::start(&site, "a", Some(&store), Options::new(io));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&a.at("large"), &content(1, 1, 3_000_000)).must("put");
     hand.put(&a.at("packed"), &content(1, 2, 200_000)).must("put");
     a.drain();
@@ -295,7 +295,7 @@ fn memory(node: &Node) -> u64 {
 fn limits_attributes_do_not_grow_the_daemon(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let (begun, large) = (memory(&node), vec![1; 60_000]);
     for k in 0..1_000 {
         let path = node.at(format!("f{k}"));
@@ -333,7 +333,7 @@ type Spoil = fn(&Path);
 fn limits_blobs_that_are_spoilt(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let spoil: [(&str, Spoil); 3] = [
         ("cut", |path| {
             let file = std::fs::OpenOptions::new().write(true).open(path).must("open");
@@ -431,14 +431,14 @@ fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
     let site = Site::alone();
     let store = Store::dir(&site);
     let node = Node::start(&site, "m", Some(&store), Options::new(io).alone());
-    let (old, mut other) = (content(1, 0, 50_000), Hand::new());
+    let (old, mut other) = (content(1, 0, 50_000), SyscallProcess::new());
     for name in ["old", "beside"] {
         other.put(&node.at(name), &old).must("put");
     }
     for (name, flags) in [("new", CREATE_NEW), ("readable", SCRATCH), ("old", OFlags::RDWR)] {
         for written in [false, true] {
             let when = format!("{name}, written {written}");
-            let mut hand = Hand::new();
+            let mut hand = SyscallProcess::new();
             let fd = hand.open(&node.at(name), flags, 0o644).must("open");
             hand.ftruncate(fd, HUGE).must("grow");
             if written {
@@ -468,7 +468,7 @@ in_both_modes!(limits_a_file_of_holes_is_refused_at_once);
 
 /// `truncate` of a name to more than the tier holds is refused at once too.
 fn limits_a_name_grown_beyond_the_tier_is_refused_at_once(io: Io) {
-    let (site, old, mut hand) = (Site::alone(), content(1, 0, 50_000), Hand::new());
+    let (site, old, mut hand) = (Site::alone(), content(1, 0, 50_000), SyscallProcess::new());
     let node = Node::start(&site, "m", None, Options::new(io).alone());
     hand.put(&node.at("old"), &old).must("put");
     let begun = now();

@@ -13,11 +13,12 @@ use rustix::process::Signal;
 
 use crate::harness::body::{self, Id};
 use crate::harness::command::{need, run};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE, SCRATCH};
 use crate::harness::node::Site;
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE, SCRATCH};
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, now,
+    sleep_ms,
 };
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
@@ -45,7 +46,7 @@ fn arrives(cluster: &Cluster, name: &str, bytes: &[u8]) {
 fn live_files_of_a_linker(io: Io) {
     const LEN: usize = 150_000;
     let cluster = Cluster::two(io);
-    let mut linker = Hand::new();
+    let mut linker = SyscallProcess::new();
     // A store that follows the close at once, and one that comes when the daemon has done all it does at a close.
     for (k, pause_ms) in [0, 50, 50, 0, 400].into_iter().enumerate() {
         let (name, tmp) = (format!("lib{k}.so"), cluster.a.at(format!("lib{k}.so.tmp")));
@@ -59,7 +60,7 @@ fn live_files_of_a_linker(io: Io) {
         linker.map_write(map, 0, &bytes);
         linker.unmap(map).must("unmap");
         linker.rename(&tmp, &path).must("rename");
-        let read = Hand::new().get(&path).must(format_args!("read {name}"));
+        let read = SyscallProcess::new().get(&path).must(format_args!("read {name}"));
         assert!(read == bytes, "{name} after {pause_ms} ms: {:?}", body::check(&read));
         assert!(linker.get(&path).must("read by the linker") == bytes, "{name} by the linker");
     }
@@ -73,7 +74,7 @@ in_both_modes!(live_files_of_a_linker);
 fn live_files_of_a_linker_that_is_watched(io: Io) {
     const LEN: usize = 64 << 10;
     let cluster = Cluster::two(io);
-    let (mut linker, mut watcher) = (Hand::new(), Hand::new());
+    let (mut linker, mut watcher) = (SyscallProcess::new(), SyscallProcess::new());
     for round in 0..4 {
         let name = format!("out{round}");
         let path = cluster.a.at(&name);
@@ -108,7 +109,7 @@ in_both_modes!(live_files_of_a_linker_that_is_watched);
 /// What every way to look at a name must agree on.
 #[track_caller]
 fn agrees(node: &Node, name: &str, expected: &[u8], when: &str) {
-    let (path, mut hand) = (node.at(name), Hand::new());
+    let (path, mut hand) = (node.at(name), SyscallProcess::new());
     let size = hand.stat(&path).map(|stat| stat.size);
     assert_eq!(size, Ok(expected.len() as u64), "{when}: stat");
     assert_eq!(hand.get(&path), Ok(expected.to_vec()), "{when}: open");
@@ -125,9 +126,9 @@ fn live_files_of_a_writer_that_is_killed(io: Io) {
             let name = format!("{how}{k}");
             let path = cluster.a.at(&name);
             if let Some(old) = old {
-                Hand::new().put(&path, old).must("put");
+                SyscallProcess::new().put(&path, old).must("put");
             }
-            let mut writer = Hand::new();
+            let mut writer = SyscallProcess::new();
             let fd = writer.open(&path, flags, 0o644).must("open");
             writer.write(fd, b"8 bytes.").must("write");
             let second = writer.dup(fd).must("dup");
@@ -139,7 +140,7 @@ fn live_files_of_a_writer_that_is_killed(io: Io) {
             agrees(&cluster.a, &name, b"8 bytes.", "killed");
             arrives(&cluster, &name, b"8 bytes.");
             agrees(&cluster.a, &name, b"8 bytes.", "killed, and later");
-            Hand::new().put(&path, b"the next version").must("write it again");
+            SyscallProcess::new().put(&path, b"the next version").must("write it again");
             agrees(&cluster.a, &name, b"the next version", "written again");
         }
     }
@@ -151,7 +152,7 @@ fn live_files_of_a_writer_that_is_killed_unseen(io: Io) {
     let (node, _site) = alone(io);
     for round in 0..6 {
         let name = format!("f{round}");
-        let mut writer = Hand::new();
+        let mut writer = SyscallProcess::new();
         let fd = writer.open(&node.at(&name), IN_PLACE, 0o644).must("open");
         writer.write(fd, b"8 bytes.").must("write");
         let second = writer.dup(fd).must("dup");
@@ -175,7 +176,8 @@ fn live_files_and_who_has_the_closed_version_open(io: Io) {
         let path = cluster.a.at(&name);
         let first = body::make(Id { writer: 1, seq: round }, 9_000);
         let second = body::make(Id { writer: 2, seq: round }, 12_000);
-        let (mut writer, mut reader, mut late) = (Hand::new(), Hand::new(), Hand::new());
+        let (mut writer, mut reader, mut late) =
+            (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
         let fd = writer.open(&path, READ_WRITE | OFlags::TRUNC, 0o644).must("open");
         writer.write(fd, &first).must("write");
         let duplicate = writer.dup(fd).must("dup");
@@ -240,13 +242,13 @@ fn live_files_that_many_append_to(io: Io) {
     for (name, exists) in [("new", false), ("old", true)] {
         let path = cluster.a.at(name);
         if exists {
-            Hand::new().put(&path, b"").must("put");
+            SyscallProcess::new().put(&path, b"").must("put");
         }
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let path = path.clone();
                 thread(move || {
-                    let mut hand = Hand::new();
+                    let mut hand = SyscallProcess::new();
                     for line in 0..LINES {
                         let text = format!("writer {writer} line {line}\n");
                         hand.put_with(&path, APPEND, 1 << 16, 0, text.as_bytes()).must("append");
@@ -257,7 +259,7 @@ fn live_files_that_many_append_to(io: Io) {
         for writer in writers {
             writer.join().must("a writer");
         }
-        let text = Hand::new().get(&path).must("read");
+        let text = SyscallProcess::new().get(&path).must("read");
         let mut lines: Vec<String> =
             String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
         lines.sort();
@@ -282,10 +284,11 @@ fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
         let (name, when) = (format!("f{k}"), format!("{exists} {killed_first}"));
         let path = cluster.a.at(&name);
         if exists {
-            Hand::new().put(&path, b"old\n").must("put");
+            SyscallProcess::new().put(&path, b"old\n").must("put");
         }
-        let (mut killed, mut other) = (Hand::new(), Hand::new());
-        let begin = |hand: &mut Hand| hand.open(&path, APPEND, 0o644).must("open to append");
+        let (mut killed, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+        let begin =
+            |hand: &mut SyscallProcess| hand.open(&path, APPEND, 0o644).must("open to append");
         let (of_killed, of_other) = if killed_first {
             let first = begin(&mut killed);
             (first, begin(&mut other))
@@ -304,7 +307,7 @@ fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
             other.write(of_other, line.as_bytes()).must("append");
         }
         other.close(of_other).must("close");
-        let text = Hand::new().get(&path).must("read");
+        let text = SyscallProcess::new().get(&path).must("read");
         let shown = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<&str> = shown.lines().filter(|line| !line.starts_with("killed ")).collect();
         let mut expected =
@@ -328,18 +331,18 @@ fn live_files_of_an_idle_appender_that_is_killed(io: Io) {
             let mut expected = String::new();
             if exists {
                 expected.push_str("old\n");
-                Hand::new().put(&path, expected.as_bytes()).must("put");
+                SyscallProcess::new().put(&path, expected.as_bytes()).must("put");
             }
-            let mut idle = Hand::new();
+            let mut idle = SyscallProcess::new();
             idle.open(&path, APPEND, 0o644).must("open to append");
             for k in 0..lines {
                 let line = format!("line {k}\n");
-                let mut other = Hand::new();
+                let mut other = SyscallProcess::new();
                 other.put_with(&path, APPEND, 1 << 16, 0, line.as_bytes()).must("append");
                 expected.push_str(&line);
             }
             idle.kill(Signal::KILL);
-            let read = Hand::new().get(&path);
+            let read = SyscallProcess::new().get(&path);
             let shown = read.map(|read| String::from_utf8_lossy(&read).into_owned());
             assert_eq!(shown, Ok(expected.clone()), "{name}");
             arrives(&cluster, &name, expected.as_bytes());
@@ -470,7 +473,7 @@ in_both_modes!(live_files_of_two_busy_nodes);
 /// Writes the names in place, also as empty files, while another process reads them and keeps the last one open; returns
 /// what went wrong.
 fn busy(number: u32, paths: &[PathBuf; 2], ms: u64) -> Vec<String> {
-    let (mut hand, mut reader) = (Hand::new(), Hand::new());
+    let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let (mut faults, mut seq, mut kept) = (Vec::new(), 0, None);
     let mut dice = body::Dice::new(u64::from(number));
     let start = now();

@@ -5,8 +5,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::harness::hand::CREATE_NEW;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes};
+use crate::harness::syscall_process::CREATE_NEW;
+use crate::harness::{Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes};
 use crate::users::{A, World, let_in};
 
 /// Locks that all nodes see, of Neuron and of PyTorch's extensions, ...
@@ -42,7 +42,7 @@ fn await_there(path: &Path, wanted: bool) {
 fn lock_files_exclude_on_all_nodes_until_their_process_ends(io: Io) {
     let cluster = cluster(io);
     for (name, signal) in CLUSTER.into_iter().flat_map(|n| [(n, true), (n, false)]) {
-        let (mut maker, mut other) = (Hand::new(), Hand::new());
+        let (mut maker, mut other) = (SyscallProcess::new(), SyscallProcess::new());
         // It stays open, as that of PyTorch does.
         maker.open(&cluster.a.at(name), CREATE_NEW, 0o444).must("make the lock");
         assert_eq!(other.open(&cluster.a.at(name), CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
@@ -67,7 +67,7 @@ in_both_modes!(lock_files_exclude_on_all_nodes_until_their_process_ends);
 fn lock_files_of_one_node_and_files_that_look_like_locks(io: Io) {
     let cluster = cluster(io);
     let a = &cluster.a;
-    let mut maker = Hand::new();
+    let mut maker = SyscallProcess::new();
     maker.symlink(Path::new("host-1-2-3"), &a.at(NODE)).must("symlink");
     for name in ORDINARY {
         let fd = maker.open(&a.at(name), CREATE_NEW, 0o644).must("create");
@@ -89,13 +89,13 @@ in_both_modes!(lock_files_of_one_node_and_files_that_look_like_locks);
 fn lock_files_that_others_have_made_since_stay() {
     let cluster = cluster(Io::best());
     let path = cluster.a.at(CLUSTER[0]);
-    let (mut first, mut second) = (Hand::new(), Hand::new());
+    let (mut first, mut second) = (SyscallProcess::new(), SyscallProcess::new());
     first.put(&path, b"").must("the first makes it");
     first.unlink(&path).must("and gives it back");
     second.put(&path, b"2").must("the second makes it");
     first.kill(Signal::KILL);
     // The daemon has looked after locks when this one is gone.
-    let mut third = Hand::new();
+    let mut third = SyscallProcess::new();
     third.put(&cluster.a.at(CLUSTER[1]), b"").must("another lock");
     third.kill(Signal::KILL);
     await_there(&cluster.a.at(CLUSTER[1]), false);
@@ -112,7 +112,7 @@ fn lock_files_are_no_directories() {
     let cluster = cluster(Io::best());
     let dir = cluster.a.at("torch_extensions/py311/other/lock");
     std::fs::create_dir_all(cluster.a.at("torch_extensions/py311/other/before")).must("mkdir");
-    let (mut maker, mut other) = (Hand::new(), Hand::new());
+    let (mut maker, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     maker.rename(&cluster.a.at("torch_extensions/py311/other/before"), &dir).must("rename");
     other.put(&cluster.a.at(CLUSTER[1]), b"").must("a lock");
     maker.kill(Signal::KILL);
@@ -129,7 +129,7 @@ fn lock_files_are_no_directories() {
 fn lock_files_outlive_a_daemon_with_their_process_only() {
     let mut cluster = cluster(Io::best());
     let [one, other] = CLUSTER.map(|name| cluster.a.at(name));
-    let (mut lives, mut ends) = (Hand::new(), Hand::new());
+    let (mut lives, mut ends) = (SyscallProcess::new(), SyscallProcess::new());
     lives.put(&one, b"").must("put");
     ends.put(&other, b"").must("put");
     cluster.a.kill_only();
@@ -158,7 +158,7 @@ fn p14_isolation_of_lock_files(io: Io) {
     world.root.chmod(&path, 0o666).must("chmod");
     world.b.put(&path, b"b").must("B writes it");
     world.b.kill(Signal::KILL);
-    let mut other = Hand::new();
+    let mut other = SyscallProcess::new();
     let marker = dir.join("another.lock");
     other.put(&marker, b"").must("another lock");
     other.kill(Signal::KILL);

@@ -6,10 +6,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::node::Site;
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, now, sleep_ms,
+    Cluster, Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, now, sleep_ms,
 };
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
@@ -32,7 +32,7 @@ fn locks_flock_excludes_between_processes(io: Io) {
     let node = Node::start(&site, "m", None, Options::new(io));
     for (word, flags) in openings() {
         let path = node.at(format!("{word}.lock"));
-        let mut hands: Vec<Hand> = (0..3).map(|_| Hand::new()).collect();
+        let mut hands: Vec<SyscallProcess> = (0..3).map(|_| SyscallProcess::new()).collect();
         let mut fds = Vec::new();
         for hand in &mut hands {
             // Each opens, and empties, while those before it hold the file open and one the lock.
@@ -71,7 +71,7 @@ fn locks_polling_with_truncation_keeps_one_holder(io: Io) {
         .map(|_| {
             let (path, counter) = (path.clone(), counter.clone());
             crate::harness::time::thread(move || {
-                let mut hand = Hand::new();
+                let mut hand = SyscallProcess::new();
                 let mut done = 0;
                 while done < 15 {
                     let fd = hand.open(&path, READ_WRITE | OFlags::TRUNC, 0o644).must("open");
@@ -102,7 +102,7 @@ fn locks_records_exclude_by_range(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
     let path = node.at("db");
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let first = one.open(&path, READ_WRITE, 0o644).must("open");
     let second = other.open(&path, READ_WRITE, 0o644).must("open");
     one.setlk(first, 1, 0, 100).must("lock a range");
@@ -121,7 +121,7 @@ fn locks_by_existence_have_one_winner(io: Io) {
     let node = Node::start(&site, "m", None, Options::new(io));
     let mount = &node.mount;
     std::fs::write(mount.join("source"), b"x").must("write");
-    let mut hands: Vec<Hand> = (0..4).map(|_| Hand::new()).collect();
+    let mut hands: Vec<SyscallProcess> = (0..4).map(|_| SyscallProcess::new()).collect();
     for round in 0..15 {
         for kind in ["file", "link", "dir", "hard"] {
             let path = mount.join(format!("{kind}{round}"));
@@ -171,12 +171,12 @@ fn on_disk_and_mount(io: Io, act: impl Fn(&Path)) {
     act(&node.mount);
 }
 
-fn hands<const N: usize>() -> [Hand; N] {
-    std::array::from_fn(|_| Hand::new())
+fn hands<const N: usize>() -> [SyscallProcess; N] {
+    std::array::from_fn(|_| SyscallProcess::new())
 }
 
 /// Opens with a mode, makes the lock exclusive, and keeps it.
-fn hold(hand: &mut Hand, path: &Path, flags: OFlags) -> i64 {
+fn hold(hand: &mut SyscallProcess, path: &Path, flags: OFlags) -> i64 {
     let fd = hand.open(path, flags, 0o644).must("open");
     hand.flock(fd, EXCLUSIVE).must("lock");
     fd
@@ -184,7 +184,7 @@ fn hold(hand: &mut Hand, path: &Path, flags: OFlags) -> i64 {
 
 /// Reports whether a process that opens a file now is kept out.
 fn is_locked(path: &Path) -> bool {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let fd = hand.open(path, READ_WRITE, 0o644).must("open");
     let refused = match hand.flock(fd, SHARED) {
         Ok(()) => false,
@@ -218,7 +218,7 @@ fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
             std::fs::metadata(cluster.a.at(&later)).map_err(|error| error.to_string())
         });
         for (word, flags) in openings().into_iter().chain(modes()) {
-            let mut hand = Hand::new();
+            let mut hand = SyscallProcess::new();
             let fd = hand.open(&here, flags, 0o644).must("open");
             assert_eq!(hand.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "{word} {content}");
             hand.close(fd).must("close");
@@ -304,9 +304,9 @@ in_both_modes!(p15_locks_end_with_a_killed_holder);
 fn p15_locks_come_in_the_order_of_waiting(io: Io) {
     on_disk_and_mount(io, |dir| {
         let path = dir.join("n");
-        let mut holder = Hand::new();
+        let mut holder = SyscallProcess::new();
         let held = hold(&mut holder, &path, READ_WRITE);
-        let mut waiters: [Hand; 4] = hands();
+        let mut waiters: [SyscallProcess; 4] = hands();
         let fds = waiters.each_mut().map(|waiter| {
             let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
             waiter.begin_flock(fd, EXCLUSIVE);
@@ -358,10 +358,10 @@ in_both_modes!(p15_locks_let_waiters_handle_signals);
 fn p15_locks_let_waiters_be_killed(io: Io) {
     on_disk_and_mount(io, |dir| {
         let path = dir.join("n");
-        let mut holder = Hand::new();
+        let mut holder = SyscallProcess::new();
         let held = hold(&mut holder, &path, READ_WRITE);
         for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
-            let mut waiter = Hand::new();
+            let mut waiter = SyscallProcess::new();
             let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
             waiter.begin_flock(fd, EXCLUSIVE);
             assert!(waiter.heard(50).is_none());
@@ -405,7 +405,7 @@ fn p15_locks_go_where_the_name_goes(io: Io) {
             assert_eq!(holder.flock(held, SHARED), Err(Errno::AGAIN));
             drop((holder, member));
 
-            let mut holder = Hand::new();
+            let mut holder = SyscallProcess::new();
             mover.mkdir(&at("d")).must("mkdir");
             hold(&mut holder, &at("d/n"), READ_WRITE);
             mover.rename(&at("d"), &at("e")).must("rename a directory");
@@ -430,7 +430,7 @@ fn p15_locks_start_anew_after_an_unlink(io: Io) {
             let fd = member.open(&path, flags, 0o644).must("open");
             remover.unlink(&path).must("unlink");
             assert_eq!(member.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "they have it open still");
-            let mut next = Hand::new();
+            let mut next = SyscallProcess::new();
             let held_next = hold(&mut next, &path, READ_WRITE);
             assert!(is_locked(&path), "the next file with the name");
             holder.flock(held, UNLOCK).must("unlock");
@@ -448,7 +448,7 @@ in_both_modes!(p15_locks_start_anew_after_an_unlink);
 fn p15_locks_are_shared_by_descriptors_of_one_open(io: Io) {
     on_disk_and_mount(io, |dir| {
         let path = dir.join("n");
-        let mut holder = Hand::new();
+        let mut holder = SyscallProcess::new();
         let fd = hold(&mut holder, &path, READ_WRITE);
         let again = holder.dup(fd).must("dup");
         holder.flock(again, EXCLUSIVE).must("its own lock");

@@ -11,7 +11,7 @@ use rustix::process::{Signal, kill_process};
 use crate::harness::command::{need, run};
 use crate::harness::node::{Site, dress, unmount};
 use crate::harness::store::Trouble;
-use crate::harness::{Hand, Io, Must as _, Node, Options, Store, eventually, now};
+use crate::harness::{Io, Must as _, Node, Options, Store, SyscallProcess, eventually, now};
 use crate::users::{B, can_be_others, let_in};
 
 const LIMIT_MS: u64 = 60_000;
@@ -157,7 +157,7 @@ fn logins_get_what_works(shell: &'static str) {
     unmount(&node.mount);
     logins.get_nothing("nothing is mounted");
     // The bare directory below, with what was put there.
-    Hand::new().mkdir_with(&node.at("ccache"), 0o777).must("mkdir");
+    SyscallProcess::new().mkdir_with(&node.at("ccache"), 0o777).must("mkdir");
     logins.get_nothing("nothing is mounted over a directory");
     std::fs::remove_dir_all(&node.mount).must("remove the mount point");
     logins.get_nothing("there is no mount point");

@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::harness::body::{self, Id};
 use crate::harness::command::run;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, sleep_ms,
+    tree,
 };
 
 /// What is said of a node that goes on with another store.
@@ -20,7 +21,7 @@ fn body(seq: u64) -> Vec<u8> {
 
 /// Writes files `from..upto` on a node.
 fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for seq in seqs {
         hand.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
     }
@@ -28,7 +29,7 @@ fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
 
 /// Waits until a node shows files whole that another wrote.
 fn see(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for seq in seqs {
         let at = node.at(format!("{prefix}{seq}"));
         eventually(15_000, format_args!("{} is there", at.display()), || match hand.get(&at) {

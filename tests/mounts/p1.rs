@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 use super::users::{A, B, World};
 use crate::harness::body::{self, Dice, Id};
-use crate::harness::hand::IN_PLACE;
+use crate::harness::syscall_process::IN_PLACE;
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, eventually, in_both_modes, now, sleep_ms, tree,
+    Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes, now, sleep_ms, tree,
 };
 
 const NAMES: [&str; 4] = ["first", "second", "third", "fourth"];
@@ -32,7 +32,7 @@ struct Report {
 
 /// Writes and reads the four names until the time is over, from a process of its own.
 fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut dice = Dice::new(u64::from(writer));
     let mut report = Report::default();
     let mut seen = [false; NAMES.len()];
@@ -46,7 +46,8 @@ fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
             let id = Id { writer, seq };
             let bytes = body::make(id, dice.len(BODY_LEN_MAX));
             let chunk = [1 << 21, 1 << 17, 7_000][dice.below(3) as usize];
-            match hand.put_with(&path, crate::harness::hand::IN_PLACE, chunk, 0, &bytes) {
+            match hand.put_with(&path, crate::harness::syscall_process::IN_PLACE, chunk, 0, &bytes)
+            {
                 Ok(()) => drop(report.closed.insert(id)),
                 Err(errno) => report.faults.push(format!("write {which}: {errno}")),
             }
@@ -133,7 +134,7 @@ in_both_modes!(p1_whole_or_nothing_for_slow_readers);
 pub(crate) fn slow_readers(cluster: &Cluster) {
     for (node, writer) in [(&cluster.a, 1), (&cluster.b, 2)] {
         let path = node.at(format!("slow{writer}"));
-        let (mut writing, mut reading) = (Hand::new(), Hand::new());
+        let (mut writing, mut reading) = (SyscallProcess::new(), SyscallProcess::new());
         let old = body::make(Id { writer, seq: 0 }, 400_000);
         writing.put(&path, &old).must("write the first version");
         for seq in 1..6 {
@@ -157,9 +158,10 @@ fn p1_whole_or_nothing_across_nodes_before_the_close() {
 
 /// What is half written on one node does not exist on the other, and is not in the store.
 pub(crate) fn half_written(cluster: &Cluster) {
-    let (mut hand, bytes) = (Hand::new(), body::make(Id { writer: 1, seq: 1 }, 3_000_000));
+    let (mut hand, bytes) =
+        (SyscallProcess::new(), body::make(Id { writer: 1, seq: 1 }, 3_000_000));
     let path = cluster.a.at("half");
-    let fd = hand.open(&path, crate::harness::hand::IN_PLACE, 0o644).must("create");
+    let fd = hand.open(&path, crate::harness::syscall_process::IN_PLACE, 0o644).must("create");
     hand.write(fd, &bytes[..2_000_000]).must("write half");
     hand.fsync(fd).must("even synced");
     cluster.settle();
@@ -187,7 +189,8 @@ in_both_modes!(p1_whole_or_nothing_beside_guests);
 /// Two who empty one name before either writes stand on one inode, of which the kernel knows one size.
 pub(crate) fn guests(cluster: &Cluster) {
     let path = cluster.a.at("contested");
-    let (mut one, mut two, mut three) = (Hand::new(), Hand::new(), Hand::new());
+    let (mut one, mut two, mut three) =
+        (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
     let first = one.open(&path, IN_PLACE, 0o644).must("open");
     let second = two.open(&path, IN_PLACE, 0o644).must("open by another");
     one.write(first, &[b'a'; 5_000]).must("write");
@@ -239,7 +242,7 @@ fn p1_whole_or_nothing_after_a_refused_open(io: Io) {
         OFlags::WRONLY | OFlags::APPEND,
     ];
     // Reads once after each refusal; returns what went wrong.
-    let try_all = |hand: &mut Hand, path: &Path| -> Vec<String> {
+    let try_all = |hand: &mut SyscallProcess, path: &Path| -> Vec<String> {
         let mut faults = Vec::new();
         for flags in ways {
             let refused = hand.open(path, flags, 0o644);
@@ -258,7 +261,7 @@ fn p1_whole_or_nothing_after_a_refused_open(io: Io) {
     };
     for (k, how) in [Rewrite::Emptied, Rewrite::Over, Rewrite::Renamed].into_iter().enumerate() {
         let path = world.cluster.a.at(format!("open/f{k}"));
-        let (mut owner, mut reader) = (Hand::of(A, &[]), Hand::of(B, &[]));
+        let (mut owner, mut reader) = (SyscallProcess::of(A, &[]), SyscallProcess::of(B, &[]));
         let version = |seq| body::make(Id { writer: 1, seq }, LEN);
         owner.put(&path, &version(0)).must("put");
         assert_eq!(try_all(&mut reader, &path), Vec::<String>::new(), "{how:?}, at rest");

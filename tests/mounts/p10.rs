@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, in_both_modes, sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, in_both_modes, sleep_ms, tree,
 };
 
 /// What a look-up may take beyond `freshness`: timers and a busy machine.
@@ -12,7 +12,7 @@ const MARGIN_MS: u64 = 150;
 
 /// Changes seen from the other node, each by a single look after `wait_ms`.
 fn changes(from: &Node, to: &Node, wait_ms: u64) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let pass = || {
         from.drain();
         sleep_ms(wait_ms);
@@ -93,7 +93,7 @@ in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
 
 /// A name that was asked for in vain, over and over, is found within the window after its creation.
 pub(crate) fn asked_in_vain(cluster: &Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for round in 0..5 {
         let name = format!("wanted{round}");
         for _ in 0..50 {
@@ -128,7 +128,7 @@ pub(crate) fn one_question(cluster: &Cluster) {
 /// Names that do not change are the kernel's for as long as programs ask, though other nodes could change them.
 fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.mkdir(&cluster.a.at("d")).must("mkdir");
     hand.put(&cluster.a.at("d/known"), b"first").must("put");
     cluster.a.drain();
@@ -179,7 +179,7 @@ fn forgets(node: &Node) -> bool {
 /// A node that no program asks vouches for nothing, and a name that it was asked for before is asked for anew.
 fn p10_freshness_after_a_rest(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("name"), b"old").must("put");
     cluster.a.drain();
     let name = cluster.b.at("name");

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::harness::hand::CREATE_NEW;
 use crate::harness::node::Site;
+use crate::harness::syscall_process::CREATE_NEW;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
-    tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, now,
+    sleep_ms, tree,
 };
 
 /// How long entries live in these tests.
@@ -63,7 +63,7 @@ fn await_expiry(path: &Path, begun: Instant, stored: Instant) {
 
 fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     let cluster = Cluster::with(Store::dir, &options(io).without_renewal());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let (a, b) = (&cluster.a, &cluster.b);
     let begun = now();
     hand.mkdir(&a.at("dir")).must("mkdir");
@@ -120,7 +120,7 @@ in_both_modes!(p11_expiry_is_a_miss_on_every_node);
 #[test]
 fn p11_expiry_spares_what_is_used() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for (name, len) in SIZES {
         hand.put(&cluster.a.at(name), &bytes(len)).must("put");
     }
@@ -160,7 +160,7 @@ fn p11_expiry_spares_all_members_of_a_unit_that_is_used() {
     const KEY: &str = "triton/KEY";
     const ENTRY: &str = "__grp__kernel.json";
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     std::fs::create_dir_all(cluster.a.at(KEY)).must("mkdir -p");
     let key = |node: &Node| node.at(KEY);
     let begun = now();
@@ -190,7 +190,7 @@ fn p11_expiry_spares_all_members_of_a_unit_that_is_used() {
 fn p11_expiry_is_strict_without_renewal() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()).without_renewal());
     let begun = now();
-    Hand::new().put(&cluster.a.at("file"), &bytes(9_000)).must("put");
+    SyscallProcess::new().put(&cluster.a.at("file"), &bytes(9_000)).must("put");
     cluster.settle();
     let stored = now();
     loop {
@@ -214,7 +214,7 @@ fn p11_expiry_leaves_what_is_open(io: Io) {
     let site = Site::new();
     let store = Store::dir(&site);
     let a = Node::start(&site, "a", Some(&store), options(io).without_renewal());
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let begun = now();
     for name in ["file", "edited"] {
         hand.put(&a.at(name), &bytes(70_000)).must("put");
@@ -252,7 +252,7 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
         if crate::harness::is_root() { 12_345 } else { rustix::process::geteuid().as_raw() };
     std::os::unix::fs::chown(a.at("used"), Some(owner), None).must("chown");
     std::fs::create_dir(a.at("idle")).must("mkdir");
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&a.at("used/deep/file"), &bytes(9_000)).must("put");
     hand.symlink(Path::new("file"), &a.at("used/deep/link")).must("symlink");
     hand.put(&a.at("used/deep/lock"), b"").must("an empty file");
@@ -305,7 +305,7 @@ fn p11_expiry_goes_by_the_stores_clock() {
         let (from, to) = if from_a { (&a, &b) } else { (&b, &a) };
         let name = if from_a { "from_a" } else { "from_b" };
         let begun = now();
-        Hand::new().put(&from.at(name), &bytes(9_000)).must("put");
+        SyscallProcess::new().put(&from.at(name), &bytes(9_000)).must("put");
         from.drain();
         let stored = now();
         eventually(5_000, "it is seen", || {
@@ -316,7 +316,7 @@ fn p11_expiry_goes_by_the_stores_clock() {
     }
     // What was learned of the store's clock is there when the store is not.
     let begun = now();
-    Hand::new().put(&a.at("late"), &bytes(9_000)).must("put");
+    SyscallProcess::new().put(&a.at("late"), &bytes(9_000)).must("put");
     a.drain();
     let stored = now();
     a.stop();
@@ -333,7 +333,7 @@ fn p11_expiry_while_a_node_is_away() {
     let store = Store::dir(&site);
     let mut a = Node::start(&site, "a", Some(&store), options(Io::best()));
     let b = Node::start(&site, "b", Some(&store), options(Io::best()));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for name in ["old", "removed", "replaced", "mine", "kept"] {
         hand.put(&a.at(name), format!("first version of {name}").as_bytes()).must("put");
     }

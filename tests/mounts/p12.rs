@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
 
-use crate::harness::hand::{CREATE_NEW, SCRATCH};
+use crate::harness::syscall_process::{CREATE_NEW, SCRATCH};
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, sleep_ms, tree};
+use crate::harness::{
+    Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes, sleep_ms, tree,
+};
 
 const ENTRIES: usize = 250;
 /// What the workers' names may look like while they work.
@@ -17,7 +19,7 @@ const OWN: [&str; 3] = ["entry-", "tmp.", "probe-"];
 
 /// Puts entries by temporary and rename, with everything that programs do beside it.
 fn work(mount: &Path, who: &str) -> BTreeSet<String> {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut left = BTreeSet::new();
     for k in 0..ENTRIES {
         let (temporary, name) = (mount.join(format!("tmp.{who}.{k}")), format!("entry-{who}-{k}"));
@@ -114,7 +116,7 @@ fn p12_clean_directories_and_a_clean_store() {
 
 /// Temporaries that never lived long leave nothing in the store either.
 pub(crate) fn clean_store(cluster: &Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     cluster.settle();
     let before = tree::files_below(&cluster.store.objects()).len();
     for k in 0..100 {
@@ -136,7 +138,7 @@ in_both_modes!(p12_clean_directories_of_many_names);
 
 /// Large directories are listed whole, in order of nothing but without gaps, while they change.
 pub(crate) fn many_names(cluster: &Cluster) {
-    let (dir, mut hand) = (cluster.a.at("many"), Hand::new());
+    let (dir, mut hand) = (cluster.a.at("many"), SyscallProcess::new());
     hand.mkdir(&dir).must("mkdir");
     for k in 0..3_000 {
         hand.put(&dir.join(format!("stay{k}")), b"s").must("put");
@@ -150,7 +152,7 @@ pub(crate) fn many_names(cluster: &Cluster) {
     let churn = {
         let dir = dir.clone();
         thread(move || {
-            let mut hand = Hand::new();
+            let mut hand = SyscallProcess::new();
             for k in 0..300 {
                 let path: PathBuf = dir.join(format!("come-and-go{k}"));
                 hand.put(&path, b"x").must("put");
@@ -182,7 +184,7 @@ in_both_modes!(p12_clean_directories_and_their_times);
 
 /// A directory's time moves on the other node when its content changes there.
 pub(crate) fn times(cluster: &Cluster) {
-    let (mut hand, mut other) = (Hand::new(), Hand::new());
+    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     hand.mkdir(&cluster.a.at("pkg")).must("mkdir");
     cluster.a.drain();
     let on_b = cluster.b.at("pkg");

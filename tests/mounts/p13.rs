@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use crate::harness::body::{self, Id};
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, sleep_ms,
-    tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, now,
+    sleep_ms, tree,
 };
 
 const LIMIT_BYTES: u64 = 64 << 20;
@@ -28,7 +28,7 @@ fn content(k: u64) -> Vec<u8> {
 }
 
 /// Writes; where unsynced bytes alone fill the tier, waits and tries again, as a program would.
-fn put_patiently(hand: &mut Hand, path: &std::path::Path, bytes: &[u8]) {
+fn put_patiently(hand: &mut SyscallProcess, path: &std::path::Path, bytes: &[u8]) {
     let start = now();
     while let Err(errno) = hand.put(path, bytes) {
         assert_eq!(errno, Errno::NOSPC, "put {}", path.display());
@@ -77,7 +77,7 @@ fn p13_bounded_tier_with_six_times_its_size(io: Io) {
     let cluster = Cluster::with(Store::dir, &options);
     let stop = Arc::new(AtomicBool::new(false));
     let watched = [&cluster.a, &cluster.b].map(|node| sample(node.cache.clone(), &stop));
-    let (mut hand, mut other) = (Hand::new(), Hand::new());
+    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     for k in 0..FILES {
         let (name, bytes) = (format!("f{k}"), content(k));
         put_patiently(&mut hand, &cluster.a.at(&name), &bytes);
@@ -117,7 +117,7 @@ fn p13_bounded_backlog(io: Io) {
     let options = Options::new(io).cache_size("32MiB").deadline("1s");
     let cluster = Cluster::with(Store::dir, &options);
     cluster.store.fail();
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut closed = Vec::new();
     let refused = (0..60).find(|k| match hand.put(&cluster.a.at(format!("f{k}")), &content(*k)) {
         Ok(()) => {
@@ -163,7 +163,7 @@ in_both_modes!(p13_bounded_open_files_and_memory);
 
 /// Many open files, many names: descriptors and memory follow limits, not the load.
 pub(crate) fn many_open(cluster: &Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for k in 0..2_000 {
         hand.put(&cluster.a.at(format!("f{k}")), format!("{k}").as_bytes()).must("put");
     }

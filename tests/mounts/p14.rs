@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::users::{A, B, Entry, World};
 use crate::harness::time::thread;
 use crate::harness::tree;
-use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
+use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
 pub(super) const OWN: &[u8] = b"what B wrote itself";
 pub(super) const SECRET: &[u8] = b"A's secret, for no other user";
@@ -21,11 +21,12 @@ const TRIES: usize = 3;
 const ARRIVAL_MS: u64 = 5_000;
 
 /// Something that B does through a path, and what it read thereby.
-pub(super) type ByPath = (&'static str, fn(&mut Hand, &Path) -> Result<Option<Vec<u8>>, Errno>);
+pub(super) type ByPath =
+    (&'static str, fn(&mut SyscallProcess, &Path) -> Result<Option<Vec<u8>>, Errno>);
 /// Something that B does through a descriptor that is open for reading and writing.
-type ByDescriptor = (&'static str, fn(&mut Hand, i64) -> Result<(), Errno>);
+type ByDescriptor = (&'static str, fn(&mut SyscallProcess, i64) -> Result<(), Errno>);
 
-fn open_and_write(hand: &mut Hand, path: &Path, flags: OFlags) -> Result<(), Errno> {
+fn open_and_write(hand: &mut SyscallProcess, path: &Path, flags: OFlags) -> Result<(), Errno> {
     let fd = hand.open(path, flags, 0o666)?;
     let wrote = hand.write(fd, b"INTRUDER");
     hand.close(fd)?;
@@ -86,7 +87,7 @@ const BY_DESCRIPTOR: [ByDescriptor; 12] = [
         hand.close(second)
     }),
     ("reopen and empty", |hand, fd| {
-        open_and_write(hand, &Hand::proc_path(fd), OFlags::WRONLY | OFlags::TRUNC)
+        open_and_write(hand, &SyscallProcess::proc_path(fd), OFlags::WRONLY | OFlags::TRUNC)
     }),
     ("nothing", |_, _| Ok(())),
 ];
@@ -143,7 +144,7 @@ fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
                     Some(Entry::of(&mut world.root, &path))
                 }
             };
-            let result = act(&mut world.b, &Hand::proc_path(fd));
+            let result = act(&mut world.b, &SyscallProcess::proc_path(fd));
             match &result {
                 Ok(Some(read)) if read != OWN => {
                     faults.push(format!("{when}: B read {:?}", String::from_utf8_lossy(read)));
@@ -236,14 +237,14 @@ pub(super) struct Held<T> {
 pub(super) fn while_it_arrives<T: Send + 'static>(
     world: &mut World,
     name: &Path,
-    act: impl FnOnce(&mut Hand) -> T + Send + 'static,
+    act: impl FnOnce(&mut SyscallProcess) -> T + Send + 'static,
     change: impl FnOnce(&mut World),
 ) -> Held<T> {
     let applied = |world: &World| {
         world.cluster.b.status()["counters"]["commits_applied"].as_u64().must("the counter")
     };
     let before = applied(world);
-    let mut b = std::mem::replace(&mut world.b, Hand::of(B, &[]));
+    let mut b = std::mem::replace(&mut world.b, SyscallProcess::of(B, &[]));
     let pid = b.pid();
     drop(b.stat(name));
     let frozen = world.cluster.b.freeze_requests();
@@ -296,7 +297,7 @@ fn p14_isolation_of_names_that_arrive_under_a_create(io: Io) {
             let (on_a, on_b) = (world.cluster.a.at(&name), world.cluster.b.at(&name));
             assert_eq!(world.b.stat(&on_b).err(), Some(Errno::NOENT));
             let path = on_b.clone();
-            let act = move |b: &mut Hand| {
+            let act = move |b: &mut SyscallProcess| {
                 let fd = b.open(&path, flags | OFlags::CREATE, 0o666)?;
                 let read = b.read(fd, 0, 200).unwrap_or_default();
                 let _ = b.write(fd, b"INTRUDER");

@@ -10,9 +10,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::users::{A, B, can_be_others, let_in};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, skipped, tree};
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
+use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes, skipped, tree};
 
 /// A group that both may be in.
 pub(super) const GROUP: u32 = 63_010;
@@ -21,8 +21,8 @@ pub(super) const SECRET: &[u8] = b"A's";
 /// One stage for a script: a directory, who acts there, and what they were told.
 pub(super) struct Stage {
     pub(super) dir: PathBuf,
-    pub(super) a: Hand,
-    pub(super) b: Hand,
+    pub(super) a: SyscallProcess,
+    pub(super) b: SyscallProcess,
     pub(super) log: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl Stage {
     /// Sets up a stage in an empty directory: `open` (0777), `sticky` (1777), `shared` (2770, the group's), and A's own
     /// `readable` (0755) and `private` (0700).
     fn new(dir: PathBuf, b_groups: &[u32]) -> Self {
-        let mut root = Hand::new();
+        let mut root = SyscallProcess::new();
         let dirs = [
             ("open", 0o777, 0, 0),
             ("sticky", 0o1777, 0, 0),
@@ -45,7 +45,12 @@ impl Stage {
             // Last, because a change of the owner takes set-id bits away.
             root.chmod(&path, mode).must("chmod");
         }
-        Self { dir, a: Hand::of(A, &[GROUP]), b: Hand::of(B, b_groups), log: Vec::new() }
+        Self {
+            dir,
+            a: SyscallProcess::of(A, &[GROUP]),
+            b: SyscallProcess::of(B, b_groups),
+            log: Vec::new(),
+        }
     }
 
     pub(super) fn at(&self, name: &str) -> PathBuf {
@@ -58,7 +63,11 @@ impl Stage {
     }
 
     /// Has B try something, and notes what it was told.
-    pub(super) fn try_b<T>(&mut self, what: &str, act: impl FnOnce(&mut Hand) -> Result<T, Errno>) {
+    pub(super) fn try_b<T>(
+        &mut self,
+        what: &str,
+        act: impl FnOnce(&mut SyscallProcess) -> Result<T, Errno>,
+    ) {
         let result = act(&mut self.b);
         self.note(what, result);
     }
@@ -261,7 +270,7 @@ fn p14_isolation_below_directories_that_move(io: Io) {
         }
         stage.try_b("write", |b| b.pwrite(file, 0, b"B wrote"));
         stage.b.close(file).must("close");
-        stage.try_b("chdir", |b| b.chdir(&Hand::proc_path(fd)));
+        stage.try_b("chdir", |b| b.chdir(&SyscallProcess::proc_path(fd)));
         let read = stage.b.get(Path::new("secret"));
         stage
             .log
@@ -307,7 +316,7 @@ fn p14_isolation_of_links(io: Io) {
                         stage.b.unmap(map).must("unmap");
                     }
                     stage.note(&format!("{dir}, {mode:o}, private mapping"), private);
-                    let again = stage.b.open(&Hand::proc_path(fd), OFlags::RDWR, 0);
+                    let again = stage.b.open(&SyscallProcess::proc_path(fd), OFlags::RDWR, 0);
                     // Where reads are passed through, a writable mapping would be one of the blob, so the mount
                     // refuses; docs/semantics.md says so. To write only is the same on both.
                     let told = if again == Err(Errno::TXTBSY) { Ok(0) } else { again };
@@ -352,7 +361,7 @@ in_both_modes!(p14_isolation_of_links);
 /// Sticky directories: neither another's file nor one that took the place of one's own can be removed.
 fn p14_isolation_in_sticky_directories(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_in_sticky_directories", &[], |stage| {
-        let mut root = Hand::new();
+        let mut root = SyscallProcess::new();
         for (k, open) in [false, true].into_iter().enumerate() {
             let (path, tmp) =
                 (stage.at(&format!("sticky/n{k}")), stage.at(&format!("private/n{k}")));
@@ -397,7 +406,7 @@ in_both_modes!(p14_isolation_in_sticky_directories);
 /// Root of a user namespace has no rights outside of it.
 fn p14_isolation_from_user_namespaces(io: Io) {
     let test = "p14_isolation_from_user_namespaces";
-    if let Err(errno) = Hand::of(B, &[]).enter_user_namespace() {
+    if let Err(errno) = SyscallProcess::of(B, &[]).enter_user_namespace() {
         skipped(&format!("{test}::{}", io.word()), format_args!("user namespaces: {errno}"));
         return;
     }
@@ -445,7 +454,7 @@ fn p14_isolation_of_set_id_bits(io: Io) {
             let fd = stage.b.open(nothing, OFlags::WRONLY, 0).must("B may write");
             stage.b.close(fd).must("close");
 
-            let mut root = Hand::new();
+            let mut root = SyscallProcess::new();
             let by_root = stage.of_a(&format!("open/root-{mode:o}"), mode);
             let fd = root.open(&by_root, OFlags::WRONLY, 0).must("root may write");
             root.write(fd, b"R").must("write");

@@ -13,7 +13,7 @@ use super::p14_attacks::{SECRET, as_in_a_plain_directory};
 use super::users::{A, B, can_be_others, let_in};
 use crate::harness::command::run;
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes};
+use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes};
 
 /// A program of another's runs with the rights of the user that starts it, whatever its set-id bits say.
 fn p14_isolation_of_set_id_programs(io: Io) {
@@ -23,7 +23,8 @@ fn p14_isolation_of_set_id_programs(io: Io) {
     let site = Site::new();
     let_in(site.path(), 0o755);
     let node = Node::start(&site, "m", None, Options::new(io));
-    let (mut root, program) = (Hand::new(), std::fs::read("/usr/bin/id").must("a program"));
+    let (mut root, program) =
+        (SyscallProcess::new(), std::fs::read("/usr/bin/id").must("a program"));
     for (owner, mode) in [(0, 0o4755), (0, 0o6755), (A.uid, 0o4755), (A.uid, 0o2755)] {
         let path = node.at(format!("id-{owner}-{mode:o}"));
         root.put(&path, &program).must("put");
@@ -113,7 +114,7 @@ fn p14_isolation_of_descriptors_that_are_passed_on(io: Io) {
                 stage.try_b(&format!("{name}, utimes"), |b| b.futimes(passed, 1_000_000, 1));
                 stage.try_b(&format!("{name}, chown"), |b| b.fchown(passed, Some(B.uid), None));
                 for (how, again) in [("read", OFlags::RDONLY), ("write", OFlags::WRONLY)] {
-                    let opened = stage.b.open(&Hand::proc_path(passed), again, 0);
+                    let opened = stage.b.open(&SyscallProcess::proc_path(passed), again, 0);
                     stage.note(&format!("{name}, reopen to {how}"), opened);
                     if let Ok(again) = opened {
                         stage.b.close(again).must("close");
@@ -136,7 +137,7 @@ in_both_modes!(p14_isolation_of_descriptors_that_are_passed_on);
 /// What another process has open, seen through `/proc`: another user's is closed, one's own goes by the file's mode.
 fn p14_isolation_of_what_others_have_open(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_what_others_have_open", &[], |stage| {
-        let mut second = Hand::of(B, &[]);
+        let mut second = SyscallProcess::of(B, &[]);
         for mode in [0o600, 0o644, 0o666, 0o000] {
             for whose in ["A", "B"] {
                 let name = format!("{mode:o} of {whose}");
@@ -274,13 +275,15 @@ fn p14_isolation_of_working_directories(io: Io) {
                 b.open_at(fd, "open", OFlags::RDWR, 0)
             });
             stage.try_b(&format!("{what}, above"), |b| b.get(here("../../private/none")));
-            stage.try_b(&format!("{what}, by proc"), |b| b.get(&Hand::proc_path(fd).join("open")));
+            stage.try_b(&format!("{what}, by proc"), |b| {
+                b.get(&SyscallProcess::proc_path(fd).join("open"))
+            });
             stage.b.close(fd).must("close");
             stage.b.chdir(&stage.dir.join("open")).must("chdir");
         }
         // A file that a killed process of B's has left open under A's nose is no way in.
         let path = stage.of_a("open/last", 0o600);
-        let mut other = Hand::of(B, &[]);
+        let mut other = SyscallProcess::of(B, &[]);
         let opened = other.open(&path, OFlags::RDONLY, 0);
         stage.note("open by another of B's", opened);
         other.kill(Signal::KILL);

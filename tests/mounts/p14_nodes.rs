@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::p14::{ByPath, OWN, SECRET, while_it_arrives};
 use super::users::{A, B, Entry, World};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
-use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
+use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
 /// Everything that B can do below a directory that is its own, or open to all.
 const BELOW: [ByPath; 14] = [
@@ -152,7 +152,7 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
     bs_directories(&mut world, &names);
     let mut standing = Vec::new();
     for name in &names {
-        let (mut b, on_b) = (Hand::of(B, &[]), world.cluster.b.at(name));
+        let (mut b, on_b) = (SyscallProcess::of(B, &[]), world.cluster.b.at(name));
         let fd = b.open(&on_b, OFlags::RDONLY | OFlags::DIRECTORY, 0).must("B opens it");
         b.chdir(&on_b).must("B goes there");
         standing.push((b, fd));
@@ -173,7 +173,8 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
         let name = name_of(&when);
         let weapon = world.cluster.b.at("open/weapon");
         world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
-        let from = if by_cwd { PathBuf::from("/proc/self/cwd") } else { Hand::proc_path(fd) };
+        let from =
+            if by_cwd { PathBuf::from("/proc/self/cwd") } else { SyscallProcess::proc_path(fd) };
         let done = act(&mut b, &from);
         if let Ok(Some(read)) = &done
             && is_as(read)
@@ -330,7 +331,7 @@ fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
         }
     }
     for by in [path, kept] {
-        let opened = world.b.open(&Hand::proc_path(by), OFlags::RDONLY, 0);
+        let opened = world.b.open(&SyscallProcess::proc_path(by), OFlags::RDONLY, 0);
         if opened != Err(Errno::ACCESS) {
             faults.push(format!("reopened: {opened:?}"));
         }

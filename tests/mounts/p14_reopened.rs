@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 use super::p14::{BY_PATH, OWN, READ_WRITE, SECRET};
 use super::users::{A, Entry, World};
-use crate::harness::hand::IN_PLACE;
-use crate::harness::{Hand, Io, Must as _, eventually, in_both_modes};
+use crate::harness::syscall_process::IN_PLACE;
+use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
 /// How B comes by a descriptor that cannot read, of a file that no process has open and no name leads to.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ fn p14_isolation_of_path_descriptors(io: Io) {
             let before = Entry::of(&mut world.root, &path);
             // The second time the kernel has been told what there is to tell.
             for _ in 0..2 {
-                let result = act(&mut world.b, &Hand::proc_path(fd));
+                let result = act(&mut world.b, &SyscallProcess::proc_path(fd));
                 // What is left of B's own file may be read, as on a local disk.
                 let fine = match &result {
                     Err(errno) => matches!(*errno, Errno::NOENT | Errno::ACCESS),
@@ -99,7 +99,7 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
             world.a.write(writing, first).must("A writes");
             world.a.rename(&tmp, &path).must("A renames what it writes");
             for _ in 0..2 {
-                if let Ok(Some(read)) = act(&mut world.b, &Hand::proc_path(fd))
+                if let Ok(Some(read)) = act(&mut world.b, &SyscallProcess::proc_path(fd))
                     && read.starts_with(&SECRET[..8])
                 {
                     faults.push(format!("{when}: B read what is A's"));
@@ -122,7 +122,7 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
 in_both_modes!(p14_isolation_of_files_renamed_before_their_close);
 
 /// Something that A does through a descriptor.
-type ByDescriptor = (&'static str, fn(&mut Hand, i64) -> Result<(), Errno>);
+type ByDescriptor = (&'static str, fn(&mut SyscallProcess, i64) -> Result<(), Errno>);
 
 /// What A does by the descriptor of a file that it has renamed over B's, and not closed.
 const UNCLOSED: [ByDescriptor; 6] = [
@@ -141,7 +141,7 @@ fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
         return;
     };
     let (mut faults, mut precious) = (Vec::new(), Vec::new());
-    let mut a = Hand::of(A, &[]);
+    let mut a = SyscallProcess::of(A, &[]);
     for (flags, word) in [(IN_PLACE, "WRONLY"), (READ_WRITE | OFlags::TRUNC, "RDWR")] {
         for (what, act) in UNCLOSED {
             let when = format!("{what}, A writes {word}");

@@ -10,10 +10,10 @@ use rustix::process::Signal;
 
 use super::p14::SECRET;
 use super::users::{A, B, can_be_others, let_in};
-use crate::harness::hand::{IN_PLACE, User};
 use crate::harness::node::Site;
+use crate::harness::syscall_process::{IN_PLACE, User};
 use crate::harness::{
-    Hand, Io, Must as _, Node, Options, eventually, in_both_modes, now, sleep_ms,
+    Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, now, sleep_ms,
 };
 
 /// The longest that a call of A's may take on a machine that is busy with B's: less than the deadline of anything that
@@ -24,8 +24,8 @@ const UNLOCK: u32 = 8;
 
 /// One node with a directory for all, and A with a directory of its own.
 struct Scene {
-    a: Hand,
-    b: Hand,
+    a: SyscallProcess,
+    b: SyscallProcess,
     node: Node,
     rounds: u32,
     _site: Site,
@@ -39,11 +39,17 @@ impl Scene {
         let site = Site::new();
         let_in(site.path(), 0o755);
         let node = Node::start(&site, "m", None, Options::new(io));
-        let mut root = Hand::new();
+        let mut root = SyscallProcess::new();
         root.mkdir_with(&node.at("open"), 0o777).must("mkdir");
         root.mkdir(&node.at("private")).must("mkdir");
         root.chown(&node.at("private"), Some(A.uid), Some(A.gid)).must("chown");
-        Some(Self { a: Hand::of(A, &[]), b: Hand::of(B, &[]), node, rounds: 0, _site: site })
+        Some(Self {
+            a: SyscallProcess::of(A, &[]),
+            b: SyscallProcess::of(B, &[]),
+            node,
+            rounds: 0,
+            _site: site,
+        })
     }
 
     /// Has A do all that a program does with files; nothing may fail, and nothing may take long.
@@ -53,15 +59,18 @@ impl Scene {
         let at = |name: &str| self.node.at(format!("private/{name}"));
         let (entry, tmp, lock) = (at("entry"), at("tmp"), at("lock"));
         let mut slow = Vec::new();
-        let mut timed = |what: &str, a: &mut Hand, act: &dyn Fn(&mut Hand) -> Result<(), Errno>| {
-            let start = now();
-            act(a).must(format_args!("{when}: A's {what}"));
-            if start.elapsed() > SOON {
-                slow.push(format!("{what} took {:?}", start.elapsed()));
-            }
-        };
+        let mut timed =
+            |what: &str,
+             a: &mut SyscallProcess,
+             act: &dyn Fn(&mut SyscallProcess) -> Result<(), Errno>| {
+                let start = now();
+                act(a).must(format_args!("{when}: A's {what}"));
+                if start.elapsed() > SOON {
+                    slow.push(format!("{what} took {:?}", start.elapsed()));
+                }
+            };
         timed("rewrite", a, &|a| a.put(&entry, &version));
-        let reads = |a: &mut Hand| {
+        let reads = |a: &mut SyscallProcess| {
             let read = a.get(&entry)?;
             assert_eq!(read, version, "{when}: A's entry");
             Ok(())
@@ -100,11 +109,11 @@ fn p14_isolation_from_crowds_that_wait(io: Io) {
     scene.a_works("before");
     let held = scene.b.open(&lock, OFlags::RDWR | OFlags::CREATE, 0o666).must("B's lock file");
     scene.b.flock(held, EXCLUSIVE).must("B locks");
-    let mut crowd = Hand::of(B, &[]);
+    let mut crowd = SyscallProcess::of(B, &[]);
     crowd.crowd(CROWD, &lock, OFlags::RDWR, true);
     scene.a_works("while a crowd waits for a lock");
     // A third user waits for another lock, and gets it.
-    let mut other = Hand::of(User { uid: 63_003, gid: 63_003 }, &[]);
+    let mut other = SyscallProcess::of(User { uid: 63_003, gid: 63_003 }, &[]);
     let theirs = scene.node.at("open/theirs");
     scene.a.put(&theirs, b"").must("A's lock file");
     scene.a.chmod(&theirs, 0o666).must("for all");
@@ -120,7 +129,7 @@ fn p14_isolation_from_crowds_that_wait(io: Io) {
     scene.a_works("when the crowd is gone");
     let writing = scene.b.open(&unclosed, IN_PLACE, 0o666).must("B creates");
     scene.b.write(writing, b"not closed").must("B writes");
-    let mut crowd = Hand::of(B, &[]);
+    let mut crowd = SyscallProcess::of(B, &[]);
     crowd.crowd(CROWD, &unclosed, OFlags::RDONLY, false);
     scene.a_works("while a crowd waits for a file");
     crowd.kill(Signal::KILL);
@@ -141,13 +150,13 @@ fn p14_isolation_from_calls_that_never_come_back(io: Io) {
     }
     scene.a_works("before");
     for round in 0..3 {
-        let mut b = Hand::of(B, &[]);
+        let mut b = SyscallProcess::of(B, &[]);
         b.cutters(CUTTERS, &scene.node.at("open/n"));
         sleep_ms(700);
         b.kill(Signal::KILL);
         scene.a_works(&format!("after kill {round}"));
     }
-    let mut reader = Hand::of(A, &[]);
+    let mut reader = SyscallProcess::of(A, &[]);
     let path = scene.node.at("private/looped");
     for k in 0..50 {
         let text = format!("version {k}").into_bytes();

@@ -6,10 +6,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE, Race, Seen};
 use crate::harness::node::Site;
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE, Race, Seen};
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, say};
+use crate::harness::{
+    Cluster, Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, say,
+};
 
 const READERS: u64 = 3;
 /// For how long a file is rewritten under its readers, unless `HEARTHFS_TEST_READS` says how many reads there are to be,
@@ -76,7 +78,7 @@ fn race(
         temporary: renamed.then(|| node.at("entry.tmp")),
         readers: READERS,
     };
-    let mut writer = Hand::new();
+    let mut writer = SyscallProcess::new();
     // The first version has the length that all have when the file is not emptied.
     let first = Race { flags: flags | OFlags::CREATE, ..race.clone() };
     writer.rewrite_once(&first).must("the first version");
@@ -87,7 +89,7 @@ fn race(
     let readers: Vec<_> = (0..READERS)
         .map(|_| {
             let race = race.clone();
-            thread(move || Hand::new().reread(&race, reads, ms))
+            thread(move || SyscallProcess::new().reread(&race, reads, ms))
         })
         .collect();
     let made = writer.rewrite(&race, ms).must("rewrite");
@@ -105,7 +107,7 @@ struct Look {
 }
 
 impl Look {
-    fn at(hand: &mut Hand, path: &Path) -> Self {
+    fn at(hand: &mut SyscallProcess, path: &Path) -> Self {
         let dir = path.parent().must("a directory above");
         let name = path.file_name().must("a name").to_string_lossy().into_owned();
         Self {
@@ -126,8 +128,8 @@ impl Look {
 
 /// Who changes a name, and who has looked at it before and looks again.
 struct Pair {
-    actor: Hand,
-    watcher: Hand,
+    actor: SyscallProcess,
+    watcher: SyscallProcess,
     node: Node,
     _site: Site,
 }
@@ -136,7 +138,7 @@ impl Pair {
     fn new(io: Io) -> Self {
         let site = Site::new();
         let node = Node::start(&site, "m", None, Options::new(io));
-        Self { actor: Hand::new(), watcher: Hand::new(), node, _site: site }
+        Self { actor: SyscallProcess::new(), watcher: SyscallProcess::new(), node, _site: site }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -338,10 +340,10 @@ fn p15_own_node_at_once_for_lost_bytes(io: Io) {
     let name = |k: usize| format!("entry{k}");
     for k in 0..FILES {
         let bytes = body::make(Id { writer: 1, seq: k as u64 }, LEN);
-        Hand::new().put(&cluster.a.at(name(k)), &bytes).must("put");
+        SyscallProcess::new().put(&cluster.a.at(name(k)), &bytes).must("put");
     }
     cluster.a.drain();
-    let (mut reader, mut other) = (Hand::new(), Hand::new());
+    let (mut reader, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     for k in 0..FILES {
         eventually(10_000, "the entries arrive", || {
             other.stat(&cluster.b.at(name(k))).map_err(|errno| errno.to_string())

@@ -7,9 +7,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::body::{self, Id};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+    Cluster, Io, Must as _, Options, Store, SyscallProcess, eventually, in_both_modes, sleep_ms,
+    tree,
 };
 
 /// How a writer writes while it dies: length of all, length of one piece, pause after each.
@@ -25,7 +26,7 @@ enum Death {
 
 /// Has a process open `path`, begin to write, and die of a signal before it closes.
 fn die_writing(path: &Path, flags: OFlags, how: (usize, usize, u64), death: Death) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let fd = hand.open(path, flags, 0o644).must("open for writing");
     hand.write(fd, b"the beginning of something").must("write");
     match death {
@@ -81,7 +82,9 @@ fn p2_killed_writer_over_nothing_leaves_nothing(io: Io) {
         let name = format!("new-{number}-plain");
         expect_absent(&cluster, &name, "after a while");
         let id = Id { writer: 1, seq: number as u64 };
-        Hand::new().put(&cluster.a.at(&name), &body::make(id, 50_000)).must("a later writer");
+        SyscallProcess::new()
+            .put(&cluster.a.at(&name), &body::make(id, 50_000))
+            .must("a later writer");
         let read = std::fs::read(cluster.a.at(&name)).must("read the later writer's file");
         assert_eq!(body::check(&read), Ok(id));
     }
@@ -100,7 +103,7 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
     for (number, (death, how)) in deaths().into_iter().enumerate() {
         let name = format!("old-{number}");
         let path = cluster.a.at(&name);
-        Hand::new().put(&path, &body::make(old, 200_000)).must("write the old version");
+        SyscallProcess::new().put(&path, &body::make(old, 200_000)).must("write the old version");
         die_writing(&path, IN_PLACE, how, death);
         let read = std::fs::read(&path).must("read the old version");
         assert_eq!(body::check(&read), Ok(old), "{death:?} {how:?}, emptied first");
@@ -117,7 +120,9 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
         assert_eq!(body::check(&read), Ok(old), "{} on node B", name.display());
     }
     let new = Id { writer: 2, seq: 1 };
-    Hand::new().put(&cluster.b.at("old-0"), &body::make(new, 100_000)).must("a later writer");
+    SyscallProcess::new()
+        .put(&cluster.b.at("old-0"), &body::make(new, 100_000))
+        .must("a later writer");
     cluster.b.drain();
     eventually(5_000, "the later writer is seen", || {
         let read = std::fs::read(cluster.a.at("old-0")).map_err(|error| error.to_string())?;
@@ -131,8 +136,8 @@ fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let path = cluster.a.at("busy");
     let old = Id { writer: 1, seq: 0 };
-    Hand::new().put(&path, &body::make(old, 100_000)).must("write the old version");
-    let mut writer = Hand::new();
+    SyscallProcess::new().put(&path, &body::make(old, 100_000)).must("write the old version");
+    let mut writer = SyscallProcess::new();
     let fd = writer.open(&path, IN_PLACE, 0o644).must("open");
     writer.write(fd, &vec![7; 50_000]).must("write");
     let start = crate::harness::now();
@@ -152,7 +157,7 @@ fn p2_killed_writer_is_not_one_that_exits(io: Io) {
         for code in [0, 3] {
             let name = format!("{op}-{code}");
             let bytes = body::make(Id { writer: 1, seq: 1 }, 300_000);
-            let mut hand = Hand::new();
+            let mut hand = SyscallProcess::new();
             let fd = hand.open(&cluster.a.at(&name), IN_PLACE, 0o644).must("open");
             hand.write(fd, &bytes).must("write");
             let status = hand.leave(op, code);
@@ -171,19 +176,20 @@ in_both_modes!(p2_killed_writer_is_not_one_that_exits);
 fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
     let cluster = Cluster::two(io);
     let bytes = body::make(Id { writer: 1, seq: 1 }, 70_000);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("closed"), &bytes).must("write and close");
     let fd = hand.open(&cluster.a.at("closed"), OFlags::RDONLY, 0).must("open to read");
     hand.read(fd, 0, 10).must("read");
     hand.kill(Signal::KILL);
     assert!(std::fs::read(cluster.a.at("closed")).must("read") == bytes);
-    let mut lock = Hand::new();
+    let mut lock = SyscallProcess::new();
     let fd = lock.open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644).must("open");
     lock.flock(fd, 2).must("lock");
     lock.kill(Signal::KILL);
-    let again = Hand::new().open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644);
+    let again =
+        SyscallProcess::new().open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644);
     assert!(again.is_ok(), "a lock file of a killed process: {again:?}");
-    let missing = Hand::new().get(&cluster.a.at("never"));
+    let missing = SyscallProcess::new().get(&cluster.a.at("never"));
     assert_eq!(missing, Err(Errno::NOENT));
 }
 in_both_modes!(p2_killed_writer_keeps_what_it_closed_before);
@@ -192,7 +198,7 @@ in_both_modes!(p2_killed_writer_keeps_what_it_closed_before);
 fn p2_killed_writer_before_its_rename(io: Io) {
     let cluster = Cluster::two(io);
     let (temporary, name) = (cluster.a.at("entry.tmp"), cluster.a.at("entry"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let fd = hand.open(&temporary, CREATE_NEW, 0o600).must("create a temporary");
     hand.write(fd, &vec![1; 100_000]).must("write");
     hand.rename(&temporary, &name).must("rename while it is open");
@@ -200,14 +206,14 @@ fn p2_killed_writer_before_its_rename(io: Io) {
     expect_absent(&cluster, "entry", "renamed while open, then killed");
     expect_absent(&cluster, "entry.tmp", "renamed while open, then killed");
     let bytes = body::make(Id { writer: 2, seq: 2 }, 90_000);
-    let mut later = Hand::new();
+    let mut later = SyscallProcess::new();
     later.put_with(&temporary, CREATE_NEW, 1 << 20, 0, &bytes).must("a later temporary");
     later.rename(&temporary, &name).must("a later rename");
     assert!(std::fs::read(&name).must("read") == bytes);
 }
 in_both_modes!(p2_killed_writer_before_its_rename);
 
-/// Has the child that [`Hand::fork_and_write`] forked write, and kills it when it has.
+/// Has the child that [`SyscallProcess::fork_and_write`] forked write, and kills it when it has.
 fn write_and_die(child: Pid, fd: i64, end: usize) {
     let said = |file: &str| {
         std::fs::read_to_string(format!("/proc/{}/{file}", child.as_raw_nonzero()))
@@ -246,11 +252,11 @@ fn p2_killed_writer_of_an_inherited_file(io: Io) {
             let name = format!("{word}-{old}-{before}");
             let path = cluster.a.at(&name);
             if old {
-                Hand::new().put(&path, &of_old).must("write the old version");
+                SyscallProcess::new().put(&path, &of_old).must("write the old version");
             }
             let appends = old && flags.contains(OFlags::APPEND);
             let mut expected = if appends { of_old.clone() } else { Vec::new() };
-            let mut parent = Hand::new();
+            let mut parent = SyscallProcess::new();
             let fd = parent.open(&path, flags, 0o644).must("open");
             let child = parent.fork_and_write(fd, &of_child);
             if before {
@@ -259,7 +265,7 @@ fn p2_killed_writer_of_an_inherited_file(io: Io) {
             }
             parent.close(fd).must("close by the parent");
             write_and_die(child, fd, expected.len() + CHILDS);
-            let read = Hand::new().get(&path);
+            let read = SyscallProcess::new().get(&path);
             assert!(is_parents(&read, &expected), "{name}: {:?}", read.map(|read| read.len()));
             closed.push((name, expected));
         }
@@ -269,7 +275,7 @@ fn p2_killed_writer_of_an_inherited_file(io: Io) {
     tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     for (name, expected) in closed {
         for node in [&cluster.a, &cluster.b] {
-            let read = Hand::new().get(&node.at(&name));
+            let read = SyscallProcess::new().get(&node.at(&name));
             let len = read.as_ref().map(Vec::len);
             assert!(is_parents(&read, &expected), "{name} after a while: {len:?}");
         }
@@ -291,18 +297,18 @@ fn p2_killed_writer_through_a_mapping(io: Io) {
     let ways = [("half", LEN / 2, false), ("synced", LEN / 2, true), ("whole", LEN, false)];
     for (name, len, synced) in ways {
         let path = cluster.a.at(name);
-        Hand::new().put(&path, &old).must("write the old version");
-        let mut hand = Hand::new();
+        SyscallProcess::new().put(&path, &old).must("write the old version");
+        let mut hand = SyscallProcess::new();
         let fd = hand.open(&path, OFlags::RDWR, 0).must("open");
         let map = hand.map(fd, LEN, true, true).must("map");
         hand.map_write(map, 0, &new[..len]);
         if synced {
             hand.msync(map).must("msync");
         }
-        let read = Hand::new().get(&path).must("read while it is mapped");
+        let read = SyscallProcess::new().get(&path).must("read while it is mapped");
         assert!(read == old, "{name}, mapped: {:?}", body::check(&read));
         hand.kill(Signal::KILL);
-        let read = Hand::new().get(&path).must("read after the kill");
+        let read = SyscallProcess::new().get(&path).must("read after the kill");
         assert!(read == old, "{name}, killed: {:?}", body::check(&read));
     }
     cluster.settle();
@@ -310,7 +316,7 @@ fn p2_killed_writer_through_a_mapping(io: Io) {
     tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     for (name, ..) in ways {
         for node in [&cluster.a, &cluster.b] {
-            let read = Hand::new().get(&node.at(name)).must("read after a while");
+            let read = SyscallProcess::new().get(&node.at(name)).must("read after a while");
             assert!(read == old, "{name} after a while: {:?}", body::check(&read));
         }
     }
@@ -324,7 +330,7 @@ fn p2_killed_writer_with_threads_that_end(io: Io) {
     let mut published = Vec::new();
     for number in 0..KILLS {
         let path = cluster.a.at(format!("new-{number}"));
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         let fd = hand.open(&path, IN_PLACE, 0o644).must("open for writing");
         hand.write(fd, b"the beginning of something").must("write");
         hand.churn(3);

@@ -4,7 +4,7 @@ use rustix::fs::OFlags;
 
 use crate::harness::body::{self, Id};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes,
 };
 
 const LEN: usize = 1_200_000;
@@ -15,7 +15,7 @@ fn version(seq: u64) -> Vec<u8> {
 
 /// A process that holds one version of a file, by a descriptor and by a mapping.
 struct Holder {
-    hand: Hand,
+    hand: SyscallProcess,
     fd: i64,
     map: i64,
     version: Vec<u8>,
@@ -23,7 +23,7 @@ struct Holder {
 
 impl Holder {
     fn new(path: &std::path::Path, seq: u64) -> Self {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         let fd = hand.open(path, OFlags::RDONLY, 0).must("open");
         let map = hand.map(fd, LEN, false, seq.is_multiple_of(2)).must("map");
         Self { hand, fd, map, version: version(seq) }
@@ -47,7 +47,7 @@ in_both_modes!(p3_stable_open_through_replace_and_unlink);
 
 /// A process that has a version open keeps it, whatever either node does to the name.
 pub(crate) fn replaced(cluster: &Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let on_a = cluster.a.at("file");
     hand.put(&on_a, &version(0)).must("put");
     let mut holders = vec![(Holder::new(&on_a, 0), "version 0 on A")];
@@ -78,7 +78,7 @@ pub(crate) fn replaced(cluster: &Cluster) {
     for (holder, who) in &mut holders {
         holder.check(who);
     }
-    let mut extra = Hand::new();
+    let mut extra = SyscallProcess::new();
     extra.put(&cluster.b.at("file"), &version(5)).must("B writes the name");
     cluster.settle();
     for (holder, who) in &mut holders {
@@ -87,7 +87,7 @@ pub(crate) fn replaced(cluster: &Cluster) {
 }
 
 fn push_through(node: &Node, prefix: &str, mib: usize) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for number in 0..mib {
         let bytes = body::make(Id { writer: 9, seq: number as u64 }, 1 << 20);
         let path = node.at(format!("{prefix}{number}"));
@@ -110,7 +110,7 @@ in_both_modes!(p3_stable_open_through_eviction);
 
 /// A process that has a version open keeps it while its blob is evicted, and it is fetched again later.
 pub(crate) fn evicted(cluster: &Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("held"), &version(0)).must("put");
     cluster.a.drain();
     let on_b = cluster.b.at("held");

@@ -7,9 +7,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Dice, Id};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::tree::{self, Thing, Tree};
-use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, say, wanted};
+use crate::harness::{Cluster, Io, Must as _, SyscallProcess, in_both_modes, say, wanted};
 
 /// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
 const KILLS: u64 = 50;
@@ -24,7 +24,7 @@ type Effect = Vec<(PathBuf, Option<Thing>)>;
 
 /// A process that works in a directory of its own, and what must be there.
 struct Worker {
-    hand: Hand,
+    hand: SyscallProcess,
     writer: u32,
     seq: u64,
     dice: Dice,
@@ -46,7 +46,7 @@ fn applied(model: &Tree, effect: &Effect) -> Tree {
 
 impl Worker {
     fn new(dir: PathBuf, writer: u32, seed: u64) -> Self {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         hand.mkdir(&dir).must("make a worker's directory");
         let dice = Dice::new(u64::from(writer) * 977 + seed);
         Self { hand, writer, seq: 0, dice, dir, model: Tree::new(), unsure: None }
@@ -201,7 +201,7 @@ impl Worker {
                 Err(errno) if self.is_cut_off(errno) => {
                     self.unsure = Some(effect);
                     // A descriptor that the failed operation left open must not join a later one.
-                    self.hand = Hand::new();
+                    self.hand = SyscallProcess::new();
                     return;
                 }
                 Err(errno) => panic!("worker {}: {effect:?}: {errno}", self.writer),
@@ -310,7 +310,7 @@ in_both_modes!(p4_local_durable_at_the_close);
 
 /// The instant after `close()` returned is early enough for the kill.
 pub(crate) fn at_the_close(cluster: &mut Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for round in 0..8 {
         let bytes = body::make(Id { writer: 1, seq: round }, 500 + 400_000 * (round % 2) as usize);
         hand.put(&cluster.a.at(format!("f{round}")), &bytes).must("put");
@@ -336,8 +336,8 @@ in_both_modes!(p4_local_durable_means_nothing_half);
 /// A kill in the middle of a write leaves the old version, and no trace of the new one.
 pub(crate) fn nothing_half(cluster: &mut Cluster) {
     let old = body::make(Id { writer: 1, seq: 0 }, 100_000);
-    Hand::new().put(&cluster.a.at("f"), &old).must("put");
-    let mut writing = Hand::new();
+    SyscallProcess::new().put(&cluster.a.at("f"), &old).must("put");
+    let mut writing = SyscallProcess::new();
     let fd = writing.open(&cluster.a.at("f"), IN_PLACE, 0o644).must("open");
     writing.write(fd, &vec![1; 60_000]).must("write");
     let fresh = writing.open(&cluster.a.at("g"), IN_PLACE, 0o644).must("open");

@@ -8,7 +8,8 @@ use crate::harness::body::{self, Dice, Id};
 use crate::harness::store::Trouble;
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Options, Store, eventually, in_both_modes, sleep_ms, tree,
+    Cluster, Io, Must as _, Options, Store, SyscallProcess, eventually, in_both_modes, sleep_ms,
+    tree,
 };
 
 const FILES: u64 = 600;
@@ -17,7 +18,7 @@ const PAUSE_MS: u64 = 4;
 
 /// Writes numbered files, and after each the same number into `count-a` and then `count-b`.
 fn count(mount: &Path, stop: &AtomicBool) -> u64 {
-    let (mut hand, mut dice) = (Hand::new(), Dice::new(5));
+    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(5));
     hand.mkdir(&mount.join("seq")).must("mkdir");
     for k in 0..FILES {
         if stop.load(Ordering::Relaxed) {
@@ -139,7 +140,7 @@ fn p5_in_order_over_a_restart() {
 
 /// The order holds over sudden ends and starts of the writing node.
 pub(crate) fn restarts(cluster: &mut Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let dir = cluster.b.mount.clone();
     for k in 0..60 {
         let bytes = body::make(Id { writer: 1, seq: k }, 2_000 + 30_000 * (k % 7) as usize);

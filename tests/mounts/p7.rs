@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
 use crate::harness::tree::{self, Thing};
-use crate::harness::{Cluster, Hand, Io, Must as _, in_both_modes, sleep_ms};
+use crate::harness::{Cluster, Io, Must as _, SyscallProcess, in_both_modes, sleep_ms};
 
 /// Does `left` on one node and `right` on the other at the same time.
 fn both<L: Send, R: Send>(
@@ -36,7 +36,7 @@ in_both_modes!(p7_one_winner_of_writes_in_place);
 
 /// Both write the same names in place at the same moments.
 pub(crate) fn writes_in_place(cluster: &Cluster) {
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let len = |k: u64| if k.is_multiple_of(5) { 1_300_000 } else { 20_000 + 1_000 * k as usize };
     for k in 0..20 {
         let name = format!("f{k}");
@@ -72,8 +72,8 @@ in_both_modes!(p7_one_winner_of_renames);
 
 /// Both rename their own file to the same names at the same moments.
 pub(crate) fn renames(cluster: &Cluster) {
-    let (mut one, mut other) = (Hand::new(), Hand::new());
-    let publish = |hand: &mut Hand, mount: &Path, writer: u32, k: u64| {
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+    let publish = |hand: &mut SyscallProcess, mount: &Path, writer: u32, k: u64| {
         let bytes = body::make(Id { writer, seq: k }, 30_000);
         let temporary = mount.join(format!("tmp.{k}"));
         hand.put(&temporary, &bytes)?;
@@ -101,7 +101,7 @@ in_both_modes!(p7_one_winner_of_conflicting_kinds);
 
 /// Both make different things of the same names at the same moments.
 pub(crate) fn conflicting_kinds(cluster: &Cluster) {
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     for k in 0..6 {
         let at = |node: &crate::harness::Node, name: &str| node.at(format!("{name}{k}"));
         one.put(&at(&cluster.a, "gone"), b"old").must("put");

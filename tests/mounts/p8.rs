@@ -9,7 +9,8 @@ use crate::harness::body::{self, Id};
 use crate::harness::store::Trouble;
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, now,
+    tree,
 };
 
 const DEADLINE_MS: u64 = 2_000;
@@ -37,7 +38,7 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
 /// Writes what both nodes need for the trouble to come: B has fetched `hit-*`, and knows `cold-*`
 /// by name only.
 fn prepare(cluster: &Cluster) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for k in 0..4 {
         hand.put(&cluster.a.at(format!("hit-{k}")), &bytes(k, 50_000)).must("put");
         hand.put(&cluster.a.at(format!("cold-{k}")), &bytes(k, 1_500_000)).must("put");
@@ -55,7 +56,7 @@ fn prepare(cluster: &Cluster) {
 
 /// Every operation that a program may try, each within the deadline, with the answers of section 10.
 fn use_without_a_store(node: &Node, round: u64) {
-    let (mut hand, at) = (Hand::new(), |name: &str| node.at(name));
+    let (mut hand, at) = (SyscallProcess::new(), |name: &str| node.at(name));
     for k in 0..4 {
         let read = timed("a hit", || hand.get(&at(&format!("hit-{k}"))));
         assert!(read == Ok(bytes(k, 50_000)), "a hit is as before");
@@ -118,7 +119,7 @@ fn p8_never_in_the_way_while_the_store_fails(io: Io) {
     let misses: Vec<_> = (0..12)
         .map(|k| {
             let path = cluster.b.at(format!("none-{k}"));
-            thread(move || timed("one of many misses", || Hand::new().stat(&path)))
+            thread(move || timed("one of many misses", || SyscallProcess::new().stat(&path)))
         })
         .collect();
     for miss in misses {
@@ -162,7 +163,7 @@ in_both_modes!(p8_never_in_the_way_of_an_orderly_end);
 #[test]
 fn p8_never_in_the_way_of_a_store_that_flaps() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for k in 0..40 {
         if k % 4 == 0 {
             cluster.store.fail();
@@ -200,7 +201,7 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
         use_without_a_store(&cluster.b, round as u64);
         cluster.store.heal();
         // For the next round everything is as at first, but for what that round made.
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         hand.put(&cluster.a.at("cold-3"), &bytes(3, 1_500_000)).must("put");
         cluster.settle();
     }
@@ -222,7 +223,7 @@ in_both_modes!(p8_never_in_the_way_of_a_failing_server);
 #[test]
 fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone().deadline("20s"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for k in 0..6 {
         // Each one is an object of its own.
         hand.put(&cluster.a.at(format!("large-{k}")), &bytes(k, 1_500_000)).must("put");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::body::{self, Id};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, tree,
+    Cluster, Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, tree,
 };
 
 const SMALL: usize = 60_000;
@@ -73,7 +73,7 @@ fn right_or_missing(path: &Path, right: &[u8], when: &str) -> bool {
 /// ones included.
 fn heals(cluster: &Cluster, writer: &Node, others: &[&Node], name: &str, same: &[u8]) {
     let other = bytes(1_000, same.len() + 1);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for content in [same, &other[..], same] {
         hand.put(&writer.at(name), content).must(format_args!("write {name} again"));
         let read = std::fs::read(writer.at(name)).must("read what was written");
@@ -100,7 +100,7 @@ fn damaged_objects(cluster: &mut Cluster, folder: &str, len: usize) {
     for (k, how) in DAMAGES.into_iter().enumerate() {
         let (name, content) = (format!("f{k}"), bytes(k as u64, len));
         let before = cluster.store.objects_in(folder);
-        Hand::new().put(&cluster.a.at(&name), &content).must("put");
+        SyscallProcess::new().put(&cluster.a.at(&name), &content).must("put");
         cluster.a.drain();
         let after = cluster.store.objects_in(folder);
         let new: Vec<&PathBuf> = after.iter().filter(|path| !before.contains(path)).collect();
@@ -157,7 +157,7 @@ fn p9_self_healing_of_damaged_local_blobs(io: Io) {
         let lens = [SMALL, LARGE, TINY];
         for k in 0..DAMAGES.len() * lens.len() {
             let content = bytes(k as u64, lens[k / DAMAGES.len()]);
-            Hand::new().put(&cluster.b.at(format!("f{k}")), &content).must("put");
+            SyscallProcess::new().put(&cluster.b.at(format!("f{k}")), &content).must("put");
         }
         cluster.b.drain();
         if orderly {
@@ -191,7 +191,7 @@ fn p9_self_healing_of_a_damaged_journal() {
     for how in [Damage::Bit(10), Damage::Bit(50), Damage::Bit(95), Damage::Half] {
         let mut cluster = Cluster::two(Io::best());
         cluster.store.fail();
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         for k in 0..10 {
             hand.put(&cluster.a.at(format!("f{k}")), &bytes(k, SMALL)).must("put");
         }

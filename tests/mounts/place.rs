@@ -7,7 +7,8 @@ use crate::harness::command::run;
 use crate::harness::node::Site;
 use crate::harness::store::Trouble;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, now, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, now,
+    tree,
 };
 
 const REFUSED: i32 = 2;
@@ -17,14 +18,14 @@ fn body(seq: u64) -> Vec<u8> {
 }
 
 fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for seq in seqs {
         hand.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
     }
 }
 
 fn reads(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for seq in seqs {
         let read = hand.get(&node.at(format!("{prefix}{seq}")));
         assert!(read == Ok(body(seq)), "{prefix}{seq}: {:?}", read.map(|bytes| bytes.len()));

@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::clients::{self, LIMIT_MS, command, json, python_with};
 use crate::harness::command::{need, run};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, is_root,
-    skipped, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes,
+    is_root, skipped, tree,
 };
 use crate::stores::Unable;
 
@@ -18,7 +18,7 @@ const SEEN_MS: u64 = 30_000;
 fn cluster(io: Io) -> Cluster {
     let mut cluster = Cluster::with(Store::s3, &Options::new(io));
     // The store is made by a node that may write it.
-    Hand::new().put(&cluster.a.at("first"), b"x").must("put");
+    SyscallProcess::new().put(&cluster.a.at("first"), b"x").must("put");
     cluster.a.drain();
     cluster.b.stop();
     cluster.b.set_options(Options::new(io).private());
@@ -31,7 +31,7 @@ fn objects(cluster: &Cluster) -> usize {
 }
 
 fn has(node: &Node, at: &str, bytes: &[u8]) {
-    eventually(SEEN_MS, at, || match Hand::new().get(&node.at(at)) {
+    eventually(SEEN_MS, at, || match SyscallProcess::new().get(&node.at(at)) {
         Ok(found) if found == bytes => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -39,7 +39,7 @@ fn has(node: &Node, at: &str, bytes: &[u8]) {
 
 fn private_mounts_keep_what_is_written(io: Io) {
     let mut cluster = cluster(io);
-    let (a, mut hand) = (&cluster.a, Hand::new());
+    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
     hand.mkdir(&a.at("d")).must("mkdir");
     for at in ["kept", "replaced", "removed", "d/moved", "mode"] {
         hand.put(&a.at(at), at.as_bytes()).must("put");
@@ -91,7 +91,7 @@ in_both_modes!(private_mounts_keep_what_is_written);
 /// Credentials that only read are enough for a private and for a read-only mount, which try nothing else.
 fn private_mounts_need_no_right_to_write(io: Io) {
     let mut cluster = Cluster::with(Store::s3, &Options::new(io));
-    Hand::new().put(&cluster.a.at("first"), b"x").must("put");
+    SyscallProcess::new().put(&cluster.a.at("first"), b"x").must("put");
     cluster.a.drain();
     cluster.a.stop();
     cluster.b.stop();
@@ -101,7 +101,7 @@ fn private_mounts_need_no_right_to_write(io: Io) {
         cluster.b.set_options(options);
         cluster.b.up();
         has(&cluster.b, "first", b"x");
-        let written = Hand::new().put(&cluster.b.at("new"), b"of b");
+        let written = SyscallProcess::new().put(&cluster.b.at("new"), b"of b");
         let status = cluster.b.status();
         assert_eq!(written.is_ok(), status["private"] == true, "{written:?}");
         cluster.b.drain();
@@ -118,7 +118,7 @@ fn private_mounts_evict_what_is_used_least(io: Io) {
     cluster.b.stop();
     cluster.b.set_options(Options::new(io).private().cache_size("16MiB"));
     cluster.b.up();
-    let (mut hand, body) = (Hand::new(), vec![7_u8; 1 << 20]);
+    let (mut hand, body) = (SyscallProcess::new(), vec![7_u8; 1 << 20]);
     for n in 0..48_u8 {
         let mut body = body.clone();
         body[0] = n;
@@ -135,10 +135,10 @@ in_both_modes!(private_mounts_evict_what_is_used_least);
 #[test]
 fn private_mounts_refuse_a_backlog() {
     let mut cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
-    Hand::new().put(&cluster.b.at("first"), b"x").must("put");
+    SyscallProcess::new().put(&cluster.b.at("first"), b"x").must("put");
     cluster.b.drain();
     cluster.store.fail();
-    Hand::new().put(&cluster.b.at("f"), b"x").must("put");
+    SyscallProcess::new().put(&cluster.b.at("f"), b"x").must("put");
     cluster.b.kill_only();
     cluster.store.heal();
     cluster.b.set_options(Options::new(Io::best()).private());
@@ -150,7 +150,7 @@ fn private_mounts_refuse_a_backlog() {
     cluster.b.stop();
     cluster.b.set_options(Options::new(Io::best()).private());
     cluster.b.up();
-    assert_eq!(Hand::new().get(&cluster.b.at("f")).must("a hit"), b"x");
+    assert_eq!(SyscallProcess::new().get(&cluster.b.at("f")).must("a hit"), b"x");
 }
 
 /// What is to be kept here does not go to a mount that shares it.
@@ -184,7 +184,7 @@ fn client_on_a_private_node(io: Io, work: &dyn Fn(&Cluster, &Node) -> Said) {
     assert_eq!(objects(&cluster), before, "it writes nothing into the store");
     assert_eq!(work(&cluster, &cluster.a), (cold, results), "the other node has nothing of it");
     // Until its entries have taken the place of those here: a client looks at their times.
-    Hand::new().put(&cluster.a.at("last"), b"x").must("put");
+    SyscallProcess::new().put(&cluster.a.at("last"), b"x").must("put");
     cluster.a.drain();
     has(&cluster.b, "last", b"x");
     assert_eq!(work(&cluster, &cluster.b), warm, "with those of the other node");

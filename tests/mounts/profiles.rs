@@ -4,13 +4,13 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::harness::hand::IN_PLACE;
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, eventually, in_both_modes};
+use crate::harness::syscall_process::IN_PLACE;
+use crate::harness::{Cluster, Io, Must as _, Node, SyscallProcess, eventually, in_both_modes};
 
 /// Waits until a name has these bytes on a node.
 fn has(node: &Node, name: &str, want: &[u8]) {
     eventually(10_000, format_args!("{name} has other bytes"), || {
-        let read = Hand::new().get(&node.at(name)).map_err(|errno| errno.to_string())?;
+        let read = SyscallProcess::new().get(&node.at(name)).map_err(|errno| errno.to_string())?;
         if read == want { Ok(()) } else { Err(String::from_utf8_lossy(&read).into_owned()) }
     });
 }
@@ -18,7 +18,7 @@ fn has(node: &Node, name: &str, want: &[u8]) {
 /// Two nodes write one name in place. The file of A was begun before B's came, and is closed after it. Returns what
 /// both have then.
 fn in_place(cluster: &Cluster, name: &str) -> Vec<u8> {
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let path = cluster.a.at(name);
     let fd = one.open(&path, IN_PLACE, 0o644).must("A begins");
     one.write(fd, b"A's version").must("A writes");
@@ -27,23 +27,27 @@ fn in_place(cluster: &Cluster, name: &str) -> Vec<u8> {
     has(&cluster.a, name, b"B's version");
     one.close(fd).must("A's close");
     cluster.a.drain();
-    let here = Hand::new().get(&path).must("read on A");
+    let here = SyscallProcess::new().get(&path).must("read on A");
     has(&cluster.b, name, &here);
     here
 }
 
 /// The same by a rename.
 fn renamed(cluster: &Cluster, name: &str) -> Vec<u8> {
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let (path, temporary) = (cluster.a.at(name), cluster.a.at(name).with_extension("mine"));
     one.put(&temporary, b"A's version").must("A writes");
     other.put(&cluster.b.at(name), b"B's version").must("B writes");
     cluster.b.drain();
     has(&cluster.a, name, b"B's version");
     one.rename(&temporary, &path).must("A renames");
-    assert_eq!(Hand::new().get(&temporary), Err(rustix::io::Errno::NOENT), "the old name");
+    assert_eq!(
+        SyscallProcess::new().get(&temporary),
+        Err(rustix::io::Errno::NOENT),
+        "the old name"
+    );
     let here = one.get(&path).must("read by A");
-    assert_eq!(Hand::new().get(&path).must("read by another on A"), here);
+    assert_eq!(SyscallProcess::new().get(&path).must("read by another on A"), here);
     cluster.a.drain();
     has(&cluster.b, name, &here);
     here
@@ -51,7 +55,7 @@ fn renamed(cluster: &Cluster, name: &str) -> Vec<u8> {
 
 fn directories(cluster: &Cluster) {
     for dir in ["jax", "plain"] {
-        Hand::new().mkdir(&cluster.a.at(dir)).must("mkdir");
+        SyscallProcess::new().mkdir(&cluster.a.at(dir)).must("mkdir");
     }
     cluster.a.drain();
     for dir in ["jax", "plain"] {
@@ -72,7 +76,7 @@ fn profiles_write_once_in_place(io: Io) {
     assert_eq!(in_place(&cluster, "jax/jit_f-0-cache"), b"B's version");
     assert_eq!(published(&cluster.a), before, "A publishes nothing");
     // What is begun after it came replaces it: the writer has seen what was there.
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"repaired").must("put");
     hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"and again").must("put");
     cluster.a.drain();
@@ -90,7 +94,7 @@ fn profiles_write_once_by_rename(io: Io) {
     directories(&cluster);
     assert_eq!(renamed(&cluster, "plain/jit_f-0-cache"), b"A's version");
     assert_eq!(renamed(&cluster, "jax/jit_f-0-cache"), b"B's version");
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let later = cluster.a.at("jax/later");
     hand.put(&later, b"repaired").must("put");
     hand.rename(&later, &cluster.a.at("jax/jit_f-0-cache")).must("rename");
@@ -122,7 +126,7 @@ fn formats() -> Vec<(&'static str, Vec<u8>, usize)> {
 /// A file that is not complete is there on its node, and on no other.
 fn profiles_keep_torn_files(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for (name, whole, cut) in formats() {
         let path = cluster.a.at(name);
         let dir = path.parent().must("a directory");
@@ -145,12 +149,16 @@ fn profiles_keep_torn_files(io: Io) {
     cluster.a.drain();
     has(&cluster.b, "after", b"what came after them");
     for (name, ..) in formats() {
-        assert_eq!(Hand::new().get(&cluster.b.at(name)), Err(rustix::io::Errno::NOENT), "{name}");
+        assert_eq!(
+            SyscallProcess::new().get(&cluster.b.at(name)),
+            Err(rustix::io::Errno::NOENT),
+            "{name}"
+        );
     }
     // They stay over a restart.
     cluster.a.stop();
     cluster.a.up();
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     assert_eq!((kept(&cluster.a), kept(&cluster.b)), (7, 0));
     for (name, whole, cut) in formats() {
         assert!(hand.get(&cluster.a.at(name)).must("read again") == whole[..cut]);
@@ -178,24 +186,26 @@ fn profiles_let_files_through_that_are_completed(io: Io) {
     let whole = std::fs::read("/bin/true").must("read a program");
     let path = cluster.a.at("inductor/ab/kernel.so");
     std::fs::create_dir_all(path.parent().must("a directory")).must("mkdir");
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
     let fd = hand.open(&path, flags, 0o644).must("begin");
     hand.pwrite(fd, 64, &whole[64..4096]).must("write the middle");
     let duplicate = hand.dup(fd).must("dup");
     hand.close(duplicate).must("close");
-    assert!(Hand::new().get(&path).must("read") == [&[0; 64][..], &whole[64..4096]].concat());
+    assert!(
+        SyscallProcess::new().get(&path).must("read") == [&[0; 64][..], &whole[64..4096]].concat()
+    );
     hand.put(&cluster.a.at("after"), b"1").must("put");
     cluster.a.drain();
     has(&cluster.b, "after", b"1");
     assert_eq!(
-        Hand::new().get(&cluster.b.at("inductor/ab/kernel.so")),
+        SyscallProcess::new().get(&cluster.b.at("inductor/ab/kernel.so")),
         Err(rustix::io::Errno::NOENT)
     );
     hand.pwrite(fd, 4096, &whole[4096..]).must("write the end");
     hand.pwrite(fd, 0, &whole[..64]).must("write the header");
     hand.close(fd).must("close");
-    assert!(Hand::new().get(&path).must("read") == whole);
+    assert!(SyscallProcess::new().get(&path).must("read") == whole);
     cluster.a.drain();
     has(&cluster.b, "inductor/ab/kernel.so", &whole);
     assert_eq!(cluster.a.status()["incomplete"], 0);
@@ -208,7 +218,7 @@ fn p14_isolation_of_checked_content(io: Io) {
     let cluster = Cluster::two(io);
     let program = std::fs::read("/bin/true").must("read a program");
     std::fs::create_dir_all(cluster.a.at("inductor/ab")).must("mkdir -p");
-    let (mut other, mut victim) = (Hand::new(), Hand::new());
+    let (mut other, mut victim) = (SyscallProcess::new(), SyscallProcess::new());
     let temporary = cluster.a.at("plain");
     let fd = other.open(&temporary, IN_PLACE, 0o644).must("open");
     other.write(fd, &program).must("write");
@@ -230,13 +240,13 @@ fn profiles_torn_files_give_way(io: Io) {
     let name = "jax/jit_f-0-cache";
     let (a, b) = (cluster.a.at(name), cluster.b.at(name));
     let whole = |text: &str| zstd::encode_all(text.as_bytes(), 1).must("compress");
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let fd = one.open(&a, IN_PLACE, 0o644).must("begin");
     one.write(fd, &whole("begun before")).must("write");
     other.put(&a, &whole("torn")[..9]).must("put");
     // It was begun first, and what came since is no version that could stay.
     one.close(fd).must("close");
-    assert_eq!(Hand::new().get(&a).must("read"), whole("begun before"));
+    assert_eq!(SyscallProcess::new().get(&a).must("read"), whole("begun before"));
     cluster.a.drain();
     has(&cluster.b, name, &whole("begun before"));
     other.put(&a, &whole("torn")[..9]).must("put");
@@ -253,7 +263,7 @@ fn profiles_keep_units_with_torn_files(io: Io) {
     let cluster = Cluster::two(io);
     let program = std::fs::read("/bin/true").must("read a program");
     let compile = |node: &Node, cubin: &[u8]| {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         std::fs::create_dir_all(node.at("triton/KEY/tmp.pid_1_a")).must("mkdir");
         for (name, bytes) in [("k.cubin", cubin), ("k.json", b"{}"), ("__grp__k.json", b"{}")] {
             let temporary = node.at("triton/KEY/tmp.pid_1_a").join(name);
@@ -265,12 +275,12 @@ fn profiles_keep_units_with_torn_files(io: Io) {
     compile(&cluster.a, &program[..3000]);
     let names = ["k.cubin", "k.json", "__grp__k.json"];
     let there = |node: &Node| {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         let at = |name: &&str| hand.get(&node.at("triton/KEY").join(name)).ok();
         names.iter().filter_map(at).map(|bytes| bytes.len()).collect::<Vec<_>>()
     };
     assert_eq!(there(&cluster.a), [3000, 2, 2], "for every process of its node");
-    Hand::new().put(&cluster.a.at("after"), b"1").must("put");
+    SyscallProcess::new().put(&cluster.a.at("after"), b"1").must("put");
     cluster.a.drain();
     has(&cluster.b, "after", b"1");
     assert_eq!(there(&cluster.b), Vec::<usize>::new());
@@ -294,7 +304,7 @@ fn profiles_gather_uses(io: Io) {
     // Waits until a file of ours is remote, without a drain, which would send the rest.
     let marked = |node: &Node, name: &str| {
         let before = commits(node);
-        Hand::new().put(&node.at(name), name.as_bytes()).must("put");
+        SyscallProcess::new().put(&node.at(name), name.as_bytes()).must("put");
         eventually(10_000, "it is remote", || {
             let nothing_waits = node.status()["backlog"]["records"] == 0;
             let sent = nothing_waits && commits(node) > before;
@@ -302,7 +312,7 @@ fn profiles_gather_uses(io: Io) {
         });
         commits(node)
     };
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.mkdir(&cluster.a.at("jax")).must("mkdir");
     hand.put(&cluster.a.at(cache), &zstd::encode_all(&b"code"[..], 1).must("compress")).must("put");
     hand.put(&cluster.a.at(atime), b"00000000").must("put");
@@ -311,7 +321,10 @@ fn profiles_gather_uses(io: Io) {
     for number in 1..=100 {
         let text = format!("{number:08}");
         hand.put(&cluster.a.at(atime), text.as_bytes()).must("a hit");
-        assert_eq!(Hand::new().get(&cluster.a.at(atime)).must("at once"), text.as_bytes());
+        assert_eq!(
+            SyscallProcess::new().get(&cluster.a.at(atime)).must("at once"),
+            text.as_bytes()
+        );
     }
     eventually(10_000, "nothing waits", || {
         match cluster.a.status()["backlog"]["records"].as_u64() {
@@ -320,22 +333,22 @@ fn profiles_gather_uses(io: Io) {
         }
     });
     assert_eq!(commits(&cluster.a), before, "a hit is no commit");
-    assert_eq!(Hand::new().get(&cluster.b.at(atime)).must("read"), b"00000000");
+    assert_eq!(SyscallProcess::new().get(&cluster.b.at(atime)).must("read"), b"00000000");
     // What was closed survives the daemon, and goes along with the next commit.
     cluster.a.kill_only();
     cluster.a.up();
-    assert_eq!(Hand::new().get(&cluster.a.at(atime)).must("read"), b"00000100");
+    assert_eq!(SyscallProcess::new().get(&cluster.a.at(atime)).must("read"), b"00000100");
     marked(&cluster.a, "two");
     has(&cluster.b, atime, b"00000100");
     // A drain sends the rest.
-    Hand::new().put(&cluster.a.at(atime), b"00000101").must("a hit");
+    SyscallProcess::new().put(&cluster.a.at(atime), b"00000101").must("a hit");
     let before = commits(&cluster.a);
     cluster.a.drain();
     has(&cluster.b, atime, b"00000101");
     assert_eq!(commits(&cluster.a), before + 1);
     // Under another name it is a file as any other.
     for number in 0..2 {
-        Hand::new().put(&cluster.a.at("plain-atime"), &[number; 8]).must("put");
+        SyscallProcess::new().put(&cluster.a.at("plain-atime"), &[number; 8]).must("put");
         cluster.a.drain();
         has(&cluster.b, "plain-atime", &[number; 8]);
     }
@@ -345,7 +358,7 @@ in_both_modes!(profiles_gather_uses);
 /// The file that older versions of Triton lock beside a kernel is none of the kernel's files, and stays on its node.
 fn profiles_keep_tritons_lock(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     std::fs::create_dir_all(cluster.a.at("triton/KEY")).must("mkdir");
     let lock = |node: &Node| node.at("triton/KEY/lock");
     hand.put(&lock(&cluster.a), b"").must("put");
@@ -359,10 +372,10 @@ fn profiles_keep_tritons_lock(io: Io) {
         .collect();
     names.sort();
     assert_eq!(names, ["__grp__k.json", "k.json"]);
-    assert_eq!(Hand::new().get(&lock(&cluster.b)), Err(rustix::io::Errno::NOENT));
+    assert_eq!(SyscallProcess::new().get(&lock(&cluster.b)), Err(rustix::io::Errno::NOENT));
     cluster.a.kill_only();
     cluster.a.up();
-    assert_eq!(Hand::new().get(&lock(&cluster.a)), Ok(Vec::new()), "its node keeps it");
+    assert_eq!(SyscallProcess::new().get(&lock(&cluster.a)), Ok(Vec::new()), "its node keeps it");
 }
 in_both_modes!(profiles_keep_tritons_lock);
 
@@ -385,7 +398,7 @@ fn profiles_leave_names_elsewhere_alone(io: Io) {
     ];
     const DIRS: [&str; 4] = ["src", "src/tmp", "src/tmp.pid_1_x", "src/triton"];
     let cluster = Cluster::two(io);
-    let mut maker = Hand::new();
+    let mut maker = SyscallProcess::new();
     for dir in DIRS {
         maker.mkdir(&cluster.a.at(dir)).must("mkdir");
     }
@@ -397,7 +410,7 @@ fn profiles_leave_names_elsewhere_alone(io: Io) {
     cluster.a.drain();
     for name in all().chain(NAMES.map(str::to_owned)) {
         has(&cluster.b, &name, name.as_bytes());
-        assert_eq!(Hand::new().get(&cluster.a.at(&name)), Ok(name.into_bytes()));
+        assert_eq!(SyscallProcess::new().get(&cluster.a.at(&name)), Ok(name.into_bytes()));
     }
     assert_eq!(cluster.a.status()["incomplete"], 0);
 }

@@ -8,10 +8,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE};
 use crate::harness::node::Site;
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, command, in_both_modes, now, tree,
+    Cluster, Io, Must as _, Node, Options, SyscallProcess, command, in_both_modes, now, tree,
 };
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
@@ -23,7 +23,7 @@ fn alone(io: Io) -> (Node, Site) {
 
 fn programs_hard_links(io: Io) {
     let cluster = Cluster::two(io);
-    let (node, mut hand) = (&cluster.a, Hand::new());
+    let (node, mut hand) = (&cluster.a, SyscallProcess::new());
     hand.put(&node.at("one"), b"shared").must("put");
     hand.link(&node.at("one"), &node.at("two")).must("link");
     let (one, two) =
@@ -46,7 +46,7 @@ in_both_modes!(programs_hard_links);
 
 fn programs_extended_attributes(io: Io) {
     let (node, _site) = alone(io);
-    let (path, mut hand) = (node.at("x"), Hand::new());
+    let (path, mut hand) = (node.at("x"), SyscallProcess::new());
     hand.put(&path, b"data").must("put");
     hand.setxattr(&path, "user.origin", b"compiler 1", 0).must("setxattr");
     hand.setxattr(&path, "user.empty", b"", 1).must("create an empty one");
@@ -66,7 +66,7 @@ in_both_modes!(programs_extended_attributes);
 
 fn programs_sparse_files_and_truncation(io: Io) {
     let cluster = Cluster::two(io);
-    let (node, mut hand) = (&cluster.a, Hand::new());
+    let (node, mut hand) = (&cluster.a, SyscallProcess::new());
     let path = node.at("sparse");
     let fd = hand.open(&path, READ_WRITE, 0o644).must("open");
     hand.pwrite(fd, 5_000_000, b"end").must("write far out");
@@ -97,7 +97,7 @@ fn programs_append_by_two_processes(io: Io) {
     let (node, _site) = alone(io);
     let path = node.at("log");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let first = one.open(&path, flags, 0o644).must("open");
     let second = other.open(&path, flags, 0o644).must("open");
     for round in 0..100 {
@@ -120,7 +120,7 @@ in_both_modes!(programs_append_by_two_processes);
 /// A directory that another node makes too is no stumbling block for who rewrites what is in it.
 fn programs_rewrite_below_directories_that_others_make_too(io: Io) {
     let cluster = Cluster::two(io);
-    let (mut here, mut there) = (Hand::new(), Hand::new());
+    let (mut here, mut there) = (SyscallProcess::new(), SyscallProcess::new());
     for round in 0..8 {
         let dirs = [format!("d{round}"), format!("d{round}/e")];
         for dir in &dirs {
@@ -145,14 +145,14 @@ in_both_modes!(programs_rewrite_below_directories_that_others_make_too);
 
 fn programs_direct_io(io: Io) {
     let (node, _site) = alone(io);
-    let (path, mut hand) = (node.at("direct"), Hand::new());
+    let (path, mut hand) = (node.at("direct"), SyscallProcess::new());
     let fd = hand.open(&path, READ_WRITE | OFlags::DIRECT, 0o644).must("open with O_DIRECT");
     hand.write_aligned(fd, 0, 8192, b'a').must("write a block");
     hand.write_aligned(fd, 4096, 4096, b'b').must("write a block");
     hand.close(fd).must("close");
     let expected = [[b'a'; 4096], [b'b'; 4096]].concat();
     assert!(std::fs::read(&path).must("read") == expected);
-    let mut plain = Hand::new();
+    let mut plain = SyscallProcess::new();
     let direct = hand.open(&path, OFlags::RDONLY | OFlags::DIRECT, 0).must("open");
     let cached = plain.open(&path, OFlags::RDONLY, 0).must("open beside it");
     assert!(plain.read(cached, 0, 8192).must("read") == expected);
@@ -162,7 +162,7 @@ in_both_modes!(programs_direct_io);
 
 fn programs_random_writes_as_a_linker_does(io: Io) {
     let cluster = Cluster::two(io);
-    let (path, mut hand) = (cluster.a.at("lib.so"), Hand::new());
+    let (path, mut hand) = (cluster.a.at("lib.so"), SyscallProcess::new());
     let bytes = body::make(Id { writer: 1, seq: 1 }, 250_000);
     let fd = hand.open(&path, READ_WRITE | OFlags::TRUNC, 0o666).must("open");
     let mut pieces: Vec<usize> = (0..bytes.len()).step_by(1_777).collect();
@@ -185,7 +185,7 @@ in_both_modes!(programs_random_writes_as_a_linker_does);
 /// Shared writable mappings: written, closed, then unmapped; what was in the mapping is the content.
 fn programs_shared_writable_mapping(io: Io) {
     let (node, _site) = alone(io);
-    let (path, mut hand) = (node.at("mapped"), Hand::new());
+    let (path, mut hand) = (node.at("mapped"), SyscallProcess::new());
     let fd = hand.open(&path, READ_WRITE, 0o644).must("open");
     hand.ftruncate(fd, 100_000).must("make room");
     let map = hand.map(fd, 100_000, true, true).must("map shared and writable");
@@ -203,7 +203,7 @@ fn programs_shared_writable_mapping(io: Io) {
     // A published file must not change through a mapping of an older open.
     let old = hand.open(&path, OFlags::RDONLY, 0).must("open to read");
     let view = hand.map(old, 100_000, false, true).must("map shared, to read");
-    let mut writer = Hand::new();
+    let mut writer = SyscallProcess::new();
     let fd = writer.open(&path, OFlags::RDWR, 0).must("open to write");
     let map = writer.map(fd, 100_000, true, true).must("map to write");
     writer.map_write(map, 0, b"THROUGH");
@@ -233,21 +233,21 @@ fn programs_run_and_load_from_the_mount(io: Io) {
     let slow = "#include <unistd.h>\nint main(void) { sleep(2); return 5; }\n";
     let program = compile(&site, "slow", slow, false);
     let (lib, run) = (node.at("lib.so"), node.at("run"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.put(&lib, &std::fs::read(&old).must("read")).must("put");
     assert_eq!(hand.call_library(&lib, "answer", false), Ok(41));
     hand.put(&run, &std::fs::read(&program).must("read")).must("put");
     hand.chmod(&run, 0o755).must("chmod");
     let mut running = Command::new(&run).spawn().must("run from the mount");
     crate::harness::sleep_ms(200);
-    let mut writer = Hand::new();
+    let mut writer = SyscallProcess::new();
     writer.put(&node.at("lib.tmp"), &std::fs::read(&new).must("read")).must("put");
     writer.rename(&node.at("lib.tmp"), &lib).must("replace the library in use");
     writer.unlink(&run).must("remove the program in use");
     writer.put(&run, b"#!/bin/sh\nexit 6\n").must("another program of that name");
     writer.chmod(&run, 0o755).must("chmod");
     assert_eq!(hand.call_library(&lib, "answer", true), Ok(41), "the library in use");
-    let mut fresh = Hand::new();
+    let mut fresh = SyscallProcess::new();
     assert_eq!(fresh.call_library(&lib, "answer", false), Ok(42));
     let status = command::wait(&mut running, 20_000).must("the old program ends");
     assert_eq!(status.code(), Some(5), "the old program: {status}");
@@ -258,7 +258,7 @@ in_both_modes!(programs_run_and_load_from_the_mount);
 /// A process that stands in a directory that is removed.
 fn programs_working_directory_that_is_removed(io: Io) {
     let (node, _site) = alone(io);
-    let (mut hand, mut other) = (Hand::new(), Hand::new());
+    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     hand.mkdir(&node.at("build")).must("mkdir");
     hand.chdir(&node.at("build")).must("chdir");
     hand.put(Path::new("relative"), b"x").must("write a relative name");
@@ -282,7 +282,7 @@ fn programs_create_against_unlink(io: Io) {
     let remover = {
         let path = path.clone();
         crate::harness::time::thread(move || {
-            let mut hand = Hand::new();
+            let mut hand = SyscallProcess::new();
             while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
                 match hand.unlink(&path) {
                     Ok(()) | Err(Errno::NOENT) => {}
@@ -291,7 +291,7 @@ fn programs_create_against_unlink(io: Io) {
             }
         })
     };
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for round in 0..1_500 {
         let flags = if round % 2 == 0 { IN_PLACE } else { READ_WRITE };
         hand.put_with(&path, flags, 4096, 0, b"x").must(format_args!("round {round}"));

@@ -12,7 +12,7 @@ use crate::harness::command::{need, run};
 use crate::harness::node::dress;
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, tree,
+    Cluster, Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, tree,
 };
 use crate::inside::{LIMIT_MS, asked, good};
 
@@ -101,7 +101,7 @@ fn commands_rm_takes_entry_points_first() {
     let cluster = Cluster::two(Io::best());
     let a = &cluster.a;
     // The names of the members come before that of the entry point.
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.mkdir(&a.at("triton")).must("mkdir");
     hand.mkdir(&a.at("triton/KEY")).must("mkdir");
     for number in 0..MEMBERS {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::harness::body::{self, Id};
 use crate::harness::node::Site;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, now, skipped, sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, now, skipped,
+    sleep_ms, tree,
 };
 
 fn aged(age: &str) -> Options {
@@ -134,7 +135,7 @@ fn rules_are_looked_at_beside_the_mount() {
     store.answer_rules(0, "");
     let mut node = Node::start(&site, "a", Some(&store), aged("30d"));
     assert!(node.status()["rules"].is_null(), "the mount serves before they are known");
-    Hand::new().put(&node.at("f"), b"x").must("put");
+    SyscallProcess::new().put(&node.at("f"), b"x").must("put");
     node.drain();
     node.stop();
 }
@@ -217,7 +218,7 @@ fn rules_rgw_deletes_what_is_not_used() {
     let declared = |age: &str| format!("\"{age}\"");
     cluster.store.edit("hearthfs.json", &declared(AGE_AS_DAYS), &declared(AGE_TEXT));
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     hand.mkdir(&a.at("dir")).must("mkdir");
     let begun = now();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {
@@ -284,7 +285,7 @@ fn rules_rgw_deletes_too_early() {
     // Its day is ten seconds long, that of the nodes is not.
     cluster.a.command(&["lifecycle", "apply", &url, "--expiry", "1d"]).good();
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {
         hand.put(&a.at(name), &content(seq as u64, len)).must("put");
     }

@@ -3,13 +3,13 @@
 use crate::harness::body::{self, Id};
 use crate::harness::store::Trouble;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, eventually, in_both_modes, skipped,
-    sleep_ms, tree,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes,
+    skipped, sleep_ms, tree,
 };
 
 /// Writes of every size on both nodes, seen whole on the other, and by a node that starts later.
 pub(crate) fn work_of_a_day(cluster: &Cluster) {
-    let (mut hand, mut other) = (Hand::new(), Hand::new());
+    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     for k in 0..60 {
         let len = [64, 900, 20_000, 300_000, 1_048_576, 3_000_000][k as usize % 6];
         let (mine, theirs) =
@@ -57,7 +57,7 @@ fn s3_two_nodes_over_another_projects_server() {
 #[test]
 fn s3_backlog_over_kills_without_a_server() {
     let mut cluster = Cluster::with(Store::s3, &Options::new(Io::best()).deadline("1s"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     cluster.store.fail();
     for k in 0..30 {
         let bytes = body::make(Id { writer: 1, seq: k }, 30_000);
@@ -77,7 +77,7 @@ fn s3_backlog_over_kills_without_a_server() {
 #[test]
 fn s3_an_idle_node_asks_for_nothing() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
-    Hand::new().put(&cluster.a.at("f"), b"x").must("put");
+    SyscallProcess::new().put(&cluster.a.at("f"), b"x").must("put");
     cluster.settle();
     eventually(5_000, "node B has it", || {
         std::fs::read(cluster.b.at("f")).map_err(|error| error.to_string())

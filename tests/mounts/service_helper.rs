@@ -7,7 +7,7 @@ use crate::harness::command::{Said, need, run};
 use crate::harness::node::{Site, dress, is_mounted};
 use crate::harness::store::Trouble;
 use crate::harness::{
-    Hand, Io, Must as _, Node, Options, Store, eventually, is_root, now, skipped,
+    Io, Must as _, Node, Options, Store, SyscallProcess, eventually, is_root, now, skipped,
 };
 
 const LIMIT_MS: u64 = 60_000;
@@ -57,7 +57,7 @@ fn service_helper_mounts_and_umount_drains() {
     assert!(again.err.contains("mounted already"), "{again:?}");
     // What is not remote when another program unmounts is drained after it.
     store.trouble(Trouble::Slow(700));
-    Hand::new().put(&point.join("f"), b"content").must("put");
+    SyscallProcess::new().put(&point.join("f"), b"content").must("put");
     let start = now();
     umount(&point).good();
     assert!(start.elapsed().as_millis() < 10_000, "umount waits for the drain");
@@ -114,7 +114,7 @@ fn service_helper_read_only_and_noexec() {
     let site = Site::new();
     let store = Store::dir(&site);
     let writer = Node::start(&site, "writer", Some(&store), Options::new(Io::best()));
-    Hand::new().put(&writer.at("f"), b"content").must("put");
+    SyscallProcess::new().put(&writer.at("f"), b"content").must("put");
     writer.drain();
     let point = site.dir("m");
     let config = site.path().join("m.toml");

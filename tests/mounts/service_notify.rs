@@ -10,7 +10,7 @@ use crate::harness::body::{self, Id};
 use crate::harness::node::{Site, is_mounted};
 use crate::harness::store::Trouble;
 use crate::harness::{
-    Hand, Io, Must as _, Node, Options, Store, eventually, is_root, now, skipped,
+    Io, Must as _, Node, Options, Store, SyscallProcess, eventually, is_root, now, skipped,
 };
 
 /// The watchdog's interval in these tests; short, and long enough for a busy machine.
@@ -72,7 +72,7 @@ fn service_notify_from_ready_to_stopping() {
     let ready = manager.wait_for("READY=1", 20_000);
     assert!(ready.contains("STATUS=serving"), "{ready}");
     assert!(is_mounted(&node.mount), "ready before it is mounted");
-    Hand::new().put(&node.at("f"), b"content").must("put");
+    SyscallProcess::new().put(&node.at("f"), b"content").must("put");
     for _ in 0..3 {
         manager.wait_for("WATCHDOG=1", 3 * WATCHDOG_MS);
     }
@@ -121,7 +121,7 @@ fn service_watchdog_ends_with_the_mounts_answers() {
     node.expect_error("out of order");
     manager.wait_for("WATCHDOG=1", 3 * WATCHDOG_MS);
     // The rest of the daemon goes on: but no thread takes the kernel's requests any more.
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid().as_raw_nonzero()));
     let mut frozen = 0;
     for task in tasks.must("list the daemon's threads") {
@@ -163,7 +163,7 @@ fn service_stop_says_what_is_left_within_its_deadline() {
     node.drain();
     store.trouble(Trouble::Hang);
     let bytes = body::make(Id { writer: 1, seq: 1 }, 300_000);
-    Hand::new().put(&node.at("left"), &bytes).must("put");
+    SyscallProcess::new().put(&node.at("left"), &bytes).must("put");
     manager.heard();
     let start = now();
     let status = node.terminate();

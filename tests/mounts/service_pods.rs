@@ -8,7 +8,9 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_chang
 
 use crate::harness::command::wait;
 use crate::harness::node::{Site, is_mounted};
-use crate::harness::{Hand, Io, Must as _, Node, Options, Store, eventually, is_root, skipped};
+use crate::harness::{
+    Io, Must as _, Node, Options, Store, SyscallProcess, eventually, is_root, skipped,
+};
 
 const LIMIT_MS: u64 = 20_000;
 
@@ -79,7 +81,7 @@ fn service_pods_take_over_from_one_that_was_killed() {
     let at = |name: &str| node.mount.join(name);
     let (mount, entry, later) = (node.mount.clone(), at("entry"), at("later"));
     assert!(is_mounted(&mount), "the node is told of the mount");
-    Hand::new().put(&entry, b"text").must("put on the node");
+    SyscallProcess::new().put(&entry, b"text").must("put on the node");
     let sees = |job: &Job, path: &Path, text: &str| {
         eventually(LIMIT_MS, "a job reads it", || match job.read(path) {
             Ok(read) if read == text => Ok(()),
@@ -91,13 +93,13 @@ fn service_pods_take_over_from_one_that_was_killed() {
         node.kill_only();
         assert!(std::fs::read(&entry).is_err(), "a dead mount is left on the node");
         node.up();
-        assert_eq!(Hand::new().get(&entry).must("the next pod serves the node"), b"text");
+        assert_eq!(SyscallProcess::new().get(&entry).must("the next pod serves the node"), b"text");
         sees(&early, &entry, "text");
     }
     let table = std::fs::read_to_string("/proc/self/mountinfo").must("read the mount table");
     let count = table.lines().filter(|line| line.contains(&*mount.to_string_lossy())).count();
     assert_eq!(count, 1, "dead mounts are piled up:\n{table}");
-    Hand::new().put(&later, b"more").must("put on the node");
+    SyscallProcess::new().put(&later, b"more").must("put on the node");
     sees(&Job::start(), &later, "more");
     node.stop();
     assert!(!is_mounted(&mount), "an end is seen on the node");

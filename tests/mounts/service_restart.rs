@@ -14,7 +14,7 @@ use crate::harness::node::{Site, is_mounted, mounts_below};
 use crate::harness::store::Trouble;
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, in_both_modes, now, say, sleep_ms,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, in_both_modes, now, say, sleep_ms,
 };
 
 const KILLS: u32 = 6;
@@ -29,7 +29,7 @@ const RIVALS_LIMIT: Duration = Duration::from_secs(20);
 
 /// A program that goes on whatever the mount says.
 struct Writer {
-    hand: Hand,
+    hand: SyscallProcess,
     number: u32,
     dir: PathBuf,
     dice: Dice,
@@ -42,7 +42,7 @@ struct Writer {
 
 impl Writer {
     fn new(dir: PathBuf, number: u32) -> Self {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         hand.mkdir(&dir).must("make a directory");
         Self {
             hand,
@@ -67,7 +67,7 @@ impl Writer {
             Err(Errno::NOTCONN | Errno::CONNABORTED) => {
                 self.outage.get_or_insert_with(now);
                 // A descriptor that the failed operation left open must not join a later one.
-                self.hand = Hand::new();
+                self.hand = SyscallProcess::new();
                 sleep_ms(1);
                 false
             }
@@ -148,7 +148,7 @@ fn service_restart_does_not_wait_for_the_store() {
     let site = Site::new();
     let store = Store::s3(&site);
     let mut node = Node::start(&site, "a", Some(&store), Options::new(Io::best()));
-    Hand::new().put(&node.at("f"), b"content").must("put");
+    SyscallProcess::new().put(&node.at("f"), b"content").must("put");
     node.drain();
     store.trouble(Trouble::Hang);
     node.kill_only();
@@ -199,7 +199,7 @@ fn service_restart_of_two_at_one_place() {
             assert!(begun.elapsed() < RIVALS_LIMIT, "round {round}: the other does not serve");
             sleep_ms(5);
         }
-        Hand::new().put(&node.at("f"), b"served").must("put");
+        SyscallProcess::new().put(&node.at("f"), b"served").must("put");
         assert_eq!(mounts_below(&node.mount).len(), 1, "round {round}");
         let winner_id = rustix::process::Pid::from_child(winner);
         rustix::process::kill_process(winner_id, rustix::process::Signal::TERM).must("end it");

@@ -10,10 +10,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
-use crate::harness::hand::IN_PLACE;
 use crate::harness::node::Site;
+use crate::harness::syscall_process::IN_PLACE;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, eventually, in_both_modes, tree,
+    Cluster, Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, tree,
 };
 
 const LEN: usize = 5_000;
@@ -69,7 +69,7 @@ fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
         let site = Site::new();
         let alone = (!shared).then(|| Node::start(&site, "m", None, Options::new(io)));
         let node = alone.as_ref().or(cluster.as_ref().map(|two| &two.b)).must("a node");
-        let (mut hand, mut reader) = (Hand::new(), Hand::new());
+        let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
         let ways = SPOILS.into_iter().flat_map(|how| [false, true].map(|is_open| (how, is_open)));
         for (k, (how, is_open)) in ways.enumerate() {
             let (path, bytes) = (node.at(format!("{how:?}-{is_open}")), content(k as u64));
@@ -146,7 +146,7 @@ enum When {
 /// whose writer has cut it.
 fn bad_input_staged_files_that_are_spoilt(io: Io) {
     let cluster = Cluster::two(io);
-    let (mut hand, mut reader) = (Hand::new(), Hand::new());
+    let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let mut seq = 0;
     for when in [When::Written, When::Published] {
         for (word, flags) in

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
 use crate::copies::SEEN_MS;
-use crate::harness::{Cluster, Hand, Io, Must as _, Node, eventually, in_both_modes};
+use crate::harness::{Cluster, Io, Must as _, Node, SyscallProcess, eventually, in_both_modes};
 
 /// Objects in the log, and what the writer counts as published.
 fn counts(cluster: &Cluster) -> (usize, u64) {
@@ -46,7 +46,7 @@ fn unchanged_lock_files_are_published_once(io: Io) {
     rustix::fs::futimens(&file, &times).must("futimens");
     drop(file);
     assert!(counts(&cluster).0 > before.0);
-    let about = Hand::new().stat(&at).must("stat");
+    let about = SyscallProcess::new().stat(&at).must("stat");
     assert_eq!((about.mtime_s, about.mtime_ns), (1_700_000_000, 5));
 }
 in_both_modes!(unchanged_lock_files_are_published_once);
@@ -54,7 +54,7 @@ in_both_modes!(unchanged_lock_files_are_published_once);
 /// Attributes that are equal, names that are missing, and files that are written as they are.
 fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
     let cluster = Cluster::two(io);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let (dir, file, empty) = (cluster.a.at("dir"), cluster.a.at("dir/file"), cluster.a.at("empty"));
     hand.mkdir(&dir).must("mkdir");
     hand.put(&file, b"bytes").must("put");
@@ -95,7 +95,7 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
     let cluster = Cluster::two(io);
     let bytes = |n: u32| vec![n as u8; 9_000 + n as usize];
     let write = |node: &Node| {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         for n in 0..50 {
             hand.put(&node.at(format!("file{n}")), &bytes(n)).must("put");
         }
@@ -111,7 +111,7 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
     write(&cluster.b);
     assert_eq!(objects(), before, "commits, packs and blobs");
     let times = |node: &Node, n: u32| {
-        let about = Hand::new().stat(&node.at(format!("file{n}"))).must("stat");
+        let about = SyscallProcess::new().stat(&node.at(format!("file{n}"))).must("stat");
         (about.mtime_s, about.mtime_ns)
     };
     for n in 0..50 {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::harness::body::Dice;
 use crate::harness::time::thread;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, in_both_modes, wanted};
+use crate::harness::{Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes, wanted};
 
 /// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
 const KILLS: u64 = 12;
@@ -40,7 +40,7 @@ fn text(number: u64, version: u64) -> String {
 
 impl Writer {
     /// Writes a member as Triton does, or in place.
-    fn write(&mut self, hand: &mut Hand, name: &str) -> Result<(), Errno> {
+    fn write(&mut self, hand: &mut SyscallProcess, name: &str) -> Result<(), Errno> {
         let bytes = text(self.number, self.version);
         if self.dice.below(2) == 0 {
             return hand.put(&self.dir.join(name), bytes.as_bytes());
@@ -52,7 +52,7 @@ impl Writer {
         hand.rmdir(&temporary)
     }
 
-    fn step(&mut self, hand: &mut Hand) -> Result<(), Errno> {
+    fn step(&mut self, hand: &mut SyscallProcess) -> Result<(), Errno> {
         self.version += 1;
         let (entry, others) = MEMBERS.split_last().must("there are some");
         for name in others {
@@ -66,7 +66,7 @@ impl Writer {
 
     /// Writes until the daemon dies.
     fn work(&mut self) {
-        let mut hand = Hand::new();
+        let mut hand = SyscallProcess::new();
         loop {
             match self.step(&mut hand) {
                 Ok(()) => {}
@@ -94,7 +94,7 @@ impl Writer {
 
 /// Returns what a fresh process finds in all members of a unit; `None` where there is no entry point.
 fn found(dir: &Path, when: &str) -> Option<String> {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut get = |name: &str| match hand.get(&dir.join(name)) {
         Ok(bytes) => Some(String::from_utf8(bytes).must("text")),
         Err(Errno::NOENT) => None,

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::command::run;
-use crate::harness::hand::Hand;
+use crate::harness::syscall_process::SyscallProcess;
 use crate::harness::time::thread;
 use crate::harness::{
     Cluster, Io, Must as _, Node, Options, Store, eventually, in_both_modes, wanted,
@@ -111,7 +111,7 @@ in_both_modes!(p6_units_of_triton);
 const STEPS: [&str; 3] = ["k.json", "k.ttir", "__grp__k.json"];
 
 /// Writes one member as Triton does, or in place.
-fn write_member(hand: &mut Hand, dir: &Path, name: &str, text: &str, renamed: bool) {
+fn write_member(hand: &mut SyscallProcess, dir: &Path, name: &str, text: &str, renamed: bool) {
     if !renamed {
         return hand.put(&dir.join(name), text.as_bytes()).must(name);
     }
@@ -125,7 +125,7 @@ fn write_member(hand: &mut Hand, dir: &Path, name: &str, text: &str, renamed: bo
 
 /// Returns what a fresh process finds of a unit.
 fn found(dir: &Path) -> Vec<Option<String>> {
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let mut get = |name: &&str| match hand.get(&dir.join(name)) {
         Ok(bytes) => Some(String::from_utf8(bytes).must("text")),
         Err(errno) => {
@@ -152,7 +152,7 @@ fn p6_units_through_kills(io: Io) {
                 // The list of a kernel is JSON, or it would stay on its node.
                 let text = format!("\"{renamed} {victim} {steps}\"");
                 let dir = cluster.a.at("triton/K");
-                let mut writer = Hand::new();
+                let mut writer = SyscallProcess::new();
                 for name in &STEPS[..steps] {
                     write_member(&mut writer, &dir, name, &text, renamed);
                 }
@@ -199,7 +199,7 @@ fn p6_units_renamed_members_leave_other_names_known(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let dir = cluster.a.at("triton/K");
     std::fs::create_dir_all(&dir).must("mkdir");
-    let mut writer = Hand::new();
+    let mut writer = SyscallProcess::new();
     writer.put(&cluster.a.at("known"), b"x").must("put");
     let lookups = || cluster.a.status()["counters"]["operations"]["lookup"].as_u64().must("count");
     let known = || std::fs::metadata(cluster.a.at("known")).map(drop).must("stat");
@@ -233,7 +233,7 @@ fn bad_input_units_under_common_tools(io: Io) {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     for (round, victim) in ["copied", "moved", "removed"].into_iter().enumerate() {
         let (old, new) = (format!("\"old {round}\""), format!("\"new {round}\""));
-        let mut writer = Hand::new();
+        let mut writer = SyscallProcess::new();
         for name in STEPS {
             write_member(&mut writer, &dir, name, &old, true);
         }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::harness::hand::User;
-use crate::harness::{Cluster, Hand, Io, Must as _, eventually, is_root, skipped};
+use crate::harness::syscall_process::User;
+use crate::harness::{Cluster, Io, Must as _, SyscallProcess, eventually, is_root, skipped};
 
 /// Who has something to lose.
 pub(crate) const A: User = User { uid: 63_001, gid: 63_001 };
@@ -32,9 +32,9 @@ pub(crate) fn let_in(dir: &Path, mode: u32) {
 
 /// Two nodes with three directories: `open` (0777), `sticky` (1777), and `private` (A's, 0700); and who acts there.
 pub(crate) struct World {
-    pub(crate) a: Hand,
-    pub(crate) b: Hand,
-    pub(crate) root: Hand,
+    pub(crate) a: SyscallProcess,
+    pub(crate) b: SyscallProcess,
+    pub(crate) root: SyscallProcess,
     pub(crate) cluster: Cluster,
 }
 
@@ -46,7 +46,7 @@ impl World {
         }
         let cluster = Cluster::two(io);
         let_in(cluster.site.path(), 0o755);
-        let mut root = Hand::new();
+        let mut root = SyscallProcess::new();
         for (name, mode) in [("open", 0o777), ("sticky", 0o1777), ("private", 0o700)] {
             root.mkdir_with(&cluster.a.at(name), mode).must("mkdir");
         }
@@ -58,7 +58,7 @@ impl World {
                 other => Err(format!("{other:?}")),
             }
         });
-        Some(Self { a: Hand::of(A, &[]), b: Hand::of(B, &[]), root, cluster })
+        Some(Self { a: SyscallProcess::of(A, &[]), b: SyscallProcess::of(B, &[]), root, cluster })
     }
 
     /// Compares entries with what they were, on both nodes, when all changes have arrived everywhere.
@@ -100,7 +100,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Looks at a file; one that is missing has no bytes.
-    pub(crate) fn of(root: &mut Hand, path: &Path) -> Self {
+    pub(crate) fn of(root: &mut SyscallProcess, path: &Path) -> Self {
         let bytes = root.get(path);
         let Ok(stat) = root.stat(path) else {
             return Self { bytes, mode: 0, owner: (0, 0), mtime: (0, 0), xattrs: Vec::new() };

@@ -7,9 +7,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
-use crate::harness::hand::{CREATE_NEW, IN_PLACE, SCRATCH};
 use crate::harness::node::Site;
-use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, now, tree};
+use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE, SCRATCH};
+use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes, now, tree};
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 
@@ -46,7 +46,7 @@ fn elapsed_ms(since: std::time::Instant) -> u64 {
 /// Rule 1: the name is there at once; `O_EXCL` has one winner.
 fn visibility_1_create_shows_the_name_and_has_one_winner(io: Io) {
     let alone = Alone::new(io);
-    let mut hands: Vec<Hand> = (0..6).map(|_| Hand::new()).collect();
+    let mut hands: Vec<SyscallProcess> = (0..6).map(|_| SyscallProcess::new()).collect();
     for round in 0..20 {
         let path = alone.at(&format!("lock{round}"));
         let mut winners = 0;
@@ -64,7 +64,8 @@ fn visibility_1_create_shows_the_name_and_has_one_winner(io: Io) {
             }
         });
         assert_eq!(winners, 1, "winners of round {round}");
-        let stat = Hand::new().stat(&path).must("stat by another process, before any close");
+        let stat =
+            SyscallProcess::new().stat(&path).must("stat by another process, before any close");
         assert_eq!((stat.size, stat.nlink), (0, 1));
         assert!(tree::texts(&alone.node.mount).contains(&format!("lock{round}")));
     }
@@ -75,7 +76,7 @@ in_both_modes!(visibility_1_create_shows_the_name_and_has_one_winner);
 fn visibility_2_writers_join_one_generation(io: Io) {
     let alone = Alone::new(io);
     let path = alone.at("joined");
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let first = one.open(&path, READ_WRITE, 0o644).must("create");
     one.pwrite(first, 0, b"from one....").must("write");
     let second = other.open(&path, READ_WRITE, 0o644).must("join");
@@ -95,9 +96,9 @@ fn visibility_2_emptying_by_another_process_starts_anew(io: Io) {
     for (round, old) in [false, true].into_iter().enumerate() {
         let path = alone.at(&format!("entry{round}"));
         if old {
-            Hand::new().put(&path, &whole(0, 5_000)).must("an old version");
+            SyscallProcess::new().put(&path, &whole(0, 5_000)).must("an old version");
         }
-        let (mut one, mut other) = (Hand::new(), Hand::new());
+        let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
         let (mine, theirs) = (whole(1, 300_000), whole(2, 200_000));
         let first = one.open(&path, IN_PLACE, 0o644).must("one opens");
         one.write(first, &mine[..150_000]).must("one writes half");
@@ -116,7 +117,7 @@ in_both_modes!(visibility_2_emptying_by_another_process_starts_anew);
 /// Rule 2: the same process may empty its own file again, and goes on in the same generation.
 fn visibility_2_emptying_by_the_same_process_is_the_same_file(io: Io) {
     let alone = Alone::new(io);
-    let (path, mut hand) = (alone.at("twice"), Hand::new());
+    let (path, mut hand) = (alone.at("twice"), SyscallProcess::new());
     let first = hand.open(&path, IN_PLACE, 0o644).must("open");
     hand.write(first, &[b'a'; 10_000]).must("write");
     let second = hand.open(&path, IN_PLACE, 0o644).must("open and empty again");
@@ -132,14 +133,14 @@ in_both_modes!(visibility_2_emptying_by_the_same_process_is_the_same_file);
 fn visibility_3_a_reader_waits_for_the_first_publish(io: Io) {
     let alone = Alone::with(Options::new(io).alone());
     let (path, bytes) = (alone.at("first"), whole(1, 100_000));
-    let mut writer = Hand::new();
+    let mut writer = SyscallProcess::new();
     let fd = writer.open(&path, IN_PLACE, 0o644).must("create");
     writer.write(fd, &bytes[..50_000]).must("write half");
     let reader = {
         let path = path.clone();
         crate::harness::time::thread(move || {
             let start = now();
-            (Hand::new().get(&path), elapsed_ms(start))
+            (SyscallProcess::new().get(&path), elapsed_ms(start))
         })
     };
     crate::harness::sleep_ms(600);
@@ -155,15 +156,15 @@ in_both_modes!(visibility_3_a_reader_waits_for_the_first_publish);
 fn visibility_3_the_wait_ends_with_enoent(io: Io) {
     let alone = Alone::with(Options::new(io).alone().open_wait("1s"));
     let path = alone.at("never");
-    let mut writer = Hand::new();
+    let mut writer = SyscallProcess::new();
     let fd = writer.open(&path, IN_PLACE, 0o644).must("create");
     writer.write(fd, &[1; 5_000]).must("write");
     let start = now();
-    assert_eq!(Hand::new().get(&path), Err(Errno::NOENT));
+    assert_eq!(SyscallProcess::new().get(&path), Err(Errno::NOENT));
     let waited_ms = elapsed_ms(start);
     assert!((800..3_000).contains(&waited_ms), "waited {waited_ms} ms");
     writer.close(fd).must("close");
-    assert_eq!(Hand::new().get(&path).must("read after the close").len(), 5_000);
+    assert_eq!(SyscallProcess::new().get(&path).must("read after the close").len(), 5_000);
 }
 in_both_modes!(visibility_3_the_wait_ends_with_enoent);
 
@@ -171,7 +172,7 @@ in_both_modes!(visibility_3_the_wait_ends_with_enoent);
 fn visibility_3_the_writer_sees_its_own_bytes(io: Io) {
     let alone = Alone::new(io);
     let path = alone.at("own");
-    let (mut writer, mut other) = (Hand::new(), Hand::new());
+    let (mut writer, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     writer.put(&path, b"the old version").must("publish");
     let fd = writer.open(&path, IN_PLACE, 0o644).must("open");
     writer.write(fd, b"new").must("write");
@@ -186,7 +187,7 @@ in_both_modes!(visibility_3_the_writer_sees_its_own_bytes);
 /// Rule 4: when `close()` has returned, all processes read the new version; duplicates are one handle.
 fn visibility_4_publish_is_done_when_close_returns(io: Io) {
     let alone = Alone::new(io);
-    let (mut writer, mut reader) = (Hand::new(), Hand::new());
+    let (mut writer, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     for seq in 0..50 {
         let (path, bytes) =
             (alone.at(&format!("n{}", seq % 3)), whole(seq, 64 + 3_000 * seq as usize));
@@ -221,7 +222,7 @@ in_both_modes!(visibility_4_shell_redirections_keep_every_byte);
 /// Rule 4: a child that inherits the descriptor and exits does not end the parent's writing.
 fn visibility_4_a_child_that_exits_is_not_the_last_close(io: Io) {
     let alone = Alone::new(io);
-    let (path, bytes, mut hand) = (alone.at("parent"), whole(1, 400_000), Hand::new());
+    let (path, bytes, mut hand) = (alone.at("parent"), whole(1, 400_000), SyscallProcess::new());
     let fd = hand.open(&path, IN_PLACE, 0o644).must("open");
     for piece in bytes.chunks(100_000) {
         hand.write(fd, piece).must("write");
@@ -235,11 +236,11 @@ in_both_modes!(visibility_4_a_child_that_exits_is_not_the_last_close);
 /// Rule 5: writing begins from what is published, in private, and opening to write is not writing.
 fn visibility_5_writing_begins_from_what_is_published(io: Io) {
     let alone = Alone::new(io);
-    let (mut writer, mut reader) = (Hand::new(), Hand::new());
+    let (mut writer, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let path = alone.at("entry");
     writer.put(&path, b"first version").must("put");
     let published = || alone.node.status()["counters"]["published"].as_u64().must("a count");
-    let look = |hand: &mut Hand| {
+    let look = |hand: &mut SyscallProcess| {
         let about = hand.stat(&path).must("stat");
         (published(), about.size, about.mtime_s, about.mtime_ns)
     };
@@ -268,7 +269,7 @@ in_both_modes!(visibility_5_writing_begins_from_what_is_published);
 fn visibility_6_rename_of_and_over_open_files(io: Io) {
     let alone = Alone::new(io);
     let (tmp, name) = (alone.at("x.tmp"), alone.at("x"));
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let fd = hand.open(&tmp, CREATE_NEW, 0o600).must("create");
     hand.write(fd, b"before ").must("write");
     hand.rename(&tmp, &name).must("rename while open");
@@ -277,7 +278,7 @@ fn visibility_6_rename_of_and_over_open_files(io: Io) {
     assert_eq!(std::fs::read(&name).must("read"), b"before after");
     assert!(!tmp.exists(), "the temporary is gone");
 
-    let mut reader = Hand::new();
+    let mut reader = SyscallProcess::new();
     let held = reader.open(&name, OFlags::RDONLY, 0).must("open");
     hand.put(&tmp, b"replacement").must("write");
     hand.rename(&tmp, &name).must("rename over an open file");
@@ -290,7 +291,7 @@ in_both_modes!(visibility_6_rename_of_and_over_open_files);
 /// Rule 6: directories, flags, and the errors that programs rely on.
 fn visibility_6_rename_of_directories_and_flags(io: Io) {
     let alone = Alone::new(io);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     let at = |name: &str| alone.at(name);
     let (d, e, f) = (at("d"), at("e"), at("f"));
     for dir in [&d, &e, &f] {
@@ -324,7 +325,7 @@ in_both_modes!(visibility_6_rename_of_directories_and_flags);
 /// Rule 6: unlink of open files: still readable and writable, gone from the directory, link count 0.
 fn visibility_6_unlink_of_open_files(io: Io) {
     let alone = Alone::new(io);
-    let (path, mut hand, mut other) = (alone.at("u"), Hand::new(), Hand::new());
+    let (path, mut hand, mut other) = (alone.at("u"), SyscallProcess::new(), SyscallProcess::new());
     hand.put(&path, &whole(1, 50_000)).must("put");
     let reading = other.open(&path, OFlags::RDONLY, 0).must("open to read");
     let writing = hand.open(&path, OFlags::RDWR, 0).must("open to write");
@@ -354,7 +355,7 @@ in_both_modes!(visibility_6_unlink_of_open_files);
 /// Rule 7: names, modes, symbolic links, times.
 fn visibility_7_attributes_are_kept(io: Io) {
     let alone = Alone::new(io);
-    let (path, mut hand) = (alone.at("a"), Hand::new());
+    let (path, mut hand) = (alone.at("a"), SyscallProcess::new());
     let before = crate::harness::time::wall().as_secs() as i64;
     hand.put(&path, b"#!/bin/sh\nexit 7\n").must("put");
     let stat = hand.stat(&path).must("stat");
@@ -381,10 +382,10 @@ in_both_modes!(visibility_7_attributes_are_kept);
 /// Rule 7: a directory's time moves when its content changes.
 fn visibility_7_a_directorys_time_moves(io: Io) {
     let alone = Alone::new(io);
-    let (dir, mut hand) = (alone.at("dir"), Hand::new());
+    let (dir, mut hand) = (alone.at("dir"), SyscallProcess::new());
     hand.mkdir(&dir).must("mkdir");
     let mut last = hand.stat(&dir).must("stat");
-    let mut moved = |hand: &mut Hand, what: &str| {
+    let mut moved = |hand: &mut SyscallProcess, what: &str| {
         let next = hand.stat(&dir).must("stat");
         let (was, is) = ((last.mtime_s, last.mtime_ns), (next.mtime_s, next.mtime_ns));
         assert!(is > was, "{what} did not move the directory's time: {was:?} {is:?}");
@@ -434,7 +435,7 @@ fn visibility_8_callers_in_another_pid_namespace(io: Io) {
 in_both_modes!(visibility_8_callers_in_another_pid_namespace);
 
 fn namespaced_round(alone: &Alone, callers: &[&str]) {
-    let (mut one, mut other) = (Hand::wrapped(callers), Hand::wrapped(callers));
+    let (mut one, mut other) = (SyscallProcess::wrapped(callers), SyscallProcess::wrapped(callers));
     let path = alone.at("entry");
     one.put(&path, &whole(1, 150_000)).must("write and close");
     assert!(other.get(&path).must("read") == whole(1, 150_000));
@@ -443,12 +444,12 @@ fn namespaced_round(alone: &Alone, callers: &[&str]) {
     one.write(first, &mine[..9_000]).must("one writes");
     let second = other.open(&path, IN_PLACE, 0o644).must("other opens");
     other.write(second, &theirs).must("other writes");
-    assert!(Hand::new().get(&path).must("a third reads") == whole(1, 150_000));
+    assert!(SyscallProcess::new().get(&path).must("a third reads") == whole(1, 150_000));
     one.write(first, &mine[9_000..]).must("one writes on");
     other.close(second).must("other closes");
-    assert!(Hand::wrapped(callers).get(&path).must("read") == theirs);
+    assert!(SyscallProcess::wrapped(callers).get(&path).must("read") == theirs);
     one.close(first).must("one closes");
-    assert!(Hand::new().get(&path).must("read") == mine);
+    assert!(SyscallProcess::new().get(&path).must("read") == mine);
     one.put(&alone.at("e.tmp"), b"renamed").must("write a temporary");
     one.rename(&alone.at("e.tmp"), &alone.at("e")).must("rename it");
     assert_eq!(other.get(&alone.at("e")).must("read"), b"renamed");
@@ -461,7 +462,7 @@ fn namespaced_round(alone: &Alone, callers: &[&str]) {
 /// Rule 12: whatever is read, access times stay those that programs have set.
 fn visibility_12_reading_moves_no_access_time(io: Io) {
     let alone = Alone::new(io);
-    let (mut one, mut other) = (Hand::new(), Hand::new());
+    let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let (dir, path) = (alone.at("dir"), alone.at("dir/file"));
     one.mkdir(&dir).must("mkdir");
     one.put(&path, &whole(1, 20_000)).must("put");
@@ -469,7 +470,7 @@ fn visibility_12_reading_moves_no_access_time(io: Io) {
         let about = std::fs::metadata(path).must("stat");
         (about.atime(), about.atime_nsec())
     };
-    let read_all = |one: &mut Hand, other: &mut Hand| {
+    let read_all = |one: &mut SyscallProcess, other: &mut SyscallProcess| {
         for hand in [one, other] {
             assert!(hand.get(&path).must("read") == whole(1, 20_000));
             assert!(hand.get_mapped(&path, 0).must("map") == whole(1, 20_000));

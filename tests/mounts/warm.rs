@@ -10,7 +10,7 @@ use crate::copies::put;
 use crate::harness::command::{Said, wait};
 use crate::harness::store::Trouble;
 use crate::harness::{
-    Cluster, Hand, Io, Must as _, Node, Options, Store, body, eventually, in_both_modes,
+    Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, body, eventually, in_both_modes,
 };
 
 const SIZE: usize = 40_000;
@@ -27,7 +27,7 @@ fn written(a: &Node, b: &Node, names: &[&str]) {
         put(&a.at(name), &content(n as u64), 0o644);
     }
     a.drain();
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for name in names {
         eventually(LIMIT_MS, "the other node knows it", || {
             hand.lstat(&b.at(name)).map_err(|error| format!("{name}: {error}"))

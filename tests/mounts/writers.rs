@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::harness::body::{self, Dice, Id};
 use crate::harness::node::Site;
 use crate::harness::time::thread;
-use crate::harness::{Hand, Io, Must as _, Node, Options, in_both_modes, now, sleep_ms};
+use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes, now, sleep_ms};
 
 /// How many processes storm the names of a directory.
 const STORMERS: u32 = 6;
@@ -43,7 +43,7 @@ impl Alone {
 /// A file with several names is written through any of them, and all lead to what was written.
 fn writers_by_any_name_of_a_file(io: Io) {
     let alone = Alone::new(io);
-    let (mut hand, mut reader) = (Hand::new(), Hand::new());
+    let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let (first, second) = (alone.at("first"), alone.at("second"));
     hand.put(&first, b"old text").must("put");
     hand.link(&first, &second).must("link");
@@ -70,7 +70,8 @@ in_both_modes!(writers_by_any_name_of_a_file);
 /// of the other's.
 fn writers_and_who_cuts_what_they_write(io: Io) {
     let alone = Alone::new(io);
-    let (mut writer, mut cutter, mut reader) = (Hand::new(), Hand::new(), Hand::new());
+    let (mut writer, mut cutter, mut reader) =
+        (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
     let path = alone.at("file");
     writer.put(&path, b"0123456789").must("put");
     let fd = writer.open(&path, OFlags::RDWR, 0).must("open");
@@ -86,7 +87,8 @@ in_both_modes!(writers_and_who_cuts_what_they_write);
 /// What is cut by its name while the descriptor that published it lives on stays whole for who reads it.
 fn writers_and_readers_of_what_is_cut(io: Io) {
     let alone = Alone::new(io);
-    let (mut writer, mut cutter, mut reader) = (Hand::new(), Hand::new(), Hand::new());
+    let (mut writer, mut cutter, mut reader) =
+        (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
     let path = alone.at("file");
     let fd = writer.open(&path, OFlags::RDWR | OFlags::CREATE, 0o644).must("create");
     let kept = writer.dup(fd).must("dup");
@@ -107,7 +109,8 @@ fn writers_who_come_while_a_file_is_published(io: Io) {
     const BYTES: u64 = 512 << 20;
     // A busy machine digests for longer than callers wait by default.
     let alone = Alone::with(Options::new(io).deadline("60s"));
-    let (mut writer, mut late, mut reader) = (Hand::new(), Hand::new(), Hand::new());
+    let (mut writer, mut late, mut reader) =
+        (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
     let path = alone.at("large");
     let fd = writer.open(&path, OFlags::RDWR | OFlags::CREATE, 0o644).must("create");
     writer.pwrite(fd, 0, b"closed").must("write");
@@ -132,7 +135,7 @@ in_both_modes!(writers_who_come_while_a_file_is_published);
 /// What is stored through a mapping of a file that is open to append goes where it was stored.
 fn writers_that_append_and_map(io: Io) {
     let alone = Alone::new(io);
-    let mut hand = Hand::new();
+    let mut hand = SyscallProcess::new();
     for (name, there) in [("new", false), ("empty", true)] {
         let path = alone.at(name);
         if there {
@@ -163,7 +166,7 @@ fn writers_who_do_one_thing_after_another(io: Io) {
         .map(|number| {
             let dir = alone.at(&format!("w{number}"));
             thread(move || {
-                let mut hand = Hand::new();
+                let mut hand = SyscallProcess::new();
                 hand.mkdir(&dir).must("mkdir");
                 for round in 0..SEQUENCES {
                     let at = dir.join(format!("f{}", round % 9));
@@ -216,7 +219,7 @@ fn storm(alone: &Alone) {
     let stormers: Vec<_> = (1..=STORMERS)
         .map(|number| {
             let mount = alone.node.mount.clone();
-            thread(move || rage(&mut Hand::new(), &mount, number))
+            thread(move || rage(&mut SyscallProcess::new(), &mount, number))
         })
         .collect();
     let (mut reads, mut faults) = (0, Vec::new());
@@ -231,7 +234,7 @@ fn storm(alone: &Alone) {
 }
 
 /// Does one thing after another to the names; returns how often a file was read, and what went wrong.
-fn rage(hand: &mut Hand, mount: &Path, number: u32) -> (u32, Vec<String>) {
+fn rage(hand: &mut SyscallProcess, mount: &Path, number: u32) -> (u32, Vec<String>) {
     let (mut dice, mut reads, mut faults) = (Dice::new(u64::from(number)), 0, Vec::new());
     let mine = mount.join(format!("temporary {number}"));
     let (start, mut seq) = (now(), 0);

@@ -25,7 +25,7 @@ use crate::daemon::build::{self, Rooms};
 use crate::digest::Digest;
 use crate::local::State;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Change, Commit, Entry, Kind, Op, Time};
+use crate::namespace::{Attrs, Change, Commit, Entry, EntryKind, Op, Time};
 use crate::remote::keys;
 use crate::stamp::{NodeId, Stamp};
 
@@ -203,7 +203,7 @@ impl<'a> Kernel<'a> {
             self.rooms().blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
             let now = Time::from_wall(self.rooms().clock.wall());
             let attrs = Attrs { mode, uid, gid, mtime: now, atime: now, ..Attrs::default() };
-            Op::Put(Entry { kind: Kind::File { digest, size }, attrs, link: None })
+            Op::Put(Entry { kind: EntryKind::File { digest, size }, attrs, link: None })
         });
         (path, op)
     }

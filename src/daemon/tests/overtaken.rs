@@ -12,7 +12,7 @@ use super::users::{ANN, EVE, ROOT, STICKY};
 use crate::digest::Digest;
 use crate::local::State;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Change, Commit, Entry, Kind, Op, Time};
+use crate::namespace::{Attrs, Change, Commit, Entry, EntryKind, Op, Time};
 use crate::remote::keys;
 use crate::stamp::{NodeId, Stamp};
 
@@ -51,7 +51,7 @@ fn file_of(kernel: &Kernel<'_>, bytes: &[u8]) -> Op {
     file.write_all_at(bytes, 0).unwrap();
     kernel.rooms().blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
     let attrs = Attrs { mode: 0o644, ..Attrs::default() };
-    Op::Put(Entry { kind: Kind::File { digest, size }, attrs, link: None })
+    Op::Put(Entry { kind: EntryKind::File { digest, size }, attrs, link: None })
 }
 
 /// Begins a file under one name and renames it over another, while it is written.

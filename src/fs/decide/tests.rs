@@ -4,9 +4,9 @@ use super::*;
 
 const TRUTH: [bool; 2] = [false, true];
 
-fn asked_all() -> impl Iterator<Item = Asked> {
+fn asked_all() -> impl Iterator<Item = OpenRequest> {
     [How::Read, How::Write, How::Empty].into_iter().flat_map(|how| {
-        (0..8_u8).map(move |bits| Asked {
+        (0..8_u8).map(move |bits| OpenRequest {
             how,
             last: bits & 1 > 0,
             unseen: bits & 2 > 0,
@@ -49,7 +49,7 @@ fn everything() -> impl Iterator<Item = Is> {
 }
 
 /// Calls `check` with every combination there is.
-fn each(mut check: impl FnMut(Asked, Is, NameHas, OpenPlan)) {
+fn each(mut check: impl FnMut(OpenRequest, Is, NameHas, OpenPlan)) {
     for asked in asked_all() {
         for is in everything() {
             for name in names_all() {
@@ -160,10 +160,10 @@ fn lost_bytes_are_never_read() {
 /// The cases that programs meet every day, one by one.
 #[test]
 fn every_day() {
-    let read = Asked { how: How::Read, last: false, walked: false, unseen: false };
-    let write = Asked { how: How::Write, ..read };
-    let empty = Asked { how: How::Empty, ..write };
-    let again = |asked| Asked { last: true, ..asked };
+    let read = OpenRequest { how: How::Read, last: false, walked: false, unseen: false };
+    let write = OpenRequest { how: How::Write, ..read };
+    let empty = OpenRequest { how: How::Empty, ..write };
+    let again = |asked| OpenRequest { last: true, ..asked };
     let entry = Is::Entry { bound: true, readable: true };
     let none = NameHas::default();
     let writing = LiveIs {
@@ -203,7 +203,7 @@ fn every_day() {
 /// It may have found the name before that was removed, and has no descriptor of the file.
 #[test]
 fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_name() {
-    let asked = Asked { how: How::Read, last: true, walked: false, unseen: true };
+    let asked = OpenRequest { how: How::Read, last: true, walked: false, unseen: true };
     let live = LiveIs {
         stage: StageIs::Writing,
         member: false,
@@ -213,18 +213,18 @@ fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_n
     };
     let plan = |asked| decide_open(asked, Is::Live(live), NameHas::default());
     assert_eq!(plan(asked), OpenPlan::Fail(Errno::ENOENT));
-    assert_eq!(plan(Asked { unseen: false, ..asked }), OpenPlan::ReadLive, "it has it open");
+    assert_eq!(plan(OpenRequest { unseen: false, ..asked }), OpenPlan::ReadLive, "it has it open");
 }
 
 /// The cases that come of names that move while they are opened, one by one.
 #[test]
 fn rare_days() {
-    let read = Asked { how: How::Read, last: false, walked: false, unseen: false };
-    let write = Asked { how: How::Write, ..read };
-    let empty = Asked { how: How::Empty, ..write };
-    let unseen = Asked { unseen: true, ..write };
-    let again = |asked| Asked { last: true, ..asked };
-    let walked = |asked| Asked { walked: true, ..again(asked) };
+    let read = OpenRequest { how: How::Read, last: false, walked: false, unseen: false };
+    let write = OpenRequest { how: How::Write, ..read };
+    let empty = OpenRequest { how: How::Empty, ..write };
+    let unseen = OpenRequest { unseen: true, ..write };
+    let again = |asked| OpenRequest { last: true, ..asked };
+    let walked = |asked| OpenRequest { walked: true, ..again(asked) };
     let entry = |bound, readable| Is::Entry { bound, readable };
     let gone = |open| Is::Gone { open };
     let none = NameHas::default();

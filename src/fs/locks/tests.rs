@@ -8,7 +8,7 @@ const C: Handle = Handle(3);
 const D: Handle = Handle(4);
 const USER: u32 = 1000;
 
-fn spot(name: &str) -> Spot {
+fn spot(name: &str) -> DirEntryKey {
     (Ino::ROOT, name.as_bytes().into())
 }
 

@@ -12,7 +12,7 @@ use crate::fs::editions::version::{MEMBERS_MAX, Member, UnitName, Version, curre
 use crate::fs::editions::{Edition, EditionId};
 use crate::fs::figures::Made;
 use crate::fs::filesystem::Filesystem;
-use crate::fs::inode::{LiveId, Spot};
+use crate::fs::inode::{DirEntryKey, LiveId};
 use crate::fs::rights::may_take;
 use crate::fs::state::{State, close_files};
 use crate::fs::who::Who;
@@ -36,7 +36,7 @@ impl Filesystem {
     /// whether it did. `caller` is the process that did it; `None` where it is not known.
     pub(in crate::fs) fn changed_in_edition(
         &self,
-        spot: &Spot,
+        spot: &DirEntryKey,
         caller: Option<&Caller>,
     ) -> Result<bool> {
         let (id, path, unit, written, last) = {
@@ -145,7 +145,8 @@ impl Filesystem {
             self.note_made(made);
             break state;
         };
-        let spots: Vec<Spot> = paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
+        let spots: Vec<DirEntryKey> =
+            paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
         let dirs: Vec<TreePath> = paths.iter().filter_map(TreePath::parent).collect();
         drop(state);
         if let Some(dir) = dirs.first() {
@@ -272,7 +273,7 @@ impl Filesystem {
         let state = &mut *guard;
         drop(written.apply());
         let dirs = dirs_of(state, id);
-        let mut spots: Vec<Spot> =
+        let mut spots: Vec<DirEntryKey> =
             paths.iter().filter_map(|path| state.names.spot_of(path)).collect();
         for dir in &dirs {
             spots.extend(state.lives.in_directory(*dir).filter_map(|live| live.place().cloned()));

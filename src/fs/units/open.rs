@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::fs::editions::version::{UnitName, Version, current};
 use crate::fs::editions::{Edition, EditionId};
 use crate::fs::filesystem::Filesystem;
-use crate::fs::inode::Spot;
+use crate::fs::inode::DirEntryKey;
 use crate::fs::retry::Retry;
 use crate::fs::who::Who;
 use crate::fs::wish::{DECIDE_TRIES_MAX, Wish};
@@ -103,7 +103,7 @@ impl Filesystem {
     fn reopen_entry(
         &self,
         id: EditionId,
-        public: Option<Spot>,
+        public: Option<DirEntryKey>,
         ino: Ino,
         wish: &Wish,
         last: bool,
@@ -129,7 +129,7 @@ impl Filesystem {
     }
 
     /// Makes the kernel look a name up again for this thread.
-    fn led_to(&self, spot: Spot, ino: Ino, wish: &Wish) -> Errno {
+    fn led_to(&self, spot: DirEntryKey, ino: Ino, wish: &Wish) -> Errno {
         let now = self.0.rooms.clock.mono();
         let flags = wish.writes().then_some(wish.flags);
         self.0.state.lock().retries.begin(&wish.caller, vec![spot], Some(ino), flags, now);

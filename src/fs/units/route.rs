@@ -10,13 +10,13 @@ use crate::error::Error;
 use crate::fs::editions::version::{UnitName, Version, current, part_of};
 use crate::fs::editions::{Draft, Edition, EditionId, Writer};
 use crate::fs::filesystem::Filesystem;
-use crate::fs::inode::Spot;
+use crate::fs::inode::DirEntryKey;
 use crate::fs::seen::{implied_directory, seen_in};
 use crate::fs::state::{State, entry_inode};
 use crate::fs::who::Who;
 use crate::fs::wish::DECIDE_TRIES_MAX;
 use crate::name::TreePath;
-use crate::namespace::{Entry, Kind, Op, Part, Writers, editions};
+use crate::namespace::{Entry, EntryKind, Op, Part, Writers, editions};
 use crate::stamp::Stamp;
 
 /// What a name is wanted for.
@@ -62,9 +62,9 @@ impl Filesystem {
     pub(in crate::fs) fn routed(
         &self,
         caller: &Caller,
-        spot: Spot,
+        spot: DirEntryKey,
         purpose: Purpose,
-    ) -> Reply<Spot> {
+    ) -> Reply<DirEntryKey> {
         if purpose != Purpose::Make && self.0.state.lock().editions.is_empty() {
             return Ok(spot);
         }
@@ -87,8 +87,8 @@ impl Filesystem {
         who: Who,
         unit: &UnitName,
         path: &TreePath,
-        spot: Spot,
-    ) -> Reply<Spot> {
+        spot: DirEntryKey,
+    ) -> Reply<DirEntryKey> {
         let Some(id) = self.0.state.lock().editions.of(who, unit) else { return Ok(spot) };
         if self.fits(id, path) {
             return Ok(spot);
@@ -133,7 +133,13 @@ impl Filesystem {
             .map_or(true, |version| !version.is(&base))
     }
 
-    fn taken_from_edition(&self, who: Who, unit: &UnitName, path: &TreePath, spot: Spot) -> Spot {
+    fn taken_from_edition(
+        &self,
+        who: Who,
+        unit: &UnitName,
+        path: &TreePath,
+        spot: DirEntryKey,
+    ) -> DirEntryKey {
         for _ in 0..DECIDE_TRIES_MAX {
             let (id, written, uses) = {
                 let state = self.0.state.lock();
@@ -156,8 +162,8 @@ impl Filesystem {
         who: Who,
         part: &Part<'_>,
         path: &TreePath,
-        spot: Spot,
-    ) -> Spot {
+        spot: DirEntryKey,
+    ) -> DirEntryKey {
         if who == Who::Unseen || self.0.rooms.ledger.read(|fold| fold.is_directory(path)) {
             return spot;
         }
@@ -284,7 +290,7 @@ impl Filesystem {
             let real = ledger.read(|fold| seen_in(fold, &from));
             let real = real.filter(|seen| seen.stamp.is_some()).map(|seen| seen.entry);
             let attrs = real.unwrap_or_else(|| self.0.rules.root.clone()).attrs;
-            let entry = Entry { kind: Kind::Directory, attrs, link: None };
+            let entry = Entry { kind: EntryKind::Directory, attrs, link: None };
             let mut ops = vec![(dir.clone(), Op::Put(entry))];
             for member in &edition.base().members {
                 let Some(path) = member.path.moved(&from, &dir) else { continue };
@@ -300,13 +306,13 @@ impl Filesystem {
             edition.drafting = false;
         }
         drop(written?.apply());
-        let spots: Vec<Spot> = {
+        let spots: Vec<DirEntryKey> = {
             let Some(edition) = state.editions.get_mut(id) else { return Ok(()) };
             edition.draft = Some(Draft { path: dir.clone(), dirs: Vec::new() });
             let known = edition.base().members.iter();
             known.filter_map(|member| state.names.spot_of(&member.path)).collect()
         };
-        let at_root: Spot = (Ino::ROOT, editions().file_name().into());
+        let at_root: DirEntryKey = (Ino::ROOT, editions().file_name().into());
         let all = entry_inode(state, &at_root, &editions(), implied_directory());
         state.names.count_lookup(all);
         Self::add_draft_dir(state, id, &dir, all);
@@ -317,7 +323,7 @@ impl Filesystem {
     }
 
     fn add_draft_dir(state: &mut State, id: EditionId, path: &TreePath, parent: Ino) -> Ino {
-        let spot: Spot = (parent, path.file_name().into());
+        let spot: DirEntryKey = (parent, path.file_name().into());
         let ino = entry_inode(state, &spot, path, implied_directory());
         // The kernel never learns of it, so nothing else keeps it.
         state.names.count_lookup(ino);
@@ -326,7 +332,7 @@ impl Filesystem {
     }
 
     /// Returns where a member stands in a draft. Directories are those of all.
-    fn spot_in(&self, id: EditionId, path: &TreePath, real: Spot) -> Spot {
+    fn spot_in(&self, id: EditionId, path: &TreePath, real: DirEntryKey) -> DirEntryKey {
         if self.0.rooms.ledger.read(|fold| fold.is_directory(path)) {
             return real;
         }
@@ -334,7 +340,7 @@ impl Filesystem {
     }
 
     /// Returns the name of a member in a draft, making the inodes of the directories above it.
-    fn private_spot(state: &mut State, id: EditionId, path: &TreePath) -> Option<Spot> {
+    fn private_spot(state: &mut State, id: EditionId, path: &TreePath) -> Option<DirEntryKey> {
         let edition = state.editions.get(id)?;
         let private = path.moved(&edition.unit.dir(), &edition.draft.as_ref()?.path)?;
         let (dir, name) = private.split()?;
@@ -364,14 +370,18 @@ impl Filesystem {
     }
 
     /// Returns where a member of a draft will be published.
-    pub(super) fn public_path(state: &State, id: EditionId, spot: &Spot) -> Option<TreePath> {
+    pub(super) fn public_path(
+        state: &State,
+        id: EditionId,
+        spot: &DirEntryKey,
+    ) -> Option<TreePath> {
         let edition = state.editions.get(id)?;
         let path = state.names.path_of(spot)?;
         path.moved(&edition.draft.as_ref()?.path, &edition.unit.dir())
     }
 
     /// Returns the path by which programs know a name, be it one of a draft.
-    pub(in crate::fs) fn known_path(state: &State, spot: &Spot) -> Option<TreePath> {
+    pub(in crate::fs) fn known_path(state: &State, spot: &DirEntryKey) -> Option<TreePath> {
         match state.editions.of_dir(spot.0) {
             Some(id) => Self::public_path(state, id, spot),
             None => state.names.path_of(spot),
@@ -383,9 +393,9 @@ impl Filesystem {
         &self,
         state: &mut State,
         who: Who,
-        spot: Spot,
+        spot: DirEntryKey,
         path: &TreePath,
-    ) -> Spot {
+    ) -> DirEntryKey {
         if state.editions.is_empty() {
             return spot;
         }
@@ -399,7 +409,7 @@ impl Filesystem {
     }
 
     /// Reports whether a name may lead another process elsewhere, because it is one of a unit or of a draft.
-    pub(in crate::fs) fn is_divided(&self, state: &State, spot: &Spot) -> bool {
+    pub(in crate::fs) fn is_divided(&self, state: &State, spot: &DirEntryKey) -> bool {
         if state.editions.is_empty() {
             return false;
         }

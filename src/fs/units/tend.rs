@@ -13,7 +13,7 @@ use super::UNIT_HOLD;
 use crate::fs::editions::version::UnitName;
 use crate::fs::editions::{Edition, EditionId, Writer};
 use crate::fs::filesystem::Filesystem;
-use crate::fs::inode::Spot;
+use crate::fs::inode::DirEntryKey;
 use crate::fs::state::State;
 use crate::fs::who::Who;
 use crate::name::TreePath;
@@ -223,7 +223,7 @@ impl Filesystem {
     }
 
     /// Returns the path of a name; `None` while there are no editions at all.
-    pub(in crate::fs) fn path_with_editions(&self, spot: &Spot) -> Option<TreePath> {
+    pub(in crate::fs) fn path_with_editions(&self, spot: &DirEntryKey) -> Option<TreePath> {
         let state = self.0.state.lock();
         if state.editions.is_empty() { None } else { state.names.path_of(spot) }
     }

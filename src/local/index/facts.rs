@@ -27,7 +27,7 @@ pub struct Used {
 
 /// Facts to save together: all of them are found by the next start, or none.
 #[derive(Debug, Default, Clone)]
-pub struct Batch(pub(super) Vec<Fact>);
+pub struct FactBatch(pub(super) Vec<Fact>);
 
 /// Facts that wait to be written, the newest of each key.
 pub(super) type PendingFacts = HashMap<Vec<u8>, Option<Vec<u8>>>;
@@ -35,7 +35,7 @@ pub(super) type PendingFacts = HashMap<Vec<u8>, Option<Vec<u8>>>;
 /// A key, and its value; `None` forgets it.
 pub(super) type Fact = (Vec<u8>, Option<Vec<u8>>);
 
-impl Batch {
+impl FactBatch {
     /// Starts an empty batch.
     pub fn new() -> Self {
         Self::default()

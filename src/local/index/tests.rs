@@ -2,7 +2,7 @@ use super::*;
 use crate::digest::Digest;
 use crate::local::seal::Seal;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site};
+use crate::namespace::{Attrs, Entry, EntryKind, Location, Register, Site};
 use crate::stamp::{NodeId, Stamp};
 
 fn path(n: u64) -> TreePath {
@@ -13,7 +13,7 @@ fn path(n: u64) -> TreePath {
 fn register(n: u64, round: u64) -> Register {
     let digest = Digest::of(&n.to_le_bytes());
     let attrs = Attrs { mode: 0o644, uid: 1000, gid: 1000, ..Attrs::default() };
-    let entry = Entry { kind: Kind::File { digest, size: n }, attrs, link: None };
+    let entry = Entry { kind: EntryKind::File { digest, size: n }, attrs, link: None };
     let stamp = Stamp { ms: 1_790_000_000_000 + round, counter: 0, node: NodeId(77) };
     Register { stamp, attr_stamp: None, entry: Some(entry) }
 }
@@ -31,7 +31,7 @@ fn location(n: u64) -> Location {
 /// Saves entries `from..to` of a round, as a follower would.
 fn fill(index: &Index, from: u64, to: u64, round: u64) {
     for chunk in (from..to).step_by(1000) {
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         for n in chunk..(chunk + 1000).min(to) {
             let digest = Digest::of(&n.to_le_bytes());
             batch.register(&path(n), &register(n, round));
@@ -57,24 +57,24 @@ fn refill(index: &Index, to: u64, round: u64) {
     let mut paths: Vec<(TreePath, u64)> = (0..to).map(|n| (path(n), n)).collect();
     paths.sort();
     for some in digests.chunks(1000) {
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         for (digest, n) in some {
             batch.location(digest, &location(*n));
         }
         index.fill(generation, batch);
     }
-    let mut batch = Batch::new();
+    let mut batch = FactBatch::new();
     batch.seen("filled");
     index.fill(generation, batch);
     for some in paths.chunks(1000) {
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         for (path, n) in some {
             batch.register(path, &register(*n, round));
         }
         index.fill(generation, batch);
     }
     for some in digests.chunks(1000) {
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         for (digest, n) in some {
             batch.seal(digest, used(*n));
         }
@@ -110,7 +110,7 @@ fn what_was_saved_is_loaded_by_the_next_start() {
         let index = Index::open(&dir);
         assert!(registers(&index.load()).is_empty());
         fill(&index, 0, 2500, 1);
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         batch.forget_register(&path(7));
         batch.forget_location(&Digest::of(&7_u64.to_le_bytes()));
         batch.forget_seal(&Digest::of(&8_u64.to_le_bytes()));
@@ -259,11 +259,11 @@ fn a_base_and_what_came_after_it_are_one() {
     index.renew();
     index.flush();
     assert_eq!(index.generation(), 1);
-    let mut batch = Batch::new();
+    let mut batch = FactBatch::new();
     batch.register(&path(3), &register(3, 2));
     index.save(batch);
     refill(&index, 5000, 3);
-    let mut batch = Batch::new();
+    let mut batch = FactBatch::new();
     batch.register(&path(4), &register(4, 4));
     batch.forget_register(&path(5));
     batch.forget_location(&Digest::of(&6_u64.to_le_bytes()));
@@ -286,7 +286,7 @@ fn a_base_and_what_came_after_it_are_one() {
         if !merged {
             let base = base_of(&dir);
             for round in 0..WORTH_FLOOR / 1000 {
-                let mut batch = Batch::new();
+                let mut batch = FactBatch::new();
                 let all = (0..2000_u64).map(|n| format!("{round}-{n}"));
                 all.for_each(|name| batch.seen(&name));
                 index.save(batch);
@@ -306,13 +306,13 @@ fn a_filling_that_was_not_finished_counts_for_nothing() {
         fill(&index, 0, 10, 1);
         index.renew();
         index.flush();
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         batch.register(&path(100), &register(100, 2));
         index.fill(index.generation(), batch);
         index.flush();
         assert!(base_of(&dir).is_some(), "it is being written");
         // One of a generation before has no say.
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         batch.register(&path(0), &register(0, 2));
         index.fill(0, batch);
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::facts::{Batch, PendingFacts};
+use super::facts::{FactBatch, PendingFacts};
 use super::load::IndexPiece;
 use super::{Flushed, IndexTrouble, Store};
 use crate::clock::Clock;
@@ -104,9 +104,9 @@ struct IndexQueue {
 /// What the thread is asked to do.
 #[derive(Debug)]
 pub(super) enum IndexOrder {
-    Save(Batch),
+    Save(FactBatch),
     /// Some of all facts, in order, because the owner saves all of them anew in this generation.
-    Fill(u64, Batch),
+    Fill(u64, FactBatch),
     Load(SyncSender<IndexPiece>),
     Flush(SyncSender<Flushed>),
     /// What it was filled with so far is out of date.
@@ -286,7 +286,7 @@ impl IndexWorker {
         self.lose_if(done);
     }
 
-    fn save(&mut self, batch: Batch) -> Result<(), IndexTrouble> {
+    fn save(&mut self, batch: FactBatch) -> Result<(), IndexTrouble> {
         if self.store.is_none() {
             let later = self.off_since + RETRY_AFTER;
             if self.losses > LOSSES_MAX || self.clock.mono() < later {
@@ -298,7 +298,7 @@ impl IndexWorker {
         if self.waiting.len() >= WRITE_FACTS { self.flush() } else { Ok(()) }
     }
 
-    fn fill(&mut self, generation: u64, batch: &Batch) -> Result<(), IndexTrouble> {
+    fn fill(&mut self, generation: u64, batch: &FactBatch) -> Result<(), IndexTrouble> {
         if generation != self.shared.generation.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -147,7 +147,7 @@ fn p1_whole_or_nothing_a_forged_record_in_a_name_is_not_replayed() {
     record::finish(&mut forged, 2);
     let target = Box::from(forged.as_slice());
     let mut entry = Entry::directory(0, 0, 0, Time::default());
-    entry.kind = crate::namespace::Kind::Symlink { target };
+    entry.kind = crate::namespace::EntryKind::Symlink { target };
     {
         let (_dir, journal, _) = fixture.open();
         let carrier = Change { op: Op::Put(entry), ..change(1) };

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use super::Register;
 use crate::digest::Digest;
-use crate::namespace::entry::{Attrs, Entry, Kind, Time};
+use crate::namespace::entry::{Attrs, Entry, EntryKind, Time};
 use crate::stamp::{NodeId, Stamp};
 
 const KIND: u8 = 0b111;
@@ -210,17 +210,17 @@ impl PackedWriter {
             self.time(*atime, near_ms);
         }
         flags |= match &entry.kind {
-            Kind::File { size, .. } => {
+            EntryKind::File { size, .. } => {
                 self.number(u64::from(content));
                 self.number(*size);
                 FILE
             }
-            Kind::Directory => DIRECTORY,
-            Kind::Symlink { target } => {
+            EntryKind::Directory => DIRECTORY,
+            EntryKind::Symlink { target } => {
                 self.bytes(target);
                 SYMLINK
             }
-            Kind::Special { format, rdev } => {
+            EntryKind::Special { format, rdev } => {
                 self.number(u64::from(*format));
                 self.number(u64::from(*rdev));
                 SPECIAL
@@ -299,11 +299,11 @@ impl<'a> PackedReader<'a> {
         let kind = match head & KIND {
             FILE => {
                 let digest = digest_of(self.number() as u32);
-                Kind::File { digest, size: self.number() }
+                EntryKind::File { digest, size: self.number() }
             }
-            DIRECTORY => Kind::Directory,
-            SYMLINK => Kind::Symlink { target: self.bytes().into() },
-            _ => Kind::Special { format: self.number() as u32, rdev: self.number() as u32 },
+            DIRECTORY => EntryKind::Directory,
+            SYMLINK => EntryKind::Symlink { target: self.bytes().into() },
+            _ => EntryKind::Special { format: self.number() as u32, rdev: self.number() as u32 },
         };
         if head & TOOK != 0 {
             attrs.took_ms = self.number() as u32;
@@ -344,12 +344,13 @@ mod tests {
         prop::collection::vec(any::<u8>(), 0..300).prop_map(Into::into)
     }
 
-    fn any_kind() -> impl Strategy<Value = Kind> {
+    fn any_kind() -> impl Strategy<Value = EntryKind> {
         prop_oneof![
-            any::<u64>().prop_map(|size| Kind::File { digest: Digest::of(b"x"), size }),
-            Just(Kind::Directory),
-            any_bytes().prop_map(|target| Kind::Symlink { target }),
-            (any::<u32>(), any::<u32>()).prop_map(|(format, rdev)| Kind::Special { format, rdev }),
+            any::<u64>().prop_map(|size| EntryKind::File { digest: Digest::of(b"x"), size }),
+            Just(EntryKind::Directory),
+            any_bytes().prop_map(|target| EntryKind::Symlink { target }),
+            (any::<u32>(), any::<u32>())
+                .prop_map(|(format, rdev)| EntryKind::Special { format, rdev }),
         ]
     }
 
@@ -403,7 +404,7 @@ mod tests {
         let mtime = Time { secs: 1_763_749_999, nanos: 999_999_999 };
         let attrs =
             Attrs { mode: 0o644, uid: 1000, gid: 1000, mtime, atime: mtime, ..Attrs::default() };
-        let kind = Kind::File { digest: Digest::of(b"x"), size: 100_000 };
+        let kind = EntryKind::File { digest: Digest::of(b"x"), size: 100_000 };
         let entry = Some(Entry { kind, attrs, link: None });
         let record =
             PackedRecord::pack(&[b'p'; 80], &Register { stamp, attr_stamp: None, entry }, 999_999);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::namespace::Kind;
+use crate::namespace::EntryKind;
 use crate::stamp::NodeId;
 
 mod model;
@@ -16,7 +16,10 @@ fn stamp(ms: u64, node: u64) -> Stamp {
 
 fn file(content: &str) -> Entry {
     Entry {
-        kind: Kind::File { digest: Digest::of(content.as_bytes()), size: content.len() as u64 },
+        kind: EntryKind::File {
+            digest: Digest::of(content.as_bytes()),
+            size: content.len() as u64,
+        },
         attrs: Attrs::default(),
         link: None,
     }

@@ -9,7 +9,7 @@ use super::wire::{In, Out, Repeated};
 use super::{CheckpointChain, CheckpointEarly};
 use crate::digest::Digest;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Location, Register, Site, Time, split_xattrs};
+use crate::namespace::{Attrs, Entry, EntryKind, Location, Register, Site, Time, split_xattrs};
 use crate::remote::{keys, validate};
 use crate::stamp::{NodeId, Stamp};
 
@@ -103,10 +103,10 @@ impl Encoder {
     ) -> bool {
         let kind = match register.entry.as_ref().map(|entry| &entry.kind) {
             None => TOMBSTONE,
-            Some(Kind::File { .. }) => FILE,
-            Some(Kind::Directory) => DIRECTORY,
-            Some(Kind::Symlink { .. }) => SYMLINK,
-            Some(Kind::Special { .. }) => SPECIAL,
+            Some(EntryKind::File { .. }) => FILE,
+            Some(EntryKind::Directory) => DIRECTORY,
+            Some(EntryKind::Symlink { .. }) => SYMLINK,
+            Some(EntryKind::Special { .. }) => SPECIAL,
         };
         let link = register.entry.as_ref().and_then(|entry| entry.link);
         let bit = |is: bool, bit: u8| if is { bit } else { 0 };
@@ -123,14 +123,14 @@ impl Encoder {
         let mut size_known = 0;
         if let Some(entry) = &register.entry {
             match &entry.kind {
-                Kind::File { digest, size } => {
+                EntryKind::File { digest, size } => {
                     self.out.raw(digest.as_bytes());
                     self.out.number(*size);
                     size_known = *size;
                 }
-                Kind::Directory => {}
-                Kind::Symlink { target } => self.out.bytes(target),
-                Kind::Special { format, rdev } => {
+                EntryKind::Directory => {}
+                EntryKind::Symlink { target } => self.out.bytes(target),
+                EntryKind::Special { format, rdev } => {
                     self.out.number(u64::from(*format));
                     self.out.number(u64::from(*rdev));
                 }
@@ -291,11 +291,11 @@ impl Decoder {
             FILE => {
                 let digest = Digest::from_bytes(items.array()?);
                 size_known = items.number()?;
-                Some(Kind::File { digest, size: size_known })
+                Some(EntryKind::File { digest, size: size_known })
             }
-            DIRECTORY => Some(Kind::Directory),
-            SYMLINK => Some(Kind::Symlink { target: items.bytes()?.into() }),
-            SPECIAL => Some(Kind::Special { format: items.small()?, rdev: items.small()? }),
+            DIRECTORY => Some(EntryKind::Directory),
+            SYMLINK => Some(EntryKind::Symlink { target: items.bytes()?.into() }),
+            SPECIAL => Some(EntryKind::Special { format: items.small()?, rdev: items.small()? }),
             _ => return None,
         };
         let entry = match kind {

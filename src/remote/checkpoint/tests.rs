@@ -5,7 +5,7 @@ use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::namespace::{Entry, Kind as EntryKind, Site, Time};
+use crate::namespace::{Entry, EntryKind, Site, Time};
 use crate::remote::keys;
 
 const HEAD: CheckpointHead = CheckpointHead {

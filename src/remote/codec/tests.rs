@@ -5,7 +5,7 @@ use super::super::validate::REQUIRED_TAGS_FROM;
 use super::*;
 use crate::digest::Digest;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, BlobPlace, Entry, Kind as EntryKind, Op, Time};
+use crate::namespace::{Attrs, BlobPlace, Entry, EntryKind, Op, Time};
 use crate::remote::keys;
 
 fn path(names: &[Vec<u8>]) -> TreePath {

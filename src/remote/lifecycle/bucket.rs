@@ -59,7 +59,7 @@ pub(super) enum RulesSeen {
         sizes: Option<String>,
     },
     /// As Google has them.
-    Gcs(gcs::Bucket),
+    Gcs(gcs::GcsBucket),
     /// The store knows no rules; why we think so.
     Unsupported(String),
 }
@@ -154,7 +154,7 @@ impl Bucket {
         if !answer.is_good() {
             return Err(answer.refused(&ask));
         }
-        gcs::Bucket::read(&answer.body)
+        gcs::GcsBucket::read(&answer.body)
             .map(RulesSeen::Gcs)
             .map_err(|problem| unreadable(&ask, &problem))
     }

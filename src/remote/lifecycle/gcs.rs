@@ -18,14 +18,14 @@ pub(super) const FIELDS: &str =
 
 /// A bucket, as it describes itself.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct GcsBucket {
     /// Moves with every change of the description; a write names the one that it saw.
     pub(super) metageneration: String,
     description: Value,
     rules: Vec<Value>,
 }
 
-impl Bucket {
+impl GcsBucket {
     /// Reads the description.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let description: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -300,14 +300,14 @@ mod tests {
 
     const DAY: Duration = Duration::from_hours(24);
 
-    fn bucket(more: &Value) -> Bucket {
+    fn bucket(more: &Value) -> GcsBucket {
         let mut all = json!({ "metageneration": "7", "storageClass": "STANDARD" });
         let more = more.as_object().expect("an object").clone();
         all.as_object_mut().expect("an object").extend(more);
-        Bucket::read(&all.to_string()).expect("a bucket")
+        GcsBucket::read(&all.to_string()).expect("a bucket")
     }
 
-    fn rules(rules: &[Value]) -> Bucket {
+    fn rules(rules: &[Value]) -> GcsBucket {
         bucket(&json!({ "lifecycle": { "rule": rules } }))
     }
 
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn what_is_no_bucket_is_refused() {
         for text in ["", "[]", "{}", r#"{"metageneration":"1","lifecycle":{"rule":{}}}"#] {
-            Bucket::read(text).expect_err(text);
+            GcsBucket::read(text).expect_err(text);
         }
     }
 }

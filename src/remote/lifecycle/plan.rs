@@ -106,7 +106,7 @@ fn blank(api: Api) -> RulesSeen {
             let rules = s3::Rules::read("").expect(none);
             RulesSeen::S3 { rules, versions: Versioning::Unknown, sizes: None }
         }
-        Api::Gcs => RulesSeen::Gcs(gcs::Bucket::read("{\"metageneration\":0}").expect(none)),
+        Api::Gcs => RulesSeen::Gcs(gcs::GcsBucket::read("{\"metageneration\":0}").expect(none)),
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ledger, Order};
 use crate::digest::Digest;
-use crate::local::{Batch, Note, Seq};
+use crate::local::{FactBatch, Note, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Applied, Change, Check, Entry, FileKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
@@ -220,7 +220,7 @@ impl Apart {
     }
 
     /// Writes what the table says of a path.
-    fn save_path(&self, path: &TreePath, batch: &mut Batch) {
+    fn save_path(&self, path: &TreePath, batch: &mut FactBatch) {
         let kept = self.paths.get(path).map(|kept| (*kept, self.known(path)));
         let saved: Saved = (kept, self.gone.get(path).copied());
         if saved == (None, None) {
@@ -230,7 +230,7 @@ impl Apart {
     }
 
     /// Writes all of the table for the index that is filled anew. Registers come with those of all paths.
-    pub(super) fn save_again(&mut self, acked: Seq, batch: &mut Batch) {
+    pub(super) fn save_again(&mut self, acked: Seq, batch: &mut FactBatch) {
         self.forget_gone(acked);
         self.moved.clear();
         let all: BTreeSet<&TreePath> = self.paths.keys().chain(self.gone.keys()).collect();
@@ -258,7 +258,7 @@ impl Stays {
 
 impl Order {
     /// Adds what moved of the table to what is saved, with the registers that belong to it. Reports whether it did.
-    pub(super) fn save_apart(&mut self, fold: &Fold, acked: Seq, batch: &mut Batch) -> bool {
+    pub(super) fn save_apart(&mut self, fold: &Fold, acked: Seq, batch: &mut FactBatch) -> bool {
         self.apart.forget_gone(acked);
         if self.apart.moved.is_empty() {
             return false;

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::bad::{self, learn};
+use super::lost_blobs::{self, learn};
 use super::{Ledger, Moved, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
@@ -83,7 +83,7 @@ impl Ledger {
                 }
             }
             if !healed.is_empty() {
-                moved.extend(bad::paths_of(&fold, &healed));
+                moved.extend(lost_blobs::paths_of(&fold, &healed));
             }
             drop(fold);
             for changes in again {

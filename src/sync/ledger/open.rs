@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::aside::{ASIDE, Aside};
-use super::bad::Doubted;
+use super::lost_blobs::Doubted;
 use super::own::{OWN, Split};
 use super::save::{CHAINS, MISSING};
 use super::shown::Unsent;

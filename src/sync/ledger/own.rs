@@ -15,7 +15,7 @@ use super::apart::Stays;
 use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::local::Batch;
+use crate::local::FactBatch;
 use crate::name::TreePath;
 use crate::namespace::{Change, FileKind, Fold, OWN_PATHS_MAX, Op, Time, is_edition};
 
@@ -89,7 +89,7 @@ impl Own {
     }
 
     /// Writes the paths for the index, if they are not the saved ones.
-    pub(super) fn save(&mut self, batch: &mut Batch) {
+    pub(super) fn save(&mut self, batch: &mut FactBatch) {
         if std::mem::take(&mut self.moved) {
             let mut bytes = Vec::new();
             for path in self.paths.keys() {

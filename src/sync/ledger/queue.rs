@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
-use crate::namespace::{Change, Entry, Fold, Kind, Op, Register, Time};
+use crate::namespace::{Change, Entry, EntryKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 use crate::sync::batch::{Batch, Taken};
 
@@ -88,7 +88,7 @@ impl Weight {
 
 fn entry_bytes(entry: &Entry) -> u64 {
     let target = match &entry.kind {
-        Kind::Symlink { target } => target.len() as u64,
+        EntryKind::Symlink { target } => target.len() as u64,
         _ => 0,
     };
     target + entry.attrs.xattr_bytes() as u64

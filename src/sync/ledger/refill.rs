@@ -9,7 +9,7 @@ use super::save::{CHAINS, GATHER_FACTS, MISSING};
 use super::times::PathTimes;
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::local::Batch;
+use crate::local::FactBatch;
 use crate::name::TreePath;
 use crate::namespace::Register;
 use crate::remote::{Declared, keys};
@@ -42,7 +42,7 @@ impl Ledger {
             self.read(|fold| fold.locations().map(|(digest, _)| digest).collect());
         digests.sort_unstable();
         for some in digests.chunks(GATHER_FACTS) {
-            let mut batch = Batch::new();
+            let mut batch = FactBatch::new();
             self.read(|fold| {
                 let known = some.iter().filter_map(|digest| Some((digest, fold.location(digest)?)));
                 known.for_each(|(digest, location)| batch.location(digest, &location));
@@ -64,7 +64,7 @@ impl Ledger {
             }
         }
         for some in self.0.blobs.seals().chunks(GATHER_FACTS) {
-            let mut batch = Batch::new();
+            let mut batch = FactBatch::new();
             for (digest, used) in some {
                 batch.seal(digest, *used);
             }
@@ -74,15 +74,15 @@ impl Ledger {
         Ok(())
     }
 
-    fn apart_again(&self) -> Batch {
-        let mut batch = Batch::new();
+    fn apart_again(&self) -> FactBatch {
+        let mut batch = FactBatch::new();
         self.0.order.lock().apart.save_again(self.0.journal.acked(), &mut batch);
         batch
     }
 
     /// Takes what is known of the log, and of time, by name.
-    fn log(&self) -> Batch {
-        let mut batch = Batch::new();
+    fn log(&self) -> FactBatch {
+        let mut batch = FactBatch::new();
         let mut order = self.0.order.lock();
         let order = &mut *order;
         // By name, as all that is filled.
@@ -105,9 +105,9 @@ impl Ledger {
     }
 
     /// Takes registers, the root's first. Returns the path of the last one; none when that was all.
-    fn registers_behind(&self, after: Option<&TreePath>) -> Result<(Batch, Option<TreePath>)> {
+    fn registers_behind(&self, after: Option<&TreePath>) -> Result<(FactBatch, Option<TreePath>)> {
         let root = TreePath::root();
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         let (mut last, mut unsure) = (None, false);
         {
             let order = self.0.order.lock();

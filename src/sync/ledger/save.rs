@@ -10,7 +10,7 @@ use super::Ledger;
 use super::aside::ASIDE;
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::local::{Batch, Flushed, Seq};
+use crate::local::{FactBatch, Flushed, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Change, Fold, Op, Register};
 use crate::remote::keys;
@@ -37,7 +37,7 @@ pub(super) struct Dirty {
 
 /// A part of what moved.
 struct Gathered {
-    batch: Batch,
+    batch: FactBatch,
     /// Everything up to this record is remote, and saved when this is.
     ack: Option<Seq>,
     /// Something in it stands on records of the journal that a power loss could still take.
@@ -120,7 +120,7 @@ impl Ledger {
     /// Takes some of what moved. Objects of the log count as seen, and records as saved, only with
     /// the last of it.
     fn gather(&self) -> Gathered {
-        let mut batch = Batch::new();
+        let mut batch = FactBatch::new();
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Ledger;
 use crate::error::Result;
-use crate::local::{Batch, LoadedIndex};
+use crate::local::{FactBatch, LoadedIndex};
 use crate::namespace::Age;
 use crate::remote::{Declared, KnownStore, Remote, StoreId};
 use crate::stamp::Stamp;
@@ -131,7 +131,7 @@ impl Ledger {
     }
 
     /// Adds what the store declares to what is saved, if it moved.
-    pub(super) fn save_declared(&self, saved: &mut Declared, batch: &mut Batch) {
+    pub(super) fn save_declared(&self, saved: &mut Declared, batch: &mut FactBatch) {
         let known = self.0.remote.as_ref().map(Remote::known_expiry).unwrap_or_default();
         if let Declared::Age(age) = known
             && std::mem::replace(saved, known) != known
@@ -141,7 +141,7 @@ impl Ledger {
     }
 
     /// Adds the times to what is saved, if they moved.
-    pub(super) fn save_times(&self, now: PathTimes, saved: &mut PathTimes, batch: &mut Batch) {
+    pub(super) fn save_times(&self, now: PathTimes, saved: &mut PathTimes, batch: &mut FactBatch) {
         let Some(remote) = &self.0.remote else { return };
         let now = PathTimes { ahead_ms: remote.ahead_ms(), ..now };
         if now.moved_from(saved, self.age()) {

@@ -9,7 +9,7 @@ const SECONDS_PER_DAY: f64 = 86_400.0;
 
 /// What is found out about the fleet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Figures {
+pub struct FleetFigures {
     /// How many nodes.
     pub nodes: usize,
     /// Entries that the cost is divided by.
@@ -70,7 +70,7 @@ impl Bound {
     }
 }
 
-impl Figures {
+impl FleetFigures {
     /// Returns what the requests cost that were measured, in dollars.
     pub fn dollars(&self) -> f64 {
         let requests = &self.bill.requests;

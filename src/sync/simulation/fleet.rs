@@ -9,13 +9,13 @@ use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::node::{FoundName, Node};
+use super::node::{FoundName, SimulatedNode};
 use super::oracle::Oracle;
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
 use crate::name::TreePath;
 use crate::remote::fault::{FaultPlan, Faults, SimulatedBucket, Terms};
-use crate::sync::Settings;
+use crate::sync::EngineSettings;
 use crate::task;
 
 /// When a simulation begins, in milliseconds since the Unix epoch; any time will do.
@@ -59,7 +59,7 @@ struct Inner {
     bucket: SimulatedBucket,
     clock: Clock,
     oracle: Oracle,
-    settings: Settings,
+    settings: EngineSettings,
     base: tempfile::TempDir,
 }
 
@@ -75,9 +75,9 @@ impl Fleet {
             ..terms
         };
         let bucket = SimulatedBucket::new(clock.clone(), terms);
-        let settings = Settings { prefetch: 256 << 20, ..Settings::default() };
+        let settings = EngineSettings { prefetch: 256 << 20, ..EngineSettings::default() };
         let (prefetch, pack_bytes) = (settings.prefetch / SCALE, settings.pack_bytes / SCALE);
-        let settings = Settings { pack_bytes, prefetch, ..settings };
+        let settings = EngineSettings { pack_bytes, prefetch, ..settings };
         let dir = plan.dir.clone().unwrap_or_else(std::env::temp_dir);
         let base = tempfile::Builder::new().prefix("hfs-fleet-").tempdir_in(&dir);
         let base = base.map_err(|e| Error::io(format!("make a folder in {}", dir.display()), e))?;
@@ -99,12 +99,13 @@ impl Fleet {
     }
 
     /// Starts a node whose cache directory has that number.
-    pub(super) async fn start_one(&self, number: usize) -> Result<Arc<Node>> {
+    pub(super) async fn start_one(&self, number: usize) -> Result<Arc<SimulatedNode>> {
         let worst_ms = if number % BAD_CLOCKS == BAD_CLOCKS - 1 { BAD_SKEW_MS } else { SKEW_MS };
         let skew_ms = pick(2 * worst_ms) as i64 - worst_ms as i64;
         let root = self.0.base.path().join(format!("n{number}"));
         let (clock, settings) = (self.0.clock.skewed(skew_ms), self.0.settings);
-        let node = Node::start(&root, &self.0.bucket, clock, settings, Faults::none()).await?;
+        let node =
+            SimulatedNode::start(&root, &self.0.bucket, clock, settings, Faults::none()).await?;
         Ok(Arc::new(node))
     }
 
@@ -114,7 +115,7 @@ impl Fleet {
         first: usize,
         count: usize,
         spread: Duration,
-    ) -> Result<Vec<Arc<Node>>> {
+    ) -> Result<Vec<Arc<SimulatedNode>>> {
         let mut starting = FuturesUnordered::new();
         for number in first..first + count {
             let wait = spread.mul_f64(pick(1000) as f64 / 1000.0);
@@ -132,7 +133,7 @@ impl Fleet {
     }
 
     /// Looks a name up on a node and opens what is there; the oracle judges it.
-    pub(super) async fn open(&self, node: &Node, path: &TreePath) -> Option<FoundName> {
+    pub(super) async fn open(&self, node: &SimulatedNode, path: &TreePath) -> Option<FoundName> {
         let began_ms = self.now_ms();
         let found = node.look_up(path).await;
         let opened = match &found {
@@ -144,7 +145,7 @@ impl Fleet {
     }
 
     /// Looks a name up on a node and opens nothing; the oracle judges it.
-    pub(super) async fn look_up(&self, node: &Node, path: &TreePath) -> Option<FoundName> {
+    pub(super) async fn look_up(&self, node: &SimulatedNode, path: &TreePath) -> Option<FoundName> {
         let began_ms = self.now_ms();
         let found = node.look_up(path).await;
         self.0.oracle.judge(path, began_ms, found.as_ref(), true);
@@ -152,7 +153,7 @@ impl Fleet {
     }
 
     /// Waits until no node has anything to upload, for at most `limit`; returns whether that came.
-    pub(super) async fn settle(&self, nodes: &[Arc<Node>], limit: Duration) -> bool {
+    pub(super) async fn settle(&self, nodes: &[Arc<SimulatedNode>], limit: Duration) -> bool {
         let until_ms = self.now_ms() + limit.as_millis() as u64;
         while nodes.iter().any(|node| node.backlog() > 0) {
             if self.now_ms() >= until_ms {
@@ -164,7 +165,7 @@ impl Fleet {
     }
 
     /// Starts to look at what the oracle watches, on these nodes.
-    pub(super) fn observe(&self, nodes: Vec<Arc<Node>>) -> JoinHandle<()> {
+    pub(super) fn observe(&self, nodes: Vec<Arc<SimulatedNode>>) -> JoinHandle<()> {
         let fleet = self.clone();
         run(async move {
             loop {
@@ -194,19 +195,19 @@ pub(super) async fn all(programs: Vec<JoinHandle<()>>) {
 }
 
 /// Stops nodes as SIGKILL does.
-pub(super) async fn kill(nodes: &[Arc<Node>]) {
+pub(super) async fn kill(nodes: &[Arc<SimulatedNode>]) {
     for node in nodes {
         node.engine.kill().await;
     }
 }
 
 /// Lets this part of the requests of a node fail, in percent.
-pub(super) fn fail(node: &Node, errors_percent: u32) {
+pub(super) fn fail(node: &SimulatedNode, errors_percent: u32) {
     node.faults.set(FaultPlan { errors_percent, ..FaultPlan::default() });
 }
 
 /// Takes a node off the network, or puts it back.
-pub(super) fn cut_off(node: &Node, is_off: bool) {
+pub(super) fn cut_off(node: &SimulatedNode, is_off: bool) {
     let resets_percent = if is_off { 100 } else { 0 };
     node.faults.set(FaultPlan { resets_percent, ..FaultPlan::default() });
 }

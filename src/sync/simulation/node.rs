@@ -12,11 +12,11 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Op, Profiles, Time};
+use crate::namespace::{Attrs, Entry, EntryKind, Op, Profiles, Time};
 use crate::remote::fault::{Faults, SimulatedBucket};
 use crate::remote::{KnownStore, RemoteOptions};
 use crate::stamp::Stamp;
-use crate::sync::{Engine, FULL_WAIT, LedgerParts, Settings};
+use crate::sync::{Engine, EngineSettings, FULL_WAIT, LedgerParts};
 
 /// How long a program waits while nothing moves: the default of `remote.deadline`.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -36,19 +36,19 @@ pub(super) struct FoundName {
 
 /// One node: an engine with a cache directory, a clock and a line to the bucket of its own.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct SimulatedNode {
     pub(super) engine: Engine,
     pub(super) faults: Arc<Faults>,
     clock: Clock,
 }
 
-impl Node {
+impl SimulatedNode {
     /// Starts a node as a mount does: it looks at the store first, and then begins to follow and to publish.
     pub(super) async fn start(
         root: &Path,
         bucket: &SimulatedBucket,
         clock: Clock,
-        settings: Settings,
+        settings: EngineSettings,
         faults: Arc<Faults>,
     ) -> Result<Self> {
         let kept = CacheDir::kept_store(root)?;
@@ -120,7 +120,7 @@ impl Node {
         ledger.blobs().adopt(staged, &file, digest, size, State::Unsaved)?;
         let now = Time::from_wall(self.clock.wall());
         let attrs = Attrs { mtime: now, atime: now, ..Attrs::default() };
-        let entry = Entry { kind: Kind::File { digest, size }, attrs, link: None };
+        let entry = Entry { kind: EntryKind::File { digest, size }, attrs, link: None };
         let stamps = ledger.publish(vec![(path.clone(), Op::Put(entry))])?;
         // What others have already is no change, and has no stamp.
         Ok(stamps.last().copied().unwrap_or_default())

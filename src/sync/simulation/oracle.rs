@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::node::{FoundName, Node};
+use super::node::{FoundName, SimulatedNode};
 use crate::name::TreePath;
 use crate::namespace::Op;
 use crate::remote::decode_commit;
@@ -116,7 +116,7 @@ impl Oracle {
     }
 
     /// Looks at what is watched.
-    pub(super) fn look(&self, nodes: &[Arc<Node>], now_ms: u64) {
+    pub(super) fn look(&self, nodes: &[Arc<SimulatedNode>], now_ms: u64) {
         let mut state = self.state.lock();
         let State { watched, lags, .. } = &mut *state;
         for one in &mut *watched {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fleet::{Fleet, about, all, content, name, pick, run};
-use super::node::Node;
+use super::node::SimulatedNode;
 use crate::clock;
 use crate::stamp::Stamp;
 
@@ -23,7 +23,7 @@ const WATCH_EVERY: u64 = 20;
 pub(super) const SHARED: &str = "shared";
 
 /// Opens entries `0..entries` on a node, and makes those that are not there, as a build does with several programs.
-pub(super) async fn build(fleet: &Fleet, node: &Arc<Node>, entries: usize) {
+pub(super) async fn build(fleet: &Fleet, node: &Arc<SimulatedNode>, entries: usize) {
     let programs = (0..AT_ONCE).map(|first| {
         let (fleet, node) = (fleet.clone(), node.clone());
         run(async move {
@@ -41,12 +41,12 @@ pub(super) async fn build(fleet: &Fleet, node: &Arc<Node>, entries: usize) {
 }
 
 /// Writes the shared entry of a number.
-pub(super) fn close(node: &Node, number: usize, seed: u64) -> Stamp {
+pub(super) fn close(node: &SimulatedNode, number: usize, seed: u64) -> Stamp {
     node.close(&name(SHARED, number), &content(seed)).expect("the disk has room")
 }
 
 /// Asks for a name that is not there about every second.
-pub(super) async fn ask(fleet: Fleet, node: Arc<Node>) {
+pub(super) async fn ask(fleet: Fleet, node: Arc<SimulatedNode>) {
     let missing = name("missing", 0);
     loop {
         clock::sleep(about(Duration::from_secs(1))).await;
@@ -55,7 +55,12 @@ pub(super) async fn ask(fleet: Fleet, node: Arc<Node>) {
 }
 
 /// Writes five files a second, over and over the same names. Some are looked for on the nodes at `watching`.
-pub(super) async fn publish(fleet: Fleet, node: Arc<Node>, number: usize, watching: Vec<usize>) {
+pub(super) async fn publish(
+    fleet: Fleet,
+    node: Arc<SimulatedNode>,
+    number: usize,
+    watching: Vec<usize>,
+) {
     let dir = own_dir(number);
     for n in 0_u64.. {
         clock::sleep(about(CLOSE_EVERY)).await;
@@ -73,7 +78,7 @@ fn own_dir(number: usize) -> String {
 }
 
 /// Asks for a name of some publisher about every second, and opens every tenth.
-pub(super) async fn read(fleet: Fleet, node: Arc<Node>, publishers: usize) {
+pub(super) async fn read(fleet: Fleet, node: Arc<SimulatedNode>, publishers: usize) {
     for n in 0_u64.. {
         clock::sleep(about(Duration::from_secs(1))).await;
         let dir = own_dir(pick(publishers as u64) as usize);
@@ -100,7 +105,7 @@ pub(super) struct Builds {
 /// Builds now and then until `until_ms`. Only what a node asks for while it can reach the store is judged.
 pub(super) async fn work(
     fleet: Fleet,
-    node: Arc<Node>,
+    node: Arc<SimulatedNode>,
     entries: usize,
     builds: Builds,
     (until_ms, is_judged): (u64, bool),

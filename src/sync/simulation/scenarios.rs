@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::figures::{Bound, Figures, MachineFigures};
+use super::figures::{Bound, FleetFigures, MachineFigures};
 use super::fleet::{Fleet, Plan, about, all, cut_off, fail, kill, pick, run as start_program};
-use super::node::Node;
+use super::node::SimulatedNode;
 use super::programs::{Builds, SHARED, ask, build, close, publish, read, work};
 use crate::clock::{self, Clock};
 use crate::error::{Error, Result};
@@ -84,7 +84,7 @@ impl Scenario {
     }
 
     /// Returns the bounds that it is held to, with what was found. Costs are those of a fleet of a thousand such nodes.
-    pub fn bounds(self, found: &Figures) -> Vec<Bound> {
+    pub fn bounds(self, found: &FleetFigures) -> Vec<Bound> {
         let bound = |what, value: f64, goal, unit| Bound { what, goal, value, unit };
         let lag = |place: usize| found.lag_ms.map_or(f64::NAN, |lag| lag[place] as f64 / 1000.0);
         let dollars = found.dollars_per_day_of(FLEET);
@@ -117,7 +117,7 @@ impl Scenario {
 /// # Errors
 ///
 /// When no runtime can be made, the directory of the plan cannot be written, or a node fails to start.
-pub fn run(scenario: Scenario, plan: &Plan) -> Result<(Figures, MachineFigures)> {
+pub fn run(scenario: Scenario, plan: &Plan) -> Result<(FleetFigures, MachineFigures)> {
     let _on = simulated::begin(plan.seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -169,7 +169,7 @@ impl Span {
     }
 
     /// Ends the counting; then the nodes stop, and a new one starts. Returns the memory that the process had before that, too.
-    async fn end(self, plan: &Plan, nodes: &[Arc<Node>]) -> Result<(Figures, u64)> {
+    async fn end(self, plan: &Plan, nodes: &[Arc<SimulatedNode>]) -> Result<(FleetFigures, u64)> {
         let (fleet, seconds) = (&self.fleet, self.seconds());
         let bill = fleet.bucket().bill().since(&self.bill);
         let counts = fleet.oracle().counts();
@@ -187,7 +187,7 @@ impl Span {
         for folder in ["log", "packs", "blobs", "checkpoints"] {
             stored += fleet.bucket().holds(folder).await.1;
         }
-        let figures = Figures {
+        let figures = FleetFigures {
             nodes: plan.nodes,
             entries: plan.entries,
             seconds,
@@ -207,7 +207,7 @@ impl Span {
     }
 }
 
-type ScenarioOutcome = Result<(Figures, u64)>;
+type ScenarioOutcome = Result<(FleetFigures, u64)>;
 
 async fn pair(plan: &Plan) -> ScenarioOutcome {
     let fleet = Fleet::new(plan)?;
@@ -286,14 +286,15 @@ async fn cold(plan: &Plan, errors_percent: u32) -> ScenarioOutcome {
     all(builds.collect()).await;
     let done_s = span.seconds();
     fleet.settle(&nodes, SETTLE_MAX).await;
-    let stored = |node: &Arc<Node>| node.engine.ledger().traffic().uploaded.load(Ordering::Relaxed);
+    let stored =
+        |node: &Arc<SimulatedNode>| node.engine.ledger().traffic().uploaded.load(Ordering::Relaxed);
     let uploaded: u64 = nodes.iter().map(stored).sum();
     for node in &nodes {
         fail(node, 0);
     }
     let (figures, resident) = span.end(plan, &nodes).await?;
     let copies = Some(uploaded as f64 / plan.entries as f64);
-    Ok((Figures { copies, done_s: Some(done_s), ..figures }, resident))
+    Ok((FleetFigures { copies, done_s: Some(done_s), ..figures }, resident))
 }
 
 async fn warm(plan: &Plan) -> ScenarioOutcome {
@@ -318,7 +319,7 @@ async fn warm(plan: &Plan) -> ScenarioOutcome {
     }
     let done_s = span.seconds();
     let (figures, resident) = span.end(plan, &nodes).await?;
-    Ok((Figures { done_s: Some(done_s), ..figures }, resident))
+    Ok((FleetFigures { done_s: Some(done_s), ..figures }, resident))
 }
 
 async fn busy(plan: &Plan) -> ScenarioOutcome {
@@ -378,7 +379,7 @@ async fn away(plan: &Plan) -> ScenarioOutcome {
     }
     let span = Span::begin(&fleet);
     let until_ms = fleet.now_ms() + AWAY.as_millis() as u64;
-    let begin = |node: &Arc<Node>, is_judged| {
+    let begin = |node: &Arc<SimulatedNode>, is_judged| {
         let (fleet, node, entries) = (fleet.clone(), node.clone(), plan.entries);
         start_program(work(fleet, node, entries, BUILDS, (until_ms, is_judged)))
     };
@@ -401,5 +402,5 @@ async fn away(plan: &Plan) -> ScenarioOutcome {
         }
     }
     let (figures, resident) = span.end(plan, &nodes).await?;
-    Ok((Figures { done_s: Some(done_s), ..figures }, resident))
+    Ok((FleetFigures { done_s: Some(done_s), ..figures }, resident))
 }

@@ -13,7 +13,7 @@ fn plan(nodes: usize, entries: usize, span_s: u64) -> Plan {
 const COPIES_MAX: f64 = 1.5;
 
 /// Simulates, and checks what holds for every scenario.
-fn simulate(scenario: Scenario, plan: &Plan) -> Figures {
+fn simulate(scenario: Scenario, plan: &Plan) -> FleetFigures {
     let (found, _) = run(scenario, plan).unwrap();
     for bound in scenario.bounds(&found) {
         if bound.what.starts_with("misses") || bound.what.starts_with("keys") {
@@ -25,7 +25,7 @@ fn simulate(scenario: Scenario, plan: &Plan) -> Figures {
 }
 
 /// Returns what is found of a bound.
-fn value(scenario: Scenario, found: &Figures, what: &str) -> f64 {
+fn value(scenario: Scenario, found: &FleetFigures, what: &str) -> f64 {
     let bounds = scenario.bounds(found);
     bounds.iter().find(|bound| bound.what.starts_with(what)).expect("it is one of them").value
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::harness::*;
-use crate::namespace::{Attrs, Entry, Kind, Op, Time};
+use crate::namespace::{Attrs, Entry, EntryKind, Op, Time};
 use crate::stamp::Stamp;
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -91,7 +91,7 @@ fn p11_expiry_of_what_has_no_bytes() {
     run(async {
         let world = World::aging(MONTH);
         let mut a = world.node();
-        let link = Kind::Symlink { target: b"file"[..].into() };
+        let link = EntryKind::Symlink { target: b"file"[..].into() };
         let link = Entry { kind: link, attrs: Attrs::default(), link: None };
         let empty = file(crate::digest::Digest::empty(), 0);
         for dir in ["used", "idle"] {

@@ -12,13 +12,13 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Kind, Op, Profiles, Register};
+use crate::namespace::{Attrs, Entry, EntryKind, Op, Profiles, Register};
 use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
 use crate::remote::{KnownStore, Remote, RemoteOptions};
 use crate::stamp::Stamp;
 use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
-use crate::sync::{Engine, FULL_WAIT, LedgerParts, Settings};
+use crate::sync::{Engine, EngineSettings, FULL_WAIT, LedgerParts};
 
 /// What the store says of itself is shorter, and everything else that is read longer.
 pub(super) const FORMAT_BYTES: u64 = 128;
@@ -51,7 +51,7 @@ pub(super) fn path(text: &str) -> TreePath {
 }
 
 pub(super) fn file(digest: Digest, size: u64) -> Entry {
-    Entry { kind: Kind::File { digest, size }, attrs: Attrs::default(), link: None }
+    Entry { kind: EntryKind::File { digest, size }, attrs: Attrs::default(), link: None }
 }
 
 /// Bytes that do not compress well, different for each seed.
@@ -73,7 +73,7 @@ pub(super) fn content(seed: u64, size: usize) -> Vec<u8> {
 pub(super) struct World {
     pub(super) store: MemoryStore,
     pub(super) clock: Clock,
-    pub(super) settings: Settings,
+    pub(super) settings: EngineSettings,
     /// How long entries live.
     pub(super) expiry: Option<Duration>,
     /// What is known of clients.
@@ -93,7 +93,7 @@ impl World {
     pub(super) fn with_clock(clock: Clock) -> Self {
         // Nothing goes on behind a test that does not ask for it.
         let delay = Duration::from_millis(200);
-        let settings = Settings { delay, ahead: false, ..Settings::default() };
+        let settings = EngineSettings { delay, ahead: false, ..EngineSettings::default() };
         let store = MemoryStore::with_clock(clock.clone());
         let profiles = Profiles::default();
         let tier = 4 << 30;
@@ -193,7 +193,7 @@ impl World {
             private: self.private,
         };
         let read_only = self.settings.read_only || self.private;
-        let settings = Settings { read_only, ..self.settings };
+        let settings = EngineSettings { read_only, ..self.settings };
         Engine::open(parts, settings, Handle::current())
     }
 }

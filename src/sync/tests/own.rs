@@ -4,7 +4,7 @@ use super::checkpoints::{checkpoint, items, registers, remove_log};
 use super::harness::*;
 use crate::digest::Digest;
 use crate::error::Kind;
-use crate::namespace::{Kind as FileKind, Op, Profiles, ProfilesDraft};
+use crate::namespace::{EntryKind as FileKind, Op, Profiles, ProfilesDraft};
 
 /// Profiles that know no client, as those of a node with another configuration.
 fn no_profiles() -> Profiles {

@@ -11,7 +11,7 @@ use crate::namespace::{Attrs, Op};
 use crate::remote::{decode_commit, keys};
 use crate::sync::gc::{Collector, GcOptions};
 use crate::sync::ledger::Outlook;
-use crate::sync::{HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX, Settings};
+use crate::sync::{EngineSettings, HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX};
 
 #[test]
 fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
@@ -48,7 +48,8 @@ fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
 fn a_drain_waits_for_nothing_but_the_store() {
     run_real(async {
         let mut world = World::with_clock(Clock::system());
-        world.settings = Settings { delay: Duration::from_mins(1), ..Settings::default() };
+        world.settings =
+            EngineSettings { delay: Duration::from_mins(1), ..EngineSettings::default() };
         let a = world.node();
         let ledger = a.engine.ledger().clone();
         a.engine.start();

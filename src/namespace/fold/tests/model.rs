@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::namespace::{Attrs, Kind, Site};
+use crate::namespace::{Attrs, EntryKind, Site};
 
 const PATHS: [&str; 9] = ["a", "b", "a/c", "a/d", "a/c/e", "a/c/e/f", "a!", "b/x", "z"];
 const PACKS: [&str; 2] = ["one", "two"];
@@ -206,8 +206,8 @@ fn any_attrs() -> impl Strategy<Value = Attrs> {
 }
 
 fn any_entry() -> impl Strategy<Value = Entry> {
-    let file = any_digest().prop_map(|digest| Kind::File { digest, size: 9 });
-    let kind = prop_oneof![4 => file, 2 => Just(Kind::Directory)];
+    let file = any_digest().prop_map(|digest| EntryKind::File { digest, size: 9 });
+    let kind = prop_oneof![4 => file, 2 => Just(EntryKind::Directory)];
     let link = prop::option::weighted(0.3, prop::sample::select(all_groups().collect::<Vec<_>>()));
     (kind, any_attrs(), link).prop_map(|(kind, attrs, link)| Entry { kind, attrs, link })
 }

@@ -19,19 +19,19 @@ fn read(text: &str) -> Rules {
 /// Foreign rules in all the forms that come up.
 const FOREIGN: [&str; 7] = [
     "<Rule><ID>logs</ID><Filter><Prefix>logs/</Prefix></Filter><Status>Enabled</Status>\
-     <Expiration><Days>365</Days></Expiration></BucketRule>",
+     <Expiration><Days>365</Days></Expiration></Rule>",
     "<Rule>\n\t<ID>a &amp; b</ID >\r\n  <!-- <Rule> of the storage team; do not touch -->\n  <Filter>\
      <And><Prefix>x/</Prefix><Tag><Key>k</Key><Value>v</Value></Tag></And></Filter>\
-     <Status>Disabled</Status><Expiration><Date>2031-01-01T00:00:00Z</Date></Expiration>\n</BucketRule>",
+     <Status>Disabled</Status><Expiration><Date>2031-01-01T00:00:00Z</Date></Expiration>\n</Rule>",
     "<Rule xmlns:z=\"urn:z\" z:note='>'><ID><![CDATA[<Rule>hearthfs:team/log</Rule>]]></ID><Filter/>\
-     <Status>Disabled</Status><z:Future><z:Deep a=\"1\"/></z:Future></BucketRule>",
+     <Status>Disabled</Status><z:Future><z:Deep a=\"1\"/></z:Future></Rule>",
     "<Rule><ID>hearthfs:other/log</ID><Filter><Prefix>other/log/</Prefix></Filter>\
-     <Status>Enabled</Status><Expiration><Days>1</Days></Expiration></BucketRule>",
+     <Status>Enabled</Status><Expiration><Days>1</Days></Expiration></Rule>",
     "<Rule><Filter><ObjectSizeGreaterThan>500</ObjectSizeGreaterThan></Filter><Status>Disabled</Status>\
-     <Transition><Days>0</Days><StorageClass>GLACIER</StorageClass></Transition></BucketRule>",
+     <Transition><Days>0</Days><StorageClass>GLACIER</StorageClass></Transition></Rule>",
     "<Unknown>of a later version</Unknown>",
     "<Rule><ID> hearthfs:team </ID><Filter><Prefix>team</Prefix></Filter><Status>Enabled</Status>\
-     <NoncurrentVersionExpiration><NoncurrentDays>9</NoncurrentDays></NoncurrentVersionExpiration></BucketRule>",
+     <NoncurrentVersionExpiration><NoncurrentDays>9</NoncurrentDays></NoncurrentVersionExpiration></Rule>",
 ];
 
 #[test]
@@ -41,7 +41,7 @@ fn the_rule_is_pinned() {
     let one = "<Rule><ID>hearthfs:log</ID><Filter><Prefix>log/</Prefix></Filter><Status>Enabled</Status>\
         <Expiration><Days>30</Days></Expiration><NoncurrentVersionExpiration><NoncurrentDays>1\
         </NoncurrentDays></NoncurrentVersionExpiration><AbortIncompleteMultipartUpload>\
-        <DaysAfterInitiation>3</DaysAfterInitiation></AbortIncompleteMultipartUpload></BucketRule>";
+        <DaysAfterInitiation>3</DaysAfterInitiation></AbortIncompleteMultipartUpload></Rule>";
     let start = format!("<LifecycleConfiguration xmlns=\"{NAMESPACE}\">{one}<Rule>");
     assert!(text.starts_with(&start), "{text}");
     assert!(text.ends_with("</Rule></LifecycleConfiguration>"), "{text}");
@@ -119,7 +119,7 @@ fn ours_are_replaced_where_they_stand() {
 fn the_old_form_and_prefixed_names_are_kept() {
     let rule = month();
     let old = "<LifecycleConfiguration><Rule><ID>x</ID><Prefix>logs/</Prefix><Status>Enabled</Status>\
-        <Expiration><Days>3</Days></Expiration></BucketRule></LifecycleConfiguration>";
+        <Expiration><Days>3</Days></Expiration></Rule></LifecycleConfiguration>";
     let applied = read(old).with(&rule, Versioning::None);
     assert!(applied.contains("<ID>hearthfs:team/log</ID><Prefix>team/log/</Prefix>"), "{applied}");
     assert!(!applied.contains("Filter"), "{applied}");

@@ -1,4 +1,4 @@
-/* What a hand does as another user, and through descriptors instead of names. Follows hand.c in one source. */
+/* What a syscall process does as another user, and through descriptors instead of names. Follows syscall_process.c in one source. */
 #include <dirent.h>
 #include <grp.h>
 #include <pthread.h>
@@ -97,7 +97,7 @@ static struct msghdr message(struct iovec *piece) {
   return (struct msghdr){ .msg_iov = piece, .msg_iovlen = 1, .msg_control = parcel.bytes, .msg_controllen = sizeof parcel.bytes };
 }
 
-/* sendfd PID FD: sends a descriptor to the hand PID, which has a mailbox. */
+/* sendfd PID FD: sends a descriptor to the process PID, which has a mailbox. */
 static void op_sendfd(void) {
   struct sockaddr_un at;
   char byte = 'f';

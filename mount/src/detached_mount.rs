@@ -15,19 +15,19 @@ use rustix::mount::{
 };
 
 use crate::shape::{MountShape, ROOT_MODE};
-use crate::topmost::Topmost;
+use crate::stale_mount::MountOnTop;
 use crate::{device, mounts, process};
 
 /// `MOVE_MOUNT_BENEATH`, since Linux 6.5.
 const BENEATH: MoveMountFlags = MoveMountFlags::from_bits_retain(0x200);
 
 #[derive(Debug)]
-pub(crate) struct Fresh {
+pub(crate) struct DetachedMount {
     pub(crate) device: OwnedFd,
     pub(crate) mount: OwnedFd,
 }
 
-impl Fresh {
+impl DetachedMount {
     /// Makes one.
     pub(crate) fn make(shape: &MountShape<'_>) -> io::Result<Self> {
         let device = device::open()?;
@@ -64,7 +64,11 @@ impl Fresh {
 
     /// Attaches it at `mount_point`: under the dead mount that is there, which is then taken away. On an
     /// older kernel the dead one has to go first, and for a moment the directory shows.
-    pub(crate) fn attach(&self, mount_point: &Path, dead: &mut Option<Topmost>) -> io::Result<()> {
+    pub(crate) fn attach(
+        &self,
+        mount_point: &Path,
+        dead: &mut Option<MountOnTop>,
+    ) -> io::Result<()> {
         let Some(dead) = dead.take() else { return self.attach_on_top(mount_point) };
         let point = mount_point.display();
         match self.attach_under(&dead) {
@@ -86,7 +90,7 @@ impl Fresh {
     }
 
     /// Goes by the dead mount itself: at its path there may be a live one by now.
-    fn attach_under(&self, dead: &Topmost) -> io::Result<()> {
+    fn attach_under(&self, dead: &MountOnTop) -> io::Result<()> {
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
             | BENEATH;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Hand, hex};
+use super::{SyscallProcess, hex};
 use crate::harness::Must as _;
 
 /// What writer and readers of one file agree on.
@@ -39,7 +39,7 @@ pub(crate) struct Seen {
     pub(crate) errno: u64,
 }
 
-impl Hand {
+impl SyscallProcess {
     /// Writes versions for `ms`, or until all readers have enough; returns how many it has closed.
     pub(crate) fn rewrite(&mut self, race: &Race, ms: u64) -> Result<u64, Errno> {
         self.rewrite_for(race, ms, race.readers)

@@ -1,4 +1,4 @@
-//! What a hand does with locks, mappings and other processes.
+//! What a syscall process does with locks, mappings and other processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Hand, hex};
+use super::{SyscallProcess, hex};
 use crate::harness::Must as _;
 
-impl Hand {
+impl SyscallProcess {
     /// `flock`: 1 shared, 2 exclusive, 8 unlock; 4 is added: never waits.
     pub(crate) fn flock(&mut self, fd: i64, op: u32) -> Result<(), Errno> {
         self.done(&format!("flock {fd} {}", op | 4))
     }
 
-    /// `flock` that waits; the answer is heard by [`Hand::heard`].
+    /// `flock` that waits; the answer is heard by [`SyscallProcess::heard`].
     pub(crate) fn begin_flock(&mut self, fd: i64, op: u32) {
         self.send(&format!("flock {fd} {op}"), &[]);
     }
@@ -52,10 +52,10 @@ impl Hand {
 
     /// Sends it a signal that it lives through.
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).must("signal a hand");
+        kill_process(Pid::from_child(&self.child), signal).must("signal a syscall process");
     }
 
-    /// Stops one thread of another process for as long as this hand lives.
+    /// Stops one thread of another process for as long as this process lives.
     pub(crate) fn freeze(&mut self, thread: u32) -> Result<(), Errno> {
         self.done(&format!("freeze {thread}"))
     }
@@ -71,7 +71,7 @@ impl Hand {
         self.call(&format!("map {fd} {len} {} {}", i32::from(writable), i32::from(shared)))
     }
 
-    /// Reads from a mapping; a SIGBUS ends the hand, which fails the test.
+    /// Reads from a mapping; a SIGBUS ends the process, which fails the test.
     pub(crate) fn map_read(&mut self, map: i64, at: u64, len: usize) -> Vec<u8> {
         self.ask(&format!("mapread {map} {at} {len}"), &[]).must("read a mapping").bytes
     }
@@ -82,7 +82,7 @@ impl Hand {
         self.ask(&request, bytes).must("write into a mapping");
     }
 
-    /// Writes into a mapping of a file whose daemon may be killed: then the store ends the hand with SIGBUS, which is
+    /// Writes into a mapping of a file whose daemon may be killed: then the store ends the process with SIGBUS, which is
     /// answered as `ENOTCONN`.
     pub(crate) fn map_write_or_die(
         &mut self,

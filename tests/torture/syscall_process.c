@@ -1,4 +1,4 @@
-/* A hand in another process.
+/* A syscall process in another process.
  *
  * The tests need processes of their own kind: with their own pid, that do exactly one system call
  * when they are told to, report its result and errno, and can be killed at any point. This program
@@ -425,7 +425,7 @@ static int processes(void) {
   return 1;
 }
 
-/* Defined in hand_users.c and hand_races.c, which follow in the same source. */
+/* Defined in syscall_process_users.c and syscall_process_races.c, which follow in the same source. */
 static int users(void);
 static int races(void);
 

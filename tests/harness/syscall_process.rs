@@ -1,7 +1,7 @@
 //! A process that does one system call at a time, as it is told.
 //!
-//! Owns the helper program `tests/torture/hand*.c` and the talk with it. Must never wait for an answer
-//! without a deadline: a hand that hangs on a mount fails the test that asked.
+//! Owns the helper program `tests/torture/syscall_process*.c` and the talk with it. Must never wait for an answer
+//! without a deadline: a syscall process that hangs on a mount fails the test that asked.
 
 mod locks;
 mod names;
@@ -27,9 +27,9 @@ use super::command;
 use super::time::thread;
 
 const SOURCE: &str = concat!(
-    include_str!("../torture/hand.c"),
-    include_str!("../torture/hand_users.c"),
-    include_str!("../torture/hand_races.c"),
+    include_str!("../torture/syscall_process.c"),
+    include_str!("../torture/syscall_process_users.c"),
+    include_str!("../torture/syscall_process_races.c"),
 );
 /// How long one request may take when the test does not say.
 const ANSWER_MS: u64 = 20_000;
@@ -66,7 +66,7 @@ pub(crate) struct Stat {
 
 /// A separate process under the test's command.
 #[derive(Debug)]
-pub(crate) struct Hand {
+pub(crate) struct SyscallProcess {
     child: Child,
     to: Option<ChildStdin>,
     from: Receiver<Answer>,
@@ -79,11 +79,11 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let tag = &blake3::hash(SOURCE.as_bytes()).to_hex()[..12];
-        let ready = dir.join(format!("hand-{tag}"));
+        let ready = dir.join(format!("syscall-process-{tag}"));
         if ready.exists() {
             return ready;
         }
-        let source = dir.join(format!("hand-{tag}-{}.c", std::process::id()));
+        let source = dir.join(format!("syscall-process-{tag}-{}.c", std::process::id()));
         let made = source.with_extension("new");
         std::fs::create_dir_all(dir).must("make the directory for the helper program");
         std::fs::write(&source, SOURCE).must("write the helper program's source");
@@ -130,7 +130,7 @@ fn hex(path: &Path) -> String {
     })
 }
 
-impl Hand {
+impl SyscallProcess {
     /// Starts one.
     pub(crate) fn new() -> Self {
         Self::wrapped(&[])
@@ -142,7 +142,7 @@ impl Hand {
         line.push(program().as_os_str());
         let mut command = Command::new(line[0]);
         command.args(&line[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().must("start a hand");
+        let mut child = command.spawn().must("start a syscall process");
         let from = listen(BufReader::new(child.stdout.take().must("its stdout")));
         let to = child.stdin.take();
         Self { child, to, from, limit_ms: ANSWER_MS }
@@ -168,7 +168,7 @@ impl Hand {
         let limit = Duration::from_millis(self.limit_ms);
         match self.from.recv_timeout(limit) {
             Ok(answer) => answer,
-            Err(why) => panic!("hand {}: {request}: no answer ({why})", self.child.id()),
+            Err(why) => panic!("syscall process {}: {request}: no answer ({why})", self.child.id()),
         }
     }
 
@@ -194,7 +194,7 @@ impl Hand {
     /// Kills it with `signal` and waits until it is gone.
     pub(crate) fn kill(mut self, signal: rustix::process::Signal) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).must("signal a hand");
+        rustix::process::kill_process(pid, signal).must("signal a syscall process");
         command::wait(&mut self.child, 10_000).must("a killed hand that ends")
     }
 
@@ -206,7 +206,7 @@ impl Hand {
 }
 
 /// Files.
-impl Hand {
+impl SyscallProcess {
     /// Opens, and returns the descriptor.
     pub(crate) fn open(&mut self, path: &Path, flags: OFlags, mode: u32) -> Result<i64, Errno> {
         self.call(&format!("open {} {} {mode}", hex(path), flags.bits()))
@@ -352,7 +352,7 @@ impl Hand {
     }
 }
 
-impl Drop for Hand {
+impl Drop for SyscallProcess {
     fn drop(&mut self) {
         drop(self.to.take());
         drop(self.child.kill());

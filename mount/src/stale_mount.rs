@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::helper;
+use crate::mount_lock::MountLock;
 use crate::mounts::{self, MountEntry};
-use crate::turn::MountLock;
 
 /// How long a mount may take to answer until it counts as alive.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -28,12 +28,12 @@ const COVERED_POLLS: u32 = 400;
 const COVERED_POLL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
-pub(crate) struct Topmost {
+pub(crate) struct MountOnTop {
     root: File,
     entry: MountEntry,
 }
 
-impl Topmost {
+impl MountOnTop {
     /// Takes hold of the mount at `point` (free of links) if it is one of ours. Asks no file system.
     fn at(point: &Path) -> io::Result<Option<Self>> {
         // Nothing else may be touched: an automount would wait for the mount that is to be made.
@@ -84,9 +84,9 @@ impl Topmost {
 }
 
 /// Takes away all dead mounts at `point` but the lowest, and returns that. A live one is `ResourceBusy`.
-pub(crate) fn lowest_dead(point: &Path) -> io::Result<Option<Topmost>> {
+pub(crate) fn lowest_dead(point: &Path) -> io::Result<Option<MountOnTop>> {
     for _ in 0..PILE_MAX {
-        let Some(top) = Topmost::at(point)? else { return Ok(None) };
+        let Some(top) = MountOnTop::at(point)? else { return Ok(None) };
         if !top.is_dead()? {
             return Err(taken(&top.entry));
         }
@@ -103,7 +103,7 @@ pub(crate) fn lowest_dead(point: &Path) -> io::Result<Option<Topmost>> {
 /// Takes away exactly this mount, once nothing lies on it any more.
 pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
     for _ in 0..COVERED_POLLS {
-        match Topmost::at(&mount.mount_point)? {
+        match MountOnTop::at(&mount.mount_point)? {
             Some(top) if top.entry.is_same(mount) => return top.detach(),
             _ if !mounts::at(&mount.mount_point)?.iter().any(|here| here.is_same(mount)) => {
                 return Ok(());
@@ -127,7 +127,7 @@ pub fn clear_stale(point: &Path) -> io::Result<bool> {
     let point = mounts::resolve(point)?;
     let _turn = MountLock::take(&point);
     for taken in 0..PILE_MAX {
-        match Topmost::at(&point)? {
+        match MountOnTop::at(&point)? {
             Some(top) if top.is_dead()? => top.detach()?,
             _ => return Ok(taken > 0),
         }
@@ -141,7 +141,7 @@ pub fn clear_stale(point: &Path) -> io::Result<bool> {
 ///
 /// When the mount point cannot be looked at.
 pub fn is_stale(point: &Path) -> io::Result<bool> {
-    Topmost::at(&mounts::resolve(point)?)?.map_or(Ok(false), |top| top.is_dead())
+    MountOnTop::at(&mounts::resolve(point)?)?.map_or(Ok(false), |top| top.is_dead())
 }
 
 /// Says whose the place is.

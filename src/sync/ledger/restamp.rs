@@ -16,7 +16,7 @@ use crate::sync::batch::Batch;
 
 /// What is known while late changes go.
 #[derive(Debug, Default)]
-pub(super) struct Late {
+pub(super) struct Restamp {
     /// The last record that was published when the first late one went: all up to it get new stamps, so that
     /// they stay in their order.
     upto: Seq,
@@ -24,7 +24,7 @@ pub(super) struct Late {
     anew: HashMap<Stamp, Stamp>,
 }
 
-impl Late {
+impl Restamp {
     /// Returns the stamp that a content has now: it may have got a new one more than once.
     fn now_of(&self, mut stamp: Stamp) -> Stamp {
         // Each was made after the one before and never again, so this ends.
@@ -65,7 +65,7 @@ impl Ledger {
         if self.0.stamps.is_far_ahead(now_ms) {
             self.0.stamps.come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
         }
-        let mut late = order.late.take().unwrap_or(Late { upto: last, ..Late::default() });
+        let mut late = order.late.take().unwrap_or(Restamp { upto: last, ..Restamp::default() });
         let puts = batch.contents();
         let (before, changes) = (batch.changes.len(), std::mem::take(&mut batch.changes));
         for mut change in changes {
@@ -104,7 +104,7 @@ impl Ledger {
         let mut changes = changes.filter(|change| !self.stays_here(&change.path));
         let begun = records.first().is_some_and(|first| first.seq.0 <= order.times.late_upto);
         if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
-            order.late = Some(Late { upto, ..Late::default() });
+            order.late = Some(Restamp { upto, ..Restamp::default() });
         }
     }
 
@@ -112,7 +112,7 @@ impl Ledger {
     fn stamp_one(
         &self,
         fold: &mut Fold,
-        late: &mut Late,
+        late: &mut Restamp,
         register: Option<Register>,
         change: &mut Change,
         more: bool,

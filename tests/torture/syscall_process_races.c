@@ -1,4 +1,4 @@
-/* Loops that race: one process rewrites a file, others read it. Follows hand.c in one source.
+/* Loops that race: one process rewrites a file, others read it. Follows syscall_process.c in one source.
  *
  * The processes share a page outside the mount, so that no answer to the test stands between a close and the
  * reads that begin after it. A version is its number, repeated; its length follows from its number.

@@ -1,11 +1,11 @@
-//! What a hand does as another user, and through descriptors instead of names.
+//! What a syscall process does as another user, and through descriptors instead of names.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Hand, hex};
+use super::{SyscallProcess, hex};
 use crate::harness::Must as _;
 
 /// A user and the groups it is in.
@@ -15,7 +15,7 @@ pub(crate) struct User {
     pub(crate) gid: u32,
 }
 
-impl Hand {
+impl SyscallProcess {
     /// Starts one that is `user`, with further groups; needs root.
     pub(crate) fn of(user: User, groups: &[u32]) -> Self {
         let mut hand = Self::new();
@@ -35,7 +35,7 @@ impl Hand {
         self.done(&format!("umask {mask}")).must("umask");
     }
 
-    /// Returns the name by which the hand itself finds what a descriptor of its own stands on.
+    /// Returns the name by which the process itself finds what a descriptor of its own stands on.
     pub(crate) fn proc_path(fd: i64) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{fd}"))
     }
@@ -127,14 +127,14 @@ impl Hand {
     }
 
     /// Forks `count` children that open a file; with `lock`, each then waits for an exclusive `flock`. They live as
-    /// long as this hand.
+    /// long as this process.
     pub(crate) fn crowd(&mut self, count: usize, path: &Path, flags: OFlags, lock: bool) {
         let op = if lock { "flock" } else { "hold" };
         let request = format!("crowd {count} {op} {} {}", hex(path), flags.bits());
         assert_eq!(self.call(&request), Ok(count as i64), "a crowd");
     }
 
-    /// Starts threads that `truncate` the files `prefix0`, `prefix1` ..., over and over, as long as this hand lives.
+    /// Starts threads that `truncate` the files `prefix0`, `prefix1` ..., over and over, as long as this process lives.
     pub(crate) fn cutters(&mut self, count: usize, prefix: &Path) {
         let started = self.call(&format!("cutters {count} {}", hex(prefix)));
         assert_eq!(started, Ok(count as i64), "threads that cut");

@@ -1,12 +1,12 @@
-//! What a hand does with names and their attributes.
+//! What a syscall process does with names and their attributes.
 
 use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::{Hand, hex};
+use super::{SyscallProcess, hex};
 
-impl Hand {
+impl SyscallProcess {
     /// `unlink`.
     pub(crate) fn unlink(&mut self, path: &Path) -> Result<(), Errno> {
         self.done(&format!("unlink {}", hex(path)))
