@@ -35,8 +35,9 @@ const READ_MAX: usize = 16;
 const SHARED_PART: u64 = 32;
 /// An older claim is of a node that has ended.
 const LIFE_MS: u64 = 10_000;
-/// The deadline of each request for claims, and of each list of the log; and while the store throttles.
+/// The deadline of each request for claims, and of each list of the log.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
+/// Requests of one agreement may take longer while the store throttles, for so long after it began.
 const THROTTLED_MAX: Duration = Duration::from_mins(5);
 /// How long the end of a claim may take.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -95,9 +96,16 @@ impl Claims {
         if !batch.changes.iter().any(|change| matches!(change.op, Op::Put(_))) {
             return None;
         }
-        let has_met = self.state.lock().has_met(self.ledger.clock().mono());
+        let began = self.ledger.clock().mono();
+        let may_wait = || {
+            self.ledger.clock().mono().saturating_sub(began) < THROTTLED_MAX
+                && self.remote.throttling().now
+                && !is_hurried()
+                && !self.ledger.room().is_pressed()
+        };
+        let has_met = self.state.lock().has_met(began);
         let within = if has_met { LISTED_WITHIN_MET } else { LISTED_WITHIN };
-        self.look(batch, within, &is_hurried).await;
+        self.look(batch, within, &may_wait).await;
         let needs = lacking(batch);
         if bytes_of(&needs) < CLAIM_FROM_BYTES {
             return None;
@@ -107,13 +115,13 @@ impl Claims {
         if !due || is_hurried() {
             return None;
         }
-        let name = self.claim(&needs, &is_hurried).await?;
+        let name = self.claim(&needs, &may_wait).await?;
         let from_ms = name.ms().saturating_sub(LIFE_MS);
-        let older = self.others((from_ms, name.ms()), &needs, |other| other < name);
-        let older = self.patiently(&is_hurried, older).await.unwrap_or_default();
+        let older =
+            self.others((from_ms, name.ms()), &needs, |other| other < name, &may_wait).await;
         // Where a claim has just ended, what it was about is in the log.
-        self.look(batch, Duration::ZERO, &is_hurried).await;
-        self.give_way(batch, &older, &lacking, &is_hurried).await;
+        self.look(batch, Duration::ZERO, &may_wait).await;
+        self.give_way(batch, &older, &lacking, (&is_hurried, &may_wait)).await;
         let needs = lacking(batch);
         if needs.is_empty() {
             self.drop(name).await;
@@ -128,7 +136,7 @@ impl Claims {
         let end = async {
             // Nodes that came after it and gave way.
             let younger = (name.ms(), self.ledger.now_ms());
-            self.others(younger, &needs, |other| other > name).await;
+            self.others(younger, &needs, |other| other > name, &|| false).await;
             self.drop(name).await;
         };
         clock::within(END_MAX, end).await;
@@ -139,30 +147,10 @@ impl Claims {
         clock::within(REQUEST_MAX, self.remote.drop_claim(name)).await;
     }
 
-    /// Waits for requests: for [`REQUEST_MAX`], and while the store throttles for [`THROTTLED_MAX`].
-    async fn patiently<T>(
-        &self,
-        is_hurried: &impl Fn() -> bool,
-        requests: impl Future<Output = T>,
-    ) -> Option<T> {
-        let began = self.ledger.clock().mono();
-        let mut requests = pin!(requests);
-        loop {
-            if let Some(done) = clock::within(REQUEST_MAX, requests.as_mut()).await {
-                return Some(done);
-            }
-            let waited = self.ledger.clock().mono().saturating_sub(began);
-            let waits = waited < THROTTLED_MAX && self.remote.throttling().now;
-            if !waits || is_hurried() || self.ledger.room().is_pressed() {
-                return None;
-            }
-        }
-    }
-
     /// Looks what others have published, and leaves that out.
-    async fn look(&self, batch: &mut Batch, within: Duration, is_hurried: &impl Fn() -> bool) {
+    async fn look(&self, batch: &mut Batch, within: Duration, may_wait: &impl Fn() -> bool) {
         if !self.follower.freshness().is_down() {
-            self.patiently(is_hurried, self.follower.poll_within(within)).await;
+            patiently(may_wait, self.follower.poll_within(within)).await;
         }
         if self.ledger.leave_needless(batch) {
             self.state.lock().met = Some(self.ledger.clock().mono());
@@ -173,12 +161,12 @@ impl Claims {
     async fn claim(
         &self,
         needs: &[(Digest, u64)],
-        is_hurried: &impl Fn() -> bool,
+        may_wait: &impl Fn() -> bool,
     ) -> Option<ClaimName> {
         let name = ClaimName::new(self.ledger.now_ms());
         let began = self.ledger.clock().mono();
         let put = self.remote.put_claim(name, encode(needs));
-        if let Err(error) = self.patiently(is_hurried, put).await? {
+        if let Err(error) = patiently(may_wait, put).await? {
             tracing::debug!(error = %error.chain(), "no claim was written");
             return None;
         }
@@ -193,14 +181,15 @@ impl Claims {
         (from_ms, upto_ms): (u64, u64),
         needs: &[(Digest, u64)],
         wanted: impl Fn(ClaimName) -> bool,
+        may_wait: &impl Fn() -> bool,
     ) -> Vec<HashSet<u64>> {
-        let list = self.remote.list_claims(from_ms, upto_ms).await;
-        let Ok(mut names) = list else { return Vec::new() };
+        let list = self.remote.list_claims(from_ms, upto_ms);
+        let Some(Ok(mut names)) = patiently(may_wait, list).await else { return Vec::new() };
         names.retain(|name| wanted(*name));
         names.truncate(READ_MAX);
         let reads = names.into_iter().map(|name| self.remote.get_claim(name));
-        let read = futures::future::join_all(reads).await;
-        let claims = read.into_iter().filter_map(|got| decode(&got.ok()?));
+        let read = patiently(may_wait, futures::future::join_all(reads)).await;
+        let claims = read.unwrap_or_default().into_iter().filter_map(|got| decode(&got.ok()?));
         let claims: Vec<_> = claims.filter(|claim| is_shared(claim, needs)).collect();
         if !claims.is_empty() {
             self.state.lock().met = Some(self.ledger.clock().mono());
@@ -214,7 +203,7 @@ impl Claims {
         batch: &mut Batch,
         older: &[HashSet<u64>],
         lacking: &impl Fn(&Batch) -> Vec<(Digest, u64)>,
-        is_hurried: &impl Fn() -> bool,
+        (is_hurried, may_wait): (&impl Fn() -> bool, &impl Fn() -> bool),
     ) {
         let began = self.ledger.clock().mono();
         loop {
@@ -231,7 +220,7 @@ impl Claims {
             }
             let more_ms = task::random_u64() % LOOK_EVERY.as_millis() as u64;
             clock::sleep(LOOK_EVERY + Duration::from_millis(more_ms)).await;
-            self.look(batch, LOOK_EVERY, is_hurried).await;
+            self.look(batch, LOOK_EVERY, may_wait).await;
         }
     }
 }
@@ -246,6 +235,20 @@ impl State {
 
     fn has_met(&self, now: Duration) -> bool {
         !is_old(self.met, now)
+    }
+}
+
+/// Waits for requests: for [`REQUEST_MAX`], and on as long as they may take longer.
+async fn patiently<T>(
+    may_wait: &impl Fn() -> bool,
+    requests: impl Future<Output = T>,
+) -> Option<T> {
+    let mut requests = pin!(requests);
+    loop {
+        let done = clock::within(REQUEST_MAX, requests.as_mut()).await;
+        if done.is_some() || !may_wait() {
+            return done;
+        }
     }
 }
 

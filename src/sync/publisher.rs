@@ -50,6 +50,8 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(15);
 /// How often to check whether there is enough for a batch, as a part of the delay.
 const TICKS_PER_DELAY: u32 = 20;
+/// The longest tick: so long a drain can go unnoticed.
+const TICK_MAX: Duration = Duration::from_millis(250);
 /// After this long without a commit, the first one goes as soon as nothing more comes.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
@@ -213,10 +215,11 @@ impl Publisher {
             requests: inner.remote.requests().total(),
             refused: inner.remote.throttling().answers.iter().sum(),
         };
-        let tick = inner.pace.delay(inner.ledger.clock().mono(), counts) / TICKS_PER_DELAY;
-        let enough_quiet = if idle { TICKS_PER_DELAY / 4 } else { TICKS_PER_DELAY };
+        let delay = inner.pace.delay(inner.ledger.clock().mono(), counts);
+        let ticks = ticks_of(delay);
+        let (tick, enough_quiet) = (delay / ticks, if idle { ticks / 4 } else { ticks });
         let (mut quiet, mut records) = (0, inner.ledger.records());
-        for _ in 0..TICKS_PER_DELAY {
+        for _ in 0..ticks {
             if inner.is_hurried()
                 || inner.ledger.room().is_pressed()
                 || quiet >= enough_quiet
@@ -446,6 +449,12 @@ impl Drop for Hurry<'_> {
     }
 }
 
+/// Returns into how many ticks a delay is divided: [`TICKS_PER_DELAY`], or more so that none exceeds [`TICK_MAX`].
+fn ticks_of(delay: Duration) -> u32 {
+    let least = delay.as_millis().div_ceil(TICK_MAX.as_millis());
+    u32::try_from(least).unwrap_or(u32::MAX).max(TICKS_PER_DELAY)
+}
+
 /// Encodes a commit. Changes that no reader would accept are left out, with an error in the log: they would hold up
 /// everything behind them.
 async fn encode(commit: &mut Commit) -> Option<Bytes> {
@@ -487,4 +496,18 @@ fn inline_locations(commit: &Commit) -> Vec<(Digest, Location)> {
             (blob.digest, Location { site, size: blob.size, stored_ms: blob.stored_ms })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_is_noticed_within_a_quarter_of_a_second() {
+        for (seconds, ticks) in [(0, 20), (1, 20), (5, 20), (6, 24), (30, 120)] {
+            let delay = Duration::from_secs(seconds);
+            assert_eq!(ticks_of(delay), ticks, "{seconds} s");
+            assert!(delay / ticks <= TICK_MAX, "{seconds} s");
+        }
+    }
 }
