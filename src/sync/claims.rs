@@ -150,7 +150,12 @@ impl Claims {
     /// Looks what others have published, and leaves that out.
     async fn look(&self, batch: &mut Batch, within: Duration, may_wait: &impl Fn() -> bool) {
         if !self.follower.freshness().is_down() {
-            patiently(may_wait, self.follower.poll_within(within)).await;
+            let seen = async {
+                while !self.follower.poll_within(within).await && may_wait() {
+                    clock::sleep(REQUEST_MAX).await;
+                }
+            };
+            patiently(may_wait, seen).await;
         }
         if self.ledger.leave_needless(batch) {
             self.state.lock().met = Some(self.ledger.clock().mono());

@@ -1,5 +1,6 @@
 //! P8: trouble of the store is waited out where it may pass, and is that object's alone.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::harness::*;
@@ -57,6 +58,40 @@ fn p8_never_in_the_way_a_throttled_pack_is_waited_for() {
             let (read, ()) = futures::join!(b.read(&wanted), heal);
             assert!(read == Some(content(0, 6000)), "{trouble}");
         }
+    });
+}
+
+/// A node that does not see what others publish waits before it uploads the same. A drain ends that wait.
+#[test]
+fn p8_never_in_the_way_of_a_drain_while_lists_are_throttled() {
+    run(async {
+        let world = World::new();
+        let node = world.node();
+        node.engine.start();
+        assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        let uploaded = || node.engine.ledger().traffic().uploaded.load(Ordering::Relaxed);
+        let pass = async |tenths| {
+            for _ in 0..tenths {
+                world.clock.advance(Duration::from_millis(100));
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        pass(20).await;
+        node.fail("status=503 only=LIST");
+        node.write("one", &content(1, 20_000));
+        pass(600).await;
+        assert_eq!(uploaded(), 0, "it does not know what others have");
+        let drain = node.engine.drain(Duration::from_mins(1), |_| ());
+        let (report, ()) = futures::join!(drain, pass(100));
+        assert!(report.complete && report.elapsed_ms < 5000, "{report:?}");
+        assert_eq!(uploaded(), 1);
+        // Nor does it wait for ever.
+        node.write("two", &content(2, 20_000));
+        pass(600).await;
+        assert_eq!(uploaded(), 1);
+        pass(4000).await;
+        assert_eq!(uploaded(), 2);
+        node.engine.stop().await;
     });
 }
 
