@@ -162,7 +162,7 @@ impl Wire {
 }
 
 /// A list of at most `MAX` items, in the form of a `Vec`.
-struct Few<T, const MAX: usize>(Vec<T>);
+pub(super) struct Few<T, const MAX: usize>(pub(super) Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {

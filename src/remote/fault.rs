@@ -79,6 +79,8 @@ pub struct FaultPlan {
     pub bytes_per_s: u32,
     /// The most bytes of an object that are taken (413); 0 for no limit.
     pub largest: u32,
+    /// Writes are done whatever their condition says.
+    pub unconditional: bool,
 }
 
 /// The key of a list, for [`FaultPlan::only`].
@@ -120,6 +122,7 @@ impl FaultPlan {
                 "stale_ms" => plan.stale_list = time,
                 "status" => plan.status = u16::try_from(value).map_err(|_| refuse())?,
                 "largest" => plan.largest = value,
+                "unconditional" => plan.unconditional = value > 0,
                 "bytes_per_s" => plan.bytes_per_s = value,
                 _ => return Err(refuse()),
             }
@@ -313,6 +316,7 @@ impl ObjectStore for FaultStore {
         if plan.largest > 0 && payload.content_length() > plan.largest as usize {
             return Err(failure("status code: 413: injected".into()));
         }
+        let options = if plan.unconditional { PutOptions::default() } else { options };
         let done = self.inner.put_opts(at, payload, options).await?;
         self.faults.note_written(at, &plan);
         Faults::after(&plan, done)

@@ -11,6 +11,8 @@ use crate::stamp::{NodeId, Stamp};
 
 /// The object that says what a prefix holds.
 pub const FORMAT: &str = "hearthfs.json";
+/// The object with the newest commits.
+pub const HEAD: &str = "head";
 /// Where commits lie.
 pub const LOG: &str = "log";
 /// Where packs lie.
@@ -111,6 +113,10 @@ impl Keys {
 
     pub(super) fn format(&self) -> Path {
         self.prefix.clone().join(FORMAT)
+    }
+
+    pub(super) fn head(&self) -> Path {
+        self.prefix.clone().join(HEAD)
     }
 
     pub(super) fn log(&self) -> Path {

@@ -45,6 +45,8 @@ const LOOKED_AT_TOGETHER: usize = 64;
 pub enum What {
     /// What says that the prefix is ours.
     Format,
+    /// The newest commits.
+    Head,
     /// A commit of the log.
     Commit(Stamp),
     /// A pack.
@@ -75,6 +77,7 @@ impl What {
         let parts: Vec<&str> = parts.take(4).collect();
         let known = match parts[..] {
             [keys::FORMAT] => Some(Self::Format),
+            [keys::HEAD] => Some(Self::Head),
             [keys::LOG, name] => keys::commit_stamp(name).map(Self::Commit),
             [keys::PACKS, name] => keys::pack_stamp(name).map(Self::Pack),
             [keys::CHECKPOINTS, name] => keys::checkpoint_stamp(name)
@@ -477,6 +480,7 @@ mod tests {
         let digest = Digest::of(b"x");
         let shard = digest.shard();
         assert_eq!(what("hearthfs.json"), What::Format);
+        assert_eq!(what("head"), What::Head);
         assert_eq!(what(&format!("log/{name}.commit")), What::Commit(stamp));
         assert_eq!(what(&format!("packs/{name}.pack")), What::Pack(stamp));
         assert_eq!(what(&format!("checkpoints/{name}.ckpt")), What::Checkpoint(stamp));

@@ -276,7 +276,7 @@ impl Remote {
                 match What::at(&key, prefix) {
                     What::Foreign => drop(foreign.get_or_insert(key)),
                     // The format object has come since it was looked for.
-                    What::Probe | What::Format => {}
+                    What::Probe | What::Format | What::Head => {}
                     _ => remains = Remains::Store,
                 }
             }

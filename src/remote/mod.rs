@@ -20,6 +20,7 @@ mod dir;
 mod expiry;
 mod format;
 mod frame;
+mod head;
 mod health;
 mod identity;
 pub mod keys;
@@ -62,6 +63,10 @@ pub use connect::{Environment, RemoteOptions};
 pub use expiry::{Declaration, Declared, is_shorter};
 pub use format::{FORMAT_VERSION, StoreId};
 pub use frame::{FRAME_RAW_BYTES_MAX, decode_frame};
+pub use head::{
+    HEAD_BYTES_MAX, HEAD_COMMITS_MAX, HeadCommit, HeadPut, HeadRead, HeadVersion,
+    INLINE_COMMIT_BYTES_MAX, LogHead,
+};
 pub use health::{Health, Outage};
 pub use identity::KnownStore;
 pub use keys::BundleName;

@@ -327,7 +327,7 @@ impl Checkpointer {
     async fn fold_log(&self) -> Result<()> {
         let ledger = &self.0.ledger;
         for _ in 0..LISTS_MAX {
-            if !self.0.follower.poll().await {
+            if !self.0.follower.list().await {
                 return Err(Error::new(Kind::Unavailable, "the log cannot be listed"));
             }
             if ledger.now_ms().saturating_sub(ledger.listed_ms()) <= LOOK_BACK_MS / 2 {

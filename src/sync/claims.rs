@@ -47,8 +47,10 @@ const SETTLE_MAX: Duration = Duration::from_millis(250);
 /// A list of the log that is older is made anew before an upload: while others write the same, and at other times.
 const LISTED_WITHIN_MET: Duration = Duration::from_millis(50);
 const LISTED_WITHIN: Duration = Duration::from_secs(1);
-/// How often the log is listed for what another node uploads, with up to as much again at random.
+/// How soon to look at the log for what another node uploads, with up to as much again at random; and the longest time
+/// between two looks, which doubles each time: many nodes may wait for the same.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(800);
 /// The longest wait for one older claim, beside the time for its bytes at this rate; and for all of them together.
 const TURN: Duration = Duration::from_secs(2);
 const TURN_BYTES_PER_SEC: u64 = 8 << 20;
@@ -210,7 +212,7 @@ impl Claims {
         lacking: &impl Fn(&Batch) -> Vec<(Digest, u64)>,
         (is_hurried, may_wait): (&impl Fn() -> bool, &impl Fn() -> bool),
     ) {
-        let began = self.ledger.clock().mono();
+        let (began, mut every) = (self.ledger.clock().mono(), LOOK_EVERY);
         loop {
             let needs = lacking(batch);
             let waited = self.ledger.clock().mono().saturating_sub(began);
@@ -223,8 +225,9 @@ impl Claims {
             if !waits || is_hurried() || self.ledger.room().is_pressed() {
                 return;
             }
-            let more_ms = task::random_u64() % LOOK_EVERY.as_millis() as u64;
-            clock::sleep(LOOK_EVERY + Duration::from_millis(more_ms)).await;
+            let more_ms = task::random_u64() % every.as_millis() as u64;
+            clock::sleep(every + Duration::from_millis(more_ms)).await;
+            every = (every * 2).min(LOOK_EVERY_MAX);
             self.look(batch, LOOK_EVERY, may_wait).await;
         }
     }

@@ -5,15 +5,20 @@
 //!
 //! Keeps P5 in-order and P10 freshness.
 
+mod announced;
 mod bundles;
 mod list;
 mod rebuild;
 
+pub(super) use list::name_of_ms;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::stream;
 use futures::{Stream, StreamExt as _};
 use parking_lot::Mutex;
@@ -22,8 +27,10 @@ use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
 use super::freshness::Freshness;
+use super::head::HeadWatch;
 use super::lag::{Following, Lag};
 use super::ledger::Ledger;
+use super::look_pace::{LookFigures, LookPace};
 use super::patience::wait_out;
 use super::quiet::Quiet;
 use super::troubled::Troubled;
@@ -45,11 +52,6 @@ const READ_WAIT: Duration = Duration::from_millis(50);
 /// are likely to be read next. Those of earlier commits are fetched on demand, so that a new
 /// node does not write a file for each small blob of the history.
 const KEPT_INLINE: usize = 16;
-/// The longest and the shortest time between two polls.
-const POLL_MIN: Duration = Duration::from_millis(100);
-const POLL_MAX: Duration = Duration::from_secs(30);
-/// The time between polls where `freshness` is 0, so that each lookup polls.
-const POLL_ALWAYS_ASKED: Duration = Duration::from_secs(1);
 /// The shortest and the longest wait after a poll that failed.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -59,6 +61,8 @@ const WITHHELD_MAX: Duration = Duration::from_mins(5);
 /// How long a commit with a transient fault holds up what its node wrote after it, before it counts as
 /// one that the store refuses.
 const LATE_MAX: Duration = Duration::from_mins(1);
+/// A commit that was made longer ago tells nothing of how much is going on.
+const NEW_FOR: Duration = Duration::from_mins(1);
 /// Commits that cannot be used and are remembered; one that is forgotten is read once more.
 const UNUSABLE_MAX: usize = 10_000;
 
@@ -80,8 +84,11 @@ struct Inner {
     /// Commits with a transient fault.
     late: Troubled<Stamp>,
     quiet_withheld: Quiet,
+    head: Arc<HeadWatch>,
     lag: Lag,
     versions: Versions,
+    /// Counts commits of other nodes that were applied soon after they were made.
+    others: AtomicU64,
     /// Held during a poll: two that take over a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
 }
@@ -90,8 +97,13 @@ struct Inner {
 struct State {
     /// Everything in the log with a smaller time than this was listed and folded, but for late comers; 0 is nothing.
     watermark_ms: u64,
+    /// Something was folded that no list has shown, by this run or the one before: what was not announced may be missing
+    /// before the watermark.
+    unlisted: bool,
     /// When a wide list was made last, by the monotonic clock, or this run's first list.
     wide: Option<Duration>,
+    /// When a commit was last missing before one that is there, by the monotonic clock.
+    gap: Option<Duration>,
     /// When the first list had been folded, by stamps, which may be ahead of the store's clock: what this
     /// node's identity wrote later and this run did not is another node's.
     alone_ms: Option<u64>,
@@ -176,8 +188,9 @@ impl Follower {
         // what it has seen there.
         let listed_ms = ledger.listed_ms().min(before_ms);
         let watermark_ms = if ledger.knows_nothing() { 0 } else { listed_ms };
-        let state = Mutex::new(State { watermark_ms, ..State::default() });
+        let state = Mutex::new(State { watermark_ms, unlisted: true, ..State::default() });
         let polling = tokio::sync::Mutex::default();
+        let head = Arc::new(HeadWatch::new(ledger.clock().clone()));
         Self(Arc::new(Inner {
             ledger,
             remote,
@@ -187,8 +200,10 @@ impl Follower {
             withheld,
             late,
             quiet_withheld: Quiet::default(),
+            head,
             lag: Lag::default(),
             versions: Versions::default(),
+            others: AtomicU64::new(0),
             polling,
         }))
     }
@@ -201,6 +216,11 @@ impl Follower {
     /// Returns the gate that says whether an answer is fresh.
     pub fn freshness(&self) -> &Freshness {
         &self.0.freshness
+    }
+
+    /// Returns what this node knows of the head of the log.
+    pub(super) fn head(&self) -> &Arc<HeadWatch> {
+        &self.0.head
     }
 
     /// Tells how this node follows what others publish; `None` without a remote.
@@ -239,16 +259,23 @@ impl Follower {
     }
 
     async fn run(&self) {
-        let freshness = &self.0.freshness;
+        let Inner { ledger, freshness, others, .. } = &*self.0;
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-        let limit = freshness.limit();
-        let interval =
-            if limit.is_zero() { POLL_ALWAYS_ASKED } else { (limit / 2).clamp(POLL_MIN, POLL_MAX) };
+        let mut pace = LookPace::new(freshness.limit());
         self.0.lag.wake(self.0.ledger.now_ms());
         loop {
+            let (before, began) = (others.load(Ordering::Relaxed), ledger.clock().mono());
             let may_sleep = if self.poll().await {
                 backoff.reset();
-                freshness.asked(interval).await;
+                let now = ledger.clock().mono();
+                let look = LookFigures {
+                    took: now.saturating_sub(began),
+                    commits: others.load(Ordering::Relaxed) - before,
+                    by_head: self.0.head.is_followed(),
+                    publishers: self.0.head.last().map_or(0, |known| known.head.nodes()),
+                    throttled: ledger.remote().is_some_and(|remote| remote.throttling().now),
+                };
+                freshness.asked(pace.wait(now, look)).await;
                 true
             } else {
                 freshness.asked(backoff.wait()).await;
@@ -261,25 +288,34 @@ impl Follower {
         }
     }
 
-    /// Lists the log once and folds what is new; returns whether all of it was folded.
+    /// Looks once at the head of the log, or lists it, and folds what is new; returns whether all of it was folded.
     pub async fn poll(&self) -> bool {
+        self.poll_now(false).await
+    }
+
+    /// As [`Follower::poll`], but lists the log in any case: that shows what was not announced.
+    pub(super) async fn list(&self) -> bool {
+        self.poll_now(true).await
+    }
+
+    async fn poll_now(&self, must_list: bool) -> bool {
         let Some(remote) = &self.0.remote else { return true };
         let _one = self.0.polling.lock().await;
-        self.poll_alone(remote).await
+        self.poll_alone(remote, must_list).await
     }
 
     /// As [`Follower::poll`], unless all of the log was folded as it was so short a time ago.
     pub(super) async fn poll_within(&self, within: Duration) -> bool {
         let Some(remote) = &self.0.remote else { return true };
         let _one = self.0.polling.lock().await;
-        self.0.ledger.has_listed(within) || self.poll_alone(remote).await
+        self.0.ledger.has_listed(within) || self.poll_alone(remote, false).await
     }
 
-    async fn poll_alone(&self, remote: &Remote) -> bool {
+    async fn poll_alone(&self, remote: &Remote, must_list: bool) -> bool {
         let list = self.0.freshness.begin();
         // A caller that gives up a poll half-way must not leave others waiting for it.
         let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };
-        let outcome = self.list_and_fold(remote).await;
+        let outcome = self.bring_in(remote, must_list).await;
         let good = matches!(outcome, Ok(true));
         if let Err(error) = outcome {
             tracing::debug!(error = %error.chain(), "the log cannot be listed");
@@ -288,21 +324,26 @@ impl Follower {
         good
     }
 
-    /// Reads and applies commits, in the order of their stamps. What follows one of the same node that cannot be had
+    /// Reads and applies commits, in the order of their stamps; those whose bytes are here are not asked for. What follows one of the same node that cannot be had
     /// now is left out; `waiting` names these nodes.
     async fn fold(
         &self,
         remote: &Remote,
-        stamps: Vec<Stamp>,
+        items: Vec<(Stamp, Option<Bytes>)>,
         listed_again: bool,
         waiting: &WaitingNodes,
     ) -> Folded {
-        let keep_from = stamps.len().saturating_sub(KEPT_INLINE);
-        let reading = stream::iter(stamps).map(|stamp| async move {
-            if waiting.has(stamp.node) {
-                return (stamp, CommitRead::Later);
+        let keep_from = items.len().saturating_sub(KEPT_INLINE);
+        let reading = stream::iter(items).map(|(stamp, bytes)| async move {
+            match bytes {
+                _ if waiting.has(stamp.node) => (stamp, CommitRead::Later),
+                Some(bytes) => match unpack(stamp, bytes).await {
+                    // Whoever put it into the head may have read it badly.
+                    CommitRead::Unusable(..) => self.read(remote, stamp).await,
+                    read => (stamp, read),
+                },
+                None => self.read(remote, stamp).await,
             }
-            self.read(remote, stamp).await
         });
         self.fold_read(reading.buffered(FETCHES_AT_ONCE), keep_from, listed_again, waiting).await
     }
@@ -325,8 +366,11 @@ impl Follower {
             }
             match got {
                 CommitRead::Commit(commit) => {
-                    if !listed_again && !self.0.ledger.follows(&commit) {
-                        return Folded::Gap;
+                    if !self.0.ledger.follows(&commit) {
+                        self.0.state.lock().gap = Some(self.0.ledger.clock().mono());
+                        if !listed_again {
+                            return Folded::Gap;
+                        }
                     }
                     let ledger = self.0.ledger.clone();
                     if let Some(alone_ms) = alone_ms {
@@ -344,6 +388,9 @@ impl Follower {
                             let now = ledger.clock().mono();
                             let lag = inner.lag.applied(stamp.ms, ledger.now_ms(), now);
                             ledger.traffic().follower_lag.observe(lag);
+                            let age_ms = ledger.now_ms().saturating_sub(stamp.ms);
+                            let is_new = u128::from(age_ms) < NEW_FOR.as_millis();
+                            inner.others.fetch_add(u64::from(is_new), Ordering::Relaxed);
                             inner.versions.note(&commit);
                         }
                     })
@@ -461,6 +508,14 @@ impl Follower {
             wait_out(&remote, limit, &progress, || remote.get_commit(&name)).await?
         };
         task::blocking(move || decode_commit_named(&bytes, &stamp)).await
+    }
+}
+
+/// Decodes a commit that was not read by itself.
+async fn unpack(stamp: Stamp, bytes: Bytes) -> CommitRead {
+    match task::blocking(move || decode_commit_named(&bytes, &stamp)).await {
+        Ok(commit) => CommitRead::Commit(Box::new(commit)),
+        Err(error) => CommitRead::Unusable(Unusable::of(&error), error),
     }
 }
 

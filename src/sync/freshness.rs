@@ -26,8 +26,8 @@ const FAILED_FOR: Duration = Duration::from_millis(500);
 const ANEW_EVERY: Duration = Duration::from_millis(250);
 /// Names are vouched for only where lists come much more often than they must.
 const VOUCHED_FROM: Duration = Duration::from_millis(400);
-/// This part of the window is left for telling the kernel that its names are not vouched for any more.
-const GUARD_PART: u32 = 4;
+/// Names are vouched for within this part of the window. What is left is for telling the kernel that they are not any more.
+pub(super) const VOUCHED_PART: f64 = 11.0 / 12.0;
 
 /// Tells whether what we know is fresh enough, and waits until it is; cheap to clone.
 #[derive(Clone, Debug)]
@@ -197,9 +197,7 @@ impl Freshness {
     /// taking that back.
     fn vouched_until(&self, state: &State) -> Duration {
         let good = state.good.filter(|_| self.0.limit >= VOUCHED_FROM);
-        good.map_or(Duration::ZERO, |list| {
-            list.start + self.0.limit / GUARD_PART * (GUARD_PART - 1)
-        })
+        good.map_or(Duration::ZERO, |list| list.start + self.0.limit.mul_f64(VOUCHED_PART))
     }
 
     /// Calls `doubt` whenever names were vouched for and are no more: no list came in time, because no program

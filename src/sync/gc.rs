@@ -168,6 +168,7 @@ fn keep(report: &mut Report, object: &Object) {
 fn kind(what: &What) -> &'static str {
     match what {
         What::Format => "format",
+        What::Head => "head",
         What::Commit(_) => "commits",
         What::Pack(_) => "packs",
         What::Blob(_) => "blobs",
@@ -203,7 +204,7 @@ impl GcRules {
         let live = &self.known.live;
         let why = match &object.what {
             What::Foreign => return Fate::Foreign,
-            What::Format => None,
+            What::Format | What::Head => None,
             What::Probe => {
                 let probe_ms = PROBE_AGE.as_millis() as u64;
                 let left = object.stored_ms.saturating_add(probe_ms) < self.now_ms;

@@ -4,6 +4,7 @@
 //! a program wait for the store beyond its deadline, and never let the namespace show what no commit
 //! and no journal record says.
 
+mod announcer;
 mod backoff;
 mod batch;
 mod chains;
@@ -18,9 +19,11 @@ mod flight;
 mod follower;
 mod freshness;
 pub mod gc;
+mod head;
 mod lacking;
 mod lag;
 mod ledger;
+mod look_pace;
 mod missing;
 mod pace;
 mod parcels;

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::announcer::Announcer;
 use super::backoff::Backoff;
 use super::batch::Batch;
 use super::claims::Claims;
@@ -56,6 +57,9 @@ const TICK_MAX: Duration = Duration::from_millis(250);
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
 const SILENT_MAX: Duration = Duration::from_hours(24);
+/// How long a drain, and the end of a claim, wait for commits to be announced that are remote.
+const DRAIN_ANNOUNCED_MAX: Duration = Duration::from_secs(5);
+const ANNOUNCED_MAX: Duration = Duration::from_secs(1);
 /// How often a drain reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
@@ -80,6 +84,7 @@ struct Inner {
     remote: Remote,
     uploader: Arc<Uploader>,
     claims: Claims,
+    announcer: Announcer,
     follower: Follower,
     pace: Pace,
     pack_bytes: u64,
@@ -121,11 +126,13 @@ impl Publisher {
         let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
         let pace = Pace::new(delay);
         let claims = Claims::new(ledger.clone(), remote.clone(), follower.clone());
+        let announcer = Announcer::new(ledger.node(), remote.clone(), follower.head().clone());
         Self(Arc::new(Inner {
             ledger,
             remote,
             uploader,
             claims,
+            announcer,
             follower,
             pace,
             pack_bytes,
@@ -153,7 +160,7 @@ impl Publisher {
                 two.commit(next).await;
             }
         });
-        vec![collect, commit]
+        vec![collect, commit, self.0.announcer.start(runtime)]
     }
 
     /// Returns when everything that was published before the call is remote, or after `limit`.
@@ -181,6 +188,8 @@ impl Publisher {
             }
         };
         clock::within(limit, wait).await;
+        let left = (began + limit).saturating_sub(ledger.clock().mono());
+        self.0.announcer.settled(left.min(DRAIN_ANNOUNCED_MAX)).await;
         let complete = *upto.borrow() >= target && ledger.aside().contents == 0;
         // Saves the next start the work. It repeats what fails here.
         ledger.save_behind().await;
@@ -288,8 +297,16 @@ impl Publisher {
         }
         self.0.uploader.landed(landed.into_iter());
         if let Some(claim) = claim {
+            // Others look at the head of the log when the claim is gone.
+            self.0.announcer.settled(ANNOUNCED_MAX).await;
             self.0.claims.end(claim).await;
         }
+    }
+
+    /// Announces what was committed without the task that does so.
+    #[cfg(test)]
+    pub(super) async fn announce_all(&self) {
+        self.0.announcer.announce_all().await;
     }
 
     /// Returns when the store's time is known, by which stamps are judged.
@@ -361,7 +378,7 @@ impl Publisher {
     /// Returns when all that other nodes have published is folded.
     async fn catch_up(&self) {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-        while !self.0.follower.poll().await {
+        while !self.0.follower.list().await {
             clock::sleep(backoff.wait()).await;
         }
     }
@@ -403,7 +420,10 @@ impl Publisher {
                         again += 1;
                         break;
                     }
-                    Ok(()) => return CommitPut::Done,
+                    Ok(()) => {
+                        self.0.announcer.note(names, &bytes);
+                        return CommitPut::Done;
+                    }
                     Err(error) => self.0.uploader.again(&error, &mut backoff).await,
                 }
                 // No node needs this name: it would come too late for those that list now.

@@ -5,6 +5,7 @@ mod age;
 mod ages;
 mod ahead;
 mod alike;
+mod announced;
 mod apart;
 mod bundles;
 mod checkpoints;

@@ -10,8 +10,8 @@ use hearthfs::config::RemoteUrl;
 use hearthfs::digest::Digest;
 use hearthfs::error::{Kind, Result};
 use hearthfs::remote::{
-    Environment, Health, PackBuilder, PackReader, Remote, RemoteOptions, StoreAbilities,
-    decode_frame, keys,
+    Environment, HeadPut, HeadRead, Health, LogHead, PackBuilder, PackReader, Remote,
+    RemoteOptions, StoreAbilities, decode_frame, keys,
 };
 use hearthfs::stamp::{NodeId, Stamp};
 
@@ -36,6 +36,8 @@ pub(crate) struct Bed {
     pub(crate) overwrite: Overwrite,
     /// What the store has to be found to do.
     pub(crate) abilities: StoreAbilities,
+    /// It may have a head of the log.
+    pub(crate) heads: bool,
     /// Requests for a blob of three parts.
     pub(crate) puts_of_three_parts: u64,
 }
@@ -53,6 +55,7 @@ impl Bed {
             env: Environment::default(),
             overwrite: overwrite_files(dir.to_owned()),
             abilities: ABLE,
+            heads: false,
             // There are no requests, so each call counts as one: begin, three parts, complete.
             puts_of_three_parts: 5,
         }
@@ -66,6 +69,7 @@ impl Bed {
             env: environment(ACCESS_KEY, SECRET_KEY),
             overwrite: overwrite_files(server.bucket_dir()),
             abilities: ABLE,
+            heads: true,
             puts_of_three_parts: 5,
         }
     }
@@ -87,6 +91,7 @@ impl Bed {
                 assert_eq!(moto.put(&format!("{BUCKET}/{key}"), bytes), 200, "{key}");
             }),
             abilities: ABLE,
+            heads: true,
             puts_of_three_parts: 5,
         }
     }
@@ -105,6 +110,7 @@ impl Bed {
                 assert_eq!(azurite.put(&format!("{BUCKET}/{key}"), bytes), 201, "{key}");
             }),
             abilities: ABLE,
+            heads: true,
             // Nothing is begun: three parts, complete.
             puts_of_three_parts: 4,
         }
@@ -138,6 +144,7 @@ impl Bed {
         self.damage_is_noticed().await;
         self.foreign_formats_are_refused().await;
         self.two_nodes_share_a_store().await;
+        self.heads_replace_what_they_were_made_from().await;
         self.requests_are_counted().await;
     }
 
@@ -187,6 +194,44 @@ impl Bed {
         let missing = remote.get_pack_range(&other, 0, 1).await.expect_err("not there");
         assert_eq!(missing.kind(), Kind::NotFound);
         assert_eq!(remote.health(), Health::Up);
+    }
+
+    /// Of two nodes that replace the same head of the log, one does.
+    async fn heads_replace_what_they_were_made_from(&self) {
+        let (a, b) = (self.connect("heads").await, self.connect("heads").await);
+        assert_eq!(a.may_have_head(), self.heads);
+        if !self.heads {
+            let head = LogHead::after(None, [], 0);
+            assert_eq!(a.put_head(&head, None).await.expect_err("refused").kind(), Kind::Invalid);
+            return;
+        }
+        assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)));
+        assert!(a.refuses_stale_heads().await.expect("tried"), "there is none yet");
+        assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "and still none");
+        let one = LogHead::after(None, [(stamp(1), Some(Bytes::from_static(b"x")))], 0);
+        let put = a.put_head(&one, None).await.expect("made");
+        let HeadPut::Done(version) = put else { panic!("{put:?}") };
+        assert!(b.refuses_stale_heads().await.expect("tried"), "there is one");
+        let put = b.put_head(&one, None).await.expect("answered");
+        assert!(matches!(put, HeadPut::Conflict), "{put:?}");
+        match a.get_head(Some(&version)).await.expect("read") {
+            HeadRead::Same => {}
+            // Some servers send what is known.
+            HeadRead::Other(head, _) if *head == one => {}
+            other => panic!("{other:?}"),
+        }
+        let two = LogHead::after(Some(&one), [(stamp(2), None)], 0);
+        let put = b.put_head(&two, Some(&version)).await.expect("replaced");
+        assert!(matches!(put, HeadPut::Done(_)), "{put:?}");
+        let put = a.put_head(&two, Some(&version)).await.expect("answered");
+        assert!(matches!(put, HeadPut::Conflict), "{put:?}");
+        let read = a.get_head(Some(&version)).await.expect("read");
+        let HeadRead::Other(head, version) = read else { panic!("{read:?}") };
+        assert_eq!(*head, two);
+        let three = LogHead::after(Some(&two), [], 0);
+        let put = a.put_head(&three, Some(&version)).await.expect("replaced");
+        assert!(matches!(put, HeadPut::Done(_)), "what was read can be replaced, too: {put:?}");
+        assert_eq!(a.health(), Health::Up);
     }
 
     async fn lists_are_complete_and_sorted(&self) {

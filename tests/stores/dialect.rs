@@ -3,9 +3,8 @@
 //! Google's XML interface is S3's but for the names of headers, bearer tokens instead of signatures,
 //! generations of objects, and a delete of nothing that fails.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -25,15 +24,14 @@ pub(crate) enum Dialect {
 /// Google's side of it.
 #[derive(Debug, Default)]
 pub(crate) struct Google {
-    generations: AtomicU64,
     /// The id of the only key whose tokens are taken; `None` takes any, also an empty one.
     key_id: std::sync::Arc<Mutex<Option<String>>>,
 }
 
 /// What is still needed of a request when it is answered.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Asked {
-    writes: bool,
+    file: PathBuf,
 }
 
 impl Google {
@@ -61,7 +59,7 @@ impl Dialect {
         request: &mut Request,
         root: &Path,
     ) -> Result<Asked, Box<s3s::HttpResponse>> {
-        let asked = Asked { writes: matches!(request.method().as_str(), "PUT" | "POST") };
+        let asked = Asked { file: file_of(request, root) };
         let Self::Gcs(google) = self else { return Ok(asked) };
         if !google.lets_in(request.headers()) {
             return Err(refusal(401, "AuthenticationRequired").into());
@@ -73,9 +71,13 @@ impl Dialect {
             return Err(refusal(404, "NoSuchKey").into());
         }
         request.headers_mut().remove("authorization");
-        if request.headers_mut().remove("x-goog-if-generation-match").is_some() {
-            // The library asks for no generation but 0, which is none.
-            request.headers_mut().insert("if-none-match", HeaderValue::from_static("*"));
+        if let Some(wanted) = request.headers_mut().remove("x-goog-if-generation-match") {
+            if wanted == "0" {
+                // It is that of nothing.
+                request.headers_mut().insert("if-none-match", HeaderValue::from_static("*"));
+            } else if wanted != generation_of(&asked.file) {
+                return Err(refusal(412, "PreconditionFailed").into());
+            }
         }
         rename(request.headers_mut(), "x-goog-", "x-amz-");
         Ok(asked)
@@ -83,11 +85,17 @@ impl Dialect {
 
     /// Makes an answer of S3 one of this cloud.
     pub(super) fn write(&self, asked: Asked, answer: &mut s3s::HttpResponse) {
-        let Self::Gcs(google) = self else { return };
+        let Self::Gcs(_) = self else { return };
         rename(answer.headers_mut(), "x-amz-", "x-goog-");
-        let next = google.generations.fetch_add(u64::from(asked.writes), Ordering::Relaxed);
-        answer.headers_mut().insert("x-goog-generation", HeaderValue::from(next + 1));
+        answer.headers_mut().insert("x-goog-generation", generation_of(&asked.file));
     }
+}
+
+/// Returns when an object was written, in nanoseconds; 0 for none.
+fn generation_of(file: &Path) -> HeaderValue {
+    let written = std::fs::metadata(file).and_then(|data| data.modified()).ok();
+    let since = written.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    HeaderValue::from(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
 fn rename(headers: &mut HeaderMap, from: &str, to: &str) {

@@ -23,16 +23,19 @@ use parking_lot::Mutex;
 use super::{Faults, MemoryStore, remote_over, unavailable};
 use crate::clock::{self, Clock};
 use crate::remote::connect::RemoteOptions;
+use crate::remote::head::LogHead;
+use crate::remote::keys;
 use crate::remote::meter::{Meter, Requests};
 use crate::remote::store::Remote;
 use crate::remote::verb::Verb;
-use crate::stamp::NodeId;
+use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
 /// Keys on one page of a list, and in one deletion of several.
 const PAGE_KEYS: usize = 1000;
-/// The folder of commits.
+/// The folder of commits, and the object that announces them.
 const LOG: &str = "log";
+const HEAD: &str = "head";
 
 /// What the bucket and the line to it can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +115,9 @@ struct State {
     refused: u64,
     listed: u64,
     peak: [u32; 2],
-    /// Commits that came since they were taken last, each with its time in milliseconds.
+    /// Commits that no head has announced yet.
+    unannounced: HashMap<Stamp, Bytes>,
+    /// Those that were announced since they were taken last, each with the time of that in milliseconds.
     commits: Vec<(u64, Bytes)>,
 }
 
@@ -154,7 +159,7 @@ impl SimulatedBucket {
         self.0.state.lock().peak = [0; 2];
     }
 
-    /// Returns the commits that came since the last call, each with the time in milliseconds at which it was there.
+    /// Returns the commits that were announced since the last call, each with the time of that in milliseconds.
     pub fn take_commits(&self) -> Vec<(u64, Bytes)> {
         std::mem::take(&mut self.0.state.lock().commits)
     }
@@ -206,6 +211,21 @@ impl Inner {
         }
     }
 
+    /// Notes commits, and when they are announced.
+    fn note_written(&self, at: &Path, written: Bytes) {
+        let (now_ms, mut state) = (self.clock.wall_ms(), self.state.lock());
+        let State { unannounced, commits, .. } = &mut *state;
+        if at.as_ref().starts_with(LOG) {
+            let stamp = at.filename().and_then(keys::commit_stamp);
+            unannounced.extend(stamp.map(|stamp| (stamp, written)));
+        } else if at.as_ref() == HEAD
+            && let Ok(head) = LogHead::decode(&written)
+        {
+            let announced = head.commits.iter().filter_map(|one| unannounced.remove(&one.stamp));
+            commits.extend(announced.map(|commit| (now_ms, commit)));
+        }
+    }
+
     /// Answers a list page by page, each of them a request.
     fn pages(
         self: Arc<Self>,
@@ -250,10 +270,10 @@ impl ObjectStore for SimulatedBucket {
         let (inner, bytes) = (&self.0, payload.content_length() as u64);
         inner.carry(bytes).await;
         inner.admit(at.as_ref(), Verb::Put).await?;
-        let commit = at.as_ref().starts_with(LOG).then(|| Bytes::from(payload.clone()));
+        let written = Bytes::from(payload.clone());
         let done = inner.inside().put_opts(at, payload, options).await?;
         inner.answered.up(bytes);
-        inner.state.lock().commits.extend(commit.map(|commit| (inner.clock.wall_ms(), commit)));
+        inner.note_written(at, written);
         Ok(done)
     }
 

@@ -10,7 +10,7 @@ use futures::stream;
 
 use super::list::{GAP_BACK_MS, name_of_ms};
 use super::{
-    CommitRead, FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, Unusable, WaitingNodes, read_again,
+    FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, Unusable, WaitingNodes, read_again, unpack,
 };
 use crate::error::Kind;
 use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
@@ -24,7 +24,7 @@ use crate::task;
 const BEHIND_MS: u64 = 5 * 60_000;
 
 /// So many commits are read from the log before a list of bundles has come.
-const FEW: usize = 2 * FETCHES_AT_ONCE;
+pub(super) const FEW: usize = 2 * FETCHES_AT_ONCE;
 
 /// A draft with what bundles have after it.
 pub(super) struct Bundled {
@@ -216,12 +216,5 @@ impl Follower {
             state.bad_bundles.insert(name);
         }
         room
-    }
-}
-
-async fn unpack(stamp: Stamp, bytes: Bytes) -> CommitRead {
-    match task::blocking(move || decode_commit_named(&bytes, &stamp)).await {
-        Ok(commit) => CommitRead::Commit(Box::new(commit)),
-        Err(error) => CommitRead::Unusable(Unusable::of(&error), error),
     }
 }

@@ -20,9 +20,12 @@ const WIDE_BACK_MS: u64 = 15 * 60_000;
 /// How far a list goes back for a commit that is missing before one that is there.
 pub(super) const GAP_BACK_MS: u64 = 3_600_000;
 
+/// New commits that one list tells of; a list with more is not about what was announced or not.
+const NEW_MAX: usize = LOG_ITEMS_MAX;
+
 /// What is listed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ListReach {
+pub(super) enum ListReach {
     /// What is new.
     New,
     /// The head of the log, which tells what is gone from it, and all that is not old.
@@ -39,7 +42,12 @@ struct LogPage {
 }
 
 impl Follower {
-    pub(super) async fn list_and_fold(&self, remote: &Remote) -> Result<bool> {
+    /// Lists the log and folds what is new; adds to `new` what that was.
+    pub(super) async fn list_and_fold(
+        &self,
+        remote: &Remote,
+        new: &mut Vec<Stamp>,
+    ) -> Result<bool> {
         let reaching = self.reaching(remote);
         let wide = self.0.state.lock().wide.is_some() && self.wide_is_due();
         if wide {
@@ -52,8 +60,8 @@ impl Follower {
         let waiting = WaitingNodes::default();
         self.fold_bundles(remote, covers, &waiting).await;
         let reach = if wide { ListReach::Wide } else { ListReach::New };
-        let folded = match self.list_part(remote, store, reach, &waiting).await? {
-            Folded::Gap => self.list_part(remote, store, ListReach::Gap, &waiting).await?,
+        let folded = match self.list_part(remote, store, reach, new, &waiting).await? {
+            Folded::Gap => self.list_part(remote, store, ListReach::Gap, new, &waiting).await?,
             folded => folded,
         };
         Ok(folded == Folded::All)
@@ -66,6 +74,7 @@ impl Follower {
         remote: &Remote,
         store: StoreId,
         reach: ListReach,
+        new: &mut Vec<Stamp>,
         waiting: &WaitingNodes,
     ) -> Result<Folded> {
         let ledger = &self.0.ledger;
@@ -74,8 +83,9 @@ impl Follower {
             let watermark_ms = self.0.state.lock().watermark_ms;
             (watermark_ms > 0).then(|| watermark_ms.saturating_sub(back_ms))
         };
+        let back_ms = if self.0.state.lock().unlisted { WIDE_BACK_MS } else { LOOK_BACK_MS };
         let mut after = match reach {
-            ListReach::New => from_ms(LOOK_BACK_MS).map(name_of_ms),
+            ListReach::New => from_ms(back_ms).map(name_of_ms),
             ListReach::Wide => None,
             ListReach::Gap => from_ms(GAP_BACK_MS).map(name_of_ms),
         };
@@ -85,8 +95,11 @@ impl Follower {
             let latest = page.names.last().copied();
             let unfolded = self.unfolded(&page.names, reach, first);
             self.0.lag.listed(unfolded.len(), first);
+            new.extend_from_slice(&unfolded);
+            new.truncate(NEW_MAX);
             let again = reach == ListReach::Gap;
-            if self.fold(remote, unfolded, again, waiting).await == Folded::Gap {
+            let items = unfolded.into_iter().map(|stamp| (stamp, None)).collect();
+            if self.fold(remote, items, again, waiting).await == Folded::Gap {
                 return Ok(Folded::Gap);
             }
             if let (true, Some(latest), true) = (waiting.is_empty(), latest, page.full) {
@@ -115,6 +128,7 @@ impl Follower {
             if reach == ListReach::Wide || state.wide.is_none() {
                 state.wide = Some(began);
             }
+            state.unlisted = false;
             state.alone_ms.get_or_insert_with(|| ledger.next_stamp().ms);
         }
         ledger.note_listed(began, began_ms);
@@ -201,7 +215,7 @@ impl Follower {
     }
 
     /// Returns what of a page is to be read, with what is read again although no list need name it.
-    fn unfolded(&self, listed: &[Stamp], reach: ListReach, first: bool) -> Vec<Stamp> {
+    pub(super) fn unfolded(&self, listed: &[Stamp], reach: ListReach, first: bool) -> Vec<Stamp> {
         let ledger = &self.0.ledger;
         let mut names = listed.to_vec();
         if first {
@@ -229,6 +243,6 @@ fn page_of(items: &[LogItem]) -> LogPage {
 }
 
 /// Returns the name before that of every commit of a time.
-pub(super) fn name_of_ms(ms: u64) -> String {
+pub(in crate::sync) fn name_of_ms(ms: u64) -> String {
     keys::commit_name(&Stamp { ms, counter: 0, node: NodeId(0) })
 }

@@ -14,7 +14,7 @@ use crate::remote::decode_commit;
 use crate::remote::fault::SimulatedBucket;
 use crate::stamp::Stamp;
 
-/// A program that asks so long after a change was in the store has to see it: `remote.freshness`.
+/// A program that asks so long after a change was announced in the store has to see it: `remote.freshness`.
 const FRESH_MS: u64 = 1000;
 /// Changes of one path are told apart for so long; of older ones the latest is kept.
 const APART_MS: u64 = 60_000;
@@ -41,7 +41,7 @@ pub(super) struct Oracle {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When each change of a path was in the store, in milliseconds.
+    /// When each change of a path was announced in the store, in milliseconds.
     landed: HashMap<TreePath, Vec<(u64, Stamp)>>,
     counts: LookupCounts,
     watched: Vec<WatchedClose>,

@@ -34,18 +34,17 @@ fn value(scenario: Scenario, found: &FleetFigures, what: &str) -> f64 {
 fn a_close_is_seen_on_another_node() {
     let found = simulate(Scenario::Pair, &plan(2, 0, 120));
     let median_s = value(Scenario::Pair, &found, "close to visible");
-    // Missed: the goal is 0.25 s. Closes are gathered for 0.2 s, and the other node lists every half second.
-    assert!(median_s <= 0.45, "{found:?}");
+    assert!(median_s <= 0.25, "{found:?}");
 }
 
 #[test]
-fn a_fleet_that_asks_for_what_is_missing_lists_and_does_nothing_else() {
+fn a_fleet_that_asks_for_what_is_missing_reads_the_head_and_does_nothing_else() {
     let found = simulate(Scenario::Quiet, &plan(20, 20, 60));
     let asked = found.bill.requests;
-    assert_eq!((asked.puts, asked.gets, asked.deletes), (0, 0, 0), "{found:?}");
-    // Missed: the goal is $40 a day for 1,000 nodes. Each lists nearly twice a second.
+    assert_eq!((asked.puts, asked.lists, asked.deletes), (0, 0, 0), "{found:?}");
+    // So short a time has none of the lists that are made every ten minutes: $0.72 a day.
     let dollars = value(Scenario::Quiet, &found, "cost");
-    assert!(dollars <= 870.0, "${dollars} a day: {found:?}");
+    assert!(dollars <= 39.2, "${dollars} a day: {found:?}");
 }
 
 #[test]
@@ -67,7 +66,7 @@ fn a_cold_fleet_loses_nothing_when_one_request_in_a_hundred_fails() {
 fn a_cold_fleet_beyond_the_rates_of_its_store_uploads_few_copies() {
     let plan = Plan { scarcity: 100, ..plan(20, 60, 0) };
     let (found, _) = run(Scenario::Cold, &plan).unwrap();
-    assert!(found.bill.refused > 500, "its store is large enough: {found:?}");
+    assert!(found.bill.refused > 200, "its store is large enough: {found:?}");
     // Nine runs had 1.05 to 1.45 copies and 0 to 6 late misses. Before nodes waited: 5.6 and 368.
     assert!(found.copies.unwrap() <= 2.5 && found.late <= 40, "{found:?}");
     assert_eq!(found.backlog, 0, "{found:?}");
@@ -111,14 +110,13 @@ fn a_seed_decides_the_figures() {
     assert_ne!(first, run(Scenario::Busy, &Plan { seed: 2, ..small }).unwrap().0);
 }
 
-/// Each node reads each commit, so a fleet can be too large for the rate of its store. It publishes less often then, and
+/// Each node reads the head of the log, so a fleet can be too large for the rate of its store. It publishes less often then, and
 /// does not fall behind.
 #[test]
 fn a_busy_fleet_beyond_the_rates_of_its_store_does_not_fall_behind() {
-    let plan = Plan { scarcity: 20, ..plan(40, 0, 60) };
+    let plan = Plan { scarcity: 50, ..plan(40, 0, 60) };
     let (found, _) = run(Scenario::Busy, &plan).unwrap();
-    assert!(found.bill.refused > 500, "its store is large enough: {found:?}");
-    // Before publishers slowed down: 72 s, and half of all lookups missed.
-    assert!(value(Scenario::Busy, &found, "close to visible") <= 12.0, "{found:?}");
+    assert!(found.bill.refused > 200, "its store is large enough: {found:?}");
+    assert!(value(Scenario::Busy, &found, "close to visible") <= 10.0, "{found:?}");
     assert_eq!(found.late, 0, "{found:?}");
 }

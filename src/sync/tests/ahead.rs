@@ -103,6 +103,7 @@ fn nothing_is_fetched_ahead_of_a_store_that_throttles() {
         let b = world.node();
         assert!(b.pull().await);
         // One request is throttled, and not the pack's.
+        world.store.remove("head").await;
         b.fail("status=503 only=LIST");
         assert!(!b.pull().await && b.remote().throttling().now);
         b.fail("");

@@ -102,7 +102,7 @@ fn commits_of_a_large_namespace_are_bundled_and_not_folded_anew() {
         // Few are left to read, however many there were.
         let fresh = assert_starts(&world, &a).await;
         let asked = fresh.remote().requests();
-        assert!(asked.gets <= 2 + 6 && asked.lists <= 2, "{rounds} rounds: {asked:?}");
+        assert!(asked.gets <= 3 + 6 && asked.lists <= 2, "{rounds} rounds: {asked:?}");
         let mut log = world.store.bytes("log").await;
         for _ in 0..30 {
             let before = world.store.bytes("log").await;
@@ -129,7 +129,7 @@ fn a_node_that_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
         let before = b.remote().requests();
         assert!(b.pull().await);
         let asked = b.remote().requests();
-        assert!(asked.gets - before.gets <= 3 && asked.lists - before.lists <= 3, "{asked:?}");
+        assert!(asked.gets - before.gets <= 4 && asked.lists - before.lists <= 3, "{asked:?}");
         assert_eq!(a.registers(), b.registers());
         assert!(b.read("f3").await == a.read("f3").await);
     });
@@ -358,7 +358,7 @@ fn a_node_that_stops_while_bundling_is_followed_by_another() {
             b.engine.checkpointer().unwrap().write_if_due().await;
             assert!(!bundles(&world).await.is_empty(), "after {stop_ms} ms");
             let fresh = assert_starts(&world, &b).await;
-            assert!(fresh.remote().requests().gets <= 3, "{:?}", fresh.remote().requests());
+            assert!(fresh.remote().requests().gets <= 4, "{:?}", fresh.remote().requests());
             let a = world.node_at(stopped);
             assert!(a.pull().await);
             assert_eq!(a.registers(), b.registers());
@@ -474,7 +474,7 @@ fn a_node_that_was_idle_reads_a_few_commits_from_the_log() {
         let before = b.remote().requests();
         assert!(b.pull().await);
         let asked = b.remote().requests();
-        assert!(asked.bytes_down - before.bytes_down < 5_000, "{before:?} {asked:?}");
+        assert!(asked.bytes_down - before.bytes_down < 10_000, "{before:?} {asked:?}");
         assert!(asked.gets - before.gets <= 2 && asked.lists - before.lists <= 2, "{asked:?}");
         assert_eq!(a.registers(), b.registers());
     });

@@ -23,6 +23,9 @@ use crate::sync::{Engine, EngineSettings, FULL_WAIT, LedgerParts};
 /// What the store says of itself is shorter, and everything else that is read longer.
 pub(super) const FORMAT_BYTES: u64 = 128;
 
+/// What a commit without packs takes: itself, and the head of the log that announces it.
+pub(super) const COMMIT_PUTS: u64 = 2;
+
 /// A time at which tests begin; any will do.
 pub(super) const NOW_MS: u64 = 1_760_000_000_000;
 
@@ -307,8 +310,14 @@ impl Node {
         }
     }
 
-    /// Writes the commit of the batch that was uploaded.
+    /// Writes the commit of the batch that was uploaded, and announces it.
     pub(super) async fn commit(&mut self) {
+        self.commit_only().await;
+        self.engine.publisher().unwrap().announce_all().await;
+    }
+
+    /// Writes the commit of the batch that was uploaded; it is not announced.
+    pub(super) async fn commit_only(&mut self) {
         if let Some(uploaded) = self.flying.take() {
             Box::pin(self.engine.publisher().unwrap().commit(uploaded)).await;
         }
@@ -325,7 +334,7 @@ impl Node {
         }
     }
 
-    /// Lists the log and folds it.
+    /// Looks at the log, and folds what is new.
     pub(super) async fn pull(&self) -> bool {
         self.engine.follower().poll().await
     }

@@ -26,6 +26,8 @@ async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
     let key = log(world).await.remove(1);
     let good = world.store.read(&key).await.unwrap();
     world.store.overwrite(&key, b"damaged".to_vec()).await;
+    // It is damaged long after it was announced.
+    world.store.remove("head").await;
     assert!(b.pull().await && b.entry("last").is_some());
     assert!(b.entry("lost").is_none() && b.engine.ledger().is_partial());
     (a, b, key, good.to_vec())
@@ -117,6 +119,7 @@ fn a_node_that_could_read_no_checkpoint_leaves_them_to_others_as_long_as_there_a
             }
             let key = format!("checkpoints/{}", checkpoint(&a).await);
             remove_log(&world, |_| true).await;
+            world.store.remove("head").await;
             world.store.overwrite(&key, b"damaged".to_vec()).await;
             assert!(b.pull().await && b.entry("f").is_none());
             assert!(b.engine.ledger().is_partial(), "lost {lost}");
@@ -189,6 +192,7 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
             bytes.push(world.store.read(key).await.unwrap().to_vec());
             world.store.remove(key).await;
         }
+        world.store.remove("head").await;
         assert!(b.pull().await && b.entry("f3").is_some() && b.entry("f1").is_none());
         assert!(
             b.engine.ledger().snapshot(&Missing::default()).is_none(),
@@ -240,9 +244,10 @@ fn p10_freshness_of_a_node_with_missing_commits_where_the_checkpoint_cannot_be_f
         a.write("new", b"x");
         a.push().await;
         checkpoint(&a).await;
-        // Requests begin a second apart: the list of the checkpoints, the read of one, the list of the log.
+        // Requests begin a second apart: the head, the list of the checkpoints, the read of one, the list of the log.
         b.fail("latency_ms=1000");
         let breaking = async {
+            crate::clock::sleep(Duration::from_secs(1)).await;
             for (plan, then_ms) in [("errors=100 latency_ms=1000", 1000), ("", 1000)] {
                 crate::clock::sleep(Duration::from_millis(500)).await;
                 b.fail(plan);
@@ -268,6 +273,7 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         }
         let key = log(&world).await.remove(1);
         world.store.remove(&key).await;
+        world.store.remove("head").await;
         assert!(b.pull().await && b.entry("last").is_some());
         assert!(b.engine.ledger().is_partial(), "and it cannot be told what it was");
         world.clock.advance(Duration::from_secs(1));

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::announced::announce;
 use super::harness::*;
 use super::history::{commit, put_commit};
 use crate::stamp::{NodeId, Stamp};
@@ -21,11 +22,16 @@ async fn publish_beside(world: &World, node: &Node, seconds: u64, others: u64) -
         if ms % 200 == 0 {
             node.write("mine", &ms.to_le_bytes());
         }
+        let mut stamps = Vec::new();
         for n in 0..(others * STEP_MS / 1000) {
             // Each is the first and only one of its run.
             let now_ms = world.clock.wall_ms();
             let stamp = Stamp { ms: now_ms, counter: n as u32, node: NodeId(now_ms * 10 + n) };
             put_commit(world, &commit(stamp, 0)).await;
+            stamps.push(stamp);
+        }
+        if !stamps.is_empty() {
+            announce(node.remote(), &stamps).await;
         }
         if ms + 10_000 == seconds * 1000 {
             before = made();

@@ -55,7 +55,11 @@ fn a_hundred_hits_make_one_commit_a_minute() {
         for _ in 0..2 {
             a.engine.ledger().send_touches().unwrap();
             a.push().await;
-            assert_eq!(a.remote().requests().puts, before.puts + 1, "one commit, and then nothing");
+            assert_eq!(
+                a.remote().requests().puts,
+                before.puts + COMMIT_PUTS,
+                "one commit, and then nothing"
+            );
         }
         assert_eq!(pulled(&b).await, Some(99));
         assert_eq!(a.entry(ATIME), b.entry(ATIME));
@@ -63,7 +67,7 @@ fn a_hundred_hits_make_one_commit_a_minute() {
         // So it is with the next ones.
         hit(&a, 100);
         a.push().await;
-        assert_eq!(a.remote().requests().puts, before.puts + 1);
+        assert_eq!(a.remote().requests().puts, before.puts + COMMIT_PUTS);
     });
 }
 
@@ -87,13 +91,16 @@ fn a_hit_rides_with_the_next_commit() {
         hit(&a, 7);
         assert!(a.engine.ledger().blobs().usage().unsaved_bytes > held, "both are held");
         a.commit().await;
-        assert_eq!((a.remote().requests().puts, pulled(&b).await), (before + 1, Some(6)));
+        assert_eq!((a.remote().requests().puts, pulled(&b).await), (before + COMMIT_PUTS, Some(6)));
         assert_eq!(time(&a).await, Some(7));
         a.push().await;
-        assert_eq!(a.remote().requests().puts, before + 1);
+        assert_eq!(a.remote().requests().puts, before + COMMIT_PUTS);
         a.write("another", b"one");
         a.push().await;
-        assert_eq!((a.remote().requests().puts, pulled(&b).await), (before + 2, Some(7)));
+        assert_eq!(
+            (a.remote().requests().puts, pulled(&b).await),
+            (before + 2 * COMMIT_PUTS, Some(7))
+        );
         a.remove("ccache/stats");
         assert_eq!(a.registers(), b.registers());
         assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "nothing is held any more");

@@ -42,13 +42,13 @@ fn the_times_of_hits_are_gathered() {
         // All of them in one commit, and only the last times.
         a.engine.ledger().send_touches().unwrap();
         a.push().await;
-        assert_eq!(a.remote().requests().puts, before.puts + 1);
+        assert_eq!(a.remote().requests().puts, before.puts + COMMIT_PUTS);
         assert!(b.pull().await);
         assert_eq!(seconds(&b, RESULT), 99);
         // Nothing is left.
         a.engine.ledger().send_touches().unwrap();
         a.push().await;
-        assert_eq!(a.remote().requests().puts, before.puts + 1);
+        assert_eq!(a.remote().requests().puts, before.puts + COMMIT_PUTS);
         assert!(TOUCH_EVERY.as_secs() >= 60);
         // What is not a mere use travels as ever, with the times.
         set(&a, RESULT, 100, 0);

@@ -1,0 +1,353 @@
+//! The head of the log: its newest commits in one object, which is replaced each time.
+//!
+//! Owns the format of the object, and its requests:
+//!
+//! ```text
+//! "HFHEAD\r\n" | version u16 | postcard(head) | checksum 32
+//! ```
+//!
+//! Numbers are little-endian; the checksum is BLAKE3 over all before it. Every later version keeps magic, version and
+//! checksum where they are. A head replaces exactly the one from which it was made, so what one node has announced is in
+//! every later head until newer commits push it out. Must never be written where the store does not hold to that, and
+//! nothing but speed and price may depend on it: the log has the same commits.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::ObjectStore as _;
+use object_store::{Error as StoreError, GetOptions, PutMode, PutOptions, UpdateVersion};
+use serde::{Deserialize, Serialize};
+
+use super::call::{Call, CallFailure};
+use super::codec::Few;
+use super::store::Remote;
+use super::trouble::Trouble;
+use super::verb::Verb;
+use crate::config::RemoteUrl;
+use crate::error::{Error, Kind, Result};
+use crate::stamp::Stamp;
+use crate::task;
+
+/// The largest head, encoded.
+pub const HEAD_BYTES_MAX: u64 = 128 << 10;
+/// The most commits that a head names.
+pub const HEAD_COMMITS_MAX: usize = 256;
+/// Bytes of commits that a head holds together; others are named, and read from the log. Each head carries them anew, so
+/// they are few.
+const INLINE_BYTES_MAX: usize = 32 << 10;
+/// The largest commit that lies in a head.
+pub const INLINE_COMMIT_BYTES_MAX: usize = 4 << 10;
+/// A head holds the bytes of commits for so long after these were made. A node that looks once a second has read them by
+/// then, also where the announcement took its time.
+const INLINE_FOR_MS: u64 = 5000;
+/// A head names commits for so long: longer than a node that follows it goes without a wide list.
+const NAMED_FOR_MS: u64 = 11 * 60_000;
+
+const MAGIC: &[u8; 8] = b"HFHEAD\r\n";
+const VERSION: u16 = 1;
+const START_BYTES: usize = MAGIC.len() + 2;
+const SUM_BYTES: usize = 32;
+
+/// The newest commits of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LogHead {
+    /// A random number, chosen when a head is made that replaces none.
+    pub epoch: u64,
+    /// Counts the heads of an epoch, from 1.
+    pub number: u64,
+    /// All commits are here that heads from this number on have announced.
+    pub from: u64,
+    /// Commits, in the order in which they were announced.
+    pub commits: Vec<HeadCommit>,
+}
+
+/// A commit that a head announces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeadCommit {
+    /// The number of the head that announced it first.
+    pub number: u64,
+    /// Its name.
+    pub stamp: Stamp,
+    /// The commit as it lies in the log, if it is here.
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// [`LogHead`] as it is decoded: the limit holds meanwhile.
+#[derive(Deserialize)]
+struct WireHead {
+    epoch: u64,
+    number: u64,
+    from: u64,
+    commits: Few<HeadCommit, HEAD_COMMITS_MAX>,
+}
+
+impl LogHead {
+    /// Returns the head that follows `last`, or the first one, with further commits. `now_ms` is the store's time.
+    pub fn after(
+        last: Option<&Self>,
+        more: impl IntoIterator<Item = (Stamp, Option<Bytes>)>,
+        now_ms: u64,
+    ) -> Self {
+        let (epoch, number, from, mut commits) = match last {
+            Some(last) => (last.epoch, last.number + 1, last.from, last.commits.clone()),
+            None => (task::random_u64(), 1, 1, Vec::new()),
+        };
+        let known: BTreeSet<Stamp> = commits.iter().map(|commit| commit.stamp).collect();
+        let more = more.into_iter().filter(|(stamp, _)| !known.contains(stamp));
+        commits.extend(more.map(|(stamp, bytes)| {
+            let bytes = bytes.filter(|bytes| bytes.len() <= INLINE_COMMIT_BYTES_MAX);
+            HeadCommit { number, stamp, bytes: bytes.map(Vec::from) }
+        }));
+        let mut head = Self { epoch, number, from, commits };
+        head.shorten(now_ms);
+        head
+    }
+
+    /// Takes out what is old, and what is too much.
+    fn shorten(&mut self, now_ms: u64) {
+        let is_old = |commit: &HeadCommit| commit.stamp.ms.saturating_add(NAMED_FOR_MS) < now_ms;
+        let excess = self.commits.len().saturating_sub(HEAD_COMMITS_MAX);
+        let old = self.commits.iter().take_while(|commit| is_old(commit)).count();
+        if let Some(last) = old.max(excess).checked_sub(1) {
+            // What one head has announced goes together.
+            self.from = self.commits[last].number + 1;
+            self.commits.retain(|commit| commit.number >= self.from);
+        }
+        let mut inline_bytes = 0;
+        for commit in self.commits.iter_mut().rev() {
+            inline_bytes += commit.bytes.as_ref().map_or(0, Vec::len);
+            if inline_bytes > INLINE_BYTES_MAX
+                || commit.stamp.ms.saturating_add(INLINE_FOR_MS) < now_ms
+            {
+                commit.bytes = None;
+            }
+        }
+    }
+
+    /// Counts the nodes whose commits it names.
+    pub fn nodes(&self) -> usize {
+        self.commits.iter().map(|commit| commit.stamp.node).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Reports whether it names a commit.
+    pub fn has(&self, stamp: &Stamp) -> bool {
+        self.commits.iter().any(|commit| commit.stamp == *stamp)
+    }
+
+    /// Returns what was announced after the head of an epoch with a number; `None` where this cannot be told.
+    pub fn since(&self, epoch: u64, number: u64) -> Option<&[HeadCommit]> {
+        let is_known = self.epoch == epoch && self.from - 1 <= number && number <= self.number;
+        let place = self.commits.partition_point(|commit| commit.number <= number);
+        is_known.then(|| &self.commits[place..])
+    }
+
+    /// Encodes it, if readers will accept it.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` above the limits.
+    pub fn encode(&self) -> Result<Bytes> {
+        let body = postcard::to_stdvec(self)
+            .map_err(|error| Error::with(Kind::Internal, "encode the head of the log", error))?;
+        let mut bytes = Vec::with_capacity(START_BYTES + body.len() + SUM_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&body);
+        bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+        if self.commits.len() > HEAD_COMMITS_MAX || bytes.len() as u64 > HEAD_BYTES_MAX {
+            return Err(Error::new(Kind::Invalid, "head of the log is too large"));
+        }
+        Ok(bytes.into())
+    }
+
+    /// Decodes it. The commits in it are not decoded.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` for damage, `Invalid` for a newer format.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() < START_BYTES + SUM_BYTES || bytes.len() as u64 > HEAD_BYTES_MAX {
+            return Err(damaged("its size is impossible"));
+        }
+        let (body, sum) = bytes.split_at(bytes.len() - SUM_BYTES);
+        if &body[..MAGIC.len()] != MAGIC {
+            return Err(damaged("its start is another"));
+        }
+        if blake3::hash(body).as_bytes() != sum {
+            return Err(damaged("its checksum differs"));
+        }
+        let version = u16::from_le_bytes([body[8], body[9]]);
+        if version != VERSION {
+            let op = format!("head of the log has the newer format {version}, not {VERSION}");
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        let (head, rest) = postcard::take_from_bytes::<WireHead>(&body[START_BYTES..])
+            .map_err(|error| Error::with(Kind::Corrupt, "decode the head of the log", error))?;
+        let WireHead { epoch, number, from, commits: Few(commits) } = head;
+        let numbers = || commits.iter().map(|commit| commit.number);
+        let ordered = numbers().is_sorted() && numbers().all(|one| (from..=number).contains(&one));
+        let bounded = number < u64::MAX && from > 0 && from <= number + 1;
+        if !rest.is_empty() || !ordered || !bounded {
+            return Err(damaged("it does not hold what it says"));
+        }
+        Ok(Self { epoch, number, from, commits })
+    }
+}
+
+/// Names the bytes of an object as they were read or written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadVersion {
+    e_tag: Option<String>,
+    version: Option<String>,
+}
+
+impl HeadVersion {
+    /// Returns one that no object has.
+    fn of_nothing() -> Self {
+        // Google compares a generation, which is a time in microseconds.
+        Self { e_tag: Some("\"hearthfs-no-object\"".into()), version: Some("1".into()) }
+    }
+
+    fn mode(&self) -> PutMode {
+        let Self { e_tag, version } = self.clone();
+        PutMode::Update(UpdateVersion { e_tag, version })
+    }
+}
+
+/// The outcome of reading the head.
+#[derive(Debug, Clone)]
+pub enum HeadRead {
+    /// It is the one that is known.
+    Same,
+    /// It is another.
+    Other(Arc<LogHead>, HeadVersion),
+    /// There is none.
+    Missing,
+    /// It cannot be used, for this reason.
+    Unusable(HeadVersion, Arc<Error>),
+}
+
+/// The outcome of replacing the head.
+#[derive(Debug, Clone)]
+pub enum HeadPut {
+    /// It was replaced.
+    Done(HeadVersion),
+    /// It is not the expected one any more.
+    Conflict,
+}
+
+/// How often one object may be written, where that is limited.
+const GCS_EVERY: Duration = Duration::from_millis(1100);
+
+impl Remote {
+    /// Returns how often the head may be replaced: Google lets one object be written once a second.
+    pub fn head_interval(&self) -> Duration {
+        match self.inner.url {
+            RemoteUrl::Gcs { .. } => GCS_EVERY,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Reports whether a head may be there: a shared directory has none. Its lists cost nothing.
+    pub fn may_have_head(&self) -> bool {
+        self.inner.caller.backend.dir().is_none()
+    }
+
+    /// Reads the head, unless it is the one that is known.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
+    pub async fn get_head(&self, known: Option<&HeadVersion>) -> Result<HeadRead> {
+        self.ready(self.lane).await?;
+        let key = self.inner.keys.head();
+        let if_none_match = known.and_then(|known| known.e_tag.clone());
+        let call = self.call(Verb::Get, format!("read {key}"));
+        let read = self.inner.caller.call(call, |store| async move {
+            let options = GetOptions { if_none_match, ..GetOptions::default() };
+            let got = match store.get_opts(&key, options).await {
+                Ok(got) => got,
+                Err(StoreError::NotModified { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            let (e_tag, version) = (got.meta.e_tag.clone(), got.meta.version.clone());
+            if got.meta.size > HEAD_BYTES_MAX {
+                return Ok(Some((HeadVersion { e_tag, version }, Bytes::new())));
+            }
+            Ok::<_, CallFailure>(Some((HeadVersion { e_tag, version }, got.bytes().await?)))
+        });
+        let (version, bytes) = match read.await {
+            Ok(Some((HeadVersion { e_tag: None, .. }, _))) => {
+                return Err(Error::new(Kind::Invalid, "the store gives no version of an object"));
+            }
+            Ok(Some(read)) => read,
+            Ok(None) => return Ok(HeadRead::Same),
+            Err(error) if error.kind() == Kind::NotFound => return Ok(HeadRead::Missing),
+            Err(error) => return Err(error),
+        };
+        self.inner.caller.meter.down(bytes.len() as u64);
+        Ok(match LogHead::decode(&bytes) {
+            Ok(head) => HeadRead::Other(Arc::new(head), version),
+            Err(error) => HeadRead::Unusable(version, Arc::new(error)),
+        })
+    }
+
+    /// Writes a head, if what is there is still `over`; `None` is nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` where the store knows no such condition; `Denied` on a read-only mount; otherwise `Unavailable` or
+    /// `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
+    pub async fn put_head(&self, head: &LogHead, over: Option<&HeadVersion>) -> Result<HeadPut> {
+        let mode = over.map_or(PutMode::Create, HeadVersion::mode);
+        self.put_head_bytes(head.encode()?, mode).await
+    }
+
+    /// Reports whether the store refuses to replace another head than the expected one: some ignore the condition.
+    /// What this writes to such a store is no head, so nodes list the log there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::put_head`].
+    pub async fn refuses_stale_heads(&self) -> Result<bool> {
+        let body =
+            Bytes::from_static(b"hearthfs: this store ignores conditions, so there is no head\n");
+        let put = self.put_head_bytes(body, HeadVersion::of_nothing().mode()).await?;
+        Ok(matches!(put, HeadPut::Conflict))
+    }
+
+    async fn put_head_bytes(&self, bytes: Bytes, mode: PutMode) -> Result<HeadPut> {
+        self.ready_to_write().await?;
+        if !self.may_have_head() {
+            return Err(Error::new(Kind::Invalid, "a shared directory has no head of the log"));
+        }
+        let (key, size) = (self.inner.keys.head(), bytes.len() as u64);
+        let caller = &self.inner.caller;
+        let call = self.call(Verb::Put, format!("write {key}"));
+        let call = Call { limit: caller.time_for(size), ..call };
+        let put = caller.call(call, |store| async move {
+            match store.put_opts(&key, bytes.into(), PutOptions::from(mode)).await {
+                Ok(done) => {
+                    let version = HeadVersion { e_tag: done.e_tag, version: done.version };
+                    Ok(HeadPut::Done(version))
+                }
+                Err(StoreError::Precondition { .. } | StoreError::AlreadyExists { .. }) => {
+                    Ok(HeadPut::Conflict)
+                }
+                Err(error) => Err(CallFailure(Trouble::of(&error))),
+            }
+        });
+        let put = put.await?;
+        caller.meter.up(size);
+        Ok(put)
+    }
+}
+
+fn damaged(what: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("head of the log is damaged: {what}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,385 @@
+//! The announcer: puts this node's commits into the head of the log, from which other nodes learn of them.
+//!
+//! Owns what was committed and is not announced. Must never announce a commit of a node before an earlier one of the same
+//! node, nor keep a commit from being made: a commit that cannot be announced is found by lists, only later.
+//!
+//! Keeps P5 in-order and P10 freshness.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use super::backoff::Backoff;
+use super::follower::name_of_ms;
+use super::head::{FoundHead, HeadWatch, KnownHead};
+use crate::clock;
+use crate::error::{Error, Kind, Result};
+use crate::remote::{
+    HEAD_COMMITS_MAX, HeadPut, HeadVersion, INLINE_COMMIT_BYTES_MAX, LOG_ITEMS_MAX, LogHead,
+    Remote, decode_commit_named, keys,
+};
+use crate::stamp::{NodeId, Stamp};
+use crate::task;
+
+/// Commits that wait to be announced; the oldest ones beyond are left to the lists of others.
+const QUEUE_MAX: usize = HEAD_COMMITS_MAX;
+/// The shortest and the longest time between two announcements, but for a drain; and how many times as long as one takes
+/// it is on a slow line.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(200);
+const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
+const ANNOUNCE_PART: u32 = 4;
+/// A head that was read so short a time ago is taken for the present one; one that this node has written is so as long as
+/// no other node was faster.
+const RECENT: Duration = Duration::from_secs(2);
+/// The shortest and the longest wait after another node was faster, chosen at random up to this.
+const SPREAD_MIN: Duration = Duration::from_millis(50);
+const SPREAD_MAX: Duration = Duration::from_secs(2);
+/// Commits of other nodes that are announced together with the own ones, after another node was faster, and how much
+/// earlier than the own ones they may be.
+const OTHERS_MAX: usize = 64;
+const OTHERS_BACK_MS: u64 = 30_000;
+/// What an earlier run of this node has committed is announced with the first commit of this one if it is at most so old.
+/// What is older, nodes that follow the head have seen by a wide list.
+const EARLIER_MS: u64 = 630_000;
+/// A store that gives the same head so often and never lets it be replaced does not know conditions.
+const STUCK_MAX: u32 = 5;
+/// The shortest and the longest wait before an announcement that failed is tried again.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// How long nothing is announced where the store refuses that.
+const REFUSED_FOR: Duration = Duration::from_mins(10);
+
+/// Announces commits; cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Announcer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    node: NodeId,
+    remote: Remote,
+    head: Arc<HeadWatch>,
+    queue: Mutex<BTreeMap<Stamp, Option<Bytes>>>,
+    /// How many wait.
+    waiting: watch::Sender<usize>,
+    /// Woken when more wait, and by what does not want to wait.
+    more: Notify,
+    hurry: Notify,
+    /// Callers that wait for the queue to be empty.
+    hurried: AtomicUsize,
+    /// The store was seen to keep to conditions, and what earlier runs have left is in the queue.
+    is_ready: AtomicBool,
+    /// The store refuses announcements. It moves under the lock of the queue.
+    is_refused: AtomicBool,
+    /// The version that could not be replaced last, and how often that was so.
+    stuck: Mutex<Option<(HeadVersion, u32)>>,
+}
+
+/// The outcome of one try.
+enum Tried {
+    Announced,
+    /// Another node was faster.
+    Late,
+}
+
+impl Announcer {
+    pub(super) fn new(node: NodeId, remote: Remote, head: Arc<HeadWatch>) -> Self {
+        let (queue, waiting) = (Mutex::default(), watch::Sender::new(0));
+        let (more, hurry) = (Notify::new(), Notify::new());
+        let (is_ready, is_refused) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (hurried, stuck) = (AtomicUsize::new(0), Mutex::default());
+        Self(Arc::new(Inner {
+            node,
+            remote,
+            head,
+            queue,
+            waiting,
+            more,
+            hurry,
+            hurried,
+            is_ready,
+            is_refused,
+            stuck,
+        }))
+    }
+
+    /// Notes commits that are in the log, under all names that they may have there.
+    pub(super) fn note(&self, names: &[Stamp], bytes: &Bytes) {
+        if !self.0.remote.may_have_head() {
+            return;
+        }
+        {
+            let mut queue = self.0.queue.lock();
+            if self.0.is_refused.load(Ordering::Relaxed) {
+                return;
+            }
+            for name in names {
+                let kept = Some(name) == names.last() && bytes.len() <= INLINE_COMMIT_BYTES_MAX;
+                queue.insert(*name, kept.then(|| bytes.clone()));
+            }
+            shorten(&mut queue);
+        }
+        self.count();
+        self.0.more.notify_one();
+    }
+
+    /// Starts announcing. Aborting the task loses nothing that lists do not find.
+    pub(super) fn start(&self, runtime: &Handle) -> JoinHandle<()> {
+        let announcer = self.clone();
+        task::spawn(runtime, "announce", async move { announcer.run().await })
+    }
+
+    /// Returns when all that was committed before is announced, or after `limit`.
+    pub(super) async fn settled(&self, limit: Duration) {
+        let mut waiting = self.0.waiting.subscribe();
+        let _hurry = Hurry::new(&self.0.hurried);
+        self.0.hurry.notify_one();
+        clock::within(limit, waiting.wait_for(|count| *count == 0)).await;
+    }
+
+    /// Announces all that waits, without a task that does so.
+    #[cfg(test)]
+    pub(super) async fn announce_all(&self) {
+        let mut late = false;
+        while !self.0.queue.lock().is_empty() {
+            let Ok(tried) = self.announce(late).await else { return };
+            late = matches!(tried, Tried::Late);
+        }
+    }
+
+    async fn run(&self) {
+        let mut spread = SPREAD_MIN;
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        let mut late = false;
+        loop {
+            while self.0.queue.lock().is_empty() {
+                late = false;
+                self.0.more.notified().await;
+            }
+            let began = self.0.head.now();
+            let wait = match self.announce(late).await {
+                Ok(Tried::Announced) => {
+                    (spread, late) = ((spread / 2).max(SPREAD_MIN), false);
+                    backoff.reset();
+                    let took = self.0.head.now().saturating_sub(began);
+                    let least = ANNOUNCE_EVERY.max(self.0.remote.head_interval());
+                    least.max((took * ANNOUNCE_PART).min(ANNOUNCE_EVERY_MAX))
+                }
+                Ok(Tried::Late) => {
+                    let wait = spread.mul_f64((task::random_u64() % 1001) as f64 / 1000.0);
+                    (spread, late) = ((spread * 2).min(SPREAD_MAX), true);
+                    wait
+                }
+                Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
+                    self.rest(&error).await;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::debug!(error = %error.chain(), "commits are not announced yet");
+                    backoff.wait()
+                }
+            };
+            let is_hurried = self.0.hurried.load(Ordering::Relaxed) > 0;
+            let wait = if is_hurried { wait.min(SPREAD_MIN) } else { wait };
+            clock::within(wait, self.0.hurry.notified()).await;
+        }
+    }
+
+    /// Announces what waits. After another node was faster, others are likely to wait for the same, so what they have
+    /// committed is announced along.
+    async fn announce(&self, late: bool) -> Result<Tried> {
+        let Inner { remote, head, .. } = &*self.0;
+        self.get_ready().await?;
+        let others = if late { self.others().await } else { Vec::new() };
+        let found = match head.last() {
+            Some(known) if !late && (known.own || known.at + RECENT > head.now()) => {
+                FoundHead::Known(known)
+            }
+            _ => head.read(remote).await?,
+        };
+        let (last, version) = match found {
+            FoundHead::Known(KnownHead { head, version, .. }) => (Some(head), Some(version)),
+            FoundHead::Damaged(version) => (None, Some(version)),
+            FoundHead::Missing => (None, None),
+        };
+        let more = self.waiting(last.as_deref());
+        if more.is_empty() {
+            return Ok(Tried::Announced);
+        }
+        let others = announceable(others, last.as_deref());
+        let others = others.into_iter().take(QUEUE_MAX.saturating_sub(more.len()));
+        let names: Vec<Stamp> = more.iter().map(|(stamp, _)| *stamp).collect();
+        let next = LogHead::after(last.as_deref(), more.into_iter().chain(others), remote.now_ms());
+        let at = head.now();
+        match remote.put_head(&next, version.as_ref()).await? {
+            HeadPut::Done(version) => {
+                head.note_put(KnownHead { head: Arc::new(next), version, at, own: !late });
+                self.0.queue.lock().retain(|stamp, _| !names.contains(stamp));
+                self.count();
+                Ok(Tried::Announced)
+            }
+            HeadPut::Conflict => {
+                self.note_stuck(version)?;
+                Ok(Tried::Late)
+            }
+        }
+    }
+
+    /// Returns what waits, without what a head has already: another node may have announced it along.
+    fn waiting(&self, head: Option<&LogHead>) -> Vec<(Stamp, Option<Bytes>)> {
+        let waiting = {
+            let mut queue = self.0.queue.lock();
+            queue.retain(|stamp, _| !head.is_some_and(|head| head.has(stamp)));
+            queue.iter().map(|(stamp, bytes)| (*stamp, bytes.clone())).collect()
+        };
+        self.count();
+        waiting
+    }
+
+    /// Notes that a head of a version was not replaced.
+    fn note_stuck(&self, version: Option<HeadVersion>) -> Result<()> {
+        let mut stuck = self.0.stuck.lock();
+        let before = stuck.take().filter(|(last, _)| Some(last) == version.as_ref());
+        let count = before.map_or(1, |(_, count)| count + 1);
+        *stuck = version.map(|version| (version, count));
+        if count < STUCK_MAX {
+            return Ok(());
+        }
+        *stuck = None;
+        Err(Error::new(
+            Kind::Invalid,
+            "the store does not replace an object by the version that it gave",
+        ))
+    }
+
+    /// Returns what other nodes have committed lately, and the bytes of what may be announced along; nothing where that
+    /// cannot be had.
+    async fn others(&self) -> Vec<(Stamp, Option<Bytes>)> {
+        let remote = &self.0.remote;
+        let first = self.0.queue.lock().first_key_value().map(|(stamp, _)| *stamp);
+        let Some(first) = first else { return Vec::new() };
+        let from = name_of_ms(first.ms.saturating_sub(OTHERS_BACK_MS));
+        let Ok(items) = remote.list_log(Some(&from)).await else { return Vec::new() };
+        let known = self.0.head.last();
+        let is_new = |stamp: &Stamp| {
+            stamp.node != self.0.node && !known.as_ref().is_some_and(|known| known.head.has(stamp))
+        };
+        let new = items.iter().filter_map(|item| {
+            let stamp = keys::commit_stamp(&item.name).filter(is_new)?;
+            Some((stamp, item))
+        });
+        let read = new.take(OTHERS_MAX).map(|(stamp, item)| async move {
+            let small = item.size <= INLINE_COMMIT_BYTES_MAX as u64;
+            let read = if small { remote.get_commit(&item.name).await.ok() } else { None };
+            (stamp, read.filter(|bytes| follows_another(bytes, &stamp)))
+        });
+        join_all(read).await
+    }
+
+    /// Makes sure, once, that the store replaces no other head than the expected one, and that what an earlier run has
+    /// committed is announced with the first commit of this one: a run may have ended in between.
+    async fn get_ready(&self) -> Result<()> {
+        if self.0.is_ready.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if !self.0.remote.refuses_stale_heads().await? {
+            let op = "the store ignores the conditions of requests";
+            return Err(Error::new(Kind::Invalid, op));
+        }
+        let from_ms = self.0.remote.now_ms().saturating_sub(EARLIER_MS);
+        let mut after = name_of_ms(from_ms);
+        loop {
+            let items = self.0.remote.list_log(Some(&after)).await?;
+            let names = items.iter().filter_map(|item| keys::commit_stamp(&item.name));
+            let mut queue = self.0.queue.lock();
+            names.filter(|name| name.node == self.0.node).for_each(|name| {
+                queue.entry(name).or_default();
+            });
+            shorten(&mut queue);
+            drop(queue);
+            match items.last().filter(|_| items.len() >= LOG_ITEMS_MAX) {
+                Some(last) => after.clone_from(&last.name),
+                None => break,
+            }
+        }
+        self.0.is_ready.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Announces nothing for some time, because the store refuses it.
+    async fn rest(&self, error: &Error) {
+        tracing::warn!(
+            error = %error.chain(),
+            "commits of this node are not announced in the head of the log; other nodes see them when they list it, up to \
+             ten minutes later; may this node write and replace the object `head`?"
+        );
+        {
+            let mut queue = self.0.queue.lock();
+            self.0.is_refused.store(true, Ordering::Relaxed);
+            queue.clear();
+        }
+        self.count();
+        clock::sleep(REFUSED_FOR).await;
+        self.0.is_refused.store(false, Ordering::Relaxed);
+    }
+
+    fn count(&self) {
+        let count = self.0.queue.lock().len();
+        self.0.waiting.send_replace(count);
+    }
+}
+
+/// Drops the oldest of too many commits; others find them by a list.
+fn shorten(queue: &mut BTreeMap<Stamp, Option<Bytes>>) {
+    while queue.len() > QUEUE_MAX {
+        queue.pop_first();
+    }
+}
+
+/// Returns the commits of other nodes that a head lacks and that may be announced along. Where one of a node may not be,
+/// what follows it may not be, either.
+fn announceable(
+    others: Vec<(Stamp, Option<Bytes>)>,
+    head: Option<&LogHead>,
+) -> Vec<(Stamp, Option<Bytes>)> {
+    let mut left_out = BTreeSet::new();
+    let is_lacking = |(stamp, _): &(Stamp, _)| !head.is_some_and(|head| head.has(stamp));
+    let lacking = others.into_iter().filter(is_lacking);
+    lacking
+        .filter(|(stamp, bytes)| {
+            if bytes.is_none() {
+                left_out.insert(stamp.node);
+            }
+            !left_out.contains(&stamp.node)
+        })
+        .collect()
+}
+
+/// Reports whether a commit is whole and not the first one of its run: before that, an earlier run may have committed
+/// something that is not announced.
+fn follows_another(bytes: &Bytes, name: &Stamp) -> bool {
+    decode_commit_named(bytes, name).is_ok_and(|commit| commit.sequence > 0)
+}
+
+/// Makes the announcer hurry as long as it lives.
+struct Hurry<'a>(&'a AtomicUsize);
+
+impl<'a> Hurry<'a> {
+    fn new(hurried: &'a AtomicUsize) -> Self {
+        hurried.fetch_add(1, Ordering::Relaxed);
+        Self(hurried)
+    }
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,131 @@
+//! How often the follower looks at the log while programs ask.
+//!
+//! Owns the time from one look to the next. Must never be longer than names are vouched for, as far as looks take as long
+//! as they did.
+
+use std::time::Duration;
+
+use super::freshness::VOUCHED_PART;
+
+/// The longest and the shortest time between two looks.
+const POLL_MIN: Duration = Duration::from_millis(100);
+const POLL_MAX: Duration = Duration::from_secs(30);
+/// The time between two looks where `freshness` is 0, so that each lookup makes one.
+const POLL_ALWAYS_ASKED: Duration = Duration::from_secs(1);
+/// Where something has moved, more is likely to come, for so long.
+const LIVELY_FOR: Duration = Duration::from_secs(5);
+/// More commits than this in one look, or of more nodes in the head: the fleet is large, and looking more often costs all
+/// of it.
+const FEW_COMMITS: u64 = 2;
+const FEW_PUBLISHERS: usize = 4;
+/// After the store throttled, nothing is looked for sooner than it must for so long.
+const THROTTLED_FOR: Duration = Duration::from_mins(1);
+/// What a look may take longer than those before it.
+const SLACK: Duration = Duration::from_millis(10);
+
+/// The pace of one follower.
+#[derive(Debug)]
+pub(super) struct LookPace {
+    /// How old an answer may be.
+    limit: Duration,
+    /// The time that the slowest of the last looks took.
+    took: Duration,
+    /// When a look last brought commits, by the monotonic clock, and how many.
+    moved: Option<(Duration, u64)>,
+    /// When the store last throttled.
+    throttled: Option<Duration>,
+}
+
+/// What one look was like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LookFigures {
+    pub(super) took: Duration,
+    pub(super) commits: u64,
+    /// It listed nothing.
+    pub(super) by_head: bool,
+    /// Nodes that have committed lately.
+    pub(super) publishers: usize,
+    /// The store throttles.
+    pub(super) throttled: bool,
+}
+
+impl LookPace {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, took: Duration::ZERO, moved: None, throttled: None }
+    }
+
+    /// Notes a look that has ended at `now`, and returns how long to wait for the next one.
+    pub(super) fn wait(&mut self, now: Duration, look: LookFigures) -> Duration {
+        if self.limit.is_zero() {
+            return POLL_ALWAYS_ASKED;
+        }
+        self.took = look.took.max(self.took - self.took / 8);
+        if look.commits > 0 {
+            self.moved = Some((now, look.commits));
+        }
+        let latest = self.limit.mul_f64(VOUCHED_PART).saturating_sub(self.took + SLACK);
+        if look.throttled {
+            self.throttled = Some(now);
+        }
+        let within = |at: Duration, time| now.saturating_sub(at) < time;
+        let is_lively = self.moved.is_some_and(|(at, commits)| {
+            within(at, LIVELY_FOR) && commits <= FEW_COMMITS && look.publishers <= FEW_PUBLISHERS
+        });
+        let is_throttled = self.throttled.is_some_and(|at| within(at, THROTTLED_FOR));
+        let period = match (is_lively && !is_throttled, look.by_head) {
+            (true, true) => self.limit / 5,
+            (true, false) => self.limit / 2,
+            (false, _) => latest.max(self.limit / 2),
+        };
+        period.saturating_sub(look.took).clamp(POLL_MIN, POLL_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn look(commits: u64) -> LookFigures {
+        let took = Duration::from_millis(20);
+        LookFigures { took, commits, by_head: true, publishers: 1, throttled: false }
+    }
+
+    #[test]
+    fn a_quiet_log_is_looked_at_as_rarely_as_the_promise_allows() {
+        let mut pace = LookPace::new(SECOND);
+        let period = pace.wait(SECOND, look(0)) + look(0).took;
+        assert!(period < SECOND * 11 / 12 && period > Duration::from_millis(875), "{period:?}");
+        let slow = LookFigures { took: Duration::from_millis(300), ..look(0) };
+        let wait = pace.wait(SECOND, slow);
+        assert!(wait + slow.took * 2 < SECOND * 11 / 12, "the next one may take as long: {wait:?}");
+        let after: Vec<_> = (0..40).map(|_| pace.wait(SECOND, look(0))).collect();
+        assert!(after.is_sorted() && after[39] + look(0).took > Duration::from_millis(875));
+    }
+
+    #[test]
+    fn where_something_moves_more_is_looked_for() {
+        let mut pace = LookPace::new(SECOND);
+        let period = |wait: Duration| wait + look(0).took;
+        assert_eq!(period(pace.wait(SECOND * 10, look(1))), SECOND / 5);
+        assert_eq!(period(pace.wait(SECOND * 14, look(0))), SECOND / 5);
+        assert!(period(pace.wait(SECOND * 15, look(0))) > SECOND / 2, "it is quiet again");
+        assert!(period(pace.wait(SECOND * 20, look(9))) > SECOND / 2, "many publish");
+        let list = LookFigures { by_head: false, ..look(1) };
+        assert_eq!(period(pace.wait(SECOND * 20, list)), SECOND / 2, "lists are dear");
+        let fleet = LookFigures { publishers: 5, ..look(1) };
+        assert!(period(pace.wait(SECOND * 20, fleet)) > SECOND / 2, "of many nodes");
+        let refused = LookFigures { throttled: true, ..look(1) };
+        assert!(period(pace.wait(SECOND * 20, refused)) > SECOND / 2);
+        assert!(period(pace.wait(SECOND * 79, look(1))) > SECOND / 2, "for a minute");
+        assert_eq!(period(pace.wait(SECOND * 80, look(1))), SECOND / 5);
+    }
+
+    #[test]
+    fn short_and_long_limits_have_bounds() {
+        assert_eq!(LookPace::new(Duration::ZERO).wait(SECOND, look(1)), POLL_ALWAYS_ASKED);
+        assert_eq!(LookPace::new(Duration::from_millis(10)).wait(SECOND, look(1)), POLL_MIN);
+        assert_eq!(LookPace::new(SECOND * 3600).wait(SECOND, look(0)), POLL_MAX);
+    }
+}

@@ -1,0 +1,521 @@
+//! The head of the log: what is announced in it is followed without lists, and nothing depends on it.
+
+use std::time::Duration;
+
+use super::checkpoints::{checkpoint, remove_log};
+use super::harness::*;
+use crate::remote::{HeadPut, HeadRead, LogHead, Remote};
+use crate::stamp::Stamp;
+
+const WIDE: Duration = Duration::from_secs(10 * 60 + 1);
+
+/// A node that has followed the head once.
+async fn follower(world: &World) -> Node {
+    let node = world.node();
+    assert!(node.pull().await && node.pull().await);
+    node
+}
+
+/// Returns the lists and the reads that something costs a node.
+async fn cost(node: &Node, what: impl Future<Output = bool>) -> (u64, u64) {
+    let before = node.remote().requests();
+    assert!(what.await);
+    let after = node.remote().requests();
+    (after.lists - before.lists, after.gets - before.gets)
+}
+
+async fn head_of(remote: &Remote) -> LogHead {
+    match remote.get_head(None).await.unwrap() {
+        HeadRead::Other(head, _) => (*head).clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Announces commits as other nodes do.
+pub(super) async fn announce(remote: &Remote, names: &[Stamp]) {
+    loop {
+        let (head, version) = match remote.get_head(None).await.unwrap() {
+            HeadRead::Other(head, version) => (Some(head), Some(version)),
+            _ => (None, None),
+        };
+        let names = names.iter().map(|name| (*name, None));
+        let next = LogHead::after(head.as_deref(), names, remote.now_ms());
+        if let HeadPut::Done(_) = remote.put_head(&next, version.as_ref()).await.unwrap() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn p10_freshness_by_the_head_of_the_log_needs_no_list() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        for n in 1..20_u64 {
+            assert_eq!(cost(&b, b.pull()).await, (0, 1), "nothing new: one read");
+            a.write("f", &content(n, 50));
+            a.push().await;
+            assert_eq!(cost(&b, b.pull()).await, (0, 1), "the commit lies in the head");
+            assert_eq!(b.read("f").await, Some(content(n, 50)));
+            world.clock.advance(Duration::from_secs(1));
+        }
+    });
+}
+
+#[test]
+fn commits_that_are_too_large_for_the_head_are_named_in_it() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        for n in 0..30_u64 {
+            a.write(&format!("dir/{n}"), &content(n, 3000));
+        }
+        a.push().await;
+        assert_eq!(cost(&b, b.pull()).await, (0, 2), "the head and the commit");
+        assert!(b.entry("dir/29").is_some());
+    });
+}
+
+/// Some stores list late what they have, and what was stored can be damaged: for a moment the head has it, too.
+#[test]
+fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..3 {
+            a.write(&format!("f{n}"), b"x");
+            a.push().await;
+        }
+        let keys = world.store.keys().await;
+        let log: Vec<_> = keys.iter().filter(|key| key.starts_with("log/")).collect();
+        world.store.remove(log[1]).await;
+        world.store.remove(log[2]).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        assert!((0..3).all(|n| b.entry(&format!("f{n}")).is_some()));
+    });
+}
+
+#[test]
+fn a_node_that_was_away_for_longer_than_the_head_tells_lists() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        for n in 0..5_u64 {
+            world.clock.advance(Duration::from_mins(4));
+            a.write("f", &content(n, 50));
+            a.push().await;
+        }
+        let (lists, _) = cost(&b, b.pull()).await;
+        assert!(lists > 0, "what was pushed out of the head is in the log");
+        assert_eq!(b.read("f").await, Some(content(4, 50)));
+        assert_eq!(cost(&b, b.pull()).await, (0, 1), "and then it follows again");
+    });
+}
+
+#[test]
+fn two_nodes_that_announce_at_once_lose_nothing() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        b.write("g", b"0");
+        b.push().await;
+        let c = follower(&world).await;
+        // Both know the same head.
+        assert!(a.pull().await && b.pull().await);
+        for (node, name) in [(&mut a, "f"), (&mut b, "g")] {
+            node.write(name, b"1");
+            node.upload().await;
+            node.commit_only().await;
+        }
+        let (one, two) = (a.engine.publisher().unwrap(), b.engine.publisher().unwrap());
+        futures::join!(one.announce_all(), two.announce_all());
+        let (lists, _) = cost(&c, c.pull()).await;
+        assert_eq!(lists, 0);
+        assert_eq!((c.read("f").await, c.read("g").await), (Some(b"1".into()), Some(b"1".into())));
+    });
+}
+
+#[test]
+fn what_another_node_has_committed_is_announced_along_after_it_was_faster() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        assert!(b.pull().await);
+        b.write("g", b"0");
+        b.upload().await;
+        b.commit_only().await;
+        // The head moves under b, and a third node has committed and not announced.
+        a.write("f", b"1");
+        a.push().await;
+        let mut d = world.node();
+        d.write("h", b"0");
+        d.push().await;
+        d.write("h", b"1");
+        d.upload().await;
+        d.commit_only().await;
+        b.engine.publisher().unwrap().announce_all().await;
+        let head = head_of(b.remote()).await;
+        assert_eq!(head.commits.len(), 5, "{head:?}");
+        let puts = d.remote().requests().puts;
+        d.engine.publisher().unwrap().announce_all().await;
+        assert_eq!(d.remote().requests().puts, puts);
+        assert_eq!(head_of(b.remote()).await, head, "it is announced already");
+    });
+}
+
+/// Nodes of older versions, and nodes that die between the commit and the announcement.
+#[test]
+fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut old) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        let mut write_unannounced = async |bytes: &[u8]| {
+            old.write("old", bytes);
+            old.upload().await;
+            old.commit_only().await;
+        };
+        write_unannounced(b"1").await;
+        assert!(b.pull().await);
+        assert!(b.entry("old").is_none(), "the head does not say");
+        world.clock.advance(WIDE);
+        assert!(b.pull().await && b.read("old").await == Some(b"1".into()), "a wide list does");
+        world.clock.advance(Duration::from_secs(31));
+        assert!(b.pull().await);
+        for n in 0..9_u8 {
+            // Now each look lists, for ten minutes.
+            write_unannounced(&[n]).await;
+            world.clock.advance(Duration::from_mins(1));
+            assert!(b.pull().await && b.read("old").await == Some(vec![n]), "{n}");
+        }
+        // The last one was found while lists were made, and counts as well.
+        world.clock.advance(Duration::from_mins(8));
+        write_unannounced(b"x").await;
+        assert!(b.pull().await && b.read("old").await == Some(b"x".into()));
+        world.clock.advance(Duration::from_mins(12));
+        assert!(b.pull().await && b.pull().await);
+        world.clock.advance(Duration::from_mins(12));
+        assert!(b.pull().await);
+        assert_eq!(cost(&b, b.pull()).await, (0, 1), "all announce again");
+    });
+}
+
+#[test]
+fn a_slow_announcement_is_no_reason_to_distrust() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        world.clock.advance(WIDE);
+        a.write("f", b"1");
+        a.upload().await;
+        a.commit_only().await;
+        assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "listed first");
+        world.clock.advance(Duration::from_secs(20));
+        a.engine.publisher().unwrap().announce_all().await;
+        for _ in 0..9 {
+            assert_eq!(cost(&b, b.pull()).await, (0, 1));
+            world.clock.advance(Duration::from_secs(10));
+        }
+    });
+}
+
+#[test]
+fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        a.write("first", b"1");
+        a.upload().await;
+        a.commit_only().await;
+        let mut a = world.node_at(a.crash());
+        a.write("second", b"2");
+        a.push().await;
+        let (lists, _) = cost(&b, b.pull()).await;
+        assert_eq!(lists, 0);
+        assert!(
+            b.entry("second").is_some() && b.entry("first").is_some(),
+            "one never without the other"
+        );
+    });
+}
+
+/// What was not announced in time is in no list of the last minute either.
+#[test]
+fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let (b, mut c) = (follower(&world).await, world.node());
+        a.write("first", b"1");
+        a.upload().await;
+        a.commit_only().await;
+        for minute in 0..5_u8 {
+            world.clock.advance(Duration::from_mins(1));
+            c.write("other", &[minute]);
+            c.push().await;
+            assert_eq!(cost(&b, b.pull()).await.0, 0, "by the head");
+        }
+        let mut a = world.node_at(a.crash());
+        a.write("second", b"2");
+        a.push().await;
+        // The head cannot be read just now.
+        b.fail("status=500 only=head");
+        assert!(b.pull().await && b.entry("second").is_some());
+        assert!(b.entry("first").is_some(), "one never without the other");
+    });
+}
+
+#[test]
+fn a_node_that_slept_trusts_the_head_again() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        for n in 0..40_u64 {
+            world.clock.advance(Duration::from_mins(1));
+            a.write(&format!("g{n}"), &content(n, 50));
+            a.push().await;
+        }
+        assert!(b.pull().await && b.entry("g39").is_some());
+        for _ in 0..9 {
+            world.clock.advance(Duration::from_mins(1));
+            assert_eq!(cost(&b, b.pull()).await, (0, 1));
+        }
+    });
+}
+
+/// Whoever put it into the head may have a bad memory, or a bad line.
+#[test]
+fn p9_self_healing_of_a_commit_that_is_damaged_in_the_head() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        a.write("f", b"1");
+        a.push().await;
+        let mut head = head_of(a.remote()).await;
+        let bytes = head.commits.last_mut().unwrap().bytes.as_mut().unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        assert!(b.pull().await);
+        assert_eq!(b.read("f").await, Some(b"1".into()), "the log has it, too");
+        assert!(!b.engine.ledger().is_partial());
+    });
+}
+
+#[test]
+fn a_checkpoint_has_what_was_not_announced() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut old) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        assert!(a.pull().await && a.pull().await);
+        old.write("old", b"1");
+        old.upload().await;
+        old.commit_only().await;
+        checkpoint(&a).await;
+        remove_log(&world, |_| true).await;
+        let c = world.node();
+        assert!(c.pull().await && c.entry("old").is_some());
+    });
+}
+
+/// A bucket that was restored, or failed over to a copy that lags.
+#[test]
+fn a_head_that_has_moved_back_is_not_followed() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let before = world.store.read("head").await.unwrap().to_vec();
+        a.write("f", b"1");
+        a.push().await;
+        let b = follower(&world).await;
+        world.store.overwrite("head", before).await;
+        let (lists, _) = cost(&b, b.pull()).await;
+        assert!(lists > 0);
+        for n in 0..3_u8 {
+            a.write("f", &[n]);
+            a.push().await;
+            assert!(b.pull().await && b.read("f").await == Some(vec![n]), "{n}");
+        }
+    });
+}
+
+#[test]
+fn a_commit_that_the_store_refuses_does_not_end_the_following_of_the_head() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..3 {
+            a.write(&format!("f{n}"), b"x");
+            a.push().await;
+        }
+        let keys = world.store.keys().await;
+        let refused = keys.iter().filter(|key| key.starts_with("log/")).nth(1).unwrap();
+        world.store.remove("head").await;
+        let b = world.node();
+        b.fail(&format!("forbidden=1 only={refused}"));
+        assert!(b.pull().await && b.entry("f2").is_some() && b.entry("f1").is_none());
+        world.clock.advance(Duration::from_mins(2));
+        a.write("g", b"x");
+        a.push().await;
+        assert!(b.pull().await && b.pull().await);
+        assert_eq!(cost(&b, b.pull()).await, (0, 1));
+    });
+}
+
+#[test]
+fn an_announcement_whose_reply_is_lost_is_made_once() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        a.write("f", b"1");
+        a.upload().await;
+        a.commit_only().await;
+        a.fail("lost=100 only=head");
+        a.engine.publisher().unwrap().announce_all().await;
+        a.fail("");
+        a.engine.publisher().unwrap().announce_all().await;
+        let head = head_of(a.remote()).await;
+        assert_eq!((head.number, head.commits.len()), (2, 2), "{head:?}");
+    });
+}
+
+#[test]
+fn bad_input_a_head_that_is_wrong_costs_lists_and_is_replaced() {
+    run(async {
+        for (bytes, is_replaced) in
+            [(b"nonsense".to_vec(), true), (vec![0; 600 << 10], true), (newer_head(), false)]
+        {
+            let world = World::new();
+            let mut a = world.node();
+            a.write("f", b"0");
+            a.push().await;
+            let b = follower(&world).await;
+            world.store.overwrite("head", bytes).await;
+            a.write("f", b"1");
+            a.upload().await;
+            a.commit_only().await;
+            assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "it is listed");
+            a.engine.publisher().unwrap().announce_all().await;
+            let head = a.remote().get_head(None).await.unwrap();
+            assert_eq!(matches!(head, HeadRead::Other(..)), is_replaced, "{head:?}");
+            world.clock.advance(Duration::from_secs(11));
+            a.write("f", b"2");
+            a.push().await;
+            assert!(b.pull().await && b.read("f").await == Some(b"2".into()));
+        }
+    });
+}
+
+/// A head of version 2, with the right checksum.
+fn newer_head() -> Vec<u8> {
+    let start = b"HFHEAD\r\n\x02\0".to_vec();
+    let sum = blake3::hash(&start);
+    [start, sum.as_bytes().to_vec()].concat()
+}
+
+#[test]
+fn a_store_that_ignores_conditions_has_no_head() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.fail("unconditional=1");
+        a.write("f", b"0");
+        a.push().await;
+        let found = a.remote().get_head(None).await.unwrap();
+        assert!(matches!(found, HeadRead::Unusable(..)), "{found:?}");
+        let b = world.node();
+        for n in 0..5_u64 {
+            a.write("f", &content(n, 50));
+            a.push().await;
+            let (lists, _) = cost(&b, b.pull()).await;
+            assert!(lists > 0 && b.read("f").await == Some(content(n, 50)), "{n}");
+        }
+    });
+}
+
+#[test]
+fn a_head_that_may_not_be_written_or_read_holds_nothing_up() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        for fault in ["forbidden=1 only=head", "status=405 only=head", "status=503 only=head"] {
+            b.fail(fault);
+            a.write("f", fault.as_bytes());
+            a.push().await;
+            // While a store throttles, the fourth look lists.
+            let mut looks = 0;
+            while !b.pull().await {
+                looks += 1;
+                assert!(looks < 4, "{fault}");
+            }
+            assert!(b.read("f").await == Some(fault.into()), "{fault}");
+            b.fail("");
+            world.clock.advance(WIDE);
+            assert!(b.pull().await);
+            a.fail(fault);
+            a.engine.start();
+            a.write("g", fault.as_bytes());
+            let report = a.engine.drain(DEADLINE, |_| ()).await;
+            assert!(report.complete, "{fault}: {report:?}");
+            a.engine.kill().await;
+            a.fail("");
+            world.clock.advance(WIDE);
+            assert!(b.pull().await && b.read("g").await == Some(fault.into()), "{fault}");
+        }
+    });
+}
+
+#[test]
+fn a_read_only_node_follows_the_head() {
+    run(async {
+        let mut world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        world.settings.read_only = true;
+        let b = follower(&world).await;
+        a.write("f", b"1");
+        a.push().await;
+        assert_eq!(cost(&b, b.pull()).await, (0, 1));
+        assert_eq!(b.read("f").await, Some(b"1".into()));
+    });
+}
