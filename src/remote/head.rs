@@ -36,12 +36,12 @@ pub const HEAD_BYTES_MAX: u64 = 128 << 10;
 pub const HEAD_COMMITS_MAX: usize = 256;
 /// Bytes of commits that a head holds together; others are named, and read from the log. Each head carries them anew, so
 /// they are few.
-const INLINE_BYTES_MAX: usize = 32 << 10;
+const INLINE_BYTES_MAX: usize = 48 << 10;
 /// The largest commit that lies in a head.
 pub const INLINE_COMMIT_BYTES_MAX: usize = 4 << 10;
 /// A head holds the bytes of commits for so long after these were made. A node that looks once a second has read them by
 /// then, also where the announcement took its time.
-const INLINE_FOR_MS: u64 = 5000;
+const INLINE_FOR_MS: u64 = 15_000;
 /// A head names commits for so long: longer than a node that follows it goes without a wide list.
 const NAMED_FOR_MS: u64 = 11 * 60_000;
 
@@ -134,6 +134,16 @@ impl LogHead {
     /// Reports whether it names a commit.
     pub fn has(&self, stamp: &Stamp) -> bool {
         self.commits.iter().any(|commit| commit.stamp == *stamp)
+    }
+
+    /// Reports whether a commit was not announced yet, as far as this can be told. The commits of a node are announced in
+    /// order, so one before another that is named was announced. So was one that is older than all that is named, where
+    /// something has been pushed out.
+    pub fn lacks(&self, stamp: &Stamp) -> bool {
+        let mut of_node = self.commits.iter().filter(|commit| commit.stamp.node == stamp.node);
+        let oldest_ms = self.commits.iter().map(|commit| commit.stamp.ms).min();
+        let is_recent = self.from == 1 || oldest_ms.is_some_and(|oldest_ms| stamp.ms >= oldest_ms);
+        is_recent && of_node.all(|commit| commit.stamp < *stamp)
     }
 
     /// Returns what was announced after the head of an epoch with a number; `None` where this cannot be told.

@@ -269,7 +269,7 @@ impl Announcer {
         let Ok(items) = remote.list_log(Some(&from)).await else { return Vec::new() };
         let known = self.0.head.last();
         let is_new = |stamp: &Stamp| {
-            stamp.node != self.0.node && !known.as_ref().is_some_and(|known| known.head.has(stamp))
+            stamp.node != self.0.node && known.as_ref().is_none_or(|known| known.head.lacks(stamp))
         };
         let new = items.iter().filter_map(|item| {
             let stamp = keys::commit_stamp(&item.name).filter(is_new)?;
@@ -350,7 +350,7 @@ fn announceable(
     head: Option<&LogHead>,
 ) -> Vec<(Stamp, Option<Bytes>)> {
     let mut left_out = BTreeSet::new();
-    let is_lacking = |(stamp, _): &(Stamp, _)| !head.is_some_and(|head| head.has(stamp));
+    let is_lacking = |(stamp, _): &(Stamp, _)| head.is_none_or(|head| head.lacks(stamp));
     let lacking = others.into_iter().filter(is_lacking);
     lacking
         .filter(|(stamp, bytes)| {

@@ -218,15 +218,15 @@ impl Claims {
             let waited = self.ledger.clock().mono().saturating_sub(began);
             let for_bytes = Duration::from_millis(bytes_of(&needs) * 1000 / TURN_BYTES_PER_SEC);
             let turn = TURN + for_bytes;
-            let is_due = |(place, claim): (u32, &HashSet<u64>)| {
-                waited < (turn * place).min(WAIT_MAX) && is_shared(claim, &needs)
-            };
-            let waits = !needs.is_empty() && (1..).zip(older).any(is_due);
+            let shared = (1..).zip(older).filter(|(_, claim)| is_shared(claim, &needs));
+            let due = shared.map(|(place, _)| (turn * place).min(WAIT_MAX)).max();
+            let left = due.unwrap_or_default().saturating_sub(waited);
+            let waits = !needs.is_empty() && !left.is_zero();
             if !waits || is_hurried() || self.ledger.room().is_pressed() {
                 return;
             }
             let more_ms = task::random_u64() % every.as_millis() as u64;
-            clock::sleep(every + Duration::from_millis(more_ms)).await;
+            clock::sleep((every + Duration::from_millis(more_ms)).min(left)).await;
             every = (every * 2).min(LOOK_EVERY_MAX);
             self.look(batch, LOOK_EVERY, may_wait).await;
         }

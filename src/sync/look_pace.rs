@@ -59,7 +59,7 @@ impl LookPace {
         if self.limit.is_zero() {
             return POLL_ALWAYS_ASKED;
         }
-        self.took = look.took.max(self.took - self.took / 8);
+        self.took = look.took.max(self.took * 7 / 8);
         if look.commits > 0 {
             self.moved = Some((now, look.commits));
         }

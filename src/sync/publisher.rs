@@ -58,7 +58,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
 const SILENT_MAX: Duration = Duration::from_hours(24);
 /// How long a drain, and the end of a claim, wait for commits to be announced that are remote.
-const DRAIN_ANNOUNCED_MAX: Duration = Duration::from_secs(5);
+const DRAIN_ANNOUNCED_MAX: Duration = Duration::from_secs(3);
 const ANNOUNCED_MAX: Duration = Duration::from_secs(1);
 /// How often a drain reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -149,7 +149,7 @@ impl Publisher {
         let collect = task::spawn(runtime, "collect", async move {
             loop {
                 one.ripe().await;
-                let Some(next) = one.agree_and_upload().await else { continue };
+                let Some(next) = Box::pin(one.agree_and_upload()).await else { continue };
                 if sender.send(next).await.is_err() {
                     return;
                 }
@@ -157,7 +157,7 @@ impl Publisher {
         });
         let commit = task::spawn(runtime, "commit", async move {
             while let Some(next) = uploaded.recv().await {
-                two.commit(next).await;
+                Box::pin(two.commit(next)).await;
             }
         });
         vec![collect, commit, self.0.announcer.start(runtime)]

@@ -37,7 +37,7 @@ pub(super) struct Asked {
 impl Google {
     /// Takes only tokens that were signed with the key of that id; the id may be changed later.
     pub(crate) fn with_key_id(key_id: &std::sync::Arc<Mutex<Option<String>>>) -> Self {
-        Self { key_id: key_id.clone(), ..Self::default() }
+        Self { key_id: key_id.clone() }
     }
 
     fn lets_in(&self, headers: &HeaderMap) -> bool {
@@ -84,7 +84,7 @@ impl Dialect {
     }
 
     /// Makes an answer of S3 one of this cloud.
-    pub(super) fn write(&self, asked: Asked, answer: &mut s3s::HttpResponse) {
+    pub(super) fn write(&self, asked: &Asked, answer: &mut s3s::HttpResponse) {
         let Self::Gcs(_) = self else { return };
         rename(answer.headers_mut(), "x-amz-", "x-goog-");
         answer.headers_mut().insert("x-goog-generation", generation_of(&asked.file));

@@ -304,7 +304,7 @@ async fn answer(
         Err(answer) => return Ok(*answer),
     };
     let mut answer = hyper::service::Service::call(&server.service, request).await?;
-    server.dialect.write(asked, &mut answer);
+    server.dialect.write(&asked, &mut answer);
     Ok(answer)
 }
 
