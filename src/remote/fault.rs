@@ -50,10 +50,8 @@ const LIST_BREAKS_AFTER: usize = 5;
 pub struct FaultPlan {
     /// Time that passes before each request.
     pub latency: Duration,
-    /// Requests that get no answer, ever.
-    pub hang: bool,
-    /// Requests that are refused for the credentials (403).
-    pub forbidden: bool,
+    /// How requests are answered.
+    pub answer: InjectedAnswer,
     /// Percentage of requests that are answered with 503, and do nothing.
     pub errors_percent: u32,
     /// Percentage of requests whose connection is reset before they do anything.
@@ -72,7 +70,7 @@ pub struct FaultPlan {
     pub ahead_s: i32,
     /// The status with which requests are answered that do nothing; 0 for none.
     pub status: u16,
-    /// Only requests for keys that hold this text meet latency and the faults from `hang` to `status`; a list counts as
+    /// Only requests for keys that hold this text meet latency and the faults from `answer` to `status`; a list counts as
     /// the key [`LIST`], and a deletion of several as the first of them. All requests do when it is empty.
     pub only: String,
     /// Bytes of a body that arrive in a second; 0 for all at once.
@@ -81,6 +79,18 @@ pub struct FaultPlan {
     pub largest: u32,
     /// Writes are done whatever their condition says.
     pub unconditional: bool,
+}
+
+/// How the requests of a [`FaultPlan`] are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InjectedAnswer {
+    /// As the store does, but for the other faults.
+    #[default]
+    Real,
+    /// They get no answer, ever.
+    Never,
+    /// They are refused for the credentials (403).
+    Forbidden,
 }
 
 /// The key of a list, for [`FaultPlan::only`].
@@ -111,8 +121,9 @@ impl FaultPlan {
             let time = Duration::from_millis(u64::from(value));
             match name {
                 "latency_ms" => plan.latency = time,
-                "hang" => plan.hang = value != 0,
-                "forbidden" => plan.forbidden = value != 0,
+                "hang" if value != 0 => plan.answer = InjectedAnswer::Never,
+                "forbidden" if value != 0 => plan.answer = InjectedAnswer::Forbidden,
+                "hang" | "forbidden" => plan.answer = InjectedAnswer::Real,
                 "errors" => plan.errors_percent = value,
                 "resets" => plan.resets_percent = value,
                 "lost" => plan.lost_replies_percent = value,
@@ -227,13 +238,13 @@ impl Faults {
             clock::sleep(plan.latency).await;
         }
         self.met.fetch_add(1, Ordering::Relaxed);
-        if plan.hang {
+        if plan.answer == InjectedAnswer::Never {
             futures::future::pending::<()>().await;
         }
         if plan.status != 0 {
             return Err(failure(format!("status code: {}: injected", plan.status).into()));
         }
-        if plan.forbidden {
+        if plan.answer == InjectedAnswer::Forbidden {
             let path = "anything".to_owned();
             let source = "status code: 403 Forbidden: injected".into();
             return Err(object_store::Error::PermissionDenied { path, source });

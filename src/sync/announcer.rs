@@ -83,8 +83,8 @@ struct Inner {
 }
 
 /// The outcome of one try.
-enum Tried {
-    Announced,
+enum AnnounceTry {
+    Done,
     /// Another node was faster.
     Late,
 }
@@ -139,7 +139,7 @@ impl Announcer {
     /// Returns when all that was committed before is announced, or after `limit`.
     pub(super) async fn settled(&self, limit: Duration) {
         let mut waiting = self.0.waiting.subscribe();
-        let _hurry = Hurry::new(&self.0.hurried);
+        let _hurry = AnnounceHurry::new(&self.0.hurried);
         self.0.hurry.notify_one();
         clock::within(limit, waiting.wait_for(|count| *count == 0)).await;
     }
@@ -150,7 +150,7 @@ impl Announcer {
         let mut late = false;
         while !self.0.queue.lock().is_empty() {
             let Ok(tried) = self.announce(late).await else { return };
-            late = matches!(tried, Tried::Late);
+            late = matches!(tried, AnnounceTry::Late);
         }
     }
 
@@ -165,14 +165,14 @@ impl Announcer {
             }
             let began = self.0.head.now();
             let wait = match self.announce(late).await {
-                Ok(Tried::Announced) => {
+                Ok(AnnounceTry::Done) => {
                     (spread, late) = ((spread / 2).max(SPREAD_MIN), false);
                     backoff.reset();
                     let took = self.0.head.now().saturating_sub(began);
                     let least = ANNOUNCE_EVERY.max(self.0.remote.head_interval());
                     least.max((took * ANNOUNCE_PART).min(ANNOUNCE_EVERY_MAX))
                 }
-                Ok(Tried::Late) => {
+                Ok(AnnounceTry::Late) => {
                     let wait = spread.mul_f64((task::random_u64() % 1001) as f64 / 1000.0);
                     (spread, late) = ((spread * 2).min(SPREAD_MAX), true);
                     wait
@@ -194,7 +194,7 @@ impl Announcer {
 
     /// Announces what waits. After another node was faster, others are likely to wait for the same, so what they have
     /// committed is announced along.
-    async fn announce(&self, late: bool) -> Result<Tried> {
+    async fn announce(&self, late: bool) -> Result<AnnounceTry> {
         let Inner { remote, head, .. } = &*self.0;
         self.get_ready().await?;
         let others = if late { self.others().await } else { Vec::new() };
@@ -211,7 +211,7 @@ impl Announcer {
         };
         let more = self.waiting(last.as_deref());
         if more.is_empty() {
-            return Ok(Tried::Announced);
+            return Ok(AnnounceTry::Done);
         }
         let others = announceable(others, last.as_deref());
         let others = others.into_iter().take(QUEUE_MAX.saturating_sub(more.len()));
@@ -223,11 +223,11 @@ impl Announcer {
                 head.note_put(KnownHead { head: Arc::new(next), version, at, own: !late });
                 self.0.queue.lock().retain(|stamp, _| !names.contains(stamp));
                 self.count();
-                Ok(Tried::Announced)
+                Ok(AnnounceTry::Done)
             }
             HeadPut::Conflict => {
                 self.note_stuck(version)?;
-                Ok(Tried::Late)
+                Ok(AnnounceTry::Late)
             }
         }
     }
@@ -278,9 +278,29 @@ impl Announcer {
         let read = new.take(OTHERS_MAX).map(|(stamp, item)| async move {
             let small = item.size <= INLINE_COMMIT_BYTES_MAX as u64;
             let read = if small { remote.get_commit(&item.name).await.ok() } else { None };
-            (stamp, read.filter(|bytes| follows_another(bytes, &stamp)))
+            let place = read.as_ref().and_then(|bytes| place_in_run(bytes, &stamp));
+            (stamp, read.zip(place))
         });
-        join_all(read).await
+        let read = join_all(read).await;
+        let has_first = read.iter().any(|(_, read)| matches!(read, Some((_, 0))));
+        let earlier = if has_first { self.earlier().await } else { None };
+        let is_alone = |stamp: &Stamp| {
+            let mut names = earlier.iter().flatten();
+            earlier.is_some() && !names.any(|name| name.node == stamp.node && name < stamp)
+        };
+        let may_be = |(stamp, read): (Stamp, Option<(Bytes, u64)>)| {
+            let read = read.filter(|(_, place)| *place > 0 || is_alone(&stamp));
+            (stamp, read.map(|(bytes, _)| bytes))
+        };
+        read.into_iter().map(may_be).collect()
+    }
+
+    /// Returns what was committed while runs may have ended that did not announce it, if that is not too much.
+    async fn earlier(&self) -> Option<Vec<Stamp>> {
+        let from_ms = self.0.remote.now_ms().saturating_sub(EARLIER_MS);
+        let items = self.0.remote.list_log(Some(&name_of_ms(from_ms))).await.ok()?;
+        let is_all = items.len() < LOG_ITEMS_MAX;
+        is_all.then(|| items.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect())
     }
 
     /// Makes sure, once, that the store replaces no other head than the expected one, and that what an earlier run has
@@ -362,23 +382,23 @@ fn announceable(
         .collect()
 }
 
-/// Reports whether a commit is whole and not the first one of its run: before that, an earlier run may have committed
+/// Returns the place of a commit in its run, if it is whole. Before the first one an earlier run may have committed
 /// something that is not announced.
-fn follows_another(bytes: &Bytes, name: &Stamp) -> bool {
-    decode_commit_named(bytes, name).is_ok_and(|commit| commit.sequence > 0)
+fn place_in_run(bytes: &Bytes, name: &Stamp) -> Option<u64> {
+    decode_commit_named(bytes, name).ok().map(|commit| commit.sequence)
 }
 
 /// Makes the announcer hurry as long as it lives.
-struct Hurry<'a>(&'a AtomicUsize);
+struct AnnounceHurry<'a>(&'a AtomicUsize);
 
-impl<'a> Hurry<'a> {
+impl<'a> AnnounceHurry<'a> {
     fn new(hurried: &'a AtomicUsize) -> Self {
         hurried.fetch_add(1, Ordering::Relaxed);
         Self(hurried)
     }
 }
 
-impl Drop for Hurry<'_> {
+impl Drop for AnnounceHurry<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -101,8 +101,8 @@ fn a_head_stays_small_and_says_from_where_on_it_tells_all() {
     let large = first((0..40).map(|n| commit(NOW_MS + n, 4 << 10)));
     let inline =
         |head: &LogHead| head.commits.iter().map(|c| c.bytes.is_some()).collect::<Vec<_>>();
-    assert_eq!(inline(&large).iter().filter(|is| **is).count(), 8);
-    assert!(inline(&large)[32..].iter().all(|is| *is), "the newest");
+    assert_eq!(inline(&large).iter().filter(|is| **is).count(), 12);
+    assert!(inline(&large)[28..].iter().all(|is| *is), "the newest");
     assert!(large.encode().unwrap().len() as u64 <= HEAD_BYTES_MAX);
     assert_eq!(inline(&first([commit(NOW_MS, INLINE_COMMIT_BYTES_MAX + 1)])), [false]);
     assert_eq!(inline(&first([commit(NOW_MS - INLINE_FOR_MS - 1, 10)])), [false], "it is old");
@@ -110,6 +110,19 @@ fn a_head_stays_small_and_says_from_where_on_it_tells_all() {
     assert_eq!((old.commits.len(), old.from), (0, 2), "announced together, gone together");
     let ahead = first([commit(NOW_MS + NAMED_FOR_MS * 9, 10), commit(NOW_MS, 10)]);
     assert_eq!(ahead.commits.len(), 2);
+}
+
+#[test]
+fn what_was_announced_is_not_lacking_though_it_was_pushed_out() {
+    let (one, two, three) = (commit(NOW_MS, 4), commit(NOW_MS + 1, 4), commit(NOW_MS + 2, 4));
+    let of = |node, ms| Stamp { node: NodeId(node), ms, ..one.0 };
+    let head = first([two.clone()]);
+    assert!(!head.lacks(&two.0) && !head.lacks(&one.0), "it came before");
+    assert!(head.lacks(&three.0));
+    assert!(head.lacks(&of(99, NOW_MS)), "of a node that is not named");
+    let pushed = LogHead { from: 2, number: 2, ..head.clone() };
+    assert!(pushed.lacks(&of(99, NOW_MS + 1)));
+    assert!(!pushed.lacks(&of(99, NOW_MS)), "older than all that is named");
 }
 
 #[tokio::test]

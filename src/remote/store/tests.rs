@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use super::*;
 use crate::clock;
 use crate::digest::Digest;
-use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
+use crate::remote::fault::{FaultPlan, Faults, InjectedAnswer, MemoryStore};
 use crate::remote::format::Format;
 use crate::remote::format::StoreId;
 use crate::remote::keys;
@@ -112,7 +112,7 @@ fn a_store_that_hangs_costs_one_deadline_and_not_one_per_lookup() {
     run(async {
         let (_, faults, remote) = fresh();
         remote.check().await.expect("an empty store");
-        faults.set(FaultPlan { hang: true, ..FaultPlan::default() });
+        faults.set(FaultPlan { answer: InjectedAnswer::Never, ..FaultPlan::default() });
         let clock = Clock::system();
         let start = clock.mono();
         for round in 0..50 {
@@ -134,7 +134,7 @@ fn bulk_work_does_not_keep_programs_waiting() {
         let (_, faults, remote) = fresh();
         remote.check().await.expect("an empty store");
         let quiet = remote.background();
-        faults.set(FaultPlan { hang: true, ..FaultPlan::default() });
+        faults.set(FaultPlan { answer: InjectedAnswer::Never, ..FaultPlan::default() });
         let name = name(1);
         let hanging: Vec<_> = (0..40).map(|_| Box::pin(quiet.get_commit(&name))).collect();
         let all = futures::future::join_all(hanging);
@@ -259,7 +259,7 @@ fn forbidden_writes_are_no_outage_for_readers() {
     run(async {
         let (_, faults, remote) = fresh();
         remote.check().await.expect("an empty store");
-        faults.set(FaultPlan { forbidden: true, ..FaultPlan::default() });
+        faults.set(FaultPlan { answer: InjectedAnswer::Forbidden, ..FaultPlan::default() });
         let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
         assert_eq!(denied.expect_err("403").kind(), Kind::Denied);
         assert_eq!(remote.health(), Health::Up);
@@ -409,7 +409,7 @@ fn plans_are_read_from_text() {
         FaultPlan {
             latency: Duration::from_millis(20),
             errors_percent: 10,
-            hang: true,
+            answer: InjectedAnswer::Never,
             status: 413,
             only: "packs/a".to_owned(),
             ..FaultPlan::default()
@@ -425,11 +425,11 @@ fn faults_of_a_program_under_test_follow_their_file() {
     let faults = Faults::from_setting(&format!("@{}", path.display())).expect("a setting");
     assert_eq!(faults.plan(), FaultPlan::default(), "no file yet");
     std::fs::write(&path, "forbidden=1").expect("written");
-    assert!(faults.plan().forbidden);
+    assert_eq!(faults.plan().answer, InjectedAnswer::Forbidden);
     std::fs::remove_file(&path).expect("removed");
     assert_eq!(faults.plan(), FaultPlan::default());
     let fixed = Faults::from_setting("hang=1").expect("a setting");
-    assert!(fixed.plan().hang);
+    assert_eq!(fixed.plan().answer, InjectedAnswer::Never);
     assert!(Faults::from_setting("hang=x").is_err());
 }
 

@@ -110,13 +110,13 @@ fn a_seed_decides_the_figures() {
     assert_ne!(first, run(Scenario::Busy, &Plan { seed: 2, ..small }).unwrap().0);
 }
 
-/// Each node reads the head of the log, so a fleet can be too large for the rate of its store. It publishes less often then, and
-/// does not fall behind.
+/// 78 reads a second for 40 nodes: they look at the head of the log, and at little else.
 #[test]
-fn a_busy_fleet_beyond_the_rates_of_its_store_does_not_fall_behind() {
-    let plan = Plan { scarcity: 50, ..plan(40, 0, 60) };
+fn a_busy_fleet_stays_within_low_rates_of_its_store() {
+    // Where each node listed the log, a rate three times as high was too low: 1,100 requests were refused.
+    let plan = Plan { scarcity: 70, ..plan(40, 0, 60) };
     let (found, _) = run(Scenario::Busy, &plan).unwrap();
-    assert!(found.bill.refused > 200, "its store is large enough: {found:?}");
-    assert!(value(Scenario::Busy, &found, "close to visible") <= 10.0, "{found:?}");
+    assert!(found.bill.refused < 100, "{found:?}");
+    assert!(value(Scenario::Busy, &found, "close to visible") <= 4.0, "{found:?}");
     assert_eq!(found.late, 0, "{found:?}");
 }
