@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::checkpoints::{checkpoint, remove_log};
 use super::harness::*;
-use crate::remote::{HeadPut, HeadRead, LogHead, Remote};
+use crate::remote::{HeadPut, HeadRead, LogHead, Remote, keys};
 use crate::stamp::Stamp;
 
 const WIDE: Duration = Duration::from_secs(10 * 60 + 1);
@@ -255,6 +255,53 @@ fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
         assert!(
             b.entry("second").is_some() && b.entry("first").is_some(),
             "one never without the other"
+        );
+    });
+}
+
+/// Nor when another node announces what it finds in the log.
+#[test]
+fn p5_in_order_of_what_is_announced_along() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        assert!(b.pull().await);
+        b.write("g", b"0");
+        b.upload().await;
+        b.commit_only().await;
+        // One node has ended before it announced something, and one is new. Neither announces now.
+        let mut ended = world.node();
+        ended.write("first", b"1");
+        ended.upload().await;
+        ended.commit_only().await;
+        let (mut begun, mut new) = (world.node_at(ended.crash()), world.node());
+        for (node, name) in [(&mut begun, "second"), (&mut new, "third")] {
+            node.write(name, b"2");
+            node.upload().await;
+            node.commit_only().await;
+        }
+        // The head moves under b.
+        a.write("f", b"1");
+        a.push().await;
+        b.engine.publisher().unwrap().announce_all().await;
+        let head = head_of(b.remote()).await;
+        let log = b.remote().list_log(None).await.unwrap();
+        let log: Vec<_> = log.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect();
+        let of = |node: &Node, names: &[Stamp]| {
+            let id = node.engine.ledger().node();
+            names.iter().filter(|name| name.node == id).copied().collect::<Vec<_>>()
+        };
+        let named: Vec<_> = head.commits.iter().map(|commit| commit.stamp).collect();
+        for node in [&a, &b, &new] {
+            assert_eq!(of(node, &named), of(node, &log));
+        }
+        assert_eq!(of(&begun, &log).len(), 2);
+        assert_eq!(
+            of(&begun, &named),
+            of(&begun, &log)[..1],
+            "the first one, and no other before it"
         );
     });
 }
