@@ -6,12 +6,13 @@
 //! Keeps P5 in-order and P10 freshness.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::future::{join_all, select};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -23,8 +24,8 @@ use super::head::{FoundHead, HeadWatch, KnownHead};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{
-    HEAD_COMMITS_MAX, HeadPut, HeadVersion, INLINE_COMMIT_BYTES_MAX, LOG_ITEMS_MAX, LogHead,
-    Remote, decode_commit_named, keys,
+    HEAD_COMMITS_MAX, HeadPut, HeadVersion, Health, INLINE_COMMIT_BYTES_MAX, LOG_ITEMS_MAX,
+    LogHead, Remote, decode_commit_named, keys,
 };
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
@@ -177,7 +178,11 @@ impl Announcer {
                     (spread, late) = ((spread * 2).min(SPREAD_MAX), true);
                     wait
                 }
-                Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
+                // Where nothing at all is allowed, the credentials are wrong, and may be right again soon.
+                Err(error)
+                    if matches!(error.kind(), Kind::Denied | Kind::Invalid)
+                        && self.0.remote.health() == Health::Up =>
+                {
                     self.rest(&error).await;
                     continue;
                 }
@@ -188,7 +193,8 @@ impl Announcer {
             };
             let is_hurried = self.0.hurried.load(Ordering::Relaxed) > 0;
             let wait = if is_hurried { wait.min(SPREAD_MIN) } else { wait };
-            clock::within(wait, self.0.hurry.notified()).await;
+            let (hurry, up) = (pin!(self.0.hurry.notified()), pin!(self.0.remote.recovered()));
+            clock::within(wait, select(hurry, up)).await;
         }
     }
 

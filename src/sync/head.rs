@@ -13,7 +13,7 @@ use super::patience::wait_out;
 use super::times::LOOK_BACK_MS;
 use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
-use crate::remote::{HeadCommit, HeadRead, HeadVersion, LogHead, Progress, Remote};
+use crate::remote::{HeadCommit, HeadRead, HeadVersion, Health, LogHead, Progress, Remote};
 use crate::stamp::Stamp;
 
 /// A commit that is not announced after so long never is: its node does not announce, or has died before it could.
@@ -126,7 +126,10 @@ impl HeadWatch {
                 return Ok(Some(known.head));
             }
             Ok(FoundHead::Missing | FoundHead::Damaged(_)) => MISSING_FOR,
-            Err(error) if matches!(error.kind(), Kind::Denied | Kind::Invalid) => {
+            Err(error)
+                if matches!(error.kind(), Kind::Denied | Kind::Invalid)
+                    && remote.health() == Health::Up =>
+            {
                 self.say_unusable(&error);
                 REFUSED_FOR
             }

@@ -6,6 +6,7 @@ mod ages;
 mod ahead;
 mod alike;
 mod announced;
+mod announcing;
 mod apart;
 mod bundles;
 mod checkpoints;

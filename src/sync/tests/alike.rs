@@ -120,7 +120,8 @@ async fn copies(nodes: usize, size: usize, every_ms: u64, apart_ms: u64) -> (f64
     let settled_ms = fleet.settle().await;
     let copies = (fleet.bytes_up() - before) as f64 / (FILES * size as u64) as f64;
     let commits = fleet.commits();
-    assert!(settled_ms < 2000, "settled after {settled_ms} ms");
+    // A node that gives way looks again after 1.6 s at most, and the end of a claim waits a second for its announcement.
+    assert!(settled_ms < 4000, "settled after {settled_ms} ms");
     fleet.agree(size).await;
     fleet.stop().await;
     (copies, commits)

@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use super::checkpoints::{checkpoint, remove_log};
 use super::harness::*;
-use crate::remote::{HeadPut, HeadRead, LogHead, Remote, keys};
+use crate::remote::{HeadPut, HeadRead, LogHead, Remote};
 use crate::stamp::Stamp;
 
-const WIDE: Duration = Duration::from_secs(10 * 60 + 1);
+pub(super) const WIDE: Duration = Duration::from_secs(10 * 60 + 1);
 
 /// A node that has followed the head once.
-async fn follower(world: &World) -> Node {
+pub(super) async fn follower(world: &World) -> Node {
     let node = world.node();
     assert!(node.pull().await && node.pull().await);
     node
 }
 
 /// Returns the lists and the reads that something costs a node.
-async fn cost(node: &Node, what: impl Future<Output = bool>) -> (u64, u64) {
+pub(super) async fn cost(node: &Node, what: impl Future<Output = bool>) -> (u64, u64) {
     let before = node.remote().requests();
     assert!(what.await);
     let after = node.remote().requests();
     (after.lists - before.lists, after.gets - before.gets)
 }
 
-async fn head_of(remote: &Remote) -> LogHead {
+pub(super) async fn head_of(remote: &Remote) -> LogHead {
     match remote.get_head(None).await.unwrap() {
         HeadRead::Other(head, _) => (*head).clone(),
         other => panic!("{other:?}"),
@@ -122,59 +122,6 @@ fn a_node_that_was_away_for_longer_than_the_head_tells_lists() {
     });
 }
 
-#[test]
-fn two_nodes_that_announce_at_once_lose_nothing() {
-    run(async {
-        let world = World::new();
-        let (mut a, mut b) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
-        b.write("g", b"0");
-        b.push().await;
-        let c = follower(&world).await;
-        // Both know the same head.
-        assert!(a.pull().await && b.pull().await);
-        for (node, name) in [(&mut a, "f"), (&mut b, "g")] {
-            node.write(name, b"1");
-            node.upload().await;
-            node.commit_only().await;
-        }
-        let (one, two) = (a.engine.publisher().unwrap(), b.engine.publisher().unwrap());
-        futures::join!(one.announce_all(), two.announce_all());
-        let (lists, _) = cost(&c, c.pull()).await;
-        assert_eq!(lists, 0);
-        assert_eq!((c.read("f").await, c.read("g").await), (Some(b"1".into()), Some(b"1".into())));
-    });
-}
-
-#[test]
-fn what_another_node_has_committed_is_announced_along_after_it_was_faster() {
-    run(async {
-        let world = World::new();
-        let (mut a, mut b) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
-        assert!(b.pull().await);
-        b.write("g", b"0");
-        b.upload().await;
-        b.commit_only().await;
-        // The head moves under b, and a third node has committed and not announced.
-        a.write("f", b"1");
-        a.push().await;
-        let mut d = world.node();
-        d.write("h", b"0");
-        d.push().await;
-        d.write("h", b"1");
-        d.upload().await;
-        d.commit_only().await;
-        b.engine.publisher().unwrap().announce_all().await;
-        let head = head_of(b.remote()).await;
-        assert_eq!(head.commits.len(), 5, "{head:?}");
-        d.engine.publisher().unwrap().announce_all().await;
-        assert_eq!(head_of(b.remote()).await, head, "it is announced already");
-    });
-}
-
 /// Nodes of older versions, and nodes that die between the commit and the announcement.
 #[test]
 fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
@@ -186,8 +133,7 @@ fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
         let b = follower(&world).await;
         let mut write_unannounced = async |bytes: &[u8]| {
             old.write("old", bytes);
-            old.upload().await;
-            old.commit_only().await;
+            old.push_unannounced().await;
         };
         write_unannounced(b"1").await;
         assert!(b.pull().await);
@@ -211,126 +157,6 @@ fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
         world.clock.advance(Duration::from_mins(12));
         assert!(b.pull().await);
         assert_eq!(cost(&b, b.pull()).await, (0, 1), "all announce again");
-    });
-}
-
-#[test]
-fn a_slow_announcement_is_no_reason_to_distrust() {
-    run(async {
-        let world = World::new();
-        let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
-        let b = follower(&world).await;
-        world.clock.advance(WIDE);
-        a.write("f", b"1");
-        a.upload().await;
-        a.commit_only().await;
-        assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "listed first");
-        world.clock.advance(Duration::from_secs(20));
-        a.engine.publisher().unwrap().announce_all().await;
-        for _ in 0..9 {
-            assert_eq!(cost(&b, b.pull()).await, (0, 1));
-            world.clock.advance(Duration::from_secs(10));
-        }
-    });
-}
-
-#[test]
-fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
-    run(async {
-        let world = World::new();
-        let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
-        let b = follower(&world).await;
-        a.write("first", b"1");
-        a.upload().await;
-        a.commit_only().await;
-        let mut a = world.node_at(a.crash());
-        a.write("second", b"2");
-        a.push().await;
-        let (lists, _) = cost(&b, b.pull()).await;
-        assert_eq!(lists, 0);
-        assert!(
-            b.entry("second").is_some() && b.entry("first").is_some(),
-            "one never without the other"
-        );
-    });
-}
-
-/// Nor when another node announces what it finds in the log.
-#[test]
-fn p5_in_order_of_what_is_announced_along() {
-    run(async {
-        let world = World::new();
-        let (mut a, mut b) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
-        assert!(b.pull().await);
-        b.write("g", b"0");
-        b.upload().await;
-        b.commit_only().await;
-        // One node has ended before it announced something, and one is new. Neither announces now.
-        let mut ended = world.node();
-        ended.write("first", b"1");
-        ended.upload().await;
-        ended.commit_only().await;
-        let (mut begun, mut new) = (world.node_at(ended.crash()), world.node());
-        for (node, name) in [(&mut begun, "second"), (&mut new, "third")] {
-            node.write(name, b"2");
-            node.upload().await;
-            node.commit_only().await;
-        }
-        // The head moves under b.
-        a.write("f", b"1");
-        a.push().await;
-        b.engine.publisher().unwrap().announce_all().await;
-        let head = head_of(b.remote()).await;
-        let log = b.remote().list_log(None).await.unwrap();
-        let log: Vec<_> = log.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect();
-        let of = |node: &Node, names: &[Stamp]| {
-            let id = node.engine.ledger().node();
-            names.iter().filter(|name| name.node == id).copied().collect::<Vec<_>>()
-        };
-        let named: Vec<_> = head.commits.iter().map(|commit| commit.stamp).collect();
-        for node in [&a, &b, &new] {
-            assert_eq!(of(node, &named), of(node, &log));
-        }
-        assert_eq!(of(&begun, &log).len(), 2);
-        assert_eq!(
-            of(&begun, &named),
-            of(&begun, &log)[..1],
-            "the first one, and no other before it"
-        );
-    });
-}
-
-/// What was not announced in time is in no list of the last minute either.
-#[test]
-fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
-    run(async {
-        let world = World::new();
-        let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
-        let (b, mut c) = (follower(&world).await, world.node());
-        a.write("first", b"1");
-        a.upload().await;
-        a.commit_only().await;
-        for minute in 0..5_u8 {
-            world.clock.advance(Duration::from_mins(1));
-            c.write("other", &[minute]);
-            c.push().await;
-            assert_eq!(cost(&b, b.pull()).await.0, 0, "by the head");
-        }
-        let mut a = world.node_at(a.crash());
-        a.write("second", b"2");
-        a.push().await;
-        // The head cannot be read just now.
-        b.fail("status=500 only=head");
-        assert!(b.pull().await && b.entry("second").is_some());
-        assert!(b.entry("first").is_some(), "one never without the other");
     });
 }
 
@@ -386,8 +212,7 @@ fn a_checkpoint_has_what_was_not_announced() {
         a.push().await;
         assert!(a.pull().await && a.pull().await);
         old.write("old", b"1");
-        old.upload().await;
-        old.commit_only().await;
+        old.push_unannounced().await;
         checkpoint(&a).await;
         remove_log(&world, |_| true).await;
         let c = world.node();
@@ -442,25 +267,6 @@ fn a_commit_that_the_store_refuses_does_not_end_the_following_of_the_head() {
 }
 
 #[test]
-fn an_announcement_whose_reply_is_lost_is_made_once() {
-    run(async {
-        let world = World::new();
-        let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
-        a.write("f", b"1");
-        a.upload().await;
-        a.commit_only().await;
-        a.fail("lost=100 only=head");
-        a.engine.publisher().unwrap().announce_all().await;
-        a.fail("");
-        a.engine.publisher().unwrap().announce_all().await;
-        let head = head_of(a.remote()).await;
-        assert_eq!((head.number, head.commits.len()), (2, 2), "{head:?}");
-    });
-}
-
-#[test]
 fn bad_input_a_head_that_is_wrong_costs_lists_and_is_replaced() {
     run(async {
         for (bytes, is_replaced) in
@@ -473,8 +279,7 @@ fn bad_input_a_head_that_is_wrong_costs_lists_and_is_replaced() {
             let b = follower(&world).await;
             world.store.overwrite("head", bytes).await;
             a.write("f", b"1");
-            a.upload().await;
-            a.commit_only().await;
+            a.push_unannounced().await;
             assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "it is listed");
             a.engine.publisher().unwrap().announce_all().await;
             let head = a.remote().get_head(None).await.unwrap();
@@ -492,61 +297,6 @@ fn newer_head() -> Vec<u8> {
     let start = b"HFHEAD\r\n\x02\0".to_vec();
     let sum = blake3::hash(&start);
     [start, sum.as_bytes().to_vec()].concat()
-}
-
-#[test]
-fn a_store_that_ignores_conditions_has_no_head() {
-    run(async {
-        let world = World::new();
-        let mut a = world.node();
-        a.fail("unconditional=1");
-        a.write("f", b"0");
-        a.push().await;
-        let found = a.remote().get_head(None).await.unwrap();
-        assert!(matches!(found, HeadRead::Unusable(..)), "{found:?}");
-        let b = world.node();
-        for n in 0..5_u64 {
-            a.write("f", &content(n, 50));
-            a.push().await;
-            let (lists, _) = cost(&b, b.pull()).await;
-            assert!(lists > 0 && b.read("f").await == Some(content(n, 50)), "{n}");
-        }
-    });
-}
-
-#[test]
-fn a_head_that_may_not_be_written_or_read_holds_nothing_up() {
-    run(async {
-        let world = World::new();
-        let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
-        let b = follower(&world).await;
-        for fault in ["forbidden=1 only=head", "status=405 only=head", "status=503 only=head"] {
-            b.fail(fault);
-            a.write("f", fault.as_bytes());
-            a.push().await;
-            // While a store throttles, the fourth look lists.
-            let mut looks = 0;
-            while !b.pull().await {
-                looks += 1;
-                assert!(looks < 4, "{fault}");
-            }
-            assert!(b.read("f").await == Some(fault.into()), "{fault}");
-            b.fail("");
-            world.clock.advance(WIDE);
-            assert!(b.pull().await);
-            a.fail(fault);
-            a.engine.start();
-            a.write("g", fault.as_bytes());
-            let report = a.engine.drain(DEADLINE, |_| ()).await;
-            assert!(report.complete, "{fault}: {report:?}");
-            a.engine.kill().await;
-            a.fail("");
-            world.clock.advance(WIDE);
-            assert!(b.pull().await && b.read("g").await == Some(fault.into()), "{fault}");
-        }
-    });
 }
 
 #[test]

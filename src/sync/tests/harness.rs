@@ -317,10 +317,16 @@ impl Node {
     }
 
     /// Writes the commit of the batch that was uploaded; it is not announced.
-    pub(super) async fn commit_only(&mut self) {
+    async fn commit_only(&mut self) {
         if let Some(uploaded) = self.flying.take() {
             Box::pin(self.engine.publisher().unwrap().commit(uploaded)).await;
         }
+    }
+
+    /// Writes the commit of the next batch, and does not announce it.
+    pub(super) async fn push_unannounced(&mut self) {
+        self.upload().await;
+        self.commit_only().await;
     }
 
     /// Brings everything to the remote.

@@ -1,0 +1,245 @@
+//! Announcing commits in the head of the log: in order, by whoever is first, and where the store allows it.
+
+use std::time::Duration;
+
+use super::announced::{WIDE, cost, follower, head_of};
+use super::harness::*;
+use crate::remote::{HeadRead, keys};
+use crate::stamp::Stamp;
+
+#[test]
+fn two_nodes_that_announce_at_once_lose_nothing() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        b.write("g", b"0");
+        b.push().await;
+        let c = follower(&world).await;
+        // Both know the same head.
+        assert!(a.pull().await && b.pull().await);
+        for (node, name) in [(&mut a, "f"), (&mut b, "g")] {
+            node.write(name, b"1");
+            node.push_unannounced().await;
+        }
+        let (one, two) = (a.engine.publisher().unwrap(), b.engine.publisher().unwrap());
+        futures::join!(one.announce_all(), two.announce_all());
+        let (lists, _) = cost(&c, c.pull()).await;
+        assert_eq!(lists, 0);
+        assert_eq!((c.read("f").await, c.read("g").await), (Some(b"1".into()), Some(b"1".into())));
+    });
+}
+
+#[test]
+fn what_another_node_has_committed_is_announced_along_after_it_was_faster() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        assert!(b.pull().await);
+        b.write("g", b"0");
+        b.push_unannounced().await;
+        // The head moves under b, and a third node has committed and not announced.
+        a.write("f", b"1");
+        a.push().await;
+        let mut d = world.node();
+        d.write("h", b"0");
+        d.push().await;
+        d.write("h", b"1");
+        d.push_unannounced().await;
+        b.engine.publisher().unwrap().announce_all().await;
+        let head = head_of(b.remote()).await;
+        assert_eq!(head.commits.len(), 5, "{head:?}");
+        d.engine.publisher().unwrap().announce_all().await;
+        assert_eq!(head_of(b.remote()).await, head, "it is announced already");
+    });
+}
+
+#[test]
+fn a_slow_announcement_is_no_reason_to_distrust() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        world.clock.advance(WIDE);
+        a.write("f", b"1");
+        a.push_unannounced().await;
+        assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "listed first");
+        world.clock.advance(Duration::from_secs(20));
+        a.engine.publisher().unwrap().announce_all().await;
+        for _ in 0..9 {
+            assert_eq!(cost(&b, b.pull()).await, (0, 1));
+            world.clock.advance(Duration::from_secs(10));
+        }
+    });
+}
+
+#[test]
+fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        a.write("first", b"1");
+        a.push_unannounced().await;
+        let mut a = world.node_at(a.crash());
+        a.write("second", b"2");
+        a.push().await;
+        let (lists, _) = cost(&b, b.pull()).await;
+        assert_eq!(lists, 0);
+        assert!(
+            b.entry("second").is_some() && b.entry("first").is_some(),
+            "one never without the other"
+        );
+    });
+}
+
+/// Nor when another node announces what it finds in the log.
+#[test]
+fn p5_in_order_of_what_is_announced_along() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.write("f", b"0");
+        a.push().await;
+        assert!(b.pull().await);
+        b.write("g", b"0");
+        b.push_unannounced().await;
+        // One node has ended before it announced something, and one is new. Neither announces now.
+        let mut ended = world.node();
+        ended.write("first", b"1");
+        ended.push_unannounced().await;
+        let (mut begun, mut new) = (world.node_at(ended.crash()), world.node());
+        for (node, name) in [(&mut begun, "second"), (&mut new, "third")] {
+            node.write(name, b"2");
+            node.push_unannounced().await;
+        }
+        // The head moves under b.
+        a.write("f", b"1");
+        a.push().await;
+        b.engine.publisher().unwrap().announce_all().await;
+        let head = head_of(b.remote()).await;
+        let log = b.remote().list_log(None).await.unwrap();
+        let log: Vec<_> = log.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect();
+        let of = |node: &Node, names: &[Stamp]| {
+            let id = node.engine.ledger().node();
+            names.iter().filter(|name| name.node == id).copied().collect::<Vec<_>>()
+        };
+        let named: Vec<_> = head.commits.iter().map(|commit| commit.stamp).collect();
+        for node in [&a, &b, &new] {
+            assert_eq!(of(node, &named), of(node, &log));
+        }
+        assert_eq!(of(&begun, &log).len(), 2);
+        assert_eq!(
+            of(&begun, &named),
+            of(&begun, &log)[..1],
+            "the first one, and no other before it"
+        );
+    });
+}
+
+/// What was not announced in time is in no list of the last minute either.
+#[test]
+fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let (b, mut c) = (follower(&world).await, world.node());
+        a.write("first", b"1");
+        a.push_unannounced().await;
+        for minute in 0..5_u8 {
+            world.clock.advance(Duration::from_mins(1));
+            c.write("other", &[minute]);
+            c.push().await;
+            assert_eq!(cost(&b, b.pull()).await.0, 0, "by the head");
+        }
+        let mut a = world.node_at(a.crash());
+        a.write("second", b"2");
+        a.push().await;
+        // The head cannot be read just now.
+        b.fail("status=500 only=head");
+        assert!(b.pull().await && b.entry("second").is_some());
+        assert!(b.entry("first").is_some(), "one never without the other");
+    });
+}
+
+#[test]
+fn an_announcement_whose_reply_is_lost_is_made_once() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        a.write("f", b"1");
+        a.push_unannounced().await;
+        a.fail("lost=100 only=head");
+        a.engine.publisher().unwrap().announce_all().await;
+        a.fail("");
+        a.engine.publisher().unwrap().announce_all().await;
+        let head = head_of(a.remote()).await;
+        assert_eq!((head.number, head.commits.len()), (2, 2), "{head:?}");
+    });
+}
+
+#[test]
+fn a_store_that_ignores_conditions_has_no_head() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.fail("unconditional=1");
+        a.write("f", b"0");
+        a.push().await;
+        let found = a.remote().get_head(None).await.unwrap();
+        assert!(matches!(found, HeadRead::Unusable(..)), "{found:?}");
+        let b = world.node();
+        for n in 0..5_u64 {
+            a.write("f", &content(n, 50));
+            a.push().await;
+            let (lists, _) = cost(&b, b.pull()).await;
+            assert!(lists > 0 && b.read("f").await == Some(content(n, 50)), "{n}");
+        }
+    });
+}
+
+#[test]
+fn a_head_that_may_not_be_written_or_read_holds_nothing_up() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        for fault in ["forbidden=1 only=head", "status=405 only=head", "status=503 only=head"] {
+            b.fail(fault);
+            a.write("f", fault.as_bytes());
+            a.push().await;
+            // While a store throttles, the fourth look lists.
+            let mut looks = 0;
+            while !b.pull().await {
+                looks += 1;
+                assert!(looks < 4, "{fault}");
+            }
+            assert!(b.read("f").await == Some(fault.into()), "{fault}");
+            b.fail("");
+            world.clock.advance(WIDE);
+            assert!(b.pull().await);
+            a.fail(fault);
+            a.engine.start();
+            a.write("g", fault.as_bytes());
+            let report = a.engine.drain(DEADLINE, |_| ()).await;
+            assert!(report.complete, "{fault}: {report:?}");
+            a.engine.kill().await;
+            a.fail("");
+            world.clock.advance(WIDE);
+            assert!(b.pull().await && b.read("g").await == Some(fault.into()), "{fault}");
+        }
+    });
+}
