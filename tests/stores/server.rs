@@ -280,9 +280,10 @@ async fn answer(
         let answer = hyper::Response::builder().status(status).body(s3s::Body::from(body));
         return Ok(answer.expect("a response"));
     }
-    // The server checks conditions first and writes then; writers of one key must take turns.
+    // The server checks conditions first and writes then; writers of one key must take turns. It tells content and version
+    // one after the other, so readers of what is replaced on conditions must take turns with them.
     let _turn = match request.method().as_str() {
-        "GET" | "HEAD" => None,
+        "GET" | "HEAD" if !request.uri().path().ends_with("/head") => None,
         _ => {
             let mut hasher = DefaultHasher::new();
             request.uri().path().hash(&mut hasher);
