@@ -248,6 +248,8 @@ pub enum HeadPut {
     Conflict,
 }
 
+/// What is in the place of the head where the store does not keep to conditions.
+const NO_HEAD: &[u8] = b"hearthfs: this store ignores conditions, so there is no head\n";
 /// How often one object may be written, where that is limited.
 const GCS_EVERY: Duration = Duration::from_millis(1100);
 
@@ -322,17 +324,26 @@ impl Remote {
     ///
     /// As [`Remote::put_head`].
     pub async fn refuses_stale_heads(&self) -> Result<bool> {
-        let body =
-            Bytes::from_static(b"hearthfs: this store ignores conditions, so there is no head\n");
-        let put = self.put_head_bytes(body, HeadVersion::of_nothing().mode()).await?;
+        let put = self.put_head_bytes(NO_HEAD, HeadVersion::of_nothing().mode()).await?;
         Ok(matches!(put, HeadPut::Conflict))
     }
 
-    async fn put_head_bytes(&self, bytes: Bytes, mode: PutMode) -> Result<HeadPut> {
+    /// Puts something in the place of the head, whatever is there, that is no head: a store that lets none be replaced
+    /// must have none that nodes follow.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::put_head`].
+    pub async fn give_up_head(&self) -> Result<()> {
+        self.put_head_bytes(NO_HEAD, PutMode::Overwrite).await.map(drop)
+    }
+
+    async fn put_head_bytes(&self, bytes: impl Into<Bytes>, mode: PutMode) -> Result<HeadPut> {
         self.ready_to_write().await?;
         if !self.may_have_head() {
             return Err(Error::new(Kind::Invalid, "a shared directory has no head of the log"));
         }
+        let bytes = bytes.into();
         let (key, size) = (self.inner.keys.head(), bytes.len() as u64);
         let caller = &self.inner.caller;
         let call = self.call(Verb::Put, format!("write {key}"));

@@ -231,10 +231,12 @@ impl Announcer {
                 self.count();
                 Ok(AnnounceTry::Done)
             }
-            HeadPut::Conflict => {
-                self.note_stuck(version)?;
-                Ok(AnnounceTry::Late)
+            HeadPut::Conflict if self.is_stuck(version) => {
+                remote.give_up_head().await?;
+                let op = "the store does not replace an object by the version that it gave";
+                Err(Error::new(Kind::Invalid, op))
             }
+            HeadPut::Conflict => Ok(AnnounceTry::Late),
         }
     }
 
@@ -249,20 +251,13 @@ impl Announcer {
         waiting
     }
 
-    /// Notes that a head of a version was not replaced.
-    fn note_stuck(&self, version: Option<HeadVersion>) -> Result<()> {
+    /// Notes that a head of a version was not replaced, and reports whether none ever will be.
+    fn is_stuck(&self, version: Option<HeadVersion>) -> bool {
         let mut stuck = self.0.stuck.lock();
         let before = stuck.take().filter(|(last, _)| Some(last) == version.as_ref());
         let count = before.map_or(1, |(_, count)| count + 1);
-        *stuck = version.map(|version| (version, count));
-        if count < STUCK_MAX {
-            return Ok(());
-        }
-        *stuck = None;
-        Err(Error::new(
-            Kind::Invalid,
-            "the store does not replace an object by the version that it gave",
-        ))
+        *stuck = version.filter(|_| count < STUCK_MAX).map(|version| (version, count));
+        count >= STUCK_MAX
     }
 
     /// Returns what other nodes have committed lately, and the bytes of what may be announced along; nothing where that
@@ -341,11 +336,18 @@ impl Announcer {
 
     /// Announces nothing for some time, because the store refuses it.
     async fn rest(&self, error: &Error) {
-        tracing::warn!(
-            error = %error.chain(),
-            "commits of this node are not announced in the head of the log; other nodes see them when they list it, up to \
-             ten minutes later; may this node write and replace the object `head`?"
-        );
+        if error.kind() == Kind::Denied {
+            tracing::warn!(
+                error = %error.chain(),
+                "commits of this node are not announced in the head of the log; other nodes see them when they list it, up \
+                 to ten minutes later; may this node write and replace the object `head`?"
+            );
+        } else {
+            tracing::info!(
+                error = %error.chain(),
+                "the log has no head in this store; nodes list it instead, which costs more"
+            );
+        }
         {
             let mut queue = self.0.queue.lock();
             self.0.is_refused.store(true, Ordering::Relaxed);
