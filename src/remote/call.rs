@@ -148,7 +148,8 @@ impl Requester {
         };
         self.throttle.note(&trouble, counts_itself);
         if trouble.kind == Kind::Exists && call.guarded {
-            // Nothing but the format object is made under a condition. A conflict elsewhere is two
+            // Nothing but the format object and the head is made under a condition, and the head takes a conflict for an
+            // answer. A conflict elsewhere is two
             // writers of the same bytes at the same moment.
             trouble.kind = Kind::Unavailable;
         }

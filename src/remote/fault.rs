@@ -20,7 +20,8 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, UploadPart,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
+    UploadPart,
 };
 use parking_lot::Mutex;
 
@@ -77,8 +78,20 @@ pub struct FaultPlan {
     pub bytes_per_s: u32,
     /// The most bytes of an object that are taken (413); 0 for no limit.
     pub largest: u32,
-    /// Writes are done whatever their condition says.
-    pub unconditional: bool,
+    /// What becomes of the conditions of writes.
+    pub conditions: InjectedConditions,
+}
+
+/// What becomes of the conditions of the writes of a [`FaultPlan`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InjectedConditions {
+    /// The store keeps to them.
+    #[default]
+    Kept,
+    /// It writes whatever they say.
+    Ignored,
+    /// It replaces nothing by the version that it gave.
+    Unmet,
 }
 
 /// How the requests of a [`FaultPlan`] are answered.
@@ -133,7 +146,9 @@ impl FaultPlan {
                 "stale_ms" => plan.stale_list = time,
                 "status" => plan.status = u16::try_from(value).map_err(|_| refuse())?,
                 "largest" => plan.largest = value,
-                "unconditional" => plan.unconditional = value > 0,
+                "unconditional" if value != 0 => plan.conditions = InjectedConditions::Ignored,
+                "conflicts" if value != 0 => plan.conditions = InjectedConditions::Unmet,
+                "unconditional" | "conflicts" => plan.conditions = InjectedConditions::Kept,
                 "bytes_per_s" => plan.bytes_per_s = value,
                 _ => return Err(refuse()),
             }
@@ -327,7 +342,14 @@ impl ObjectStore for FaultStore {
         if plan.largest > 0 && payload.content_length() > plan.largest as usize {
             return Err(failure("status code: 413: injected".into()));
         }
-        let options = if plan.unconditional { PutOptions::default() } else { options };
+        let options = match plan.conditions {
+            InjectedConditions::Ignored => PutOptions::default(),
+            InjectedConditions::Unmet if matches!(options.mode, PutMode::Update(_)) => {
+                let (path, source) = (at.to_string(), "injected".into());
+                return Err(object_store::Error::Precondition { path, source });
+            }
+            _ => options,
+        };
         let done = self.inner.put_opts(at, payload, options).await?;
         self.faults.note_written(at, &plan);
         Faults::after(&plan, done)

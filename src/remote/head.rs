@@ -246,7 +246,12 @@ pub enum HeadPut {
     Done(HeadVersion),
     /// It is not the expected one any more.
     Conflict,
+    /// It was replaced too short a time ago (429): Google limits how often.
+    TooSoon,
 }
+
+/// The status of that.
+const TOO_SOON: u16 = 429;
 
 /// What is in the place of the head where the store does not keep to conditions.
 const NO_HEAD: &[u8] = b"hearthfs: this store ignores conditions, so there is no head\n";
@@ -357,11 +362,17 @@ impl Remote {
                 Err(StoreError::Precondition { .. } | StoreError::AlreadyExists { .. }) => {
                     Ok(HeadPut::Conflict)
                 }
-                Err(error) => Err(CallFailure(Trouble::of(&error))),
+                Err(error) => match Trouble::of(&error) {
+                    // It says nothing of other objects, so it does not count as throttling.
+                    trouble if trouble.status() == Some(TOO_SOON) => Ok(HeadPut::TooSoon),
+                    trouble => Err(CallFailure(trouble)),
+                },
             }
         });
         let put = put.await?;
-        caller.meter.up(size);
+        if matches!(put, HeadPut::Done(_)) {
+            caller.meter.up(size);
+        }
         Ok(put)
     }
 }

@@ -69,6 +69,9 @@ pub(super) struct Meter {
 
 /// The longest name of a region that is taken over.
 const REGION_BYTES_MAX: usize = 64;
+/// Headers of requests that replace an object on the condition that it is a certain one. That this is refused says nothing of how
+/// much the store takes.
+const REPLACES: [&str; 2] = ["if-match", "x-goog-if-generation-match"];
 
 impl Meter {
     /// Returns what the clock of the last server that answered has shown, once.
@@ -182,6 +185,7 @@ impl HttpService for Metered {
             return self.inner.execute(request).await;
         }
         let verb = verb_of(request.method().as_str(), query);
+        let replaces = REPLACES.iter().any(|name| request.headers().contains_key(*name));
         self.meter.request(verb);
         let began = self.meter.latency.now();
         let answer = self.inner.execute(request).await.inspect_err(|_| {
@@ -189,7 +193,9 @@ impl HttpService for Metered {
         })?;
         let status = answer.status().as_u16();
         self.meter.latency.note(verb, RequestOutcome::Status(status), began);
-        self.meter.answers.note(status);
+        if !(replaces && verb == Verb::Put) {
+            self.meter.answers.note(status);
+        }
         // An error may come from a proxy.
         let date = answer.headers().get("date").filter(|_| answer.status().is_success());
         if let Some(date) = date.and_then(|date| date.to_str().ok()) {

@@ -80,7 +80,7 @@ struct Inner {
     /// The store refuses announcements. It moves under the lock of the queue.
     is_refused: AtomicBool,
     /// The version that could not be replaced last, and how often that was so.
-    stuck: Mutex<Option<(HeadVersion, u32)>>,
+    stuck: Mutex<(Option<HeadVersion>, u32)>,
 }
 
 /// The outcome of one try.
@@ -236,7 +236,7 @@ impl Announcer {
                 let op = "the store does not replace an object by the version that it gave";
                 Err(Error::new(Kind::Invalid, op))
             }
-            HeadPut::Conflict => Ok(AnnounceTry::Late),
+            HeadPut::Conflict | HeadPut::TooSoon => Ok(AnnounceTry::Late),
         }
     }
 
@@ -251,13 +251,12 @@ impl Announcer {
         waiting
     }
 
-    /// Notes that a head of a version was not replaced, and reports whether none ever will be.
+    /// Notes that a head of a version was not replaced, or that none was made, and reports whether that never succeeds.
     fn is_stuck(&self, version: Option<HeadVersion>) -> bool {
         let mut stuck = self.0.stuck.lock();
-        let before = stuck.take().filter(|(last, _)| Some(last) == version.as_ref());
-        let count = before.map_or(1, |(_, count)| count + 1);
-        *stuck = version.filter(|_| count < STUCK_MAX).map(|version| (version, count));
-        count >= STUCK_MAX
+        let count = if stuck.0 == version { stuck.1 + 1 } else { 1 };
+        *stuck = (version, count % STUCK_MAX);
+        count == STUCK_MAX
     }
 
     /// Returns what other nodes have committed lately, and the bytes of what may be announced along; nothing where that
@@ -284,10 +283,10 @@ impl Announcer {
         });
         let read = join_all(read).await;
         let has_first = read.iter().any(|(_, read)| matches!(read, Some((_, 0))));
-        let earlier = if has_first { self.earlier().await } else { None };
+        let earlier = if has_first { self.earlier().await.ok() } else { None };
         let is_alone = |stamp: &Stamp| {
-            let mut names = earlier.iter().flatten();
-            earlier.is_some() && !names.any(|name| name.node == stamp.node && name < stamp)
+            let is_before = |name: &Stamp| name.node == stamp.node && name < stamp;
+            earlier.as_ref().is_some_and(|names| !names.iter().any(is_before))
         };
         let may_be = |(stamp, read): (Stamp, Option<(Bytes, u64)>)| {
             let read = read.filter(|(_, place)| *place > 0 || is_alone(&stamp));
@@ -296,12 +295,18 @@ impl Announcer {
         read.into_iter().map(may_be).collect()
     }
 
-    /// Returns what was committed while runs may have ended that did not announce it, if that is not too much.
-    async fn earlier(&self) -> Option<Vec<Stamp>> {
+    /// Returns what was committed while runs may have ended that did not announce it.
+    async fn earlier(&self) -> Result<Vec<Stamp>> {
         let from_ms = self.0.remote.now_ms().saturating_sub(EARLIER_MS);
-        let items = self.0.remote.list_log(Some(&name_of_ms(from_ms))).await.ok()?;
-        let is_all = items.len() < LOG_ITEMS_MAX;
-        is_all.then(|| items.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect())
+        let (mut names, mut after) = (Vec::new(), name_of_ms(from_ms));
+        loop {
+            let items = self.0.remote.list_log(Some(&after)).await?;
+            names.extend(items.iter().filter_map(|item| keys::commit_stamp(&item.name)));
+            match items.last().filter(|_| items.len() >= LOG_ITEMS_MAX) {
+                Some(last) => after.clone_from(&last.name),
+                None => return Ok(names),
+            }
+        }
     }
 
     /// Makes sure, once, that the store replaces no other head than the expected one, and that what an earlier run has
@@ -314,21 +319,11 @@ impl Announcer {
             let op = "the store ignores the conditions of requests";
             return Err(Error::new(Kind::Invalid, op));
         }
-        let from_ms = self.0.remote.now_ms().saturating_sub(EARLIER_MS);
-        let mut after = name_of_ms(from_ms);
-        loop {
-            let items = self.0.remote.list_log(Some(&after)).await?;
-            let names = items.iter().filter_map(|item| keys::commit_stamp(&item.name));
+        let own = self.earlier().await?.into_iter().filter(|name| name.node == self.0.node);
+        {
             let mut queue = self.0.queue.lock();
-            names.filter(|name| name.node == self.0.node).for_each(|name| {
-                queue.entry(name).or_default();
-            });
+            own.for_each(|name| drop(queue.entry(name).or_default()));
             shorten(&mut queue);
-            drop(queue);
-            match items.last().filter(|_| items.len() >= LOG_ITEMS_MAX) {
-                Some(last) => after.clone_from(&last.name),
-                None => break,
-            }
         }
         self.0.is_ready.store(true, Ordering::Relaxed);
         Ok(())

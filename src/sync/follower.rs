@@ -338,7 +338,7 @@ impl Follower {
             match bytes {
                 _ if waiting.has(stamp.node) => (stamp, CommitRead::Later),
                 Some(bytes) => match unpack(stamp, bytes).await {
-                    // Whoever put it into the head may have read it badly.
+                    // The node that put it into the head may have read it badly.
                     CommitRead::Unusable(..) => self.read(remote, stamp).await,
                     read => (stamp, read),
                 },

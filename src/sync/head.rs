@@ -1,7 +1,7 @@
 //! What this node knows of the head of the log.
 //!
 //! Owns the last head that was read or written, up to where its commits are folded, and whether it is trusted. A trusted
-//! head stands for a list of what is new: whoever commits announces it there before it counts as published. Must never
+//! head stands for a list of what is new: each node announces its commits there before they count as published. Must never
 //! be trusted where another node does not announce: the commits that lists show say so.
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use hearthfs::config::RemoteUrl;
 use hearthfs::digest::Digest;
 use hearthfs::error::{Kind, Result};
 use hearthfs::remote::{
-    Environment, HeadPut, HeadRead, Health, LogHead, PackBuilder, PackReader, Remote,
+    Environment, HeadPut, HeadRead, HeadVersion, Health, LogHead, PackBuilder, PackReader, Remote,
     RemoteOptions, StoreAbilities, decode_frame, keys,
 };
 use hearthfs::stamp::{NodeId, Stamp};
@@ -209,10 +209,10 @@ impl Bed {
         assert!(a.refuses_stale_heads().await.expect("tried"), "there is none yet");
         assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "and still none");
         let one = LogHead::after(None, [(stamp(1), Some(Bytes::from_static(b"x")))], 0);
-        let put = a.put_head(&one, None).await.expect("made");
+        let put = put_head(&a, &one, None).await;
         let HeadPut::Done(version) = put else { panic!("{put:?}") };
         assert!(b.refuses_stale_heads().await.expect("tried"), "there is one");
-        let put = b.put_head(&one, None).await.expect("answered");
+        let put = put_head(&b, &one, None).await;
         assert!(matches!(put, HeadPut::Conflict), "{put:?}");
         match a.get_head(Some(&version)).await.expect("read") {
             HeadRead::Same => {}
@@ -221,15 +221,15 @@ impl Bed {
             other => panic!("{other:?}"),
         }
         let two = LogHead::after(Some(&one), [(stamp(2), None)], 0);
-        let put = b.put_head(&two, Some(&version)).await.expect("replaced");
+        let put = put_head(&b, &two, Some(&version)).await;
         assert!(matches!(put, HeadPut::Done(_)), "{put:?}");
-        let put = a.put_head(&two, Some(&version)).await.expect("answered");
+        let put = put_head(&a, &two, Some(&version)).await;
         assert!(matches!(put, HeadPut::Conflict), "{put:?}");
         let read = a.get_head(Some(&version)).await.expect("read");
         let HeadRead::Other(head, version) = read else { panic!("{read:?}") };
         assert_eq!(*head, two);
         let three = LogHead::after(Some(&two), [], 0);
-        let put = a.put_head(&three, Some(&version)).await.expect("replaced");
+        let put = put_head(&a, &three, Some(&version)).await;
         assert!(matches!(put, HeadPut::Done(_)), "what was read can be replaced, too: {put:?}");
         assert_eq!(a.health(), Health::Up);
     }
@@ -435,4 +435,14 @@ fn overwrite_files(root: PathBuf) -> Overwrite {
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
         std::fs::write(path, bytes).expect("written");
     })
+}
+
+/// Replaces the head of the log, as soon as the store lets it be replaced again.
+async fn put_head(remote: &Remote, head: &LogHead, over: Option<&HeadVersion>) -> HeadPut {
+    loop {
+        match remote.put_head(head, over).await.expect("answered") {
+            HeadPut::TooSoon => hearthfs::clock::sleep(Duration::from_millis(100)).await,
+            put => return put,
+        }
+    }
 }

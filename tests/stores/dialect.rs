@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -75,6 +76,8 @@ impl Dialect {
             if wanted == "0" {
                 // It is that of nothing.
                 request.headers_mut().insert("if-none-match", HeaderValue::from_static("*"));
+            } else if is_young(&asked.file) {
+                return Err(refusal(429, "SlowDown").into());
             } else if wanted != generation_of(&asked.file) {
                 return Err(refusal(412, "PreconditionFailed").into());
             }
@@ -89,6 +92,13 @@ impl Dialect {
         rename(answer.headers_mut(), "x-amz-", "x-goog-");
         answer.headers_mut().insert("x-goog-generation", generation_of(&asked.file));
     }
+}
+
+/// Reports whether an object was written within the last second: it must not be replaced yet.
+fn is_young(file: &Path) -> bool {
+    let written = std::fs::metadata(file).and_then(|data| data.modified()).ok();
+    let age = written.and_then(|at| at.elapsed().ok());
+    age.is_some_and(|age| age < Duration::from_secs(1))
 }
 
 /// Returns when an object was written, in nanoseconds; 0 for none.

@@ -181,7 +181,7 @@ fn a_node_that_slept_trusts_the_head_again() {
     });
 }
 
-/// Whoever put it into the head may have a bad memory, or a bad line.
+/// The node that put it into the head may have bad memory, or a bad line.
 #[test]
 fn p9_self_healing_of_a_commit_that_is_damaged_in_the_head() {
     run(async {

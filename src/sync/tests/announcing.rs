@@ -1,10 +1,10 @@
-//! Announcing commits in the head of the log: in order, by whoever is first, and where the store allows it.
+//! Announcing commits in the head of the log: in order, against other nodes, and where the store allows it.
 
 use std::time::Duration;
 
 use super::announced::{WIDE, cost, follower, head_of};
 use super::harness::*;
-use crate::remote::{HeadRead, keys};
+use crate::remote::{HeadPut, HeadRead, Throttling, keys};
 use crate::stamp::Stamp;
 
 #[test]
@@ -241,5 +241,47 @@ fn a_head_that_may_not_be_written_or_read_holds_nothing_up() {
             world.clock.advance(WIDE);
             assert!(b.pull().await && b.read("g").await == Some(fault.into()), "{fault}");
         }
+    });
+}
+
+#[test]
+fn a_store_that_lets_no_head_be_replaced_has_none() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.fail("conflicts=1");
+        a.write("f", b"0");
+        a.push().await;
+        let b = follower(&world).await;
+        assert_eq!(head_of(b.remote()).await.commits.len(), 1, "the first one can be made");
+        for n in 0..5_u64 {
+            a.write("f", &content(n, 50));
+            a.push().await;
+            let (lists, _) = cost(&b, b.pull()).await;
+            assert!(lists > 0 && b.read("f").await == Some(content(n, 50)), "{n}");
+        }
+        let found = a.remote().get_head(None).await.unwrap();
+        assert!(matches!(found, HeadRead::Unusable(..)), "{found:?}");
+    });
+}
+
+/// Google lets one object be replaced once a second. That is no reason to publish less often.
+#[test]
+fn a_head_that_was_replaced_too_soon_is_no_throttling() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        a.write("f", b"0");
+        a.push().await;
+        a.write("f", b"1");
+        a.push_unannounced().await;
+        a.fail("status=429 only=head");
+        let head = head_of(world.node().remote()).await;
+        let put = a.remote().put_head(&head, None).await;
+        assert!(matches!(put, Ok(HeadPut::TooSoon)), "{put:?}");
+        assert_eq!(a.remote().throttling(), Throttling::default());
+        a.fail("");
+        a.engine.publisher().unwrap().announce_all().await;
+        assert_eq!(head_of(a.remote()).await.commits.len(), 2);
     });
 }
