@@ -29,8 +29,11 @@ const COPIED_BYTES: usize = 30_000;
 const SEEN_MAX: Duration = Duration::from_secs(30);
 /// Programs that read side by side.
 const READERS: usize = 16;
-/// How long a node is left alone before it counts as idle, in seconds.
+/// A node counts as idle once all nodes have made no request for so long, in seconds: the follower looks for ten seconds
+/// after the last question, and one node packs the new commits into a bundle some time later.
 const QUIET_S: u64 = 20;
+/// How long to wait for that, in seconds.
+const QUIET_WITHIN_S: u64 = 180;
 /// For how long the follower is given nothing to do between two changes, in milliseconds.
 const PAUSE_MS: u64 = 150;
 
@@ -144,7 +147,7 @@ impl Across<'_> {
         let spent = grown(&before, &requests(a)?);
         let all = self.set.len();
         self.figure(&format!("publish {all} files: last close"), closed, None, " s");
-        self.figure(&format!("publish {all} files: durable"), durable, Some(3.0), " s");
+        self.figure(&format!("publish {all} files: durable"), durable, Some(1.5), " s");
         self.figure("... PUTs", of(&spent, "put"), Some(80.0), "");
         self.figure("... requests that the server saw", served as f64, None, "");
         Ok(())
@@ -178,7 +181,7 @@ impl Across<'_> {
         let took = seconds(now().saturating_sub(start));
         let served = self.server.faults.requests() - served;
         let spent = requests(&node)?;
-        self.figure(&format!("{work}: mount to last byte"), took, Some(3.0), " s");
+        self.figure(&format!("{work}: mount to last byte"), took, Some(1.5), " s");
         self.figure("... of that until ready", ready, None, " s");
         self.figure("... GETs", of(&spent, "get"), Some(80.0), "");
         self.figure("... LISTs", of(&spent, "list"), Some(5.0), "");
@@ -211,7 +214,7 @@ impl Across<'_> {
             }
             let median = quantile(&mut took, 0.5);
             let work = format!("close to visible on another node, {how}: median");
-            self.figure(&work, seconds(median), Some(0.5), " s");
+            self.figure(&work, seconds(median), Some(0.25), " s");
             self.figure("... longest", seconds(quantile(&mut took, 1.0)), None, " s");
         }
         Ok(())
@@ -244,9 +247,18 @@ impl Across<'_> {
     }
 
     fn idle(&mut self, nodes: &[(&str, &Node)]) -> Result<()> {
-        sleep_ms(QUIET_S * 1000);
         let count = |node: &Node| Ok::<_, anyhow::Error>(requests(node)?.values().sum::<u64>());
-        let before = nodes.iter().map(|(_, node)| count(node)).collect::<Result<Vec<_>>>()?;
+        let counts = || nodes.iter().map(|(_, node)| count(node)).collect::<Result<Vec<_>>>();
+        let mut before = counts()?;
+        for _ in 0..QUIET_WITHIN_S / QUIET_S {
+            sleep_ms(QUIET_S * 1000);
+            let now = counts()?;
+            let quiet = now == before;
+            before = now;
+            if quiet {
+                break;
+            }
+        }
         sleep_ms(self.counts.idle_s * 1000);
         for ((what, node), before) in nodes.iter().zip(before) {
             let made = count(node)? - before;

@@ -59,6 +59,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Returns the node of the column that `--with` and `--other` add.
+fn other(options: &Options) -> Option<node::Options> {
+    let (settings, program) = (options.with.clone(), options.other.clone());
+    let wanted = program.is_some() || !settings.is_empty();
+    wanted.then(|| node::Options { io: "auto", settings, program, ..node::Options::default() })
+}
+
 /// Measures all parts that are wanted. A part that fails is in the report, and the next one is done.
 fn compare(options: &Options) -> Result<bool> {
     let counts = options.counts();
@@ -68,6 +75,7 @@ fn compare(options: &Options) -> Result<bool> {
     let mut report = Report::default();
     facts(&mut report, &above, options)?;
     clock::start_watchdog()?;
+    let other = other(options);
     let mut good = true;
     for part in Part::ALL {
         if !options.wants(part) {
@@ -78,7 +86,7 @@ fn compare(options: &Options) -> Result<bool> {
         std::fs::create_dir_all(&dir)?;
         let before = load();
         let (took, done) = clock::timed(|| match part {
-            Part::Single => single::run(&dir, &counts, &bodies, &mut report),
+            Part::Single => single::run(&dir, other.clone(), &counts, &bodies, &mut report),
             Part::Pressure => pressure::run(&dir, &counts, &bodies, &mut report),
             Part::Across => across::run(&dir, &counts, &bodies, &mut report),
             Part::Bulk => bulk::run(&dir, &counts, &bodies, &mut report),

@@ -36,6 +36,19 @@ pub(crate) struct Options {
     pub(crate) lean: bool,
     /// Further environment: the store's credentials.
     pub(crate) env: Vec<(String, String)>,
+    /// Further settings, as `--set` takes them.
+    pub(crate) settings: Vec<String>,
+    /// Another program than that of this checkout.
+    pub(crate) program: Option<PathBuf>,
+}
+
+impl Options {
+    /// Says which program it is, and with which settings.
+    pub(crate) fn difference(&self) -> String {
+        let program = self.program.as_ref().map(|path| path.display().to_string());
+        let settings = self.settings.iter().map(|setting| format!("--set {setting}"));
+        program.into_iter().chain(settings).collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// A daemon.
@@ -133,7 +146,8 @@ impl Node {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hearthfs"));
+        let own = || PathBuf::from(env!("CARGO_BIN_EXE_hearthfs"));
+        let mut command = Command::new(self.options.program.clone().unwrap_or_else(own));
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("HEARTHFS_") || text.starts_with("AWS_") {
@@ -158,6 +172,9 @@ impl Node {
         command.arg("mount").arg(&mount).arg("--cache-dir").arg(self.cache());
         if let Some(remote) = &self.options.remote {
             command.arg("--remote").arg(remote);
+        }
+        for setting in &self.options.settings {
+            command.arg("--set").arg(setting);
         }
         if self.options.lean {
             command.env("HEARTHFS_ALLOW_OTHER", "false").env("HEARTHFS_XATTRS", "false");

@@ -24,6 +24,12 @@ pub(crate) struct Options {
     /// Rounds of the works on one node.
     #[arg(long)]
     pub(crate) rounds: Option<usize>,
+    /// Works on one node: adds a column of a hearthfs with this setting; may be given more than once.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) with: Vec<String>,
+    /// Works on one node: the program of that column, such as one of an earlier commit.
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) other: Option<PathBuf>,
     /// Also measures a store with 1,000,000 entries.
     #[arg(long)]
     pub(crate) million: bool,

@@ -22,6 +22,9 @@ use crate::work::{self, Site, WORKS, Work};
 const FLOOR: &str = "floor";
 /// The column that those are compared with whose bytes travel through the daemon.
 const FLOOR_ORDINARY: &str = "floor, ordinary";
+/// The column of this program as it is mounted by default, and that of `--with` and `--other`.
+const OURS: &str = "hearthfs";
+const OTHER: &str = "hearthfs, other";
 
 /// What was found out about one work on one target.
 #[derive(Debug, Default)]
@@ -30,14 +33,19 @@ struct Cell {
     trips: Option<BTreeMap<String, f64>>,
 }
 
-/// Measures, and adds to the report.
+/// Measures, and adds to the report. `other` is one more column.
 pub(crate) fn run(
     base: &Path,
+    other: Option<Options>,
     counts: &Counts,
     bodies: &Bodies,
     report: &mut Report,
 ) -> Result<()> {
     let mut targets = targets(base)?;
+    if let Some(options) = other {
+        report.note(format!("column `{OTHER}`: {}", options.difference()));
+        targets.push(Target::node(OTHER, base, "other", options)?);
+    }
     let tap = Tap::new();
     match &tap {
         Ok(_) => report.note("round trips are the kernel's own count"),
@@ -93,7 +101,7 @@ fn targets(base: &Path) -> Result<Vec<Target>> {
     Ok(vec![
         Target::disk(base)?,
         Target::floor(FLOOR, base, root)?,
-        Target::node("hearthfs", base, "node", local("auto"))?,
+        Target::node(OURS, base, "node", local("auto"))?,
         Target::node("hearthfs, one user", base, "lean", lean)?,
         Target::node("hearthfs, file://", base, "shared", shared)?,
         Target::floor(FLOOR_ORDINARY, base, false)?,
@@ -166,6 +174,21 @@ fn tables(names: &[&str], cells: &[Vec<Cell>], counts: &Counts, report: &mut Rep
     report.table(&times);
     report.table(&ratios);
     report.table(&trips);
+    if names.contains(&OTHER) {
+        report.table(&differences(names, cells));
+    }
+}
+
+/// Returns how many times as long as this program by default the other column takes.
+fn differences(names: &[&str], cells: &[Vec<Cell>]) -> Table {
+    let head = ["work".to_owned(), format!("`{OTHER}` by `{OURS}`")];
+    let mut table = Table::new("One node: the other column beside the default", head.to_vec());
+    let of = |column: &str| names.iter().position(|name| *name == column).unwrap_or_default();
+    for (work, row) in WORKS.iter().zip(cells) {
+        let by = row[of(OTHER)].samples.ratio_to(&row[of(OURS)].samples);
+        table.row(vec![work.name.to_owned(), ratio(by, None)]);
+    }
+    table
 }
 
 fn trips_cell(total: Option<f64>, by: Option<&BTreeMap<String, f64>>, goal: Option<f64>) -> String {
