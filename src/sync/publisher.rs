@@ -53,8 +53,6 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 const TICKS_PER_DELAY: u32 = 20;
 /// The longest tick: so long a drain can go unnoticed.
 const TICK_MAX: Duration = Duration::from_millis(250);
-/// After this long without a commit, the first one goes as soon as nothing more comes.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
 const SILENT_MAX: Duration = Duration::from_hours(24);
 /// How long a drain, and the end of a claim, wait for commits to be announced that are remote.
@@ -215,18 +213,17 @@ impl Publisher {
                 Outlook::Open => break,
             }
         }
-        let idle = inner
-            .last
-            .lock()
-            .is_none_or(|last| inner.ledger.clock().mono().saturating_sub(last) >= IDLE_AFTER);
         let counts = PaceCounts {
             commits: inner.ledger.busyness(),
             requests: inner.remote.requests().total(),
             refused: inner.remote.throttling().answers.iter().sum(),
         };
-        let delay = inner.pace.delay(inner.ledger.clock().mono(), counts);
+        let now = inner.ledger.clock().mono();
+        let delay = inner.pace.delay(now, counts);
         let ticks = ticks_of(delay);
-        let (tick, enough_quiet) = (delay / ticks, if idle { ticks / 4 } else { ticks });
+        // A commit goes as soon as nothing more comes, if that makes no more commits than a whole delay for each.
+        let is_due = inner.last.lock().is_none_or(|last| now.saturating_sub(last) >= delay);
+        let (tick, enough_quiet) = (delay / ticks, if is_due { ticks / 4 } else { ticks });
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..ticks {
             if inner.is_hurried()
