@@ -161,7 +161,7 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Wraps raw bytes as a commit with a right checksum, as a writer with bad intent would.
+/// Wraps raw bytes as a commit with a right checksum, as a malicious writer would.
 fn wrap(raw: &[u8], version: u16, size: u32) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&version.to_le_bytes());

@@ -18,7 +18,7 @@ fn first(commits: impl IntoIterator<Item = (Stamp, Option<Bytes>)>) -> LogHead {
     LogHead::after(None, commits, NOW_MS)
 }
 
-/// Gives a changed head a checksum that fits.
+/// Appends the right checksum to a changed head.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.len() - SUM_BYTES);
     let sum = blake3::hash(&bytes);

@@ -16,7 +16,7 @@ fn read(text: &str) -> Rules {
     Rules::read(text).unwrap_or_else(|problem| panic!("{text}: {problem}"))
 }
 
-/// Foreign rules in all the forms that come up.
+/// Rules of others in all the forms that occur.
 const FOREIGN: [&str; 7] = [
     "<Rule><ID>logs</ID><Filter><Prefix>logs/</Prefix></Filter><Status>Enabled</Status>\
      <Expiration><Days>365</Days></Expiration></Rule>",
