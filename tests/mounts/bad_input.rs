@@ -1,5 +1,5 @@
-//! Bad input: refused before anything is changed, naming what, the value and the remedy; and the names,
-//! sizes and full disks that a cache must take.
+//! Bad input: refused before anything is changed, with the key, the value and the remedy; and the
+//! names, sizes and full disks that a cache must handle.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -28,7 +28,7 @@ fn text(path: &Path) -> String {
     path.to_str().must("a path that is text").to_owned()
 }
 
-/// A site with a good mount point and a good cache directory's place.
+/// A site with a good mount point and a good path for the cache directory.
 pub(crate) struct Desk {
     pub(crate) site: Site,
     pub(crate) mount: String,
@@ -49,14 +49,14 @@ impl Desk {
         run(&mut command, LIMIT_MS)
     }
 
-    /// What lies on the disk, apart from the runtime directory.
+    /// Returns what is on the disk, apart from the runtime directory.
     fn disk(&self) -> Tree {
         let mut all = tree::read(self.site.path()).must("read the site");
         all.retain(|path, _| !path.starts_with("run"));
         all
     }
 
-    /// Does what must be refused: exit code 2, a message with these words and a hint, and nothing
+    /// Runs what must be refused: exit code 2, a message with these words and a hint, and nothing
     /// changed on the disk.
     #[track_caller]
     pub(crate) fn refuses(&self, what: impl FnOnce(&Self) -> Said, names: &[&str]) {
@@ -178,7 +178,7 @@ fn bad_input_mount_points_in_use_and_stale() {
     assert!(said.err.contains(&cache) && names_it, "{said:?}");
     assert_eq!(std::fs::read(node.at("kept")).must("the first mount goes on"), b"x");
 
-    // What a crash left is cleared, by the same daemon's next start and by `unmount`.
+    // What a crash left is removed by the next start of the same daemon, and by `unmount`.
     node.kill_only();
     assert!(is_mounted(&node.mount), "a dead mount is left behind");
     node.up();
@@ -258,13 +258,13 @@ fn bad_input_remotes_of_another_format() {
     assert_eq!(std::fs::read(node.at("entry")).must("read"), b"x");
 }
 
-/// A store that cannot do what everything rests on is refused. Who finds that out later, because it could
-/// not be reached at the mount, goes on without it.
+/// A store that lacks a required ability is refused. A mount that finds this out later, because the
+/// store was unreachable at its start, goes on without the store.
 #[test]
 fn bad_input_a_store_that_is_unable() {
     let (desk, aside) = (Desk::new(), Site::new());
     let store = Store::s3(&aside);
-    // It holds our format already, so that it gets as far as being tried.
+    // The store already has our format, so that it gets as far as the trial.
     drop(Node::start(&aside, "first", Some(&store), Options::new(Io::best())));
     store.unable(Unable::Overwrite);
     let url = store.url();
@@ -289,7 +289,7 @@ fn bad_input_a_store_that_is_unable() {
     assert!((1..=2).contains(&told), "{}", late.log());
 }
 
-/// A bucket that is not there. The server in this process makes each bucket that it is asked for.
+/// A missing bucket. The server in this process makes each bucket that is requested.
 #[test]
 fn bad_input_a_missing_bucket() {
     let store = match Store::moto() {
@@ -306,7 +306,7 @@ fn bad_input_a_missing_bucket() {
     desk.refuses(mount, &[url]);
 }
 
-/// Every name that a disk takes, the mount takes; what a disk refuses, it refuses in the same way.
+/// The mount accepts every name that a disk accepts, and refuses the others in the same way.
 fn bad_input_names(io: Io) {
     let cluster = Cluster::two(io);
     let mut hand = SyscallProcess::new();
@@ -393,7 +393,7 @@ fn bad_input_sizes() {
     let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("empty"), b"").must("put");
     let disk = rustix::fs::statvfs(cluster.site.path()).must("statvfs");
-    // The upload is compressed; what a node fetches may be written out in full.
+    // The upload is compressed; a fetched file may be written in full.
     if disk.f_bavail * disk.f_frsize < 3 * HUGE {
         skipped("bad_input_sizes", "less than 15 GiB of room for a file of 5 GiB on two nodes");
         return;
@@ -431,7 +431,7 @@ fn bad_input_sizes() {
     assert_eq!(std::fs::read(cluster.b.at("empty")).must("read"), b"");
 }
 
-/// A full disk: ENOSPC, nothing published is lost, and it goes on when there is room.
+/// A full disk: writers get ENOSPC, nothing published is lost, and writing works again when there is room.
 fn bad_input_full_disk(io: Io) {
     let name = format!("bad_input_full_disk::{}", io.word());
     if !is_root() {
@@ -466,7 +466,7 @@ fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
     for k in 0..5 {
         hand.put(&node.at(format!("f{k}")), &content(k)).must("put");
     }
-    // Another program fills the disk: all but a little of it.
+    // Another program fills the disk almost completely.
     let room = rustix::fs::statvfs(disk).must("statvfs");
     let fill = (room.f_bavail * room.f_frsize).saturating_sub(4 << 20);
     let hog = disk.join("hog");
@@ -488,7 +488,7 @@ fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
         assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} on a full disk");
     }
     node.kill_only();
-    // A file in the place of a shared directory is refused at a start.
+    // At a start, a file in the place of a shared directory is refused.
     store.heal();
     node.up();
     for k in 0..5 {

@@ -1,8 +1,10 @@
-//! Random programs of system calls on two mounts and on the disk's own file system: on one node each call has the same result.
+//! Random programs of system calls on two mounts and on the disk's own file system: on one node
+//! each call has the same result.
 //!
-//! Two processes take turns. What one has open for writing it closes before the other has its turn, because until then
-//! others do not see it (P1), and what one has open for reading stays as it was (P3): there the results differ on purpose.
-//! `HEARTHFS_TEST_SEEDS=N` runs N programs. One that fails is made as short as it goes, and printed call by call.
+//! Two processes take turns. Each closes what it has open for writing before the other's turn,
+//! because until then others do not see it (P1). What one has open for reading stays as it was
+//! (P3). There the results would differ on purpose. `HEARTHFS_TEST_SEEDS=N` runs N programs. A
+//! failing program is shortened as far as possible, and printed call by call.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +19,14 @@ use crate::harness::{
 
 const SEEDS: u64 = 30;
 const ACTS: u64 = 150;
-/// How often a failing program is run to make it shorter.
+/// The most runs of a failing program to shorten it.
 const SHRINKS_MAX: usize = 400;
-/// Until what is remote is seen on another node, also on a busy machine.
+/// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
-/// Directories and files have names of one kind, so that a call often meets what it does not expect.
+/// Directories and files share their names, so that a call often meets an unexpected kind.
 const PATHS: [&str; 10] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a"];
 const NAMES: [&str; 2] = ["user.one", "user.two"];
-/// Times that a program sets come before this, those that a file system gives after.
+/// Times that a program sets are before this, those that a file system gives are after.
 const EARLY_S: i64 = 1_000_000_000;
 
 /// One step of a process: all its calls come one after another.
@@ -33,10 +35,10 @@ enum Act {
     Put(usize, u64),
     PutNew(usize, u64),
     Append(usize, u64),
-    /// Opens for reading and writing, writes, reads, cuts, looks, and closes.
+    /// Opens for reading and writing, writes, reads, truncates, stats, and closes.
     Update(usize, u64, u64, u64),
     Get(usize),
-    /// Opens, removes the name, and reads and looks by the descriptor.
+    /// Opens, removes the name, and reads and stats through the descriptor.
     GetRemoved(usize),
     /// Makes a file, renames it while it is open, writes more, and closes.
     RenameOpen(usize, usize, u64),
@@ -101,7 +103,7 @@ fn bytes(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|at| (seed.wrapping_mul(31).wrapping_add(at * 7) >> 3) as u8).collect()
 }
 
-/// What calls come to, in words.
+/// The results of calls, in words.
 struct Told(String);
 
 impl Told {
@@ -110,7 +112,7 @@ impl Told {
             Ok(value) => format!("{value:?}"),
             Err(errno) => format!("{errno:?}"),
         };
-        // Long contents are told apart by their digest.
+        // Long contents are compared by their digest.
         let text = match text.len() {
             0..200 => text,
             len => format!("{len} characters {}", &blake3::hash(text.as_bytes()).to_hex()[..12]),
@@ -120,8 +122,8 @@ impl Told {
         result.ok()
     }
 
-    /// Adds what `stat` says and both file systems must say alike. The size of a directory is each one's own, and so is the
-    /// time of what was just written.
+    /// Adds the parts of `stat` that must be equal on both file systems. The size of a directory
+    /// and the time of a recent write may differ.
     fn stat(&mut self, result: Result<Stat, Errno>) {
         self.add(result.map(|stat| {
             let is_dir = stat.mode & 0o170_000 == 0o040_000;
@@ -132,7 +134,7 @@ impl Told {
     }
 }
 
-/// Takes a step that opens a file. Each call is made only if the one before it had a result.
+/// Takes a step that opens a file. Each call is made only if the one before it succeeded.
 fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[PathBuf], act: &Act) {
     let read = |hand: &mut SyscallProcess, told: &mut Told, fd| {
         told.add(hand.read(fd, 0, 40_000));
@@ -140,7 +142,7 @@ fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[Path
     };
     let opened = |hand: &mut SyscallProcess, told: &mut Told, path: usize, flags| {
         let fd = hand.open(&at[path], flags, 0o640);
-        // The number of a descriptor says nothing.
+        // The number of a descriptor is irrelevant.
         told.add(fd.map(drop));
         fd.ok()
     };
@@ -178,7 +180,7 @@ fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[Path
     }
 }
 
-/// Takes one step in a directory, and returns what its calls came to.
+/// Takes one step in a directory, and returns the results of its calls.
 fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> String {
     let at: Vec<PathBuf> = PATHS.iter().map(|path| base.join(path)).collect();
     let mut told = Told(String::new());
@@ -225,7 +227,7 @@ fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> Strin
     told.0
 }
 
-/// The file systems side by side: a directory of the disk, and one of a mount.
+/// The file systems to compare: a directory of the disk, and one of a mount.
 struct Sides<'a> {
     disk: PathBuf,
     cluster: &'a Cluster,
@@ -234,8 +236,8 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// Runs a program in new directories. Returns the first step whose calls come to something else on the mount, or in what
-    /// the trees differ.
+    /// Runs a program in new directories. Returns the first step whose calls have another result on
+    /// the mount, or how the trees differ.
     fn differ(&mut self, steps: &[Step]) -> Option<String> {
         self.programs += 1;
         let name = format!("p{}", self.programs);
@@ -255,7 +257,7 @@ impl Sides<'_> {
         (!difference.is_empty()).then_some(difference)
     }
 
-    /// Leaves out what a failing program fails without, and says what is left.
+    /// Removes the steps without which a failing program still fails, and returns the rest as text.
     fn shrink(&mut self, mut steps: Vec<Step>, mut why: String) -> String {
         let mut runs = 0;
         let mut at = steps.len();
@@ -287,7 +289,7 @@ fn beside_ext4_each_call_has_the_same_result(io: Io) {
             panic!("seed {seed}:\n{}", sides.shrink(steps, why));
         }
     }
-    // The other node comes to the same.
+    // The other node shows the same.
     let disk = sides.disk.clone();
     drop(sides);
     cluster.settle();

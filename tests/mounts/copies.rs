@@ -1,4 +1,4 @@
-//! What the tests of `hearthfs import` and `hearthfs export` have in common.
+//! Shared parts of the tests of `hearthfs import` and `hearthfs export`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, FileTimes};
@@ -41,7 +41,8 @@ pub(crate) fn link(target: &str, at: &Path) {
     utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW).must("set the times of a link");
 }
 
-/// Makes a Triton kernel's directory of three files. The list of them is JSON, or it would stay on its node.
+/// Makes a Triton kernel's directory of three files. The list of them must be JSON; otherwise it
+/// would stay on its node.
 pub(crate) fn kernel(dir: &Path, text: &str) {
     for name in ["__grp__k.json", "k.ttir", "k.json"] {
         put(&dir.join(name), &format!("\"{text} {name}\""), 0o644);
@@ -98,7 +99,7 @@ pub(crate) fn leftovers(dir: &Path) {
     set_time(&dir.join("mine"), 77);
 }
 
-/// Everything below a directory with its modes and times, but the times of directories.
+/// Returns everything below a directory with its modes and times, except the times of directories.
 pub(crate) fn with_times(dir: &Path) -> BTreeMap<PathBuf, String> {
     let tree = tree::read(dir).must("read a tree");
     let said = |path: &Path, thing: &tree::Thing| {

@@ -40,7 +40,7 @@ impl Copy {
         kill_process(self.pid(), signal).must("send a signal");
     }
 
-    /// Stops it as soon as `when` holds. `when` still holds then.
+    /// Stops the copy as soon as `when` holds. `when` still holds then.
     fn stop_when(&mut self, when: impl Fn(&Self) -> bool) {
         while !when(self) {
             let ended = self.child().try_wait().must("look after it");
@@ -56,7 +56,7 @@ impl Copy {
         assert!(when(self), "it was stopped too late");
     }
 
-    /// Reports whether it has a file open whose path is `wanted`.
+    /// Reports whether it has a file open whose path satisfies `wanted`.
     fn has_open(&self, wanted: impl Fn(&Path) -> bool) -> bool {
         let Ok(all) = std::fs::read_dir(format!("/proc/{}/fd", self.pid())) else { return false };
         all.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|path| wanted(&path)))
@@ -85,7 +85,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Makes a file of zeros that is large, behind a first line.
+/// Makes a large file of zeros after a first line.
 fn large(path: &Path, text: &str) {
     put(path, text, 0o644);
     File::options().write(true).open(path).must("open").set_len(LARGE_BYTES).must("enlarge");
@@ -116,7 +116,7 @@ fn while_swapped(dir: &Path, link: &Path, mut work: impl FnMut(u32)) {
     });
 }
 
-/// Where a directory of SRC is exchanged for a link all the time, nothing behind the link is read.
+/// While a directory of SRC is repeatedly exchanged for a link, nothing behind the link is read.
 #[test]
 fn commands_import_reads_nothing_outside_of_its_tree() {
     let cluster = Cluster::two(Io::best());
@@ -136,7 +136,7 @@ fn commands_import_reads_nothing_outside_of_its_tree() {
     });
 }
 
-/// Where a directory of DEST is exchanged for a link all the time, nothing is written behind the link.
+/// While a directory of DEST is repeatedly exchanged for a link, nothing is written behind the link.
 #[test]
 fn commands_export_writes_nothing_outside_of_its_tree() {
     let cluster = Cluster::two(Io::best());
@@ -186,7 +186,7 @@ fn commands_import_takes_one_version(io: Io) {
 }
 in_both_modes!(commands_import_takes_one_version);
 
-/// A unit that another program publishes while it is imported is that program's, and the report says so.
+/// If another program publishes a unit while it is imported, that version stays, and the report says so.
 fn commands_import_that_loses_says_so(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
@@ -207,11 +207,11 @@ fn commands_import_that_loses_says_so(io: Io) {
 }
 in_both_modes!(commands_import_that_loses_says_so);
 
-/// A source that fails in the middle of a file leaves what `--overwrite` would have replaced.
+/// If a source fails in the middle of a file, what `--overwrite` would have replaced stays.
 #[test]
 fn commands_import_keeps_what_it_cannot_replace() {
     let cluster = Cluster::two(Io::best());
-    // The size of these files is 0, and yet they have content: no copy of them is complete.
+    // The size of these files is 0 although they have content, so no copy of them is complete.
     let source = Path::new("/proc/sys/fs/inotify");
     let name = "max_user_watches";
     let there = cluster.a.at(name);
@@ -235,7 +235,7 @@ fn commands_import_keeps_what_it_cannot_replace() {
     }
 }
 
-/// An import with `--overwrite` that is killed leaves the file that it was replacing, and no other name on any node.
+/// An import with `--overwrite` that is killed leaves the old file, and no other name on any node.
 fn commands_import_that_is_killed_keeps_the_old_file(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
@@ -265,7 +265,7 @@ fn commands_import_that_is_killed_keeps_the_old_file(io: Io) {
 }
 in_both_modes!(commands_import_that_is_killed_keeps_the_old_file);
 
-/// What is imported is drained although a file has failed.
+/// Imported files are drained even if another file has failed.
 #[test]
 fn commands_import_drains_what_it_took() {
     let cluster = Cluster::two(Io::best());
@@ -280,8 +280,9 @@ fn commands_import_drains_what_it_took() {
     assert!(said.err.contains("not yet remote"), "{}", said.err);
 }
 
-/// A file that comes while an export writes another one of its name stays, unless `--overwrite` is given. Nothing else is
-/// left of the export, and until its end only its user can go into the directories that it makes.
+/// A file that appears while an export writes another one of its name stays, unless `--overwrite`
+/// is given. Nothing else is left of the export, and until its end only its user can enter the
+/// directories that it makes.
 #[test]
 fn commands_export_replaces_nothing_that_came() {
     let cluster = Cluster::two(Io::best());
@@ -338,7 +339,7 @@ fn commands_imports_take_turns() {
     usable(&cluster.a, &other);
 }
 
-/// Where a mount does not answer, neither command hangs, also when it is named by a path below the mount.
+/// If a mount does not answer, neither command hangs, also when it is given a path below the mount.
 #[test]
 fn commands_import_and_export_do_not_hang() {
     let cluster = Cluster::two(Io::best());
@@ -356,7 +357,8 @@ fn commands_import_and_export_do_not_hang() {
     assert!(!dest.exists());
 }
 
-/// While root imports a directory of another user, that user puts a third one's directory in its place: that stays as it is.
+/// While root imports a directory of another user, that user puts a third one's directory in its
+/// place, which stays unchanged.
 #[test]
 fn commands_import_gives_no_other_directory_away() {
     let cluster = Cluster::two(Io::best());

@@ -1,4 +1,4 @@
-//! Times that programs give to directories: kept here and on the other node until the content changes.
+//! Times that programs give to directories: kept on both nodes until the content changes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -32,7 +32,7 @@ fn times_of(root: &Path) -> Times {
     found
 }
 
-/// Says which times are not those of the original.
+/// Returns the times that differ from the original.
 fn wrong(have: &Times, want: &Times) -> Vec<String> {
     let differs = |(path, time): &(&PathBuf, &(i64, i64))| have.get(*path) != Some(time);
     let told = |(path, time): (&PathBuf, &(i64, i64))| {
@@ -51,7 +51,7 @@ fn make_tree(root: &Path) {
         std::fs::write(path.join("file"), n.to_string()).must("write");
         directories.push(path);
     }
-    // From the innermost: what is done in a directory moves its time.
+    // Innermost first: a change in a directory moves its time.
     for (n, path) in directories.iter().enumerate().rev() {
         let at = UNIX_EPOCH + Duration::new(1_600_000_000 + n as u64, 123_456_000 + n as u32);
         let dir = std::fs::File::open(path).must("open a directory");
@@ -59,7 +59,7 @@ fn make_tree(root: &Path) {
     }
 }
 
-/// Copies the tree to both nodes by way of one and compares.
+/// Copies the tree to both nodes through one of them and compares.
 fn copied(io: Io, copy: impl FnOnce(&Path, &Path)) {
     let cluster = Cluster::two(io);
     let tree = cluster.site.path().join("tree");
@@ -115,7 +115,7 @@ fn directory_times_of_tar(io: Io) {
 }
 in_both_modes!(directory_times_of_tar);
 
-/// What comes into a directory after it was given a time moves it, on both nodes; a `chmod` does not.
+/// New content in a directory moves a time that was given before, on both nodes; a `chmod` does not.
 fn directory_times_move_with_later_content(io: Io) {
     let cluster = Cluster::two(io);
     let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());

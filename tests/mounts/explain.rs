@@ -1,4 +1,4 @@
-//! `hearthfs explain`: each reason for a miss, as the command tells it.
+//! `hearthfs explain`: each reason for a miss, as the command shows it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,7 +21,7 @@ use crate::harness::{
 use crate::users::{self, A, B, World};
 
 const LIMIT_MS: u64 = 60_000;
-/// More than what commits carry along.
+/// Too large for a commit.
 const LARGE: usize = 60_000;
 
 fn content(seed: u8) -> Vec<u8> {
@@ -33,7 +33,7 @@ fn said(node: &Node, words: &[&str], path: &Path) -> Said {
     node.command(&[&["explain"], words, &[path]].concat())
 }
 
-/// Returns what is told of a path of a node.
+/// Returns the explanation of a path of a node.
 #[track_caller]
 fn why(node: &Node, name: &str) -> Value {
     let said = said(node, &["--json"], &node.at(name));
@@ -53,7 +53,7 @@ fn is(node: &Node, name: &str, reason: &str) -> Value {
     json
 }
 
-/// Returns what a node calls itself.
+/// Returns the identity of a node.
 fn identity(node: &Node, hand: &mut SyscallProcess) -> String {
     hand.put(&node.at("mark"), b"mark").must("put a mark");
     let facts = hand.getxattr(&node.at("mark"), "hearthfs.entry").must("facts");
@@ -75,7 +75,8 @@ fn goes(hand: &mut SyscallProcess, node: &Node, name: &str) {
     });
 }
 
-/// Never made, another key, removed and by whom, with its directory, not a directory, being written, of the node, there.
+/// A name that was never made, has another key, was removed (and by which node), is gone with its
+/// directory, is below a file, is being written, belongs to the node, or exists.
 fn commands_explain_says_what_happened_to_a_name(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
@@ -88,7 +89,7 @@ fn commands_explain_says_what_happened_to_a_name(io: Io) {
     for name in ["jax/jit_f-11-cache", "jax/jit_g-11-cache", "jax/gone", "jax/dir/in", "jax/file"] {
         hand.put(&a.at(name), name.as_bytes()).must("put");
     }
-    // Only this name is asked for until it is there: the others have no miss before.
+    // Only this name is looked up until it is there: the others must have no earlier miss.
     hand.put(&a.at("jax/last"), b"last").must("put");
     a.drain();
     arrives(&mut hand, b, "jax/last");
@@ -145,7 +146,7 @@ fn unit(cluster: &Cluster, hand: &mut SyscallProcess, dir: &str, names: &[&str])
     arrives(hand, &cluster.b, &format!("{dir}/{last}"));
 }
 
-/// Looks a name up in vain, and returns the entries of the same program that it is told of.
+/// Looks up a missing name, and returns the reported entries of the same program.
 #[track_caller]
 fn others(node: &Node, hand: &mut SyscallProcess, name: &str) -> Vec<String> {
     assert_eq!(hand.stat(&node.at(name)).map(drop), Err(Errno::NOENT), "{name}");
@@ -162,7 +163,7 @@ fn others(node: &Node, hand: &mut SyscallProcess, name: &str) -> Vec<String> {
     similar
 }
 
-/// A lock or a statistic that never leaves its node is no miss that a user looks for.
+/// A lock or a statistic that never leaves its node is no miss that matters to a user.
 #[test]
 fn commands_explain_lists_no_misses_of_what_stays_on_its_node() {
     let cluster = Cluster::two(Io::best());
@@ -223,7 +224,7 @@ fn commands_explain_names_a_module_of_neuron_under_other_flags() {
     for module in ["77+a1", "7+a1"] {
         unit(&cluster, &mut hand, &format!("neuron/neuronxcc-2.20.0+ab/MODULE_{module}"), &names);
     }
-    // The directory is what is missing; a person may ask for what it would hold.
+    // The directory is what is missing; a person may ask for a file in it.
     assert_eq!(others(b, &mut hand, &format!("{dir}+b2")), [format!("{dir}+a1")]);
     for name in ["model.neff", "model.done"] {
         let found = others(b, &mut hand, &format!("{dir}+b2/{name}"));
@@ -235,7 +236,8 @@ fn commands_explain_names_a_module_of_neuron_under_other_flags() {
     assert_eq!(others(b, &mut hand, "neuron/neuronxcc-2.20.0+ab/MODULE_9+a1"), [""; 0]);
 }
 
-/// What was published elsewhere and had not arrived when it was asked for is told from what was written later.
+/// A name that was published elsewhere and had not arrived at the time of the lookup is
+/// distinguished from one written later.
 #[test]
 fn commands_explain_tells_what_had_not_arrived() {
     let options = Options::new(Io::best()).freshness("60s");
@@ -245,7 +247,7 @@ fn commands_explain_tells_what_had_not_arrived() {
     let of_a = identity(a, &mut hand);
     hand.put(&a.at("early"), b"early").must("put");
     a.drain();
-    // B has heard of nothing since its mount, and need not ask for a minute.
+    // B has learned nothing since its mount, and need not ask the store for a minute.
     let missed = hand.stat(&b.at("early")).is_err();
     let told = why(b, "early");
     let wanted = if missed { "late" } else { "there" };
@@ -257,7 +259,7 @@ fn commands_explain_tells_what_had_not_arrived() {
     is(b, "early", if missed { "late" } else { "there" });
 }
 
-/// Store down: bytes that are not here, and names of which nothing is known. Damage. Misses of opens are remembered, too.
+/// Store down: bytes that are not local, and unknown names. Damage. Misses of opens are recorded, too.
 #[test]
 fn commands_explain_tells_trouble_with_bytes() {
     let cluster = Cluster::two(Io::best());
@@ -297,7 +299,7 @@ fn commands_explain_tells_trouble_with_bytes() {
     for pack in &packs {
         std::fs::write(pack, vec![7; 100]).must("spoil a pack");
     }
-    // The first tries after an outage may come too early to be answered.
+    // The first attempts after an outage may come too early for an answer.
     eventually(SEEN_MS, "B finds the damage", || match hand.get(&b.at("spoilt")) {
         Err(Errno::NOENT) => {
             let json = why(b, "spoilt");
@@ -314,7 +316,7 @@ fn commands_explain_tells_trouble_with_bytes() {
     is(b, "spoilt", "there");
 }
 
-/// What is past its age, until it is forgotten.
+/// An entry past its age, until it is forgotten.
 #[test]
 fn commands_explain_tells_what_is_past_its_age() {
     let options = Options::new(Io::best()).expiry("12s").without_renewal();
@@ -328,7 +330,7 @@ fn commands_explain_tells_what_is_past_its_age() {
     assert!(old["remedy"].as_str().must("text").contains("expiry.age"));
 }
 
-/// Without a store: what was evicted, and what was removed and is forgotten. A unit that has lost a member.
+/// Without a store: an evicted entry, and one that was removed and forgotten. A unit that has lost a member.
 #[test]
 fn commands_explain_tells_what_a_node_alone_has_lost() {
     let site = Site::new();
@@ -389,7 +391,7 @@ fn paths(list: &Value) -> Vec<String> {
     all.map(|miss| miss["path"].as_str().must("a path").to_owned()).collect()
 }
 
-/// Other users learn what the mode bits let them list, and of misses their own; root learns all.
+/// Other users learn what the mode bits let them list, and of misses only their own; root learns everything.
 #[test]
 fn commands_explain_keeps_what_users_may_not_see() {
     let Some(mut world) = World::two(Io::best(), "commands_explain_keeps_what_users_may_not_see")
@@ -400,13 +402,13 @@ fn commands_explain_keeps_what_users_may_not_see() {
     let a = &cluster.a;
     let (secret, own) = (a.at("private/secret"), a.at("open/own"));
     world.a.put(&secret, b"secret").must("put");
-    // What goes before it was remote leaves no trace.
+    // What is removed before it was uploaded leaves no trace.
     a.drain();
     world.a.unlink(&secret).must("unlink");
     assert_eq!(world.a.stat(&a.at("private/missing")).map(drop), Err(Errno::NOENT));
     assert_eq!(world.b.stat(&own).map(drop), Err(Errno::NOENT));
 
-    // A removed it, so A is told so; B cannot tell it from what never was.
+    // A removed it, so A gets that reason; B cannot distinguish it from a name that never existed.
     assert_eq!(json_by(A, cluster, &[], &secret)["reason"], "removed");
     for name in ["private/secret", "private/never", "private/deeper/never"] {
         let told = json_by(B, cluster, &[], &a.at(name));
@@ -433,7 +435,7 @@ fn commands_explain_keeps_what_users_may_not_see() {
         assert!(paths(&all).contains(&path.to_string_lossy().into_owned()), "{all:#}");
     }
 
-    // Of a client, B is told what it could list.
+    // About a client, B gets what it could list.
     for dir in ["open/jax", "jax"] {
         world.root.mkdir_with(&a.at(dir), 0o755).must("mkdir");
     }
@@ -450,7 +452,7 @@ fn commands_explain_keeps_what_users_may_not_see() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
-/// Names that are no text are taken and shown escaped; without a terminal or on no mount it says so.
+/// Names that are not text are accepted and shown escaped. Without a terminal or a mount, the command says so.
 #[test]
 fn commands_explain_takes_and_shows_any_name() {
     let cluster = Cluster::two(Io::best());
@@ -486,7 +488,7 @@ fn commands_explain_takes_and_shows_any_name() {
     assert!(told.out.contains("\"never\""), "{told:?}");
 }
 
-/// A daemon that does not explain to other users, because it is old or has no attributes, is said to be that.
+/// A daemon that does not explain to other users, because it is old or has no attributes, is reported as such.
 #[test]
 fn commands_explain_without_a_daemon_that_tells() {
     const NAME: &str = "commands_explain_without_a_daemon_that_tells";

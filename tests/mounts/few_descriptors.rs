@@ -1,4 +1,4 @@
-//! Limits: few descriptors, for a daemon that a program or a user would have open too many files.
+//! Limits: few descriptors, when a program or a user wants the daemon to open too many files.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, eventually, i
 
 const ENTRIES: usize = 2_000;
 
-/// A syscall process that may have many files open.
+/// Returns a syscall process that may have many files open.
 fn hand_with_descriptors() -> SyscallProcess {
     SyscallProcess::wrapped(&["sh", "-c", "ulimit -n 4096; exec \"$@\"", "sh"])
 }
@@ -32,7 +32,7 @@ fn with_descriptors(io: Io, limit: &str) -> (Site, Node) {
     (site, node)
 }
 
-/// The soft limit is raised as far as it may be.
+/// The soft limit is raised as far as allowed.
 fn limits_few_descriptors_to_begin_with(io: Io) {
     let (_site, node) = with_descriptors(io, "ulimit -Sn 256");
     let mut hand = hand_with_descriptors();
@@ -44,7 +44,8 @@ fn limits_few_descriptors_to_begin_with(io: Io) {
 }
 in_both_modes!(limits_few_descriptors_to_begin_with);
 
-/// Where it may not, who opens too much is told so; nothing is said to be gone, and all goes on.
+/// If it cannot be raised, a program that opens too many files gets an error for that; nothing is
+/// reported as missing, and all else goes on.
 fn limits_few_descriptors_for_good(io: Io) {
     let (_site, node) = with_descriptors(io, "ulimit -n 256");
     let mut hand = hand_with_descriptors();
@@ -65,7 +66,7 @@ fn limits_few_descriptors_for_good(io: Io) {
             Err(errno) => assert!(matches!(errno, Errno::NFILE | Errno::MFILE), "{errno}"),
         }
     }
-    // The reserve is for who asks how it goes.
+    // The reserve is for status requests.
     node.status();
     for fd in open {
         hand.close(fd).must("close");
@@ -106,7 +107,8 @@ fn limits_few_descriptors_go_to_new_files_first(io: Io) {
 }
 in_both_modes!(limits_few_descriptors_go_to_new_files_first);
 
-/// A user that opens all it may leaves a quarter to the others, as ordinary programs need it.
+/// A user that opens as many files as allowed leaves a quarter to the others, which is enough for
+/// ordinary programs.
 fn limits_one_user_leaves_descriptors_to_others(io: Io) {
     if !can_be_others("limits_one_user_leaves_descriptors_to_others", io) {
         return;

@@ -1,7 +1,7 @@
-//! What `status` says of the store, of the log and of the other nodes.
+//! The part of `status` about the store, the log and the other nodes.
 //!
-//! Owns the fields that a fleet is watched by, each in the situation that it is for. Must never look at what is not
-//! printed by a command.
+//! Owns the fields with which a fleet is monitored, each in the situation that it is for. Must
+//! never check anything that no command prints.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ fn put(node: &Node, name: &str, len: usize) {
     SyscallProcess::new().put(&node.at(name), &body).must("put a file");
 }
 
-/// Waits until a status says what it should, and returns it.
+/// Waits until a status has the expected content, and returns it.
 fn until(node: &Node, what: &str, says: impl Fn(&Value) -> bool) -> Value {
     eventually(30_000, what, || {
         let status = node.status();
@@ -28,7 +28,7 @@ fn shown(node: &Node) -> String {
     node.command(&["status", &mount]).good()
 }
 
-/// The reason of an outage is told while it goes on, and after its end.
+/// The reason of an outage is reported during the outage, and after its end.
 #[test]
 fn fleet_sees_the_reason_of_an_outage() {
     for (trouble, kind, word) in
@@ -56,7 +56,7 @@ fn fleet_sees_the_reason_of_an_outage() {
     }
 }
 
-/// How old what is known of the others is, and how late their changes come.
+/// How old the knowledge about the other nodes is, and how late their changes arrive.
 #[test]
 fn fleet_sees_how_far_a_node_is_behind() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
@@ -95,7 +95,7 @@ fn hand_stat(node: &Node, name: &str) {
     assert!(SyscallProcess::new().stat(&node.at(name)).is_err(), "{name} is there");
 }
 
-/// Throttled requests are counted, and the time that they cost.
+/// Throttled requests, and the time that they cost, are counted.
 #[test]
 fn fleet_sees_throttling() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
@@ -111,7 +111,7 @@ fn fleet_sees_throttling() {
         seen["counters"]["throttled"]["429"].is_null() && seen["health"]["up"] == true,
         "{seen:#}"
     );
-    // None is counted that the server has not sent.
+    // No answer is counted that the server has not sent.
     let told = seen["counters"]["throttled"]["503"].as_u64();
     assert!(told <= Some(cluster.store.throttlings()), "{seen:#}");
     let text = shown(&cluster.a);
@@ -122,7 +122,7 @@ fn fleet_sees_throttling() {
     until(&cluster.a, "it is over", |status| status["health"]["throttled"] == false);
 }
 
-/// Each miss is a line of the log at level `debug`, with its name and its reason; as JSON if that is asked for.
+/// Each miss is a line of the log at level `debug`, with its name and its reason; as JSON if configured.
 #[test]
 fn fleet_sees_why_a_name_is_a_miss() {
     let site = Site::new();

@@ -1,8 +1,8 @@
-//! Kills of the daemon at the points between a close and the end of the last descriptor.
+//! Kills of the daemon between a close and the end of the last descriptor.
 //!
-//! A program that closes a duplicate has published, and goes on writing through what it kept. Every close that was
-//! acknowledged is there after the restart, nothing that was not closed is, and a name can be opened exactly when it
-//! can be stat'ed.
+//! A program that closes a duplicate has published, and continues to write through the descriptor
+//! that it kept. After the restart every acknowledged close is there and nothing unclosed is. A
+//! name can be opened exactly when it can be stat'ed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ use crate::harness::{
     sleep_ms, tree, wanted,
 };
 
-/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
+/// The number of kills, unless `HEARTHFS_TEST_KILLS` sets it.
 const ROUNDS: u64 = 14;
-/// How many kills one pair of nodes takes: a test's daemon does not live for ever.
+/// The most kills of one pair of nodes: a test's daemon has a limited lifetime.
 const ROUNDS_OF_ONE_CLUSTER: u64 = 100;
 const WRITERS: u32 = 3;
 const NAMES: u64 = 6;
@@ -31,20 +31,20 @@ const LEN_MAX: usize = 60_000;
 
 const UPDATE: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::TRUNC);
 
-/// How a writer keeps the file after the close that publishes it.
+/// How a writer keeps the file open after the close that publishes it.
 #[derive(Debug, Clone, Copy)]
 enum Kept {
-    /// It does not: the plain close.
+    /// Not at all: a plain close.
     Nothing,
-    /// By the descriptor that was duplicated, through which it overwrites.
+    /// Through the descriptor that was duplicated, with which it overwrites.
     Descriptor,
-    /// The same, and it cuts the file.
+    /// The same, and it truncates the file.
     Cut,
-    /// By a shared mapping, through which it stores.
+    /// Through a shared mapping, into which it stores.
     Mapping,
 }
 
-/// A process that publishes names of its own, and what it was told.
+/// A process that publishes names of its own, and the results that it got.
 struct Writer {
     hand: SyscallProcess,
     number: u32,
@@ -53,7 +53,7 @@ struct Writer {
     dir: PathBuf,
     /// The last acknowledged close of each name.
     closed: BTreeMap<String, u64>,
-    /// The close that was under way when the daemon died; it may have happened or not.
+    /// The close in progress when the daemon died; it may have taken effect or not.
     unsure: Option<(String, u64)>,
 }
 
@@ -70,7 +70,7 @@ impl Writer {
         body::make(Id { writer: self.number, seq }, dice.len(LEN_MAX))
     }
 
-    /// Publishes one version; an error is the daemon's death.
+    /// Publishes one version; an error means that the daemon died.
     fn step(&mut self) -> Result<(), Errno> {
         self.seq += 1;
         let (seq, bytes) = (self.seq, self.bytes(self.seq));
@@ -109,7 +109,7 @@ impl Writer {
                 self.hand.pwrite(fd, 0, &vec![0xee; bytes.len() + 100])?;
             }
         }
-        // The whole version again, so that the close of what was kept publishes something that can be told.
+        // Writes the whole version again, so that closing the kept descriptor publishes a known version.
         self.seq += 1;
         let (seq, bytes) = (self.seq, self.bytes(self.seq));
         self.hand.ftruncate(fd, 0)?;
@@ -140,7 +140,7 @@ impl Writer {
         }
     }
 
-    /// Looks at every name in every way after a restart.
+    /// Checks every name in every way after a restart.
     fn verify(&mut self, when: &str) {
         let mut hand = SyscallProcess::new();
         let listed = hand.list(&self.dir).must("list");
@@ -163,7 +163,7 @@ impl Writer {
     }
 }
 
-/// Checks that stat, open, O_EXCL and listing say the same, and returns the number of the version that is there.
+/// Checks that stat, open, O_EXCL and listing agree, and returns the number of the present version.
 #[track_caller]
 fn agree(hand: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
     let stat = hand.stat(path);
@@ -180,7 +180,7 @@ fn agree(hand: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) ->
     Some(id.seq)
 }
 
-/// Kills in a loop, at any instant, under writers that keep what they have closed.
+/// Kills repeatedly, at any instant, under writers that keep open what they have closed.
 fn kill_points_of_writers_that_keep_a_descriptor(io: Io) {
     let rounds = wanted("HEARTHFS_TEST_KILLS", ROUNDS);
     let mut dice = Dice::new(9);
@@ -214,8 +214,8 @@ fn converge(cluster: &Cluster, writers: &mut [Writer]) {
     }
 }
 
-/// The kill comes exactly between FLUSH and RELEASE: what keeps the file open is a duplicate, a mapping, or a child, and
-/// it has changed the bytes since or not.
+/// Kills exactly between FLUSH and RELEASE, while a duplicate, a mapping, or a child keeps the file
+/// open, with and without later changes of the bytes.
 fn kill_points_between_flush_and_release(io: Io) {
     let mut cluster = Cluster::two(io);
     let first = |k: usize| body::make(Id { writer: 1, seq: k as u64 }, 20_000 + 3 * k);
@@ -250,7 +250,7 @@ fn kill_points_between_flush_and_release(io: Io) {
             names.push((name, bytes));
             hands.push(hand);
         }
-        // A reader that has found the version in between, for every second kill.
+        // In every second round a reader finds the version in between.
         if round == 1 {
             for (name, bytes) in &names {
                 assert!(
@@ -278,7 +278,7 @@ fn kill_points_between_flush_and_release(io: Io) {
             if read == *bytes { Ok(()) } else { Err("other bytes".to_owned()) }
         });
     }
-    // What was adopted at the start is an entry like any other.
+    // A file adopted at the start is an entry like any other.
     for (name, _) in &names {
         SyscallProcess::new()
             .put_with(&cluster.a.at(name), IN_PLACE, 4096, 0, b"again")
@@ -288,7 +288,7 @@ fn kill_points_between_flush_and_release(io: Io) {
 }
 in_both_modes!(kill_points_between_flush_and_release);
 
-/// Reports whether the kernel can take all names back at once.
+/// Reports whether the kernel can expire all names at once.
 fn has_epochs() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
@@ -296,8 +296,9 @@ fn has_epochs() -> bool {
     version >= (6, 16)
 }
 
-/// The daemon is killed while a program waits for it in a directory, and a change of another node has just arrived there. To take
-/// one name back the kernel locks the directory, and a thread that waits for that does not end with its process.
+/// The daemon is killed while a program waits for it in a directory, and a change of another node
+/// has just arrived there. To expire one name the kernel locks the directory, and a thread that
+/// waits for that lock does not end with its process.
 #[test]
 fn kill_points_while_the_kernel_is_told_of_names() {
     const RESCUE_MS: u64 = 5_000;
@@ -326,7 +327,7 @@ fn kill_points_while_the_kernel_is_told_of_names() {
         let now = entries(&cluster.b);
         if now > known { Ok(()) } else { Err(format!("{now} entries")) }
     });
-    // So that a fault of this kind ends the test and not the machine.
+    // So that a fault of this kind ends the test, not the machine.
     let mount = cluster.b.mount.clone();
     let rescue = thread(move || {
         sleep_ms(RESCUE_MS);
@@ -334,7 +335,7 @@ fn kill_points_while_the_kernel_is_told_of_names() {
     });
     let start = now();
     kill_process(cluster.b.pid(), Signal::KILL).must("kill the daemon");
-    // A thread that is held has to be let go before it can end.
+    // A stopped thread must be released before it can end.
     drop(frozen);
     cluster.b.kill_only();
     let took = start.elapsed();

@@ -1,7 +1,7 @@
-//! Limits: full tiers, full disks, and users who want too much. Few descriptors: `few_descriptors`.
+//! Limits: full tiers, full disks, and users that want too much. Few descriptors: `few_descriptors`.
 //!
-//! Owns what a program sees when something runs out: writers are slowed, readers miss, no program is told that
-//! something is gone that is there, and the daemon does not grow.
+//! Owns what a program sees when a resource runs out: writers are slowed, readers miss, no existing
+//! name is reported as missing, and the daemon does not grow.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,14 +22,14 @@ use crate::harness::{
 };
 
 const LIMIT_MS: u64 = 40_000;
-/// A refusal that was not waited for.
+/// The longest duration of a refusal without a wait.
 const AT_ONCE_MS: u128 = 2_000;
 
 pub(crate) fn content(writer: u32, seq: u64, len: usize) -> Vec<u8> {
     body::make(Id { writer, seq }, len)
 }
 
-/// Has some writers write files as fast as they can; none may see an error.
+/// Runs several writers as fast as possible; none may get an error.
 fn burst(node: &Node, writers: u32, files: u64, len: usize) {
     let mount = Arc::new(node.mount.clone());
     let work = move |writer: u32, mount: &Path| {
@@ -59,7 +59,7 @@ fn burst(node: &Node, writers: u32, files: u64, len: usize) {
     }
 }
 
-/// Six times the tier's size, as fast as the disk takes it, with a store that takes it as it comes.
+/// Six times the tier's size, as fast as the disk allows, with a store that keeps up.
 fn limits_slow_writers_of_a_burst(io: Io) {
     let site = Site::new();
     let store = Store::dir(&site);
@@ -104,7 +104,7 @@ fn limits_slow_writers_among_readers(io: Io) {
                 written.push((name, k, len));
             } else {
                 let (name, k, len) = &written[dice.below(written.len() as u64) as usize];
-                // While uploads make room, what was evicted may be a miss at its deadline.
+                // While uploads make room, an evicted entry may be a miss at its deadline.
                 let read = eventually(60_000, format_args!("read {k} of {writer}"), || {
                     hand.get(name).map_err(|errno| {
                         assert_eq!(errno, Errno::NOENT, "read {k} of {writer}");
@@ -128,7 +128,7 @@ fn limits_slow_writers_among_readers(io: Io) {
 }
 in_both_modes!(limits_slow_writers_among_readers);
 
-/// A store that is known to be down is not waited for.
+/// There is no wait for a store that is known to be down.
 fn limits_full_without_a_store_is_told_at_once(io: Io) {
     let site = Site::new();
     let store = Store::dir(&site);
@@ -170,12 +170,12 @@ fn limits_full_without_a_store_is_told_at_once(io: Io) {
 }
 in_both_modes!(limits_full_without_a_store_is_told_at_once);
 
-/// A store that answers and takes nothing is waited for as long as is set, and once.
+/// If a store answers but accepts nothing, a writer waits once, for the configured time.
 #[test]
 fn limits_full_wait_ends() {
     let site = Site::new();
     let store = Store::s3(&site);
-    // Names are not asked for at a store that does not answer.
+    // Without name lookups at a store that does not answer.
     let options = Options::new(Io::best()).cache_size("16MiB").full_wait("3s").freshness("1h");
     let node = Node::start(&site, "m", Some(&store), options);
     store.trouble(Trouble::Slow(60_000));
@@ -193,7 +193,7 @@ fn limits_full_wait_ends() {
     store.heal();
 }
 
-/// Nothing is gathered for long while the tier is full.
+/// A full tier ends the gathering of a batch early.
 #[test]
 fn limits_full_tier_ends_the_gathering() {
     let site = Site::new();
@@ -226,11 +226,11 @@ fn small_disk(name: &str, site: &Site, size: &str) -> Option<std::path::PathBuf>
     Some(disk)
 }
 
-/// An entry of another node for which the disk has no room is a miss, and not downloaded again and again.
+/// An entry of another node for which the disk has no room is a miss, and is not downloaded repeatedly.
 fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     let site = Site::new();
     let name = format!("limits_a_full_disk_is_a_miss_for_readers::{}", io.word());
-    // Passthrough cannot stand on tmpfs everywhere; the way of a miss is the same.
+    // Not every tmpfs supports passthrough; a miss is handled the same way without it.
     let Some(disk) = small_disk(&name, &site, "48m") else { return };
     let store = Store::s3(&site);
     let a = Node::start(&site, "a", Some(&store), Options::new(io));
@@ -291,7 +291,7 @@ fn memory(node: &Node) -> u64 {
     kib << 10
 }
 
-/// Extended attributes are in memory, so there is little room for them.
+/// Extended attributes are kept in memory, so their sum is limited.
 fn limits_attributes_do_not_grow_the_daemon(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
@@ -326,10 +326,10 @@ fn limits_attributes_do_not_grow_the_daemon(io: Io) {
 }
 in_both_modes!(limits_attributes_do_not_grow_the_daemon);
 
-/// What is done to a file of the cache directory.
+/// Damages a file of the cache directory.
 type Spoil = fn(&Path);
 
-/// Files of the cache directory that are spoilt while the daemon runs: misses, with one warning each.
+/// Files of the cache directory that are damaged while the daemon runs: misses, with one warning each.
 fn limits_blobs_that_are_spoilt(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
@@ -407,12 +407,12 @@ fn limits_cache_directories_of_others() {
     give(&link);
     try_it(&link, &["user 4711"]);
     try_it(&link.join("below"), &["user 4711"]);
-    // The default of a user without a home: another user was there first.
+    // The default for a user without a home, when another user was there first.
     give(&base);
     try_it(&base.join("new"), &["user 4711"]);
 }
 
-/// What the daemon raises for itself is not handed on to the command.
+/// The command does not inherit the limit that the daemon raises for itself.
 #[test]
 fn limits_of_a_command_are_its_own() {
     let site = Site::new();
@@ -425,7 +425,7 @@ fn limits_of_a_command_are_its_own() {
     assert_eq!(run(&mut command, LIMIT_MS).good().trim(), "300");
 }
 
-/// A file of holes that is larger than the tier is refused at its close, at once, and others do not wait for it.
+/// A sparse file that is larger than the tier is refused at once at its close, and others do not wait for it.
 fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
     const HUGE: u64 = 8 << 40;
     let site = Site::alone();
@@ -466,7 +466,7 @@ fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
 }
 in_both_modes!(limits_a_file_of_holes_is_refused_at_once);
 
-/// `truncate` of a name to more than the tier holds is refused at once too.
+/// `truncate` of a name to more than the tier holds is also refused at once.
 fn limits_a_name_grown_beyond_the_tier_is_refused_at_once(io: Io) {
     let (site, old, mut hand) = (Site::alone(), content(1, 0, 50_000), SyscallProcess::new());
     let node = Node::start(&site, "m", None, Options::new(io).alone());

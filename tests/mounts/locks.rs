@@ -1,4 +1,4 @@
-//! Locks on one node: `flock`, record locks, lock files that many hold open at once.
+//! Locks on one node: `flock`, record locks, lock files that several processes hold open.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn locks_flock_excludes_between_processes(io: Io) {
         let mut hands: Vec<SyscallProcess> = (0..3).map(|_| SyscallProcess::new()).collect();
         let mut fds = Vec::new();
         for hand in &mut hands {
-            // Each opens, and empties, while those before it hold the file open and one the lock.
+            // Each opens and truncates the file while those before it have it open and one holds the lock.
             let fd = hand.open(&path, flags, 0o644).must(format_args!("open {word}"));
             let locked = hand.flock(fd, EXCLUSIVE);
             let expected = if fds.is_empty() { Ok(()) } else { Err(Errno::AGAIN) };
@@ -61,7 +61,7 @@ fn locks_flock_excludes_between_processes(io: Io) {
 }
 in_both_modes!(locks_flock_excludes_between_processes);
 
-/// A lock file that is emptied 20 times a second by each waiter stays one file to all of them.
+/// A lock file that each waiter truncates 20 times a second stays one file for all of them.
 fn locks_polling_with_truncation_keeps_one_holder(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
@@ -163,7 +163,7 @@ fn modes() -> [(&'static str, OFlags); 6] {
     ]
 }
 
-/// Does the same on a disk, which says what is right, and on a mount.
+/// Runs the same on a disk, which serves as the reference, and on a mount.
 fn on_disk_and_mount(io: Io, act: impl Fn(&Path)) {
     let site = Site::new();
     act(&site.dir("disk"));
@@ -175,14 +175,14 @@ fn hands<const N: usize>() -> [SyscallProcess; N] {
     std::array::from_fn(|_| SyscallProcess::new())
 }
 
-/// Opens with a mode, makes the lock exclusive, and keeps it.
+/// Opens with a mode, takes the lock exclusively, and keeps it.
 fn hold(hand: &mut SyscallProcess, path: &Path, flags: OFlags) -> i64 {
     let fd = hand.open(path, flags, 0o644).must("open");
     hand.flock(fd, EXCLUSIVE).must("lock");
     fd
 }
 
-/// Reports whether a process that opens a file now is kept out.
+/// Reports whether a process that opens the file now is excluded.
 fn is_locked(path: &Path) -> bool {
     let mut hand = SyscallProcess::new();
     let fd = hand.open(path, READ_WRITE, 0o644).must("open");
@@ -193,12 +193,12 @@ fn is_locked(path: &Path) -> bool {
             true
         }
     };
-    // A killed writer would leave nothing of a file that it has made.
+    // A file that a killed writer has made would vanish.
     hand.close(fd).must("close");
     refused
 }
 
-/// By the time the second comes the name leads to a version of another node's.
+/// When the second process comes, the name leads to a version of another node.
 fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
     let cluster = Cluster::two(io);
     let emptied = READ_WRITE | OFlags::TRUNC;
@@ -207,7 +207,7 @@ fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
         let (here, there) = (cluster.a.at(&lock), cluster.b.at(&lock));
         let [mut rank0, mut rank1, mut other] = hands();
         let held = hold(&mut rank0, &here, emptied);
-        // Locks are each node's own.
+        // Locks exclude only on one node.
         let fd = hold(&mut other, &there, emptied);
         other.write(fd, content.as_bytes()).must("write");
         other.close(fd).must("close");
@@ -266,7 +266,7 @@ fn p15_locks_exclude_whatever_the_open_modes(io: Io) {
 }
 in_both_modes!(p15_locks_exclude_whatever_the_open_modes);
 
-/// No caller waits for the kernel's word of a close, yet a caller after it is not refused.
+/// No caller waits for the kernel to report a close, yet a caller after it is not refused.
 fn p15_locks_end_with_the_close(io: Io) {
     on_disk_and_mount(io, |dir| {
         let [mut one, mut other] = hands();
@@ -344,7 +344,7 @@ fn p15_locks_let_waiters_handle_signals(io: Io) {
             waiter.signal(Signal::ALARM);
             assert!(waiter.heard(120).is_none(), "it goes on waiting");
         }
-        // A process that is stopped meanwhile waits on.
+        // A process that is stopped meanwhile continues to wait.
         waiter.signal(Signal::STOP);
         sleep_ms(120);
         waiter.signal(Signal::CONT);
@@ -396,7 +396,7 @@ fn p15_locks_go_where_the_name_goes(io: Io) {
             assert!(is_locked(&at("z")), "by another name of it");
             mover.unlink(&at("y")).must("unlink");
             assert!(is_locked(&at("z")), "by the name that stays");
-            // What takes its place is another file; who has it open keeps its lock.
+            // The file that replaces it is another one; a process that has the old one open keeps its lock.
             mover.rename(&at("x"), &at("z")).must("rename over");
             assert!(!is_locked(&at("z")), "the file that replaced it");
             assert_eq!(member.flock(fd, SHARED), Err(Errno::AGAIN));
@@ -472,7 +472,7 @@ fn p15_locks_are_shared_by_descriptors_of_one_open(io: Io) {
         assert_eq!(holder.flock(other, SHARED), Err(Errno::AGAIN));
         holder.flock(fd, SHARED).must("share");
         holder.flock(other, SHARED).must("share");
-        // A change that is refused has let the old lock go.
+        // A refused change has released the old lock.
         assert_eq!(holder.flock(fd, EXCLUSIVE), Err(Errno::AGAIN));
         holder.flock(other, EXCLUSIVE).must("alone");
     });

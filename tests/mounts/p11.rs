@@ -1,6 +1,6 @@
-//! P11 expiry: what is past its age is never served, what is used is renewed before.
+//! P11 expiry: entries past their age are never served, used ones are renewed before.
 //!
-//! The nodes live on ages of some seconds over a shared directory, whose file times are the store's time.
+//! The nodes use ages of some seconds over a shared directory, whose file times are the store's time.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt};
@@ -19,9 +19,9 @@ use crate::harness::{
 
 /// How long entries live in these tests.
 const AGE: Duration = Duration::from_secs(12);
-/// The same, as the configuration says it.
+/// The same, in the form of the configuration.
 const AGE_TEXT: &str = "12s";
-/// Before this, nothing may expire: the age less its margin, and less what clocks are read off by.
+/// Until then nothing may expire: the age less its margin, and less the error of the clock readings.
 const SURE: Duration = Duration::from_secs(10);
 
 /// Contents of each size class: in a commit, in a pack, an object of its own.
@@ -39,8 +39,8 @@ fn kind_of(path: &Path) -> Result<(), ErrorKind> {
     std::fs::symlink_metadata(path).map(drop).map_err(|error| error.kind())
 }
 
-/// Waits until a path is a miss, and fails when it is one too soon or still served past its age.
-/// `begun` is before the bytes were stored, `stored` after.
+/// Waits until a path is a miss, and fails if that happens too soon or too late. `begun` is before
+/// the bytes were stored, `stored` after.
 #[track_caller]
 fn await_expiry(path: &Path, begun: Instant, stored: Instant) {
     loop {
@@ -77,14 +77,14 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
         let read = eventually(5_000, name, || std::fs::read(&path).map_err(|e| e.to_string()));
         assert!(read == bytes(len), "its bytes are on both nodes now");
     }
-    // The kernel is asked all the time, and must not remember a name for too long.
+    // The kernel is asked all the time, and must not cache a name for too long.
     for node in [a, b] {
         for (name, _) in SIZES {
             await_expiry(&node.at("dir").join(name), begun, stored);
         }
     }
     for node in [a, b] {
-        // With what was in it, the directory has gone: it was made when they were.
+        // The directory is gone with its content: it was made at the same time.
         eventually(3_000, "the directory goes", || match kind_of(&node.at("dir")) {
             Err(ErrorKind::NotFound) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -134,7 +134,7 @@ fn p11_expiry_spares_what_is_used() {
     });
     let mut expired = false;
     while now().duration_since(begun) < 3 * AGE + Duration::from_secs(2) {
-        // Opened on one node now and then; there on both all the time.
+        // Opened on one node from time to time; present on both all the time.
         for (name, len) in SIZES {
             let read = std::fs::read(cluster.b.at(name)).must(format_args!("read {name}"));
             assert!(read == bytes(len), "{name}");
@@ -154,7 +154,7 @@ fn p11_expiry_spares_what_is_used() {
     }
 }
 
-/// Readers of a unit open its entry point, and not each of its members each time.
+/// Readers of a unit open its entry point each time, but not each of its members.
 #[test]
 fn p11_expiry_spares_all_members_of_a_unit_that_is_used() {
     const KEY: &str = "triton/KEY";
@@ -228,7 +228,8 @@ fn p11_expiry_leaves_what_is_open(io: Io) {
     assert!(hand.read(fd, 0, 80_000).must("read") == bytes(70_000));
     assert!(hand.map_read(map, 0, 70_000) == bytes(70_000));
     assert_eq!(hand.fstat(fd).must("fstat").size, 70_000);
-    // What a process writes is there for it, and becomes a new version with an age of its own.
+    // A file that a process has open for writing exists for it, and becomes a new version with an
+    // age of its own.
     assert!(hand.read(writer, 0, 80_000).must("read") == bytes(70_000));
     hand.pwrite(writer, 0, b"again").must("write");
     hand.close(writer).must("close");
@@ -273,7 +274,7 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
         assert_eq!(tree::texts(&node.at("used/deep")), ["file", "link", "lock"]);
         assert_eq!(kind_of(&node.at("idle")), Err(ErrorKind::NotFound), "nothing is in it");
     }
-    // When no program uses it any more, all of it goes.
+    // When no program uses it any more, all of it expires.
     for node in [a, b] {
         eventually(AGE.as_millis() as u64 + 10_000, "it goes", || {
             match kind_of(&node.at("used")) {
@@ -289,7 +290,7 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
 fn p11_expiry_goes_by_the_stores_clock() {
     let site = Site::new();
     let store = Store::dir(&site);
-    // Nodes whose clocks are hours off, to both sides, and a store whose clock is an hour off.
+    // Nodes whose clocks are hours off, in both directions, and a store whose clock is an hour off.
     let clocks = |ahead_s: &str, faults: &str| {
         options(Io::best())
             .without_renewal()
@@ -314,7 +315,7 @@ fn p11_expiry_goes_by_the_stores_clock() {
         await_expiry(&to.at(name), begun, stored);
         await_expiry(&from.at(name), begun, stored);
     }
-    // What was learned of the store's clock is there when the store is not.
+    // What was learned about the store's clock is known while the store is down.
     let begun = now();
     SyscallProcess::new().put(&a.at("late"), &bytes(9_000)).must("put");
     a.drain();
@@ -342,7 +343,7 @@ fn p11_expiry_while_a_node_is_away() {
         let names = tree::texts(&b.mount);
         if names.len() == 5 { Ok(()) } else { Err(format!("{names:?}")) }
     });
-    // It goes with a backlog.
+    // The node goes away with a backlog.
     store.fail();
     hand.put(&a.at("backlog"), &bytes(9_000)).must("put");
     hand.put(&a.at("mine"), b"second version of mine, in the journal").must("put");

@@ -14,16 +14,16 @@ use crate::harness::{
 };
 
 const ENTRIES: usize = 250;
-/// What the workers' names may look like while they work.
+/// Prefixes of the workers' names while they work.
 const OWN: [&str; 3] = ["entry-", "tmp.", "probe-"];
 
-/// Puts entries by temporary and rename, with everything that programs do beside it.
+/// Puts entries by temporary and rename, with the usual other operations of programs.
 fn work(mount: &Path, who: &str) -> BTreeSet<String> {
     let mut hand = SyscallProcess::new();
     let mut left = BTreeSet::new();
     for k in 0..ENTRIES {
         let (temporary, name) = (mount.join(format!("tmp.{who}.{k}")), format!("entry-{who}-{k}"));
-        // A probe for whether one may write here: made, unlinked while open, written, closed.
+        // Probes for the right to write: a file is made, unlinked while open, written, closed.
         let probe = mount.join(format!("probe-{who}"));
         let fd = hand.open(&probe, SCRATCH, 0o600).must("a probe");
         hand.unlink(&probe).must("unlink the probe");
@@ -93,7 +93,7 @@ pub(crate) fn under_load(cluster: &Cluster) {
     both_list(cluster, &expected);
 }
 
-/// Waits until what each node has is on the other, and both list it and nothing else.
+/// Waits until each node has the names of the other, and both list exactly those.
 fn both_list(cluster: &Cluster, expected: &[String]) {
     cluster.settle();
     for node in [&cluster.a, &cluster.b] {
@@ -114,7 +114,7 @@ fn p12_clean_directories_and_a_clean_store() {
     clean_store(&Cluster::two(Io::best()));
 }
 
-/// Temporaries that never lived long leave nothing in the store either.
+/// Short-lived temporaries leave nothing in the store either.
 pub(crate) fn clean_store(cluster: &Cluster) {
     let mut hand = SyscallProcess::new();
     cluster.settle();
@@ -136,7 +136,7 @@ fn p12_clean_directories_of_many_names(io: Io) {
 }
 in_both_modes!(p12_clean_directories_of_many_names);
 
-/// Large directories are listed whole, in order of nothing but without gaps, while they change.
+/// Large directories are listed whole while they change, in any order but without gaps.
 pub(crate) fn many_names(cluster: &Cluster) {
     let (dir, mut hand) = (cluster.a.at("many"), SyscallProcess::new());
     hand.mkdir(&dir).must("mkdir");

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 const LIMIT_BYTES: u64 = 64 << 20;
-/// Beside the blobs: what is being written or fetched at the moment, the index, and the journal.
+/// Disk usage besides the blobs: files being written or fetched, the index, and the journal.
 const SLACK_BYTES: u64 = 12 << 20;
 const FILE_LEN: usize = 4 << 20;
 const FILES: u64 = 100;
@@ -27,7 +27,7 @@ fn content(k: u64) -> Vec<u8> {
     body::make(Id { writer: 1, seq: k }, FILE_LEN)
 }
 
-/// Writes; where unsynced bytes alone fill the tier, waits and tries again, as a program would.
+/// Writes; if pending bytes alone fill the tier, waits and retries, as a program would.
 fn put_patiently(hand: &mut SyscallProcess, path: &std::path::Path, bytes: &[u8]) {
     let start = now();
     while let Err(errno) = hand.put(path, bytes) {
@@ -59,7 +59,7 @@ fn expect_modest(node: &Node, when: &str) {
     assert!(files < OPEN_FILES_MAX, "{when}: {files} open files");
 }
 
-/// Watches how much a directory occupies at most.
+/// Records the largest disk usage of a directory.
 fn sample(dir: PathBuf, stop: &Arc<AtomicBool>) -> (std::thread::JoinHandle<()>, Arc<AtomicU64>) {
     let (most, stop) = (Arc::new(AtomicU64::new(0)), Arc::clone(stop));
     let seen = Arc::clone(&most);
@@ -112,7 +112,7 @@ fn p13_bounded_tier_with_six_times_its_size(io: Io) {
 }
 in_both_modes!(p13_bounded_tier_with_six_times_its_size);
 
-/// When unsynced bytes alone fill the tier, new data gets ENOSPC; everything else goes on.
+/// If pending bytes alone fill the tier, new data gets ENOSPC; everything else goes on.
 fn p13_bounded_backlog(io: Io) {
     let options = Options::new(io).cache_size("32MiB").deadline("1s");
     let cluster = Cluster::with(Store::dir, &options);

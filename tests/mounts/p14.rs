@@ -1,6 +1,6 @@
-//! P14 isolation: owner, group and mode decide who may read and change what, on every path to the data.
+//! P14 isolation: owner, group and mode decide which users may read and change what, on every path to the data.
 //!
-//! B is the attacker, A has something to lose. What A has is looked at by root, on both nodes, before and after.
+//! B is the attacker, A the victim. Root checks A's files on both nodes, before and after.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,15 @@ use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 pub(super) const OWN: &[u8] = b"what B wrote itself";
 pub(super) const SECRET: &[u8] = b"A's secret, for no other user";
 pub(super) const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
-/// How often a call is tried until the kernel relies on what it was told before.
+/// How many times a call is tried until the kernel relies on its cache.
 const TRIES: usize = 3;
-/// How long a change that was announced may take to arrive at a node whose kernel is not answered.
+/// How long an announced change may take to arrive at a node whose kernel gets no answers.
 const ARRIVAL_MS: u64 = 5_000;
 
-/// Something that B does through a path, and what it read thereby.
+/// An attack of B through a path, and the bytes that it read.
 pub(super) type ByPath =
     (&'static str, fn(&mut SyscallProcess, &Path) -> Result<Option<Vec<u8>>, Errno>);
-/// Something that B does through a descriptor that is open for reading and writing.
+/// An attack of B through a descriptor that is open for reading and writing.
 type ByDescriptor = (&'static str, fn(&mut SyscallProcess, i64) -> Result<(), Errno>);
 
 fn open_and_write(hand: &mut SyscallProcess, path: &Path, flags: OFlags) -> Result<(), Errno> {
@@ -103,8 +103,8 @@ enum Takeover {
     Renamed,
 }
 
-/// A descriptor of a file that has lost its name, reopened through `/proc/self/fd` or used as a path: it is B's own file
-/// to the end, whatever has the name now.
+/// A descriptor of a file that has lost its name, reopened through `/proc/self/fd` or used as a
+/// path: it refers to B's own file to the end, whatever has the name now.
 fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_descriptors_of_unlinked_files") else {
         return;
@@ -134,7 +134,7 @@ fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
             }
             world.a.setxattr(&path, "user.a", b"A", 0).must("A's attribute");
             let before = match (how, writing) {
-                // Who looks at what A has not closed yet would wait for it.
+                // A look at A's unclosed file would wait for its close.
                 (Takeover::Unclosed, _) => None,
                 (_, made) => {
                     if let Some(made) = made {
@@ -149,7 +149,7 @@ fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
                 Ok(Some(read)) if read != OWN => {
                     faults.push(format!("{when}: B read {:?}", String::from_utf8_lossy(read)));
                 }
-                // Where it is passed through, a writable mapping would be one of the blob.
+                // With passthrough, a writable mapping would be one of the blob.
                 Err(Errno::TXTBSY) if what == "open to update" && matches!(io, Io::Passthrough) => {
                 }
                 Err(errno) if what.starts_with("open") => {
@@ -176,8 +176,8 @@ fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
 }
 in_both_modes!(p14_isolation_of_descriptors_of_unlinked_files);
 
-/// A descriptor of B's own file, whose name leads to A's since another node has replaced it: in a directory where
-/// all users may rename, and in a sticky one.
+/// A descriptor of B's own file whose name leads to A's, because another node has replaced it: in a
+/// directory where all users may rename, and in a sticky one.
 fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_descriptors_of_replaced_files") else {
         return;
@@ -217,7 +217,7 @@ fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
         if read.as_deref().is_ok_and(|read| read.starts_with(&SECRET[..8])) {
             faults.push(format!("{when} ({done:?}): B reads what is A's"));
         }
-        // What a close says to who lost the name is left open; what it does to the name is not.
+        // The result of a close of a file that lost its name is unspecified; its effect on the name is not.
         let _ = world.b.close(*fd);
     }
     world.check_both(&precious, &mut faults);
@@ -225,15 +225,15 @@ fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
 }
 in_both_modes!(p14_isolation_of_descriptors_of_replaced_files);
 
-/// What came of a call that was held between kernel and daemon.
+/// The result of a call that was held between kernel and daemon.
 pub(super) struct Held<T> {
     pub(super) result: T,
-    /// Whether the kernel asked for the name first, because it did not rely any more on what it had been told.
+    /// Whether the kernel looked the name up first, because it no longer relied on its cache.
     pub(super) asked_again: bool,
 }
 
-/// Has B do something on node B to a name that it has just looked at, holds the request between kernel and daemon until
-/// a change of node A has arrived, and returns what came of it.
+/// Runs an operation of B on node B on a name that it has just looked at, holds the request between
+/// kernel and daemon until a change of node A has arrived, and returns the result.
 pub(super) fn while_it_arrives<T: Send + 'static>(
     world: &mut World,
     name: &Path,
@@ -276,7 +276,8 @@ pub(super) fn while_it_arrives<T: Send + 'static>(
     Held { result, asked_again }
 }
 
-/// O_CREAT of a name that the kernel believes missing, and at which A's file arrives while the request is on its way.
+/// O_CREAT of a name that the kernel believes missing, at which A's file arrives while the request
+/// is in flight.
 fn p14_isolation_of_names_that_arrive_under_a_create(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_names_that_arrive_under_a_create")
     else {
@@ -320,8 +321,8 @@ fn p14_isolation_of_names_that_arrive_under_a_create(io: Io) {
 }
 in_both_modes!(p14_isolation_of_names_that_arrive_under_a_create);
 
-/// Calls by path on a name that the kernel remembers as B's file, and at which A's file arrives while the request is on
-/// its way: the kernel has checked the wrong inode.
+/// Calls by path on a name that the kernel caches as B's file, at which A's file arrives while the
+/// request is in flight: the kernel has checked the wrong inode.
 fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_names_that_are_replaced_under_a_call")
     else {
@@ -353,7 +354,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
     let weapon = world.cluster.b.at("sticky/weapon");
     world.b.make(&weapon, 0o666, OWN).must("B's other file");
     world.cluster.settle();
-    // All has arrived before, so that the rename is what arrives under the call.
+    // Everything else has arrived before, so only the rename arrives during the call.
     for one in &tries {
         let (on_a, tmp) = (world.cluster.a.at(name_of(*one)), world.cluster.b.at(tmp_of(*one)));
         eventually(10_000, "both files arrive", || {
@@ -371,7 +372,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
             let tmp = world.cluster.a.at(tmp_of((way, k)));
             let before = Entry::of(&mut world.root, &tmp);
             assert_eq!(world.b.stat(&on_b).must("B's file").uid, B.uid);
-            // What the call takes beside the name is known to the kernel as well.
+            // The kernel also has the other names that the call uses in its cache.
             drop((world.b.stat(&weapon), world.b.stat(&on_b.with_file_name("stolen"))));
             let path = on_b.clone();
             let held = while_it_arrives(
@@ -389,7 +390,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
             }
             precious.push((name, before));
             results.push(format!("{way}-{k} {what}: {:?}", held.result.err()));
-            // The kernel asks for the target of a rename in any case, after it has found the source.
+            // The kernel looks up the target of a rename in any case, after it has found the source.
             asked_again = held.asked_again && !what.starts_with("rename");
             if !asked_again {
                 break;
@@ -405,8 +406,8 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
 }
 in_both_modes!(p14_isolation_of_names_that_are_replaced_under_a_call);
 
-/// A mapping that outlives the close: what is stored through it is never in an entry on one node and not on the other,
-/// and no other user reads it before the file is closed.
+/// A mapping that survives the close: what is stored through it is never in an entry on only one of
+/// the nodes, and no other user reads it before the file is closed.
 fn p14_isolation_of_a_sealed_entry_from_its_writers_mapping(io: Io) {
     const LEN: usize = 80_000;
     let Some(mut world) =
@@ -445,14 +446,15 @@ fn p14_isolation_of_a_sealed_entry_from_its_writers_mapping(io: Io) {
 }
 in_both_modes!(p14_isolation_of_a_sealed_entry_from_its_writers_mapping);
 
-/// How B keeps a way to the bytes that it has published.
+/// How B keeps access to the bytes that it has published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Mapping,
     Descriptor,
 }
 
-/// A's entry in a directory that only A may search does not change when B, who has published the same bytes, goes on.
+/// A's entry in a directory that only A may search does not change when B, which has published the
+/// same bytes, continues to write.
 fn p14_isolation_of_equal_content(io: Io) {
     const LEN: usize = 50_000;
     let Some(mut world) = World::two(io, "p14_isolation_of_equal_content") else { return };
@@ -497,7 +499,7 @@ fn p14_isolation_of_equal_content(io: Io) {
                 world.b.close(fd).must("B closes");
             }
             faults.extend(before.differs(&Entry::of(&mut world.root, &of_a), &when));
-            // What belongs to one of two equal entries is not the other's.
+            // Properties of one of two equal entries do not apply to the other.
             world.b.make(&of_b, 0o666, &bytes).must("B publishes the same again");
             world.b.chmod(&of_b, 0o666).must("B opens its own to all");
             faults.extend(before.differs(&Entry::of(&mut world.root, &of_a), &when));

@@ -1,5 +1,5 @@
-//! P14 isolation, where what A does on one node arrives at B's on the other: while a call of B's is on its way, or
-//! below what B holds on to.
+//! P14 isolation, where A's changes on one node arrive at B's node: while a call of B is in flight,
+//! or below something that B holds open.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::users::{A, B, Entry, World};
 use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
-/// Everything that B can do below a directory that is its own, or open to all.
+/// The operations of B below a directory that is its own, or open to all.
 const BELOW: [ByPath; 14] = [
     ("read", |hand, dir| hand.get(&dir.join("entry")).map(Some)),
     ("write", |hand, dir| hand.put(&dir.join("entry"), b"INTRUDER").map(|()| None)),
@@ -40,13 +40,13 @@ const BELOW: [ByPath; 14] = [
     ("chmod", |hand, dir| hand.chmod(&dir.join("entry"), 0o777).map(|()| None)),
 ];
 
-/// Says what is in a directory, by root on one node.
+/// Lists a directory as root on one node.
 fn listed(world: &mut World, dir: &Path) -> Vec<String> {
     world.root.list(dir).unwrap_or_else(|errno| vec![errno.to_string()])
 }
 
-/// Makes directories of B's on node B, with a file of B's in each, and what B needs beside them; waits until node A has
-/// them.
+/// Makes directories of B on node B, with a file of B in each, and what B needs beside them; waits
+/// until node A has them.
 fn bs_directories(world: &mut World, names: &[String]) {
     let weapon = world.cluster.b.at("open/weapon");
     world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
@@ -64,7 +64,7 @@ fn bs_directories(world: &mut World, names: &[String]) {
     }
 }
 
-/// Has A put a closed directory of its own where B's is, with a file that only the directory protects.
+/// Puts a closed directory of A in the place of B's, with a file that only the directory protects.
 fn replace_by_as(world: &mut World, on_a: &Path) {
     world.root.unlink(&on_a.join("entry")).must("root removes B's file");
     world.root.rmdir(on_a).must("root removes B's directory");
@@ -74,12 +74,13 @@ fn replace_by_as(world: &mut World, on_a: &Path) {
     }
 }
 
-/// Reports whether what B read is something that only A's closed directory has.
+/// Reports whether B read something that only A's closed directory contains.
 fn is_as(read: &[u8]) -> bool {
     read.starts_with(&SECRET[..8]) || read.ends_with(b"extra")
 }
 
-/// B acts below its own directory, and A's closed directory of the same name arrives while the request is on its way.
+/// B acts below its own directory, and A's closed directory of the same name arrives while the
+/// request is in flight.
 fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
     let Some(mut world) =
         World::two(io, "p14_isolation_of_directories_that_are_replaced_under_a_call")
@@ -92,7 +93,7 @@ fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
     for (what, act) in BELOW {
         let name = name_of(what);
         let (on_a, on_b) = (world.cluster.a.at(&name), world.cluster.b.at(&name));
-        // The weapon is a new one each time.
+        // The file that B uses is a new one each time.
         let weapon = on_b.with_file_name("weapon");
         world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
         let path = on_b.clone();
@@ -130,14 +131,14 @@ fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
 }
 in_both_modes!(p14_isolation_of_directories_that_are_replaced_under_a_call);
 
-/// B stands in its directory, and has it open, when A's closed directory of the same name has arrived.
+/// B has its directory open and as its working directory when A's closed directory of the same name arrives.
 fn p14_isolation_of_directories_that_others_replaced(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_directories_that_others_replaced")
     else {
         return;
     };
     let (mut faults, mut precious, mut whole) = (Vec::new(), Vec::new(), Vec::new());
-    // What lies beside a directory is not reached from within.
+    // Nothing beside a directory can be reached from inside it.
     let within =
         BELOW.into_iter().filter(|(what, _)| !what.starts_with("move") && *what != "link in");
     let within: Vec<ByPath> = within.collect();
@@ -204,7 +205,7 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
 }
 in_both_modes!(p14_isolation_of_directories_that_others_replaced);
 
-/// A name that B's kernel believes missing, at which something of A's arrives while B makes something there.
+/// A name that B's kernel believes missing, at which an object of A arrives while B makes something there.
 fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_names_that_arrive_under_other_calls")
     else {
@@ -276,8 +277,9 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
 }
 in_both_modes!(p14_isolation_of_names_that_arrive_under_other_calls);
 
-/// A takes rights away on its node. When that has arrived, B has them no more on the other, by path, from a working
-/// directory, or by a descriptor of the directory; what B has open it keeps, as on a local disk.
+/// A revokes rights on its node. When that has arrived, B no longer has them on the other node, by
+/// path, from a working directory, or through a descriptor of the directory. B keeps its open
+/// files, as on a local disk.
 fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_by_rights_that_are_taken_away") else {
         return;
@@ -360,8 +362,8 @@ fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
 }
 in_both_modes!(p14_isolation_by_rights_that_are_taken_away);
 
-/// B has its file open for writing, A's arrives under the name, and B moves that to another name. B's close must not
-/// replace it there.
+/// B has its file open for writing, A's arrives under the name, and B moves that to another name.
+/// B's close must not replace it there.
 fn p14_isolation_of_files_that_are_moved_under_an_open_one(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_files_that_are_moved_under_an_open_one")
     else {

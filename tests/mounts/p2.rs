@@ -13,18 +13,18 @@ use crate::harness::{
     tree,
 };
 
-/// How a writer writes while it dies: length of all, length of one piece, pause after each.
+/// How a writer writes while it dies: total length, length of a piece, pause after each.
 const SMALL_CHUNKS: (usize, usize, u64) = (64 << 20, 4096, 200);
 const ONE_HUGE_WRITE: (usize, usize, u64) = (256 << 20, 256 << 20, 0);
 
 #[derive(Debug, Clone, Copy)]
 enum Death {
     Killed(Signal),
-    /// Dies of a signal that it raised itself.
+    /// A signal that the process raises itself.
     Raised(i32),
 }
 
-/// Has a process open `path`, begin to write, and die of a signal before it closes.
+/// Makes a process open `path`, begin to write, and die of a signal before it closes.
 fn die_writing(path: &Path, flags: OFlags, how: (usize, usize, u64), death: Death) {
     let mut hand = SyscallProcess::new();
     let fd = hand.open(path, flags, 0o644).must("open for writing");
@@ -97,7 +97,7 @@ fn p2_killed_writer_keeps_the_old_version(io: Io) {
 }
 in_both_modes!(p2_killed_writer_keeps_the_old_version);
 
-/// Writers of names that are there die in every way; both nodes keep the old version.
+/// Writers of existing names die in every way; both nodes keep the old version.
 pub(crate) fn over_an_old_version(cluster: &Cluster) {
     let old = Id { writer: 1, seq: 0 };
     for (number, (death, how)) in deaths().into_iter().enumerate() {
@@ -131,7 +131,7 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
     });
 }
 
-/// While a process writes, others see the old version at once, not after a wait.
+/// While a process writes, others see the old version at once, without a wait.
 fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let path = cluster.a.at("busy");
@@ -150,7 +150,7 @@ fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
 }
 in_both_modes!(p2_killed_writer_is_never_waited_for_when_there_is_a_version);
 
-/// A process that ends by `exit()` or `_exit()` closes its files: that is a clean close.
+/// A process that ends with `exit()` or `_exit()` closes its files: that is a clean close.
 fn p2_killed_writer_is_not_one_that_exits(io: Io) {
     let cluster = Cluster::two(io);
     for op in ["exit", "_exit"] {
@@ -194,7 +194,7 @@ fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
 }
 in_both_modes!(p2_killed_writer_keeps_what_it_closed_before);
 
-/// The temporary of a killed process cannot be renamed into a published name.
+/// The temporary of a killed process cannot be renamed to a published name.
 fn p2_killed_writer_before_its_rename(io: Io) {
     let cluster = Cluster::two(io);
     let (temporary, name) = (cluster.a.at("entry.tmp"), cluster.a.at("entry"));
@@ -213,7 +213,7 @@ fn p2_killed_writer_before_its_rename(io: Io) {
 }
 in_both_modes!(p2_killed_writer_before_its_rename);
 
-/// Has the child that [`SyscallProcess::fork_and_write`] forked write, and kills it when it has.
+/// Makes the child of [`SyscallProcess::fork_and_write`] write, and kills it afterwards.
 fn write_and_die(child: Pid, fd: i64, end: usize) {
     let said = |file: &str| {
         std::fs::read_to_string(format!("/proc/{}/{file}", child.as_raw_nonzero()))
@@ -226,15 +226,15 @@ fn write_and_die(child: Pid, fd: i64, end: usize) {
         if place.trim() == end.to_string() { Ok(()) } else { Err(text) }
     });
     kill_process(child, Signal::KILL).must("kill a child");
-    // No process waits for it, so it stays as a zombie; its files are closed by then.
+    // No process waits for it, so it stays a zombie; its files are closed by then.
     eventually(5_000, "the child is dead", || {
         let text = said("stat");
         if text.contains(") Z ") { Ok(()) } else { Err(text) }
     });
 }
 
-/// A child that inherited a file, goes on writing when its parent has closed it, and is killed: nothing of what it wrote
-/// is published. What the parent closed is.
+/// A child inherits a file, continues to write after its parent has closed it, and is killed:
+/// nothing that it wrote is published. What the parent closed is.
 fn p2_killed_writer_of_an_inherited_file(io: Io) {
     const CHILDS: usize = 100_000;
     let cluster = Cluster::two(io);
@@ -283,7 +283,7 @@ fn p2_killed_writer_of_an_inherited_file(io: Io) {
 }
 in_both_modes!(p2_killed_writer_of_an_inherited_file);
 
-/// Reports whether that is what a parent closed. Where it closed nothing but an empty file, there may be none.
+/// Reports whether the result is what a parent closed. If it closed only an empty file, there may be none.
 fn is_parents(read: &Result<Vec<u8>, Errno>, expected: &[u8]) -> bool {
     read.as_deref() == Ok(expected) || (expected.is_empty() && *read == Err(Errno::NOENT))
 }
@@ -323,7 +323,7 @@ fn p2_killed_writer_through_a_mapping(io: Io) {
 }
 in_both_modes!(p2_killed_writer_through_a_mapping);
 
-/// The thread that closes the files of a killed process can be one that was ending by itself.
+/// The thread that closes the files of a killed process may have been ending by itself.
 fn p2_killed_writer_with_threads_that_end(io: Io) {
     const KILLS: u32 = 300;
     let cluster = Cluster::two(io);

@@ -13,7 +13,7 @@ fn version(seq: u64) -> Vec<u8> {
     body::make(Id { writer: 1, seq }, LEN)
 }
 
-/// A process that holds one version of a file, by a descriptor and by a mapping.
+/// A process that holds one version of a file, through a descriptor and through a mapping.
 struct Holder {
     hand: SyscallProcess,
     fd: i64,
@@ -100,7 +100,7 @@ fn push_through(node: &Node, prefix: &str, mib: usize) {
     }
 }
 
-/// The size of the local tier for [`evicted`], which is to be too small for it.
+/// The size of the local tier for [`evicted`], which must be too small for it.
 pub(crate) const TIER: &str = "32MiB";
 
 fn p3_stable_open_through_eviction(io: Io) {
@@ -108,7 +108,7 @@ fn p3_stable_open_through_eviction(io: Io) {
 }
 in_both_modes!(p3_stable_open_through_eviction);
 
-/// A process that has a version open keeps it while its blob is evicted, and it is fetched again later.
+/// A process that has a version open keeps it while its blob is evicted, and the blob is fetched again later.
 pub(crate) fn evicted(cluster: &Cluster) {
     let mut hand = SyscallProcess::new();
     hand.put(&cluster.a.at("held"), &version(0)).must("put");

@@ -11,18 +11,18 @@ use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::tree::{self, Thing, Tree};
 use crate::harness::{Cluster, Io, Must as _, SyscallProcess, in_both_modes, say, wanted};
 
-/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
+/// The number of kills, unless `HEARTHFS_TEST_KILLS` sets it.
 const KILLS: u64 = 50;
-/// How many of them one cluster sees: a test's daemons do not live for ever.
+/// The most kills of one cluster: a test's daemons have a limited lifetime.
 const KILLS_OF_ONE_CLUSTER: u64 = 50;
 const WORKERS: u32 = 3;
 const NAMES: u64 = 12;
 const LEN_MAX: usize = 200_000;
 
-/// What an operation does to names, if it happens.
+/// The effect of an operation on names, if it takes effect.
 type Effect = Vec<(PathBuf, Option<Thing>)>;
 
-/// A process that works in a directory of its own, and what must be there.
+/// A process that works in a directory of its own, and the expected content.
 struct Worker {
     hand: SyscallProcess,
     writer: u32,
@@ -108,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// Does one operation of any kind; returns what it does and what the system said.
+    /// Performs one operation of any kind; returns its effect and its result.
     fn step(&mut self) -> (Effect, Result<(), Errno>) {
         let dice = self.dice.below(20);
         if let (0..=5, Some(file)) = (dice, self.some_file()) {
@@ -154,8 +154,8 @@ impl Worker {
         }
     }
 
-    /// Publishes by the close of a duplicate, overwrites, and publishes again: the first version is as safe as one that
-    /// that no process has open.
+    /// Publishes by closing a duplicate, overwrites, and publishes again: the first version is as
+    /// safe as that of a file which no process has open.
     fn write_twice(&mut self, name: &PathBuf) -> (Effect, Result<(), Errno>) {
         let len = self.dice.len(LEN_MAX);
         let mode = match self.model.get(name) {
@@ -192,7 +192,7 @@ impl Worker {
         is_dead(errno) || errno == Errno::IO && rustix::fs::statvfs(&self.dir).is_err_and(is_dead)
     }
 
-    /// Works until the daemon dies under it.
+    /// Works until the daemon dies.
     fn work(&mut self) {
         loop {
             let (effect, done) = self.step();
@@ -209,7 +209,7 @@ impl Worker {
         }
     }
 
-    /// A name that can be opened can be stat'ed and is listed, and the other way round; one that cannot can be created.
+    /// A name that can be opened can be stat'ed and is listed, and vice versa; one that cannot can be created.
     fn verify_names(&mut self, round: u64) {
         let listed = tree::texts(&self.dir);
         let pool = (0..NAMES).flat_map(|k| ["f", "d", "s"].map(|kind| format!("{kind}{k}")));
@@ -237,8 +237,8 @@ impl Worker {
         }
     }
 
-    /// Compares what is there with what must be there; the operation that was cut off may have
-    /// happened as a whole or not at all.
+    /// Compares what is there with what must be there; the interrupted operation may have taken
+    /// effect as a whole or not at all.
     fn verify(&mut self, round: u64) {
         self.verify_names(round);
         let there = tree::read(&self.dir).must("read a worker's directory");
@@ -268,12 +268,12 @@ fn p4_local_durable_through_fifty_kills(io: Io) {
 }
 in_both_modes!(p4_local_durable_through_fifty_kills);
 
-/// Kills a node over and over while processes work on it; what they were told is there, on both nodes.
+/// Kills a node repeatedly while processes work on it; everything acknowledged is there, on both nodes.
 pub(crate) fn kills(cluster: &mut Cluster, rounds: u64) {
     kills_from(cluster, rounds, 0);
 }
 
-/// The same with the choices that follow from a seed; returns how many files were written.
+/// The same with choices derived from a seed; returns how many files were written.
 fn kills_from(cluster: &mut Cluster, rounds: u64, seed: u64) -> u64 {
     let dir = |writer: u32| cluster.a.at(format!("w{writer}"));
     let mut workers: Vec<Worker> = (0..WORKERS).map(|n| Worker::new(dir(n), n, seed)).collect();
@@ -308,7 +308,7 @@ fn p4_local_durable_at_the_close(io: Io) {
 }
 in_both_modes!(p4_local_durable_at_the_close);
 
-/// The instant after `close()` returned is early enough for the kill.
+/// Kills right after `close()` has returned.
 pub(crate) fn at_the_close(cluster: &mut Cluster) {
     let mut hand = SyscallProcess::new();
     for round in 0..8 {
@@ -347,7 +347,7 @@ pub(crate) fn nothing_half(cluster: &mut Cluster) {
     cluster.a.up();
     assert!(std::fs::read(cluster.a.at("f")).must("read") == old, "the old version");
     assert_eq!(tree::texts(&cluster.a.mount), ["f"]);
-    // Empty files that stand ready for the next writers are no leftovers.
+    // Empty files that are kept ready for the next writers are no leftovers.
     let mut staged = tree::files_below(&cluster.a.cache.join("v1/staging"));
     staged.retain(|file| std::fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
     assert!(staged.is_empty(), "staging was not cleared: {staged:?}");

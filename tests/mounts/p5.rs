@@ -13,7 +13,7 @@ use crate::harness::{
 };
 
 const FILES: u64 = 600;
-/// The pause after each, so that the other node looks many times meanwhile.
+/// The pause after each file, so that the other node looks many times meanwhile.
 const PAUSE_MS: u64 = 4;
 
 /// Writes numbered files, and after each the same number into `count-a` and then `count-b`.
@@ -49,7 +49,7 @@ fn counted(path: &Path) -> Option<u64> {
     }
 }
 
-/// Whether what is there may be a miss because the store does not hand it out (P8).
+/// Whether a file may be a miss because the store does not answer (P8).
 #[derive(Clone, Copy, PartialEq)]
 enum Contents {
     Served,
@@ -68,10 +68,10 @@ fn expect_whole(dir: &Path, k: u64, contents: Contents, because: &str) {
     assert_eq!(body::check(&bytes), Ok(Id { writer: 1, seq: k }), "{because}");
 }
 
-/// Looks at everything that a moment's view of the other node implies.
+/// Checks everything that a moment's view of the other node implies.
 fn observe(mount: &Path, dice: &mut Dice, contents: Contents) -> u64 {
     let dir = mount.join("seq");
-    // The later counter is read first: the earlier one must have reached at least as far.
+    // The later counter is read first: the earlier one must have reached at least that value.
     if let Some(later) = counted(&mount.join("count-b")) {
         let earlier = counted(&mount.join("count-a"));
         let missed = contents == Contents::MayMiss && earlier.is_none();
@@ -105,7 +105,7 @@ fn p5_in_order_with_a_slow_and_failing_store() {
     }
 }
 
-/// One node writes files and counts them, the other looks: no count is ahead of what it counts.
+/// One node writes files and counts them, the other reads: no count is ahead of the files.
 pub(crate) fn in_order(cluster: &Cluster) {
     in_order_with(cluster, Contents::Served);
 }
@@ -138,7 +138,7 @@ fn p5_in_order_over_a_restart() {
     restarts(&mut Cluster::two(Io::best()));
 }
 
-/// The order holds over sudden ends and starts of the writing node.
+/// The order holds over abrupt ends and restarts of the writing node.
 pub(crate) fn restarts(cluster: &mut Cluster) {
     let mut hand = SyscallProcess::new();
     let dir = cluster.b.mount.clone();

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 const DEADLINE_MS: u64 = 2_000;
-/// What an operation may take beyond the deadline on a busy machine.
+/// How much longer than the deadline an operation may take on a busy machine.
 const MARGIN_MS: u64 = 700;
 
 fn bytes(seq: u64, len: usize) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn options(io: Io) -> Options {
     Options::new(io).alone().deadline("2s").drain_deadline("3s")
 }
 
-/// Does one thing and fails when it takes longer than the deadline allows.
+/// Runs one operation and fails if it takes longer than the deadline allows.
 #[track_caller]
 fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let start = now();
@@ -35,8 +35,7 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Writes what both nodes need for the trouble to come: B has fetched `hit-*`, and knows `cold-*`
-/// by name only.
+/// Writes what both nodes need before the failure: B has fetched `hit-*`, and knows only the names of `cold-*`.
 fn prepare(cluster: &Cluster) {
     let mut hand = SyscallProcess::new();
     for k in 0..4 {
@@ -130,7 +129,7 @@ fn p8_never_in_the_way_while_the_store_fails(io: Io) {
 }
 in_both_modes!(p8_never_in_the_way_while_the_store_fails);
 
-/// A network disk that was unmounted: what is written meanwhile must not end in the empty place.
+/// A network disk that was unmounted: writes meanwhile must not end in the empty place.
 #[test]
 fn p8_never_in_the_way_while_the_store_is_an_empty_place() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
@@ -200,7 +199,7 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
         cluster.store.trouble(trouble);
         use_without_a_store(&cluster.b, round as u64);
         cluster.store.heal();
-        // For the next round everything is as at first, but for what that round made.
+        // For the next round everything is as at the beginning, except what that round made.
         let mut hand = SyscallProcess::new();
         hand.put(&cluster.a.at("cold-3"), &bytes(3, 1_500_000)).must("put");
         cluster.settle();
@@ -262,8 +261,8 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
 fn p8_never_in_the_way_of_a_start() {
     let mut cluster = Cluster::with(Store::s3, &options(Io::best()));
     prepare(&cluster);
-    // What a node has learned from others is on its disk within two seconds; what it published itself
-    // is there at once (P4).
+    // What a node has learned from others is on its disk within two seconds; what it published
+    // itself is there at once (P4).
     crate::harness::sleep_ms(2_000);
     for trouble in [Trouble::Down, Trouble::Hang, Trouble::Errors(100)] {
         cluster.b.kill_only();

@@ -1,4 +1,4 @@
-//! A private mount serves what all nodes share, and keeps what programs write on it to its node.
+//! A private mount serves what all nodes share, and keeps what programs write on its node.
 
 use rustix::fs::OFlags;
 use serde_json::Value;
@@ -11,13 +11,13 @@ use crate::harness::{
 };
 use crate::stores::Unable;
 
-/// Until what is remote is seen on another node, also on a busy machine.
+/// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
 
 /// Starts two nodes, the second a private one.
 fn cluster(io: Io) -> Cluster {
     let mut cluster = Cluster::with(Store::s3, &Options::new(io));
-    // The store is made by a node that may write it.
+    // The store is made by a node that may write to it.
     SyscallProcess::new().put(&cluster.a.at("first"), b"x").must("put");
     cluster.a.drain();
     cluster.b.stop();
@@ -80,7 +80,7 @@ fn private_mounts_keep_what_is_written(io: Io) {
     let there = tree::read(&cluster.a.mount).must("read");
     assert!(there == shared, "{}", tree::difference(&there, &shared));
     assert_eq!(objects(&cluster), before, "a private mount writes nothing into the store");
-    // What is published later takes the place of what was written here.
+    // A later publish replaces what was written here.
     hand.put(&cluster.a.at("replaced"), b"of a, later").must("put");
     cluster.a.drain();
     has(&cluster.b, "replaced", b"of a, later");
@@ -88,7 +88,7 @@ fn private_mounts_keep_what_is_written(io: Io) {
 }
 in_both_modes!(private_mounts_keep_what_is_written);
 
-/// Credentials that only read are enough for a private and for a read-only mount, which try nothing else.
+/// Read-only credentials are enough for a private and for a read-only mount, which need no other rights.
 fn private_mounts_need_no_right_to_write(io: Io) {
     let mut cluster = Cluster::with(Store::s3, &Options::new(io));
     SyscallProcess::new().put(&cluster.a.at("first"), b"x").must("put");
@@ -112,7 +112,8 @@ fn private_mounts_need_no_right_to_write(io: Io) {
 }
 in_both_modes!(private_mounts_need_no_right_to_write);
 
-/// A tier that is too small for what is written lets the least recently used go; no program gets an error.
+/// If the tier is too small for what is written, the least recently used entries are evicted; no
+/// program gets an error.
 fn private_mounts_evict_what_is_used_least(io: Io) {
     let mut cluster = cluster(io);
     cluster.b.stop();
@@ -131,7 +132,7 @@ fn private_mounts_evict_what_is_used_least(io: Io) {
 }
 in_both_modes!(private_mounts_evict_what_is_used_least);
 
-/// Changes that an earlier mount has not uploaded yet are not left lying.
+/// Pending changes of an earlier mount are not left behind.
 #[test]
 fn private_mounts_refuse_a_backlog() {
     let mut cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
@@ -153,7 +154,7 @@ fn private_mounts_refuse_a_backlog() {
     assert_eq!(SyscallProcess::new().get(&cluster.b.at("f")).must("a hit"), b"x");
 }
 
-/// What is to be kept here does not go to a mount that shares it.
+/// A mount that shares writes is not used if they must stay here.
 #[test]
 fn private_mounts_are_not_taken_for_shared_ones() {
     let cluster = Cluster::two(Io::best());
@@ -166,11 +167,11 @@ fn private_mounts_are_not_taken_for_shared_ones() {
     }
 }
 
-/// What a client says of one run: how much it has compiled, and its results.
+/// A client's report of one run: how much it has compiled, and its results.
 type Said = (u64, Value);
 
-/// A client on a private node: what it compiles there is found there again, also after a crash, and nowhere else; what others
-/// share is found, too.
+/// A client on a private node finds again what it has compiled there, also after a crash, and no
+/// other node does. It also finds shared entries.
 fn client_on_a_private_node(io: Io, work: &dyn Fn(&Cluster, &Node) -> Said) {
     let mut cluster = cluster(io);
     let before = objects(&cluster);
@@ -183,7 +184,7 @@ fn client_on_a_private_node(io: Io, work: &dyn Fn(&Cluster, &Node) -> Said) {
     assert_eq!(work(&cluster, &cluster.b), warm, "after a crash");
     assert_eq!(objects(&cluster), before, "it writes nothing into the store");
     assert_eq!(work(&cluster, &cluster.a), (cold, results), "the other node has nothing of it");
-    // Until its entries have taken the place of those here: a client looks at their times.
+    // Waits until the shared entries have replaced those here: a client looks at their times.
     SyscallProcess::new().put(&cluster.a.at("last"), b"x").must("put");
     cluster.a.drain();
     has(&cluster.b, "last", b"x");

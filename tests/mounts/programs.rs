@@ -1,4 +1,4 @@
-//! What programs do with files beyond reading and writing them whole.
+//! File operations of programs beyond reading and writing whole files.
 
 use std::path::Path;
 use std::process::Command;
@@ -111,13 +111,13 @@ fn programs_append_by_two_processes(io: Io) {
         (0..100).map(|round| format!("one {round:03}\ntwo {round:03}\n")).collect();
     let expected = lines.concat();
     assert_eq!(text, expected);
-    // Closed, opened again, and extended: how generated code is written in two steps.
+    // Closed, opened again, and extended, as generated code is written in two steps.
     other.put_with(&path, OFlags::WRONLY | OFlags::APPEND, 4096, 0, b"last\n").must("extend");
     assert_eq!(std::fs::read_to_string(&path).must("read"), expected + "last\n");
 }
 in_both_modes!(programs_append_by_two_processes);
 
-/// A directory that another node makes too is no stumbling block for who rewrites what is in it.
+/// A directory that another node makes too is no obstacle to a process that rewrites files in it.
 fn programs_rewrite_below_directories_that_others_make_too(io: Io) {
     let cluster = Cluster::two(io);
     let (mut here, mut there) = (SyscallProcess::new(), SyscallProcess::new());
@@ -182,7 +182,7 @@ fn programs_random_writes_as_a_linker_does(io: Io) {
 }
 in_both_modes!(programs_random_writes_as_a_linker_does);
 
-/// Shared writable mappings: written, closed, then unmapped; what was in the mapping is the content.
+/// Shared writable mappings: written, closed, then unmapped; the content is that of the mapping.
 fn programs_shared_writable_mapping(io: Io) {
     let (node, _site) = alone(io);
     let (path, mut hand) = (node.at("mapped"), SyscallProcess::new());
@@ -255,7 +255,7 @@ fn programs_run_and_load_from_the_mount(io: Io) {
 }
 in_both_modes!(programs_run_and_load_from_the_mount);
 
-/// A process that stands in a directory that is removed.
+/// A process whose working directory is removed.
 fn programs_working_directory_that_is_removed(io: Io) {
     let (node, _site) = alone(io);
     let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
@@ -274,7 +274,7 @@ fn programs_working_directory_that_is_removed(io: Io) {
 }
 in_both_modes!(programs_working_directory_that_is_removed);
 
-/// Opening to create, against a process that removes the name all the time, never says ENOENT.
+/// Opening with O_CREAT, while another process removes the name all the time, never fails with ENOENT.
 fn programs_create_against_unlink(io: Io) {
     let (node, _site) = alone(io);
     let path = node.at("contended");
@@ -301,8 +301,8 @@ fn programs_create_against_unlink(io: Io) {
 }
 in_both_modes!(programs_create_against_unlink);
 
-/// Makes a repository in `$1` that two processes commit to at once, packs it, clones it with and without hard links, and
-/// prints what the clones agree on.
+/// Makes a repository in `$1` to which two processes commit concurrently, packs it, clones it with
+/// and without hard links, and prints what the clones agree on.
 const GIT: &str = r#"
 repo=$1
 git init -q -b main "$repo/one" && cd "$repo/one"
@@ -344,7 +344,7 @@ fn programs_git(io: Io) {
     let repository = cluster.a.mount.to_string_lossy().into_owned();
     let said = git(&["sh", "-ec", GIT, "sh", &repository]);
     let lines: Vec<&str> = said.lines().collect();
-    // The first, eight of each side, and the merge.
+    // The first commit, eight of each side, and the merge.
     assert!(matches!(lines[..], [one, other, "18"] if one == other && one.len() == 40), "{said}");
     cluster.settle();
     tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);

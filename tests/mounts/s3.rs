@@ -82,7 +82,7 @@ fn s3_an_idle_node_asks_for_nothing() {
     eventually(5_000, "node B has it", || {
         std::fs::read(cluster.b.at("f")).map_err(|error| error.to_string())
     });
-    // It may go on asking for a while after the last use.
+    // It may continue to poll for a while after the last use.
     eventually(45_000, "both nodes are idle", || {
         let before = cluster.store.requests();
         sleep_ms(6_000);

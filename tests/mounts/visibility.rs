@@ -1,4 +1,4 @@
-//! Who sees what, and when: the rules of writing, one by one, on one node.
+//! Which process sees what, and when: the rules of writing, one by one, on one node.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 
-/// One node without a remote: these rules hold with none.
+/// One node without a remote: these rules hold without one.
 struct Alone {
     node: Node,
     _site: Site,
@@ -114,7 +114,7 @@ fn visibility_2_emptying_by_another_process_starts_anew(io: Io) {
 }
 in_both_modes!(visibility_2_emptying_by_another_process_starts_anew);
 
-/// Rule 2: the same process may empty its own file again, and goes on in the same generation.
+/// Rule 2: the same process may truncate its own file again, and continues in the same generation.
 fn visibility_2_emptying_by_the_same_process_is_the_same_file(io: Io) {
     let alone = Alone::new(io);
     let (path, mut hand) = (alone.at("twice"), SyscallProcess::new());
@@ -129,7 +129,7 @@ fn visibility_2_emptying_by_the_same_process_is_the_same_file(io: Io) {
 }
 in_both_modes!(visibility_2_emptying_by_the_same_process_is_the_same_file);
 
-/// Rule 3: a reader of what was never published waits for the publish.
+/// Rule 3: a reader of a file that was never published waits for the publish.
 fn visibility_3_a_reader_waits_for_the_first_publish(io: Io) {
     let alone = Alone::with(Options::new(io).alone());
     let (path, bytes) = (alone.at("first"), whole(1, 100_000));
@@ -152,7 +152,7 @@ fn visibility_3_a_reader_waits_for_the_first_publish(io: Io) {
 }
 in_both_modes!(visibility_3_a_reader_waits_for_the_first_publish);
 
-/// Rule 3: the wait is bounded, and then the file is not there.
+/// Rule 3: the wait is bounded, and after it the file does not exist.
 fn visibility_3_the_wait_ends_with_enoent(io: Io) {
     let alone = Alone::with(Options::new(io).alone().open_wait("1s"));
     let path = alone.at("never");
@@ -168,7 +168,7 @@ fn visibility_3_the_wait_ends_with_enoent(io: Io) {
 }
 in_both_modes!(visibility_3_the_wait_ends_with_enoent);
 
-/// Rule 3: who writes sees its own bytes; who does not sees the published ones.
+/// Rule 3: a writer sees its own bytes; other processes see the published ones.
 fn visibility_3_the_writer_sees_its_own_bytes(io: Io) {
     let alone = Alone::new(io);
     let path = alone.at("own");
@@ -201,7 +201,7 @@ fn visibility_4_publish_is_done_when_close_returns(io: Io) {
 }
 in_both_modes!(visibility_4_publish_is_done_when_close_returns);
 
-/// Rule 4: a descriptor that is inherited and written by several programs, as shells do.
+/// Rule 4: several programs inherit and write one descriptor, as in shells.
 fn visibility_4_shell_redirections_keep_every_byte(io: Io) {
     let alone = Alone::new(io);
     let script =
@@ -233,7 +233,7 @@ fn visibility_4_a_child_that_exits_is_not_the_last_close(io: Io) {
 }
 in_both_modes!(visibility_4_a_child_that_exits_is_not_the_last_close);
 
-/// Rule 5: writing begins from what is published, in private, and opening to write is not writing.
+/// Rule 5: writing starts from the published version, in private, and opening for writing is not writing.
 fn visibility_5_writing_begins_from_what_is_published(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
@@ -265,7 +265,7 @@ fn visibility_5_writing_begins_from_what_is_published(io: Io) {
 }
 in_both_modes!(visibility_5_writing_begins_from_what_is_published);
 
-/// Rule 6: renaming what is open, over what is open.
+/// Rule 6: renaming an open file, and over an open file.
 fn visibility_6_rename_of_and_over_open_files(io: Io) {
     let alone = Alone::new(io);
     let (tmp, name) = (alone.at("x.tmp"), alone.at("x"));
@@ -409,7 +409,7 @@ fn visibility_7_a_directorys_time_moves(io: Io) {
 }
 in_both_modes!(visibility_7_a_directorys_time_moves);
 
-/// Rule 8: callers whose process the daemon cannot see have the same rules, by handle.
+/// Rule 8: for callers whose process the daemon cannot see, the same rules hold per handle.
 fn visibility_8_callers_in_another_pid_namespace(io: Io) {
     if !crate::harness::is_root() {
         crate::harness::skipped("visibility_8", "unshare --pid needs root");
@@ -425,7 +425,7 @@ fn visibility_8_callers_in_another_pid_namespace(io: Io) {
         // Without --mount-proc the daemon stays in the test's mount namespace.
         options = options.wrapped(if daemon_inside { &inside[..4] } else { &[] });
         if daemon_inside && io == Io::Passthrough {
-            // Where no caller can be seen nothing is passed through, and asking for it is refused.
+            // If no caller is visible there is no passthrough, and requesting it is refused.
             continue;
         }
         let alone = Alone::with(options.clone());
@@ -459,7 +459,7 @@ fn namespaced_round(alone: &Alone, callers: &[&str]) {
     assert_eq!(other.flock(again, 2), Err(Errno::AGAIN));
 }
 
-/// Rule 12: whatever is read, access times stay those that programs have set.
+/// Rule 12: reads do not change access times that programs have set.
 fn visibility_12_reading_moves_no_access_time(io: Io) {
     let alone = Alone::new(io);
     let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());

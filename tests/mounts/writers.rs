@@ -11,12 +11,12 @@ use crate::harness::node::Site;
 use crate::harness::time::thread;
 use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes, now, sleep_ms};
 
-/// How many processes storm the names of a directory.
+/// The number of processes that storm the names of a directory.
 const STORMERS: u32 = 6;
 const STORMED: [&str; 4] = ["first", "second", "third", "fourth"];
 const STORM_MS: u64 = 4_000;
 const STORMED_LEN_MAX: usize = 20_000;
-/// How often a writer alone goes through its calls.
+/// How many times a single writer repeats its calls.
 const SEQUENCES: usize = 600;
 
 /// One node without a remote.
@@ -40,7 +40,7 @@ impl Alone {
     }
 }
 
-/// A file with several names is written through any of them, and all lead to what was written.
+/// A file with several names is written through any of them, and all lead to the new content.
 fn writers_by_any_name_of_a_file(io: Io) {
     let alone = Alone::new(io);
     let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
@@ -66,8 +66,8 @@ fn writers_by_any_name_of_a_file(io: Io) {
 }
 in_both_modes!(writers_by_any_name_of_a_file);
 
-/// Who cuts a file by its name while another writes it does it to what is written, and publishes nothing
-/// of the other's.
+/// A process that truncates a file by its name while another writes it truncates what is being
+/// written, and publishes nothing of the other's.
 fn writers_and_who_cuts_what_they_write(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut cutter, mut reader) =
@@ -84,7 +84,8 @@ fn writers_and_who_cuts_what_they_write(io: Io) {
 }
 in_both_modes!(writers_and_who_cuts_what_they_write);
 
-/// What is cut by its name while the descriptor that published it lives on stays whole for who reads it.
+/// A file that is truncated by its name, while the descriptor that published it is open, stays
+/// whole for its readers.
 fn writers_and_readers_of_what_is_cut(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut cutter, mut reader) =
@@ -103,11 +104,12 @@ fn writers_and_readers_of_what_is_cut(io: Io) {
 }
 in_both_modes!(writers_and_readers_of_what_is_cut);
 
-/// Who opens a file for writing while another closes it begins from what was closed, and leaves it whole.
+/// A process that opens a file for writing while another closes it starts from what was closed, and
+/// leaves it whole.
 fn writers_who_come_while_a_file_is_published(io: Io) {
-    /// Large enough that digesting it takes a while; it has holes.
+    /// Large enough that digesting it takes a while; it is sparse.
     const BYTES: u64 = 512 << 20;
-    // A busy machine digests for longer than callers wait by default.
+    // On a busy machine digesting takes longer than the default wait of callers.
     let alone = Alone::with(Options::new(io).deadline("60s"));
     let (mut writer, mut late, mut reader) =
         (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
@@ -132,7 +134,7 @@ fn writers_who_come_while_a_file_is_published(io: Io) {
 }
 in_both_modes!(writers_who_come_while_a_file_is_published);
 
-/// What is stored through a mapping of a file that is open to append goes where it was stored.
+/// What is stored through a mapping of a file that is open for append goes to its place in the mapping.
 fn writers_that_append_and_map(io: Io) {
     let alone = Alone::new(io);
     let mut hand = SyscallProcess::new();
@@ -158,8 +160,9 @@ fn writers_that_append_and_map(io: Io) {
 }
 in_both_modes!(writers_that_append_and_map);
 
-/// One after the other, each on files of its own: what a call has done is there for the next, although the kernel tells
-/// us of the end of a descriptor only later. All write the same bytes, which are kept once.
+/// Several writers, one after the other, each on files of its own: each finds the effects of the
+/// calls before, although the kernel reports the end of a descriptor only later. All write the same
+/// bytes, which are kept once.
 fn writers_who_do_one_thing_after_another(io: Io) {
     let alone = Alone::new(io);
     let workers: Vec<_> = (0..3)
@@ -194,14 +197,14 @@ fn writers_who_do_one_thing_after_another(io: Io) {
 }
 in_both_modes!(writers_who_do_one_thing_after_another);
 
-/// Many processes replace, rename over, remove, cut and read the same few names: each open finds some version
-/// whole or no file, and who makes files is never refused.
+/// Many processes replace, rename over, remove, truncate and read the same few names: each open
+/// finds a whole version or no file, and creating is never refused.
 fn writers_who_storm_a_few_names(io: Io) {
     storm(&Alone::new(io));
 }
 in_both_modes!(writers_who_storm_a_few_names);
 
-/// The same by processes that the daemon cannot see. Then nothing is passed through.
+/// The same with processes that are not visible to the daemon. Then there is no passthrough.
 #[test]
 fn writers_unseen_who_storm_a_few_names() {
     let test = "writers_unseen_who_storm_a_few_names";
@@ -233,7 +236,7 @@ fn storm(alone: &Alone) {
     assert!(reads > 50, "too little was done: {reads} files read");
 }
 
-/// Does one thing after another to the names; returns how often a file was read, and what went wrong.
+/// Performs one operation after another on the names; returns how many times a file was read, and the errors.
 fn rage(hand: &mut SyscallProcess, mount: &Path, number: u32) -> (u32, Vec<String>) {
     let (mut dice, mut reads, mut faults) = (Dice::new(u64::from(number)), 0, Vec::new());
     let mine = mount.join(format!("temporary {number}"));
@@ -243,7 +246,8 @@ fn rage(hand: &mut SyscallProcess, mount: &Path, number: u32) -> (u32, Vec<Strin
         let path = pick(&mut dice);
         seq += 1;
         let bytes = body::make(Id { writer: number, seq }, dice.len(STORMED_LEN_MAX));
-        // A process that has opened what another writes takes part in it, and sees its bytes: so none does both.
+        // A process that opens a file which another writes takes part in writing it, and sees its
+        // bytes: so no process does both.
         let updates = number.is_multiple_of(3);
         let (what, may_miss, done) = match dice.below(12) {
             0..3 if !updates => ("write in place", false, hand.put(&path, &bytes)),
