@@ -447,9 +447,9 @@ fn run_refuses_a_mount_with_another_remote() {
 }
 
 #[test]
-fn waiting_for_the_dead_has_an_end() {
+fn waiting_for_a_stopped_daemon_is_bounded() {
     let bench = Bench::new();
-    let Some(fake) = bench.fake("waiting_for_the_dead_has_an_end") else { return };
+    let Some(fake) = bench.fake("waiting_for_a_stopped_daemon_is_bounded") else { return };
     // A stopped daemon neither answers nor ends.
     kill_process(Pid::from_child(&fake.child), Signal::STOP).expect("sent");
     let clock = hearthfs::clock::Clock::system();

@@ -180,7 +180,7 @@ fn s3_what_disagrees_is_said_with_both_numbers() {
 }
 
 #[test]
-fn s3_troubles_are_sat_out_or_named() {
+fn s3_failures_are_retried_or_named() {
     let bucket = Bucket::start();
     let bench = Bench::new(&bucket.endpoint());
     let (get, put) = ("GET /bkt?lifecycle", "PUT /bkt?lifecycle");

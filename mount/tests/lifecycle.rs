@@ -391,12 +391,12 @@ const THREADS: &str = "for _ in range(8):
 ";
 
 #[test]
-fn who_is_being_killed_and_who_is_not() {
-    if skipped("who_is_being_killed_and_who_is_not") {
+fn killed_and_exiting_closers_are_distinguished() {
+    if skipped("killed_and_exiting_closers_are_distinguished") {
         return;
     }
     if Command::new("python3").arg("-V").output().is_err() {
-        return say_skipped("who_is_being_killed_and_who_is_not", "no python3");
+        return say_skipped("killed_and_exiting_closers_are_distinguished", "no python3");
     }
     let wait = |how: &str| format!("print('{how}', flush=True)\ntime.sleep(100)\n");
     let table = [

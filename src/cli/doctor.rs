@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_is_there_says_what_it_goes_by() {
+    fn an_existing_mount_reports_its_settings() {
         let mut settings = Settings::default();
         settings.remote.url = "file:///configured".parse().ok();
         let status = Status {

@@ -100,7 +100,7 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn levels_apply_to_whom_they_name() {
+    fn levels_apply_to_the_crates_they_name() {
         let info = filter("info");
         assert!(info.would_enable("hearthfs::sync", &Level::INFO));
         assert!(!info.would_enable("hearthfs::sync", &Level::DEBUG));

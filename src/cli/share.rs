@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_of_those_who_mounted_unmounts() {
+    fn only_the_last_user_of_a_mount_unmounts() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
         let around = Surroundings {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn root_believes_no_other_user_than_that_of_the_mount() {
+    fn root_trusts_no_user_except_that_of_the_mount() {
         let base = tempfile::tempdir().expect("temporary directory");
         let (own, named) = (around(0, &[]), around(0, &[("HEARTHFS_RUNTIME_DIR", "/x")]));
         let uid = rustix::process::geteuid().as_raw();

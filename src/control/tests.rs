@@ -329,7 +329,7 @@ fn sockets_of_the_dead_are_replaced_and_of_the_living_are_not() {
 }
 
 #[test]
-fn a_daemon_that_serves_another_mount_is_not_believed() {
+fn a_daemon_of_another_mount_is_not_trusted() {
     let mut bench = Bench::new();
     bench.node = Arc::new(Fake { mount_point: "/mnt/other".to_owned(), ..Fake::default() });
     let _server = bench.start();

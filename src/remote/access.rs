@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_only_reads_writes_nothing() {
+    async fn a_read_only_check_writes_nothing() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let access = remote(dir.path()).try_access(false).await;
         assert!(matches!((&access.list, &access.get), (Step::Done, Step::Done)), "{access:?}");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_said_once() {
+    async fn a_missing_store_is_reported_once() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let access = remote(&dir.path().join("none")).try_access(true).await;
         assert_eq!(access.list.obstacle().map(|trial| trial.obstacle), Some(Obstacle::Missing));

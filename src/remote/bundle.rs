@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_writer_made_is_refused() {
+    fn bytes_that_no_writer_makes_are_refused() {
         let good = bundle().encode().unwrap();
         for size in 0..good.len() {
             let error = Bundle::decode(&Bytes::from(good[..size].to_vec())).expect_err("cut");

@@ -141,7 +141,7 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
 
     #[test]
-    fn the_shorter_counts_and_never_is_the_longest() {
+    fn the_shorter_age_counts_and_never_is_the_longest() {
         let (short, long) = (Some(7 * DAY), Some(30 * DAY));
         for (declared, own, counts) in [
             (Declared::Unknown, short, short),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_has_heard_counts_until_this_one_hears() {
+    fn the_expiry_of_an_earlier_run_counts_until_this_one_asks() {
         let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let agreement = Agreement::new(Some(30 * DAY));
         agreement.assume(Declared::Age(Some(7 * DAY)));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_declares_nothing_ends_what_an_earlier_run_has_heard() {
+    fn a_store_without_a_declaration_overrides_that_of_an_earlier_run() {
         let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let agreement = Agreement::new(Some(30 * DAY));
         agreement.assume(Declared::Age(Some(7 * DAY)));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_deletes_goes_by_what_is_declared() {
+    fn deletion_uses_the_declared_age() {
         let (short, long) = (Some(7 * DAY), Some(90 * DAY));
         for (declared, own, untold, told) in [
             (Declared::Unknown, short, short, short),

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_no_outage_while_anything_is_granted() {
+    fn refusals_are_no_outage_while_other_requests_succeed() {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..100 {
@@ -368,7 +368,7 @@ mod tests {
 
     /// Requests sent before an outage say nothing about what the store holds after it.
     #[test]
-    fn an_outage_counts_until_it_was_looked_what_is_there() {
+    fn an_outage_counts_until_the_store_is_checked() {
         let (clock, gate) = gate();
         begun(&gate).answered();
         let early = begun(&gate);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_is_granted_for_a_deadline_it_is_an_outage_that_refuses_no_request() {
+    fn no_success_within_a_deadline_is_an_outage_with_the_gate_open() {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..5 {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_store_is_asked_by_one_at_a_time_and_ever_more_rarely() {
+    fn a_dead_store_gets_single_probes_with_back_off() {
         let (clock, gate) = gate();
         gate.enter(Lane::Foreground).expect("up").unanswered(Kind::Unavailable, "timeout");
         assert_eq!(gate.health(), Health::Down { since_ms: 1_000_000 });
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_who_gives_up_tells_the_next() {
+    fn a_request_given_up_counts_for_later_ones() {
         let (clock, gate) = gate();
         let waiting = gate.enter(Lane::Foreground).expect("up");
         clock.advance(GIVEN_UP_AFTER);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again() {
+    fn kept_stores_are_read_back() {
         let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let identity = Identity::default();
         identity.accept(&said(7, &[]), b"{}", &url, 9);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_known_store_is_taken_for_it() {
+    fn only_the_known_store_is_recognised() {
         let here: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let there: RemoteUrl = "s3://bkt/q".parse().expect("a good address");
         let identity = Identity::default();

@@ -436,7 +436,7 @@ mod tests {
 
     /// A bucket has no conditional delete, so little may happen between check and deletion.
     #[test]
-    fn few_are_looked_at_before_they_are_deleted() {
+    fn few_objects_are_checked_before_their_deletion() {
         let store = MemoryStore::new();
         let options = RemoteOptions::default();
         let remote = store.remote(&Faults::none(), &options, Clock::system(), NodeId(1));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_our_clock_does_not_count_is_made_good() {
+    fn a_pause_that_our_clock_misses_is_corrected() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.clone());
         time.learn(ms(50_000), ms(50_000), 50_000);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_date_of_an_answer_is_no_proof() {
+    fn date_headers_are_no_proof() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.clone());
         // A node that writes nothing has no better source, and the date may be that of a proxy.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_has_learned_holds_until_this_one_has() {
+    fn the_time_of_an_earlier_run_holds_until_this_one_learns() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.skewed(-3_600_000 + 10_000_000));
         time.assume(3_600_000 - 10_000_000);

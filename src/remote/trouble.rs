@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_is_the_requests_own_trouble() {
+    fn answered_failures_concern_only_their_request() {
         let status = |text: &str| {
             Trouble::of(&generic(&format!("Server returned non-2xx status code: {text}"))).reach()
         };

@@ -137,9 +137,9 @@ impl Bed {
 
     pub(crate) async fn suite(&self) {
         self.abilities_are_found().await;
-        self.commits_and_packs_come_back().await;
+        self.commits_and_packs_are_read_back().await;
         self.lists_are_complete_and_sorted().await;
-        self.large_blobs_come_back().await;
+        self.large_blobs_are_read_back().await;
         self.one_blob_comes_from_two_nodes().await;
         self.damage_is_noticed().await;
         self.foreign_formats_are_refused().await;
@@ -161,7 +161,7 @@ impl Bed {
         }
     }
 
-    async fn commits_and_packs_come_back(&self) {
+    async fn commits_and_packs_are_read_back(&self) {
         let remote = self.connect("basic").await;
         let name = commit(1);
         let missing = remote.get_commit(&name).await.expect_err("not there yet");
@@ -256,7 +256,7 @@ impl Bed {
         assert_eq!(remote.list_log(Some(&names[1099])).await.expect("listed"), []);
     }
 
-    async fn large_blobs_come_back(&self) {
+    async fn large_blobs_are_read_back(&self) {
         let remote = self.connect("blobs").await;
         // Noise does not compress, so the largest takes three parts; the zeros take one.
         for raw in [noise(1, 20 << 20), vec![0; 20 << 20], noise(2, 1 << 20), vec![]] {

@@ -187,7 +187,7 @@ fn commands_import_takes_one_version(io: Io) {
 in_both_modes!(commands_import_takes_one_version);
 
 /// If another program publishes a unit while it is imported, that version stays, and the report says so.
-fn commands_import_that_loses_says_so(io: Io) {
+fn commands_import_reports_a_lost_race(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
     kernel(&source.join("triton/KEY"), "ours");
@@ -205,7 +205,7 @@ fn commands_import_that_loses_says_so(io: Io) {
     assert_eq!(SyscallProcess::new().get(&mount.join("triton/KEY/k.json")).must("read"), b"theirs");
     counts(&said(&output), &[("files", 0), ("units", 0), ("kept", 4), ("failed", 0)]);
 }
-in_both_modes!(commands_import_that_loses_says_so);
+in_both_modes!(commands_import_reports_a_lost_race);
 
 /// If a source fails in the middle of a file, what `--overwrite` would have replaced stays.
 #[test]
@@ -284,7 +284,7 @@ fn commands_import_drains_what_it_took() {
 /// is given. Nothing else is left of the export, and until its end only its user can enter the
 /// directories that it makes.
 #[test]
-fn commands_export_replaces_nothing_that_came() {
+fn commands_export_keeps_files_that_appear_meanwhile() {
     let cluster = Cluster::two(Io::best());
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
     large(&source.join("dir/large"), "ours");

@@ -239,7 +239,7 @@ fn commands_explain_names_a_module_of_neuron_under_other_flags() {
 /// A name that was published elsewhere and had not arrived at the time of the lookup is
 /// distinguished from one written later.
 #[test]
-fn commands_explain_tells_what_had_not_arrived() {
+fn commands_explain_reports_late_arrivals() {
     let options = Options::new(Io::best()).freshness("60s");
     let cluster = Cluster::with(Store::dir, &options);
     let (a, b) = (&cluster.a, &cluster.b);
@@ -261,7 +261,7 @@ fn commands_explain_tells_what_had_not_arrived() {
 
 /// Store down: bytes that are not local, and unknown names. Damage. Misses of opens are recorded, too.
 #[test]
-fn commands_explain_tells_trouble_with_bytes() {
+fn commands_explain_reports_missing_and_damaged_bytes() {
     let cluster = Cluster::two(Io::best());
     let (a, b) = (&cluster.a, &cluster.b);
     let mut hand = SyscallProcess::new();
@@ -332,7 +332,7 @@ fn commands_explain_tells_what_is_past_its_age() {
 
 /// Without a store: an evicted entry, and one that was removed and forgotten. A unit that has lost a member.
 #[test]
-fn commands_explain_tells_what_a_node_alone_has_lost() {
+fn commands_explain_reports_losses_without_a_store() {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(Io::best()).cache_size("16MiB"));
     let mut hand = SyscallProcess::new();
@@ -490,8 +490,8 @@ fn commands_explain_takes_and_shows_any_name() {
 
 /// A daemon that does not explain to other users, because it is old or has no attributes, is reported as such.
 #[test]
-fn commands_explain_without_a_daemon_that_tells() {
-    const NAME: &str = "commands_explain_without_a_daemon_that_tells";
+fn commands_explain_with_a_daemon_that_cannot_explain() {
+    const NAME: &str = "commands_explain_with_a_daemon_that_cannot_explain";
     if !users::can_be_others(NAME, Io::best()) {
         return;
     }

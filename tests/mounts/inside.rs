@@ -367,7 +367,7 @@ fn commands_ls_ends_with_its_reader() {
 
 /// A daemon that reports only sizes and times: an older version, or one without extended attributes.
 #[test]
-fn commands_inside_without_a_daemon_that_tells() {
+fn commands_inside_with_a_daemon_without_facts() {
     let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).without_xattrs());
     let a = &cluster.a;
     put(&a.at("jax/one"), "content", 0o644);

@@ -169,7 +169,7 @@ fn live_files_of_a_writer_that_is_killed_unseen(io: Io) {
 in_both_modes!(live_files_of_a_writer_that_is_killed_unseen);
 
 /// A reader that has the closed version open keeps it while the writer continues through another descriptor.
-fn live_files_and_who_has_the_closed_version_open(io: Io) {
+fn live_files_with_readers_of_the_closed_version(io: Io) {
     let cluster = Cluster::two(io);
     for round in 0..4 {
         let name = format!("f{round}");
@@ -208,7 +208,7 @@ fn live_files_and_who_has_the_closed_version_open(io: Io) {
         arrives(&cluster, &name, &second);
     }
 }
-in_both_modes!(live_files_and_who_has_the_closed_version_open);
+in_both_modes!(live_files_with_readers_of_the_closed_version);
 
 /// `exec 3>>f; echo x >&3; echo y >> f; echo z >&3; exec 3>&-`, in one shell and with a child for the second line.
 fn live_files_that_a_shell_appends_to(io: Io) {
@@ -277,7 +277,7 @@ in_both_modes!(live_files_that_many_append_to);
 
 /// Two append to one file, and one of them is killed: what the other appends before and after is
 /// there after its close.
-fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
+fn live_files_of_two_appenders_one_killed(io: Io) {
     let cluster = Cluster::two(io);
     for (k, (exists, killed_first)) in
         [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
@@ -320,7 +320,7 @@ fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
         arrives(&cluster, &name, &text);
     }
 }
-in_both_modes!(live_files_of_appenders_of_which_one_is_killed);
+in_both_modes!(live_files_of_two_appenders_one_killed);
 
 /// A line is appended and closed while another process, which wrote nothing, has the file open and is killed.
 fn live_files_of_an_idle_appender_that_is_killed(io: Io) {

@@ -73,7 +73,7 @@ fn monitored(site: &Site, name: &str, store: &Store, options: &Options) -> Node 
 }
 
 #[test]
-fn metrics_tell_what_two_nodes_do() {
+fn metrics_show_what_two_nodes_do() {
     let site = Site::new();
     let store = Store::s3(&site);
     let options = Options::new(Io::best());
@@ -118,7 +118,7 @@ fn metrics_tell_what_two_nodes_do() {
 
 /// A daemon that cannot reach its store is healthy: a restart would not help.
 #[test]
-fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
+fn metrics_call_a_mount_healthy_while_the_store_is_down() {
     let site = Site::new();
     let store = Store::s3(&site);
     let options = Options::new(Io::best()).deadline("1s");
@@ -154,7 +154,7 @@ fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
 
 /// A mount that was detached while a program uses it continues to its end, and is healthy.
 #[test]
-fn metrics_say_that_a_detached_mount_in_use_is_in_order() {
+fn metrics_call_a_detached_mount_in_use_healthy() {
     let site = Site::new();
     let store = Store::dir(&site);
     let mut node = monitored(&site, "a", &store, &Options::new(Io::best()));

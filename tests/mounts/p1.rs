@@ -181,10 +181,10 @@ pub(crate) fn half_written(cluster: &Cluster) {
     assert!(read == bytes, "node B reads other bytes");
 }
 
-fn p1_whole_or_nothing_beside_guests(io: Io) {
+fn p1_whole_or_nothing_for_two_truncating_writers(io: Io) {
     guests(&Cluster::two(io));
 }
-in_both_modes!(p1_whole_or_nothing_beside_guests);
+in_both_modes!(p1_whole_or_nothing_for_two_truncating_writers);
 
 /// Two processes that truncate one name before either writes share one inode, whose one size the kernel knows.
 pub(crate) fn guests(cluster: &Cluster) {

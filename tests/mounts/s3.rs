@@ -38,7 +38,7 @@ fn s3_two_nodes(io: Io) {
 in_both_modes!(s3_two_nodes);
 
 #[test]
-fn s3_two_nodes_over_a_bad_line() {
+fn s3_two_nodes_over_a_bad_connection() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
     cluster.store.trouble(Trouble::Errors(15));
     cluster.store.trouble(Trouble::Slow(20));

@@ -16,7 +16,7 @@ use crate::users;
 
 /// `top` shows the user of the mount the events of the interval, and the clients that caused them.
 #[test]
-fn commands_top_tells_what_happens() {
+fn commands_top_shows_what_happens() {
     let cluster = Cluster::two(Io::best());
     let a = &cluster.a;
     put(&a.at("jax/jit_f-1-cache"), "content", 0o644);
@@ -57,7 +57,7 @@ fn commands_top_tells_what_happens() {
         assert_eq!(said.code(), code, "{said:?}");
         assert!(said.err.contains(says), "{said:?}");
     }
-    if users::can_be_others("commands_top_tells_what_happens", Io::best()) {
+    if users::can_be_others("commands_top_shows_what_happens", Io::best()) {
         users::let_in(cluster.site.path(), 0o755);
         let said = asked_by(users::B, &cluster, &["top"], &[&a.mount]);
         assert!(said.out.is_empty() && matches!(said.code(), 1 | 2), "{said:?}");

@@ -163,7 +163,7 @@ fn bad_input_a_new_status_asks_an_old_daemon() {
 
 /// A newer daemon reports fields that this version does not know.
 #[test]
-fn bad_input_a_status_asks_a_daemon_of_later() {
+fn bad_input_a_status_asks_a_newer_daemon() {
     let cluster = Cluster::two(Io::best());
     let (a, mount) = (&cluster.a, cluster.a.mount.to_str().must("text"));
     stand_in(a, |line, ask| {

@@ -172,7 +172,7 @@ fn commands_warm_fetches_as_much_as_there_is_room_for() {
     assert!(said.code() == 1 && said.err.contains("local.cache_size"), "{said:?}");
 }
 
-fn run_recorded_is_what_warm_takes(io: Io) {
+fn run_records_a_list_for_warm(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
     let odd = "jax/o\nd d\u{202e}*";
@@ -215,7 +215,7 @@ fn run_recorded_is_what_warm_takes(io: Io) {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
-in_both_modes!(run_recorded_is_what_warm_takes);
+in_both_modes!(run_records_a_list_for_warm);
 
 /// Before anything is mounted or run.
 #[test]

@@ -68,7 +68,7 @@ in_both_modes!(writers_by_any_name_of_a_file);
 
 /// A process that truncates a file by its name while another writes it truncates what is being
 /// written, and publishes nothing of the other's.
-fn writers_and_who_cuts_what_they_write(io: Io) {
+fn writers_whose_file_is_truncated_by_name(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut cutter, mut reader) =
         (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
@@ -82,11 +82,11 @@ fn writers_and_who_cuts_what_they_write(io: Io) {
     writer.close(fd).must("close");
     assert_eq!(reader.get(&path).must("read"), b"NOW y");
 }
-in_both_modes!(writers_and_who_cuts_what_they_write);
+in_both_modes!(writers_whose_file_is_truncated_by_name);
 
 /// A file that is truncated by its name, while the descriptor that published it is open, stays
 /// whole for its readers.
-fn writers_and_readers_of_what_is_cut(io: Io) {
+fn writers_and_readers_of_truncated_files(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut cutter, mut reader) =
         (SyscallProcess::new(), SyscallProcess::new(), SyscallProcess::new());
@@ -102,11 +102,11 @@ fn writers_and_readers_of_what_is_cut(io: Io) {
     writer.close(kept).must("close the other descriptor");
     assert_eq!(reader.get(&path).must("read anew"), b"01234");
 }
-in_both_modes!(writers_and_readers_of_what_is_cut);
+in_both_modes!(writers_and_readers_of_truncated_files);
 
 /// A process that opens a file for writing while another closes it starts from what was closed, and
 /// leaves it whole.
-fn writers_who_come_while_a_file_is_published(io: Io) {
+fn writers_that_open_a_file_during_its_publish(io: Io) {
     /// Large enough that digesting it takes a while; it is sparse.
     const BYTES: u64 = 512 << 20;
     // On a busy machine digesting takes longer than the default wait of callers.
@@ -132,7 +132,7 @@ fn writers_who_come_while_a_file_is_published(io: Io) {
     assert_eq!(reader.read(fd, 0, 8).must("read"), b"unclosed");
     assert_eq!(reader.fstat(fd).must("stat").size, BYTES);
 }
-in_both_modes!(writers_who_come_while_a_file_is_published);
+in_both_modes!(writers_that_open_a_file_during_its_publish);
 
 /// What is stored through a mapping of a file that is open for append goes to its place in the mapping.
 fn writers_that_append_and_map(io: Io) {
@@ -163,7 +163,7 @@ in_both_modes!(writers_that_append_and_map);
 /// Several writers, one after the other, each on files of its own: each finds the effects of the
 /// calls before, although the kernel reports the end of a descriptor only later. All write the same
 /// bytes, which are kept once.
-fn writers_who_do_one_thing_after_another(io: Io) {
+fn writers_see_the_effects_of_earlier_calls(io: Io) {
     let alone = Alone::new(io);
     let workers: Vec<_> = (0..3)
         .map(|number| {
@@ -195,19 +195,19 @@ fn writers_who_do_one_thing_after_another(io: Io) {
         worker.join().must("a worker");
     }
 }
-in_both_modes!(writers_who_do_one_thing_after_another);
+in_both_modes!(writers_see_the_effects_of_earlier_calls);
 
 /// Many processes replace, rename over, remove, truncate and read the same few names: each open
 /// finds a whole version or no file, and creating is never refused.
-fn writers_who_storm_a_few_names(io: Io) {
+fn writers_that_storm_a_few_names(io: Io) {
     storm(&Alone::new(io));
 }
-in_both_modes!(writers_who_storm_a_few_names);
+in_both_modes!(writers_that_storm_a_few_names);
 
 /// The same with processes that are not visible to the daemon. Then there is no passthrough.
 #[test]
-fn writers_unseen_who_storm_a_few_names() {
-    let test = "writers_unseen_who_storm_a_few_names";
+fn writers_not_visible_that_storm_a_few_names() {
+    let test = "writers_not_visible_that_storm_a_few_names";
     if !crate::harness::is_root() {
         crate::harness::skipped(test, "unshare --pid needs root");
         return;

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_completes_a_unit_is_written_last() {
+    fn markers_are_written_last() {
         let numba =
             [("nbi", true, false), ("1", false, true), ("2", false, true), ("3", false, true)];
         assert_eq!(

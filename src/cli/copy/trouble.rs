@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_all_depends_on_the_side() {
+    fn fatal_failures_depend_on_the_side() {
         let ends = |way, side, errno: Errno| {
             CopyTrouble::Io(side, "write".into(), errno.into()).ends_all(way)
         };

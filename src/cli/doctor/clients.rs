@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_is_told_where_the_program_is_there() {
+    fn unset_variables_are_reported_for_installed_programs() {
         let shipped = Profiles::default();
         let profile = shipped.get("ccache").expect("there");
         let point = Path::new("/m");

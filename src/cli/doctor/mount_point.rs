@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_mount_point_nothing_is_looked_at() {
+    fn without_a_mount_point_there_are_no_checks() {
         let all = check(&Surroundings::default(), None, None, None);
         assert!(all.len() == 1 && all[0].result == Verdict::Skipped);
     }

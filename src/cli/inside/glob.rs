@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_known_are_not_looked_for() {
+    fn known_names_are_not_searched() {
         let globs = [glob("a/b"), glob("a/*"), glob("c")];
         let at = GlobPosition::start(&globs);
         assert_eq!(at.names(&globs), Some(vec![b"a".to_vec(), b"c".to_vec()]));

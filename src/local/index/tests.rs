@@ -298,7 +298,7 @@ fn a_base_and_what_came_after_it_are_one() {
 }
 
 #[test]
-fn a_filling_that_was_not_finished_counts_for_nothing() {
+fn an_unfinished_filling_is_ignored() {
     let root = tempfile::tempdir().unwrap();
     let dir = CacheDir::open(root.path()).unwrap();
     {

@@ -225,7 +225,7 @@ fn other_elf_files() {
 }
 
 #[test]
-fn what_is_no_zstd_passes_unless_it_begins_like_it() {
+fn content_that_does_not_begin_as_zstd_passes() {
     assert!(passes(b"\x78\x9c another compression", Check::Zstd));
     assert!(passes(b"\x78", Check::Zstd));
     assert!(!passes(b"\x28\xb5", Check::Zstd), "the beginning of a frame");

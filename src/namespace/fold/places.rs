@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_and_names_come_back_once_they_are_not_used() {
+    fn unused_slots_and_names_are_reused() {
         let mut places = Places::default();
         let digests: Vec<Digest> = (0..100_u8).map(|n| Digest::of(&[n])).collect();
         for round in 1..4 {

@@ -211,7 +211,7 @@ fn limits_hold_against_a_right_checksum() {
 }
 
 #[test]
-fn a_count_is_not_believed() {
+fn a_claimed_count_is_not_trusted() {
     let mut raw = raw_of(&Commit { packs: vec![], blobs: vec![], ..sample() });
     let none = raw_of(&Commit {
         packs: vec![],

@@ -93,7 +93,7 @@ fn nothing_is_written_to_a_store_of_another_format() {
 }
 
 #[test]
-fn a_store_that_comes_late_is_used_then() {
+fn a_store_that_comes_up_late_is_used() {
     run(async {
         let (_, faults, remote) = fresh();
         faults.set(FaultPlan { errors_percent: 100, ..FaultPlan::default() });
