@@ -73,11 +73,11 @@ impl DetachedMount {
         let point = mount_point.display();
         match self.attach_under(&dead) {
             Ok(()) => {
-                tracing::info!(mount_point = %point, "took the place of a dead mount");
+                tracing::info!(mount_point = %point, "replaced a dead mount");
                 dead.detach()
             }
             Err(error) => {
-                tracing::info!(%error, mount_point = %point, "took away a dead mount");
+                tracing::info!(%error, mount_point = %point, "removed a dead mount");
                 dead.detach()?;
                 self.attach_on_top(mount_point)
             }

@@ -75,7 +75,7 @@ impl Drop for HeldLock {
         // While it is locked, so that no process removes the file of another.
         let gone = rustix::fs::unlinkat(&self.dir, self.name.as_str(), AtFlags::empty());
         if let Err(error) = gone {
-            tracing::debug!(%error, "the lock of a mount point stays");
+            tracing::debug!(%error, "the lock file of a mount point is not removed");
         }
     }
 }

@@ -246,7 +246,7 @@ fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
             continue;
         }
         if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == option) {
-            return Err(Failure::refused(format!("the option `{option}` cannot be had: {why}")));
+            return Err(Failure::refused(format!("the option `{option}` is not supported: {why}")));
         }
         match (option.as_str(), key(name), value) {
             ("ro", ..) => set("mount.writes", "none", "-o ro"),

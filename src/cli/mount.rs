@@ -196,7 +196,7 @@ fn reload(
     logging: &Logging,
 ) -> Option<Settings> {
     if let Err(error) = logging.reopen() {
-        tracing::warn!(%error, "the log cannot be opened again; it goes on where it is");
+        tracing::warn!(%error, "the log cannot be opened again; it continues in the old file");
     }
     let now = match point::settle(around, command.dir.as_deref(), &command.options.flags()) {
         Ok((_, now)) => now,

@@ -103,7 +103,7 @@ fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
         })?);
     }
     note(
-        "this mount belongs to another user: only its figures are told; ask as that user or as root for more",
+        "this mount belongs to another user: it shows only its figures; that user and root can see more",
     );
     let mut text = format!("{}\n", printed(point.as_os_str().as_bytes()));
     for line in figures::lines(&told, "") {

@@ -143,7 +143,7 @@ impl Server {
             within(CLOSE_DEADLINE, self.connections.acquire_many(all)).await;
         }
         if let Err(error) = remove(&self.place.socket()) {
-            tracing::warn!(error = error.chain(), "the control socket stays behind");
+            tracing::warn!(error = error.chain(), "the control socket is not removed");
         }
     }
 }

@@ -69,7 +69,10 @@ impl Rooms {
         self.fs.keep_figures();
         self.index.flush();
         if let Err(error) = self.engine.ledger().sync().and_then(|()| self.dir.mark_clean()) {
-            tracing::warn!(error = error.chain(), "the next start will look twice at what is here");
+            tracing::warn!(
+                error = error.chain(),
+                "the stop is not recorded as clean; the next start verifies what is here"
+            );
         }
     }
 }
@@ -187,7 +190,7 @@ fn known_store(cache_dir: &Path) -> Result<Option<KnownStore>> {
     let known = KnownStore::parse(&text);
     if known.is_none() {
         let shown = cache_dir.join("v1/store");
-        tracing::warn!(path = %shown.display(), "it cannot be read; what the index remembers counts");
+        tracing::warn!(path = %shown.display(), "the file cannot be read; the copy in the index is used");
     }
     Ok(known)
 }

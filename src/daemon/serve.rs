@@ -176,7 +176,9 @@ fn mount(
     {
         return Err(Error::new(
             Kind::Invalid,
-            format!("mount.io = \"passthrough\" cannot be had: {reason}; \"auto\" does without"),
+            format!(
+                "mount.io = \"passthrough\" is impossible: {reason}; \"auto\" falls back to ordinary I/O"
+            ),
         ));
     }
     Ok(Arc::new(session))

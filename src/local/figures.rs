@@ -29,7 +29,7 @@ impl FigureFile {
     pub fn open(dir: &CacheDir) -> Self {
         let path = dir.path().join("figures");
         let kept = read(&path).unwrap_or_else(|error| {
-            tracing::warn!(path = %path.display(), %error, "the figures begin at zero");
+            tracing::warn!(path = %path.display(), %error, "the figures cannot be read and start at zero");
             Figures::new()
         });
         Self { path, kept: Mutex::new(kept) }

@@ -45,7 +45,7 @@ impl Drop for Leftover {
     fn drop(&mut self) {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(path = %self.path.display(), %error, "a leftover stays");
+                tracing::debug!(path = %self.path.display(), %error, "a leftover of an earlier run is not removed");
             }
             _ => {}
         }

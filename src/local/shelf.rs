@@ -111,7 +111,7 @@ impl Drop for StagedPath {
         }
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(path = %self.path.display(), error = %e, "staging file stays");
+                tracing::debug!(path = %self.path.display(), error = %e, "staging file is not removed");
             }
             _ => {}
         }

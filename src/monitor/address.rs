@@ -52,7 +52,7 @@ impl Drop for Held {
         if let ListenAt::Unix(path) = &self.0
             && let Err(error) = std::fs::remove_file(path)
         {
-            tracing::debug!(path = %path.display(), %error, "the socket for metrics stays behind");
+            tracing::debug!(path = %path.display(), %error, "the socket for metrics is not removed");
         }
     }
 }

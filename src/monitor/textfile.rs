@@ -51,7 +51,7 @@ impl Textfile {
 impl Drop for Textfile {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.0) {
-            tracing::debug!(path = %self.0.display(), %error, "the file with metrics stays behind");
+            tracing::debug!(path = %self.0.display(), %error, "the file with metrics is not removed");
         }
     }
 }

@@ -252,7 +252,7 @@ impl Remote {
         let deleted =
             self.inner.caller.call(call, |store| async move { Ok(store.delete(key).await?) }).await;
         if let Err(error) = &deleted {
-            tracing::debug!(error = %error.chain(), "probe object is left");
+            tracing::debug!(error = %error.chain(), "probe object is not deleted");
         }
         deleted.is_ok()
     }

@@ -317,7 +317,7 @@ impl Remote {
         let (inner, url) = (&self.inner, &self.inner.url);
         if inner.identity.accept(said, bytes, url, self.now_ms()) {
             inner.caller.gate.came_back();
-            tracing::info!(remote = %url, store = %said.store, "the store is there again");
+            tracing::info!(remote = %url, store = %said.store, "the store is back");
         }
         if let Some(dir) = inner.caller.backend.dir() {
             dir.note_checked(said.store);
@@ -410,7 +410,7 @@ impl Remote {
         let off_ms = self.inner.time.learn(before, after, stored_ms);
         if off_ms != 0 {
             let (remote, ahead_ms) = (&self.inner.url, self.inner.time.ahead_ms());
-            tracing::warn!(%remote, ahead_ms, "the remote's clock differs from ours; its time counts");
+            tracing::warn!(%remote, ahead_ms, "the remote's clock differs from ours; its time is used");
         }
     }
 

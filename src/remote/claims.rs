@@ -94,7 +94,7 @@ impl Remote {
             Ok(())
         });
         if let Err(error) = deleted.await {
-            tracing::debug!(error = %error.chain(), "claim is left");
+            tracing::debug!(error = %error.chain(), "claim is not deleted");
         }
     }
 

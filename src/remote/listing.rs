@@ -191,7 +191,7 @@ impl Listing<'_> {
                     if tries < PAGE_TRIES_MAX
                         && matches!(trouble.kind, Kind::Unavailable | Kind::TimedOut) =>
                 {
-                    tracing::debug!(error = %trouble, "a page of the list is asked for again");
+                    tracing::debug!(error = %trouble, "a page of the list is requested again");
                     tries = if self.last == had { tries + 1 } else { 1 };
                     clock::sleep(PAGE_WAIT).await;
                 }

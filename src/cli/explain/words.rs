@@ -90,7 +90,7 @@ pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
             "set local.cache_size to more, or name a store with remote.url",
         ),
         Reason::Incomplete => (
-            "it belongs to a unit of which other files are missing or cannot be had, and a unit is whole or not there",
+            "it belongs to a unit with files that are missing or cannot be fetched, and a unit appears only as a whole",
             "the next program that makes the unit brings it back; `hearthfs rm` of its directory clears what is left",
         ),
         Reason::NodeLocal => (

@@ -97,7 +97,7 @@ impl Blobs {
             return Ok(None);
         }
         if seal.size != size {
-            tracing::debug!(%digest, size, found = seal.size, "an entry is wrong about the size");
+            tracing::debug!(%digest, size, found = seal.size, "an entry has another size than its blob");
             return Ok(None);
         }
         Ok(Some(OpenBlob { file, pin }))

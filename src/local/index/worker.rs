@@ -250,7 +250,7 @@ impl IndexWorker {
                 let whole = matches!(loaded, Ok(Some(())));
                 self.lose_if(loaded.map(drop));
                 if pieces.send(IndexPiece::End(whole)).is_err() {
-                    tracing::debug!("what the index remembered came too late");
+                    tracing::debug!("the content of the index was read too late");
                 }
                 Ok(())
             }
@@ -379,7 +379,7 @@ impl IndexWorker {
                 Ok(())
             })
         {
-            tracing::debug!(%why, "the index was not closed well");
+            tracing::debug!(%why, "the index was not closed cleanly");
         }
     }
 }
