@@ -121,12 +121,7 @@ fn written(
     let mut rows = Rows { total, table, report };
     rows.add("after writing them", &node, None, None)?;
     node.stop()?;
-    rows.up("clean restart", &mut node)?;
-    node.kill()?;
-    rows.up("after SIGKILL", &mut node)?;
-    node.stop()?;
-    lose_index(&node)?;
-    rows.up("index lost", &mut node)?;
+    rows.up_again(&mut node)?;
     node.stop()?;
     rows.fresh_node(base, "written.fresh", &store)?.stop()
 }
@@ -155,12 +150,7 @@ fn made(base: &Path, total: usize, table: &mut Table, report: &mut Report) -> Re
         bail!("the second node has read no checkpoint:\n{}", second.log_tail());
     }
     second.stop()?;
-    rows.up("clean restart", &mut node)?;
-    node.kill()?;
-    rows.up("after SIGKILL", &mut node)?;
-    node.stop()?;
-    lose_index(&node)?;
-    rows.up("index lost", &mut node)?;
+    rows.up_again(&mut node)?;
     node.stop()
 }
 
@@ -229,6 +219,16 @@ impl Rows<'_> {
         let node = Node::start(base, name, options(store))?;
         self.watch("new node", &node, begun)?;
         Ok(node)
+    }
+
+    /// Restarts a stopped node in every way, and measures; it runs at the end.
+    fn up_again(&mut self, node: &mut Node) -> Result<()> {
+        self.up("clean restart", node)?;
+        node.kill()?;
+        self.up("after SIGKILL", node)?;
+        node.stop()?;
+        lose_index(node)?;
+        self.up("index lost", node)
     }
 
     /// Restarts a node on its existing directories, and measures.

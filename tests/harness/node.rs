@@ -325,7 +325,7 @@ impl Node {
     /// Stops every thread that answers the kernel, until the returned value is dropped; the rest of
     /// the daemon continues.
     pub(crate) fn freeze_requests(&self) -> SyscallProcess {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
         let mut count = 0;
         for entry in std::fs::read_dir(tasks).must("list the daemon's threads") {
@@ -333,12 +333,12 @@ impl Node {
             let comm = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
             if comm.starts_with(REQUEST_THREADS) {
                 let name = dir.file_name().must("a thread's number").to_string_lossy().into_owned();
-                hand.freeze(name.parse().must("a thread's number")).must("hold a thread");
+                process.freeze(name.parse().must("a thread's number")).must("hold a thread");
                 count += 1;
             }
         }
         assert!(count > 0, "no thread of the daemon is called {REQUEST_THREADS}");
-        hand
+        process
     }
 
     /// Starts the daemon, which must refuse to mount, and returns its message.
@@ -536,5 +536,30 @@ impl Cluster {
     pub(crate) fn settle(&self) {
         self.a.drain();
         self.b.drain();
+    }
+}
+
+/// One node without a remote.
+pub(crate) struct Alone {
+    pub(crate) node: Node,
+    _site: Site,
+}
+
+impl Alone {
+    /// Starts the node.
+    pub(crate) fn new(io: super::Io) -> Self {
+        Self::with(Options::new(io))
+    }
+
+    /// Starts the node with these options.
+    pub(crate) fn with(options: Options) -> Self {
+        let site = if options.alone { Site::alone() } else { Site::new() };
+        let node = Node::start(&site, "m", None, options);
+        Self { node, _site: site }
+    }
+
+    /// Returns the path of `name` on the mount.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.node.at(name)
     }
 }

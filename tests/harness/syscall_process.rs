@@ -155,13 +155,13 @@ impl SyscallProcess {
 
     /// Sends a request without waiting for its answer.
     fn send(&mut self, request: &str, payload: &[u8]) {
-        let to = self.to.as_mut().must("a hand that was not closed");
+        let to = self.to.as_mut().must("a syscall process that was not closed");
         let sent = to
             .write_all(request.as_bytes())
             .and_then(|()| to.write_all(b"\n"))
             .and_then(|()| to.write_all(payload))
             .and_then(|()| to.flush());
-        sent.must(format_args!("ask a hand to {request}"));
+        sent.must(format_args!("ask a syscall process to {request}"));
     }
 
     fn hear(&mut self, request: &str) -> Answer {
@@ -195,13 +195,13 @@ impl SyscallProcess {
     pub(crate) fn kill(mut self, signal: rustix::process::Signal) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).must("signal a syscall process");
-        command::wait(&mut self.child, 10_000).must("a killed hand that ends")
+        command::wait(&mut self.child, 10_000).must("a killed syscall process that ends")
     }
 
     /// Ends it with `op` (`exit`, `_exit` or `die`) and `number`, and waits for it.
     pub(crate) fn leave(mut self, op: &str, number: i32) -> ExitStatus {
         self.send(&format!("{op} {number}"), &[]);
-        command::wait(&mut self.child, 10_000).must("a hand that ends")
+        command::wait(&mut self.child, 10_000).must("a syscall process that ends")
     }
 }
 

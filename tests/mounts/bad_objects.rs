@@ -134,8 +134,8 @@ const BAD_COMMITS: [(&str, Spoil, &str); 5] = [
 #[test]
 fn bad_input_commits_in_the_store() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("before"), &content(100, SMALL)).must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("before"), &content(100, SMALL)).must("put");
     cluster.settle();
     let log = cluster.store.objects().join(keys::LOG);
     let mut names = Vec::new();
@@ -162,7 +162,7 @@ fn bad_input_commits_in_the_store() {
     };
     serves(&cluster.a, 1);
     serves(&cluster.b, 1);
-    hand.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
+    process.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
     cluster.settle();
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     assert_eq!(tree::texts(&cluster.a.mount), ["after", "before", "found"]);
@@ -176,7 +176,7 @@ fn bad_input_commits_in_the_store() {
         assert_eq!(tree::difference(&all, &there), "");
     }
     // Names that were left out can be written like any other.
-    hand.put(&late.at("cut-off"), &content(102, SMALL)).must("put");
+    process.put(&late.at("cut-off"), &content(102, SMALL)).must("put");
     late.drain();
     tree::converge(&late.mount, &cluster.b.mount, 10_000);
 }
@@ -228,18 +228,18 @@ const BAD_PACKS: [(&str, Spoil, bool); 6] = [
 #[test]
 fn bad_input_packs_in_the_store() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut packs = Vec::new();
     for (seq, (what, ..)) in (0..).zip(BAD_PACKS) {
         let before = cluster.store.objects_in(keys::PACKS);
-        hand.put(&cluster.a.at(what), &content(seq, SMALL)).must("put");
+        process.put(&cluster.a.at(what), &content(seq, SMALL)).must("put");
         cluster.a.drain();
         let mut new = cluster.store.objects_in(keys::PACKS);
         new.retain(|path| !before.contains(path));
         assert_eq!(new.len(), 1, "a pack for each file");
         packs.append(&mut new);
     }
-    hand.put(&cluster.a.at("good"), &content(100, SMALL)).must("put");
+    process.put(&cluster.a.at("good"), &content(100, SMALL)).must("put");
     cluster.a.drain();
     eventually(5_000, "node B has the names", || {
         let names = tree::texts(&cluster.b.mount);
@@ -272,8 +272,8 @@ fn bad_input_packs_in_the_store() {
     }
     said(&late, "it is a miss until rewritten", 1, &["missing or damaged"]);
     // The mounts go on, and a node that has the bytes stores the damaged content again.
-    hand.put(&cluster.b.at("newer-within"), &content(2, SMALL)).must("put");
-    hand.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
+    process.put(&cluster.b.at("newer-within"), &content(2, SMALL)).must("put");
+    process.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
     cluster.b.drain();
     cluster.a.up();
     for node in [&cluster.a, &cluster.b] {

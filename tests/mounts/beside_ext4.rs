@@ -135,13 +135,19 @@ impl Told {
 }
 
 /// Takes a step that opens a file. Each call is made only if the one before it succeeded.
-fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[PathBuf], act: &Act) {
-    let read = |hand: &mut SyscallProcess, told: &mut Told, fd| {
-        told.add(hand.read(fd, 0, 40_000));
-        told.stat(hand.fstat(fd));
+fn take_open(
+    process: &mut SyscallProcess,
+    told: &mut Told,
+    number: u64,
+    at: &[PathBuf],
+    act: &Act,
+) {
+    let read = |process: &mut SyscallProcess, told: &mut Told, fd| {
+        told.add(process.read(fd, 0, 40_000));
+        told.stat(process.fstat(fd));
     };
-    let opened = |hand: &mut SyscallProcess, told: &mut Told, path: usize, flags| {
-        let fd = hand.open(&at[path], flags, 0o640);
+    let opened = |process: &mut SyscallProcess, told: &mut Told, path: usize, flags| {
+        let fd = process.open(&at[path], flags, 0o640);
         // The number of a descriptor is irrelevant.
         told.add(fd.map(drop));
         fd.ok()
@@ -150,38 +156,38 @@ fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[Path
         Act::PutNew(path, len) | Act::Append(path, len) => {
             let append = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
             let flags = if matches!(act, Act::Append(..)) { append } else { CREATE_NEW };
-            let Some(fd) = opened(hand, told, *path, flags) else { return };
-            told.add(hand.write(fd, &bytes(number, *len)));
-            told.add(hand.close(fd));
+            let Some(fd) = opened(process, told, *path, flags) else { return };
+            told.add(process.write(fd, &bytes(number, *len)));
+            told.add(process.close(fd));
         }
         Act::Update(path, offset, len, cut) => {
-            let Some(fd) = opened(hand, told, *path, OFlags::RDWR) else { return };
-            told.add(hand.pwrite(fd, *offset, &bytes(number, *len)));
-            read(hand, told, fd);
-            told.add(hand.ftruncate(fd, *cut));
-            read(hand, told, fd);
-            told.add(hand.close(fd));
+            let Some(fd) = opened(process, told, *path, OFlags::RDWR) else { return };
+            told.add(process.pwrite(fd, *offset, &bytes(number, *len)));
+            read(process, told, fd);
+            told.add(process.ftruncate(fd, *cut));
+            read(process, told, fd);
+            told.add(process.close(fd));
         }
         Act::GetRemoved(path) => {
-            let Some(fd) = opened(hand, told, *path, OFlags::RDONLY) else { return };
-            told.add(hand.unlink(&at[*path]));
-            read(hand, told, fd);
-            told.add(hand.close(fd));
+            let Some(fd) = opened(process, told, *path, OFlags::RDONLY) else { return };
+            told.add(process.unlink(&at[*path]));
+            read(process, told, fd);
+            told.add(process.close(fd));
         }
         Act::RenameOpen(from, to, len) => {
-            let Some(fd) = opened(hand, told, *from, IN_PLACE) else { return };
-            told.add(hand.write(fd, &bytes(number, *len)));
-            told.add(hand.rename(&at[*from], &at[*to]));
-            told.add(hand.write(fd, &bytes(number + 1, *len)));
-            told.add(hand.close(fd));
-            told.add(hand.get(&at[*to]));
+            let Some(fd) = opened(process, told, *from, IN_PLACE) else { return };
+            told.add(process.write(fd, &bytes(number, *len)));
+            told.add(process.rename(&at[*from], &at[*to]));
+            told.add(process.write(fd, &bytes(number + 1, *len)));
+            told.add(process.close(fd));
+            told.add(process.get(&at[*to]));
         }
         _ => {}
     }
 }
 
 /// Takes one step in a directory, and returns the results of its calls.
-fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> String {
+fn take(process: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> String {
     let at: Vec<PathBuf> = PATHS.iter().map(|path| base.join(path)).collect();
     let mut told = Told(String::new());
     match act {
@@ -189,35 +195,35 @@ fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> Strin
         | Act::Append(..)
         | Act::Update(..)
         | Act::GetRemoved(_)
-        | Act::RenameOpen(..) => take_open(hand, &mut told, number, &at, act),
-        Act::Put(path, len) => drop(told.add(hand.put(&at[*path], &bytes(number, *len)))),
-        Act::Get(path) => drop(told.add(hand.get(&at[*path]))),
-        Act::Unlink(path) => drop(told.add(hand.unlink(&at[*path]))),
+        | Act::RenameOpen(..) => take_open(process, &mut told, number, &at, act),
+        Act::Put(path, len) => drop(told.add(process.put(&at[*path], &bytes(number, *len)))),
+        Act::Get(path) => drop(told.add(process.get(&at[*path]))),
+        Act::Unlink(path) => drop(told.add(process.unlink(&at[*path]))),
         Act::Rename(from, to, flags) => {
-            told.add(hand.rename_with(&at[*from], &at[*to], *flags));
+            told.add(process.rename_with(&at[*from], &at[*to], *flags));
         }
-        Act::Link(from, to) => drop(told.add(hand.link(&at[*from], &at[*to]))),
+        Act::Link(from, to) => drop(told.add(process.link(&at[*from], &at[*to]))),
         Act::Symlink(target, path) => {
             let target = at[*target].file_name().must("a name").to_owned();
-            told.add(hand.symlink(Path::new(&target), &at[*path]));
+            told.add(process.symlink(Path::new(&target), &at[*path]));
         }
-        Act::Readlink(path) => drop(told.add(hand.readlink(&at[*path]))),
-        Act::Mkdir(path) => drop(told.add(hand.mkdir(&at[*path]))),
-        Act::Rmdir(path) => drop(told.add(hand.rmdir(&at[*path]))),
-        Act::Chmod(path, mode) => drop(told.add(hand.chmod(&at[*path], *mode))),
-        Act::Truncate(path, len) => drop(told.add(hand.truncate(&at[*path], *len))),
-        Act::Utimes(path, s) => drop(told.add(hand.utimes(&at[*path], *s, 5))),
+        Act::Readlink(path) => drop(told.add(process.readlink(&at[*path]))),
+        Act::Mkdir(path) => drop(told.add(process.mkdir(&at[*path]))),
+        Act::Rmdir(path) => drop(told.add(process.rmdir(&at[*path]))),
+        Act::Chmod(path, mode) => drop(told.add(process.chmod(&at[*path], *mode))),
+        Act::Truncate(path, len) => drop(told.add(process.truncate(&at[*path], *len))),
+        Act::Utimes(path, s) => drop(told.add(process.utimes(&at[*path], *s, 5))),
         Act::SetXattr(path, name, flags) => {
-            told.add(hand.setxattr(&at[*path], NAMES[*name], &bytes(number, 20), *flags));
+            told.add(process.setxattr(&at[*path], NAMES[*name], &bytes(number, 20), *flags));
         }
-        Act::GetXattr(path, name) => drop(told.add(hand.getxattr(&at[*path], NAMES[*name]))),
+        Act::GetXattr(path, name) => drop(told.add(process.getxattr(&at[*path], NAMES[*name]))),
         Act::RemoveXattr(path, name) => {
-            told.add(hand.removexattr(&at[*path], NAMES[*name]));
+            told.add(process.removexattr(&at[*path], NAMES[*name]));
         }
-        Act::Lstat(path) => told.stat(hand.lstat(&at[*path])),
-        Act::Stat(path) => told.stat(hand.stat(&at[*path])),
+        Act::Lstat(path) => told.stat(process.lstat(&at[*path])),
+        Act::Stat(path) => told.stat(process.stat(&at[*path])),
         Act::List(path) => {
-            let mut names = hand.list(&at[*path]);
+            let mut names = process.list(&at[*path]);
             if let Ok(names) = &mut names {
                 names.sort();
             }
@@ -231,7 +237,7 @@ fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> Strin
 struct Sides<'a> {
     disk: PathBuf,
     cluster: &'a Cluster,
-    hands: [SyscallProcess; 2],
+    processes: [SyscallProcess; 2],
     programs: u64,
 }
 
@@ -246,8 +252,9 @@ impl Sides<'_> {
             std::fs::create_dir(base).must("mkdir");
         }
         for (number, (who, act)) in steps.iter().enumerate() {
-            let hand = &mut self.hands[*who];
-            let [wanted, told] = [&disk, &mount].map(|base| take(hand, base, number as u64, act));
+            let process = &mut self.processes[*who];
+            let [wanted, told] =
+                [&disk, &mount].map(|base| take(process, base, number as u64, act));
             if wanted != told {
                 return Some(format!("step {number}: {wanted}on the disk, {told}on the mount"));
             }
@@ -280,8 +287,8 @@ fn beside_ext4_each_call_has_the_same_result(io: Io) {
     let seeds = wanted("HEARTHFS_TEST_SEEDS", SEEDS);
     let cluster = Cluster::two(io);
     let disk = cluster.site.dir("disk");
-    let hands = std::array::from_fn(|_| SyscallProcess::new());
-    let mut sides = Sides { disk, cluster: &cluster, hands, programs: 0 };
+    let processes = std::array::from_fn(|_| SyscallProcess::new());
+    let mut sides = Sides { disk, cluster: &cluster, processes, programs: 0 };
     for seed in 0..seeds {
         let mut dice = Dice::new(seed * 2 + u64::from(io == Io::Ordinary));
         let steps: Vec<Step> = (0..ACTS).map(|_| step(&mut dice)).collect();

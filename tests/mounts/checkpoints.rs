@@ -24,8 +24,8 @@ fn time_of(at: &Path) -> u64 {
 
 /// Writes until the log has many commits; returns how many files there are.
 pub(crate) fn fill(cluster: &Cluster) -> u64 {
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&cluster.a.at("dir")).must("mkdir");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&cluster.a.at("dir")).must("mkdir");
     let mut seq = 0;
     while cluster.store.objects_in("log").len() < COMMITS {
         assert!(seq < 5_000, "the log does not grow");
@@ -35,7 +35,7 @@ pub(crate) fn fill(cluster: &Cluster) -> u64 {
         let at = if seq % 3 == 0 { format!("dir/f{seq}") } else { format!("f{seq}") };
         // The other node must have seen the directory.
         eventually(10_000, "put a file", || {
-            hand.put(&node.at(&at), &bytes).map_err(|error| error.to_string())
+            process.put(&node.at(&at), &bytes).map_err(|error| error.to_string())
         });
         seq += 1;
         sleep_ms(15);
@@ -56,9 +56,9 @@ in_both_modes!(checkpoints_start_a_new_node_without_the_log);
 /// A node that starts after the log below the checkpoint was deleted shows the same as the others.
 pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     let files = fill(cluster);
-    let mut hand = SyscallProcess::new();
-    hand.unlink(&cluster.a.at("f1")).must("unlink");
-    hand.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
+    let mut process = SyscallProcess::new();
+    process.unlink(&cluster.a.at("f1")).must("unlink");
+    process.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
     // A checkpoint that is due is written when a node ends, and at a drain.
     cluster.settle();
     cluster.a.drain();
@@ -73,7 +73,7 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     for commit in below {
         std::fs::remove_file(commit).must("remove a commit");
     }
-    hand.put(&cluster.b.at("later"), &body::make(Id { writer: 2, seq: 0 }, 7_000)).must("put");
+    process.put(&cluster.b.at("later"), &body::make(Id { writer: 2, seq: 0 }, 7_000)).must("put");
     cluster.settle();
     let mut c = Node::start(&cluster.site, "c", Some(&cluster.store), options(io));
     let wanted = tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
@@ -89,7 +89,8 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
             c.kill_only();
         }
         c.up();
-        hand.put(&c.at(format!("again{end}")), &body::make(Id { writer: 3, seq: 0 }, 7_000))
+        process
+            .put(&c.at(format!("again{end}")), &body::make(Id { writer: 3, seq: 0 }, 7_000))
             .must("put");
         c.drain();
         tree::converge(&cluster.a.mount, &c.mount, 20_000);

@@ -24,8 +24,9 @@ fn plain() -> Options {
 }
 
 /// Makes one test for each server whose objects are files: in this process as S3 and as Google's.
+/// Further tests of the module may follow.
 macro_rules! over_each_server {
-    ($name:ident, $options:expr, $test:expr) => {
+    ($name:ident, $options:expr, $test:expr $(, $more:item)?) => {
         mod $name {
             use super::*;
             use crate::harness::Store;
@@ -39,6 +40,7 @@ macro_rules! over_each_server {
             fn gs() {
                 $test(&mut Cluster::with(Store::gcs, &$options));
             }
+            $($more)?
         }
     };
 }
@@ -46,28 +48,20 @@ macro_rules! over_each_server {
 /// Makes one test for each kind of store: those two, and the emulator of Azure.
 macro_rules! over_each_store {
     ($name:ident, $options:expr, $test:expr) => {
-        mod $name {
-            use super::*;
-            use crate::harness::{Store, skipped};
-
-            #[test]
-            fn s3() {
-                $test(&mut Cluster::with(Store::s3, &$options));
-            }
-
-            #[test]
-            fn gs() {
-                $test(&mut Cluster::with(Store::gcs, &$options));
-            }
-
+        over_each_server!(
+            $name,
+            $options,
+            $test,
             #[test]
             fn az() {
                 match Store::azure() {
                     Ok(store) => $test(&mut Cluster::with(|_| store, &$options)),
-                    Err(reason) => skipped(concat!(module_path!(), "::az"), reason),
+                    Err(reason) => {
+                        crate::harness::skipped(concat!(module_path!(), "::az"), reason);
+                    }
                 }
             }
-        }
+        );
     };
 }
 

@@ -113,8 +113,8 @@ in_both_modes!(commands_mount_in_the_background_and_unmount);
 #[test]
 fn commands_status_and_drain_tell_of_the_backlog() {
     let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).deadline("1s"));
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("one"), b"1").must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("one"), b"1").must("put");
     cluster.a.drain();
     let status = cluster.a.status();
     assert_eq!(status["backlog"]["records"], 0);
@@ -127,7 +127,7 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     assert_eq!(counters["commits_applied"], 1);
     assert!(counters["invalidated"].as_u64() >= Some(1), "{counters}");
     cluster.store.fail();
-    hand.put(&cluster.a.at("two"), &body::make(Id { writer: 1, seq: 1 }, 100_000)).must("put");
+    process.put(&cluster.a.at("two"), &body::make(Id { writer: 1, seq: 1 }, 100_000)).must("put");
     sleep_ms(1_500);
     let status = cluster.a.status();
     assert!(status["backlog"]["records"].as_u64() >= Some(1), "{status:#}");
@@ -191,13 +191,13 @@ fn commands_signals_end_a_mount_in_order(io: Io) {
     for (number, signal) in [Signal::TERM, Signal::INT].into_iter().enumerate() {
         let name = format!("f{number}");
         let bytes = body::make(Id { writer: 1, seq: number as u64 }, 2_000_000);
-        let mut hand = SyscallProcess::new();
-        hand.put(&cluster.a.at(&name), &bytes).must("put");
-        let held = hand.open(&cluster.a.at(&name), rustix::fs::OFlags::RDONLY, 0).must("hold");
+        let mut process = SyscallProcess::new();
+        process.put(&cluster.a.at(&name), &bytes).must("put");
+        let held = process.open(&cluster.a.at(&name), rustix::fs::OFlags::RDONLY, 0).must("hold");
         let open =
-            hand.open(&cluster.a.at("open"), crate::harness::syscall_process::IN_PLACE, 0o644);
-        hand.write(open.must("open"), b"never closed").must("write");
-        hand.read(held, 0, 10).must("read");
+            process.open(&cluster.a.at("open"), crate::harness::syscall_process::IN_PLACE, 0o644);
+        process.write(open.must("open"), b"never closed").must("write");
+        process.read(held, 0, 10).must("read");
         kill_process(cluster.a.pid(), signal).must("signal");
         let status = cluster.a.await_end(30_000);
         assert!(status.success(), "{signal:?}: {status}");
@@ -207,7 +207,7 @@ fn commands_signals_end_a_mount_in_order(io: Io) {
             if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
         });
         assert!(!cluster.b.at("open").exists(), "what was open is not published");
-        drop(hand);
+        drop(process);
         cluster.a.up();
         assert!(!cluster.a.at("open").exists(), "what was open is not published");
     }
@@ -416,15 +416,15 @@ fn commands_read_only(io: Io) {
     options.args.push("--read-only".to_owned());
     cluster.b.set_options(options);
     cluster.b.up();
-    let mut hand = SyscallProcess::new();
-    assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
+    let mut process = SyscallProcess::new();
+    assert_eq!(process.get(&cluster.b.at("entry")).must("a hit"), b"content");
     let refused = rustix::io::Errno::ROFS;
-    assert_eq!(hand.put(&cluster.b.at("new"), b"x"), Err(refused));
-    assert_eq!(hand.put(&cluster.b.at("entry"), b"x"), Err(refused));
-    assert_eq!(hand.unlink(&cluster.b.at("entry")), Err(refused));
-    assert_eq!(hand.mkdir(&cluster.b.at("dir")), Err(refused));
-    assert_eq!(hand.rename(&cluster.b.at("entry"), &cluster.b.at("e")), Err(refused));
-    assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
+    assert_eq!(process.put(&cluster.b.at("new"), b"x"), Err(refused));
+    assert_eq!(process.put(&cluster.b.at("entry"), b"x"), Err(refused));
+    assert_eq!(process.unlink(&cluster.b.at("entry")), Err(refused));
+    assert_eq!(process.mkdir(&cluster.b.at("dir")), Err(refused));
+    assert_eq!(process.rename(&cluster.b.at("entry"), &cluster.b.at("e")), Err(refused));
+    assert_eq!(process.get(&cluster.b.at("entry")).must("a hit"), b"content");
 }
 in_both_modes!(commands_read_only);
 

@@ -160,14 +160,14 @@ pub(crate) fn many(dir: &Path) {
 /// Counts the units that a fresh process can use on a node, and fails if one is not whole.
 pub(crate) fn usable(node: &Node, source: &Path) -> u32 {
     let mut found = 0;
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut check = |entry: PathBuf, others: Vec<PathBuf>| {
-        if hand.get(&node.at(&entry)).is_err() {
+        if process.get(&node.at(&entry)).is_err() {
             return;
         }
         found += 1;
         for name in others.iter().chain([&entry]) {
-            let bytes = hand.get(&node.at(name)).must(format_args!("read {}", name.display()));
+            let bytes = process.get(&node.at(name)).must(format_args!("read {}", name.display()));
             let wanted = std::fs::read(source.join(name)).must("read the source");
             assert!(bytes == wanted, "{} on {}", name.display(), node.mount.display());
         }

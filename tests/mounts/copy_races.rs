@@ -196,9 +196,9 @@ fn commands_import_reports_a_lost_race(io: Io) {
         Copy::start(cluster.site.hearthfs().args(["import", "--json"]).arg(&source).arg(&mount));
     let ptx = mount.join("triton/KEY/k.ptx");
     copy.stop_when(|copy| copy.has_open(|path| path == ptx));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in ["k.json", "k.ttir", "__grp__k.json"] {
-        hand.put(&mount.join("triton/KEY").join(name), b"theirs").must(name);
+        process.put(&mount.join("triton/KEY").join(name), b"theirs").must(name);
     }
     let output = copy.finish();
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
@@ -224,14 +224,14 @@ fn commands_import_keeps_what_it_cannot_replace() {
     assert_eq!(tree::texts(&cluster.a.mount), [name]);
     let unit = cluster.a.at("triton/KEY");
     std::fs::create_dir_all(&unit).must("mkdir");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in [name, "__grp__k.json"] {
-        hand.put(&unit.join(name), b"theirs").must("put");
+        process.put(&unit.join(name), b"theirs").must("put");
     }
     command(&cluster.a, &["import"], &[source, &unit], &["--overwrite"]);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in ["__grp__k.json", name] {
-        assert_eq!(hand.get(&unit.join(name)).must("it is still there"), b"theirs", "{name}");
+        assert_eq!(process.get(&unit.join(name)).must("it is still there"), b"theirs", "{name}");
     }
 }
 

@@ -125,13 +125,13 @@ struct Rotation {
 
 /// Credentials become wrong while mounted, and right again.
 fn rotated(it: &Rotation) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let bytes = |seq| body::make(Id { writer: 1, seq }, 40_000);
-    hand.put(&it.node.at("before"), &bytes(1)).must("put");
+    process.put(&it.node.at("before"), &bytes(1)).must("put");
     it.node.drain();
     (it.wrong)();
     for seq in 2..5 {
-        hand.put(&it.node.at(format!("f{seq}")), &bytes(seq)).must("put");
+        process.put(&it.node.at(format!("f{seq}")), &bytes(seq)).must("put");
     }
     eventually(20_000, "the daemon says so", || {
         let warnings = warnings(&it.node);
@@ -282,10 +282,10 @@ fn bad_input_foreign_objects() {
         },
         &Options::new(Io::best()),
     );
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (node, name) in [(&cluster.a, "a"), (&cluster.b, "b")] {
         for k in 0..20 {
-            hand.put(&node.at(format!("{name}{k}")), b"x").must("put");
+            process.put(&node.at(format!("{name}{k}")), b"x").must("put");
             sleep_ms(20);
         }
     }

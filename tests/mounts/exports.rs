@@ -55,14 +55,14 @@ fn commands_export_names_what_is_not_there() {
     let options = Options::new(Io::best()).deadline("2s");
     let cluster = Cluster::with(Store::dir, &options);
     let dest = cluster.site.path().join("dest");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let text = "far away ".repeat(10_000);
-    hand.put(&cluster.a.at("far"), text.as_bytes()).must("put");
+    process.put(&cluster.a.at("far"), text.as_bytes()).must("put");
     cluster.a.drain();
     eventually(SEEN_MS, "the name is seen", || {
-        hand.stat(&cluster.b.at("far")).map(|_| ()).map_err(|errno| errno.to_string())
+        process.stat(&cluster.b.at("far")).map(|_| ()).map_err(|errno| errno.to_string())
     });
-    hand.put(&cluster.b.at("near"), b"here").must("put");
+    process.put(&cluster.b.at("near"), b"here").must("put");
     cluster.store.fail();
     let said = command(&cluster.b, &["export", "--json"], &[&cluster.b.mount, &dest], &[]);
     cluster.store.heal();
@@ -146,10 +146,10 @@ fn commands_export_writes_one_version(io: Io) {
     let dir = cluster.a.at("triton/KEY");
     std::fs::create_dir_all(&dir).must("mkdir");
     let write = |version: u32| {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         for name in ["k.json", "k.ttir", "__grp__k.json"] {
             let text = format!("version {version}").repeat(2000);
-            hand.put(&dir.join(name), text.as_bytes()).must(name);
+            process.put(&dir.join(name), text.as_bytes()).must(name);
         }
     };
     write(0);

@@ -60,11 +60,11 @@ fn fleet_sees_the_reason_of_an_outage() {
 #[test]
 fn fleet_sees_how_far_a_node_is_behind() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     put(&cluster.a, "first", 1_000);
     cluster.a.drain();
     eventually(10_000, "node B has the file", || {
-        hand.stat(&cluster.b.at("first")).map_err(|errno| errno.to_string())
+        process.stat(&cluster.b.at("first")).map_err(|errno| errno.to_string())
     });
     let follower = cluster.b.status()["follower"].clone();
     assert!(follower["list_age_ms"].as_u64() < Some(10_000), "{follower}");
@@ -78,7 +78,7 @@ fn fleet_sees_how_far_a_node_is_behind() {
     cluster.store.trouble(Trouble::Forbidden);
     let seen = until(&cluster.b, "the log cannot be read", |status| {
         // A miss asks the store.
-        hand_stat(&cluster.b, "none");
+        stat_by_process(&cluster.b, "none");
         let follower = &status["follower"];
         follower["list_failed"] == true
             && follower["list_age_ms"].as_u64() > follower["attempt_age_ms"].as_u64()
@@ -86,12 +86,12 @@ fn fleet_sees_how_far_a_node_is_behind() {
     assert!(shown(&cluster.b).contains("behind    the log was read "), "{seen:#}");
     cluster.store.heal();
     until(&cluster.b, "it can be read again", |status| {
-        hand_stat(&cluster.b, "none");
+        stat_by_process(&cluster.b, "none");
         status["follower"]["list_failed"] == false
     });
 }
 
-fn hand_stat(node: &Node, name: &str) {
+fn stat_by_process(node: &Node, name: &str) {
     assert!(SyscallProcess::new().stat(&node.at(name)).is_err(), "{name} is there");
 }
 
@@ -132,22 +132,22 @@ fn fleet_sees_why_a_name_is_a_miss() {
     let words = ["--log-level", "info,hearthfs::fs=debug", "--log-format", "json"];
     options.args.extend(words.map(str::to_owned));
     let b = Node::start(&site, "b", Some(&store), options);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     put(&a, "packed", 100_000);
     put(&a, "removed", 100);
     a.drain();
     for name in ["packed", "removed"] {
         eventually(10_000, "node B knows the file", || {
-            hand.stat(&b.at(name)).map_err(|errno| errno.to_string())
+            process.stat(&b.at(name)).map_err(|errno| errno.to_string())
         });
     }
     std::fs::remove_file(a.at("removed")).must("remove");
     a.drain();
     store.throttle("packs/");
-    assert!(hand.get(&b.at("packed")).is_err(), "it is not given out");
+    assert!(process.get(&b.at("packed")).is_err(), "it is not given out");
     store.heal();
-    assert!(hand.stat(&b.at("on no node")).is_err());
-    eventually(10_000, "node B knows that it is gone", || match hand.stat(&b.at("removed")) {
+    assert!(process.stat(&b.at("on no node")).is_err());
+    eventually(10_000, "node B knows that it is gone", || match process.stat(&b.at("removed")) {
         Ok(_) => Err("it is there".to_owned()),
         Err(_) => Ok(()),
     });

@@ -48,7 +48,7 @@ fn deleted(report: &serde_json::Value, kind: &str) -> u64 {
 /// Writes, replaces, renames and removes its own names on one node until it is stopped; reads them
 /// back at once, and those of the other writer as they arrive.
 fn load(mount: &Path, writer: u32, stop: &AtomicBool) -> u64 {
-    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
+    let (mut process, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
     let mut seen = vec![0; NAMES as usize];
     let mut seq = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -56,24 +56,24 @@ fn load(mount: &Path, writer: u32, stop: &AtomicBool) -> u64 {
         let name = mount.join(format!("w{writer}-{}", dice.below(NAMES)));
         let bytes = body::make(Id { writer, seq }, dice.len(400_000));
         match dice.below(8) {
-            0 => drop(hand.unlink(&name)),
+            0 => drop(process.unlink(&name)),
             1..4 => {
                 let temporary = mount.join(format!("tmp-{writer}"));
-                hand.put(&temporary, &bytes).must("put a temporary");
-                hand.rename(&temporary, &name).must("rename it");
+                process.put(&temporary, &bytes).must("put a temporary");
+                process.rename(&temporary, &name).must("rename it");
             }
-            _ => hand.put(&name, &bytes).must("put"),
+            _ => process.put(&name, &bytes).must("put"),
         }
         let other = dice.below(NAMES);
         let theirs = mount.join(format!("w{}-{other}", 3 - writer));
-        if let Ok(bytes) = hand.get(&theirs) {
+        if let Ok(bytes) = process.get(&theirs) {
             let id = body::check(&bytes).must("a whole body");
             let last = &mut seen[other as usize];
             assert!(id.writer == 3 - writer && id.seq >= *last, "{id} after {last}");
             *last = id.seq;
         }
         let kept = dice.below(KEPT);
-        let bytes = hand.get(&mount.join(format!("kept{kept}"))).must("a file that is kept");
+        let bytes = process.get(&mount.join(format!("kept{kept}"))).must("a file that is kept");
         assert_eq!(body::check(&bytes), Ok(Id { writer: 9, seq: kept }));
         sleep_ms(2);
     }
@@ -99,10 +99,10 @@ fn gc_beside_two_nodes_over_a_server() {
 /// has everything.
 fn beside_two_nodes(cluster: &Cluster, io: Io, least: Duration) {
     std::fs::write(cluster.store.objects().join("notes.txt"), "mine").must("write a note");
-    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(1));
+    let (mut process, mut dice) = (SyscallProcess::new(), Dice::new(1));
     for seq in 0..KEPT {
         let bytes = body::make(Id { writer: 9, seq }, dice.len(1_500_000));
-        hand.put(&cluster.a.at(format!("kept{seq}")), &bytes).must("put");
+        process.put(&cluster.a.at(format!("kept{seq}")), &bytes).must("put");
     }
     cluster.settle();
     tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
@@ -185,10 +185,10 @@ fn gc_says_what_it_would_do_and_refuses_what_is_no_store() {
 #[test]
 fn gc_of_a_bucket_goes_by_age() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in 0..30 {
         let bytes = body::make(Id { writer: 1, seq }, 9_000 + 50_000 * seq as usize);
-        hand.put(&cluster.a.at(format!("f{seq}")), &bytes).must("put");
+        process.put(&cluster.a.at(format!("f{seq}")), &bytes).must("put");
         if seq % 10 == 9 {
             cluster.settle();
         }

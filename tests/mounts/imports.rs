@@ -94,17 +94,17 @@ in_both_modes!(commands_import_and_export_whole_trees);
 fn commands_import_keeps_what_is_there(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&mount.join("triton")).must("mkdir");
-    hand.mkdir(&mount.join("triton/KEY0")).must("mkdir");
-    hand.mkdir(&mount.join("numba")).must("mkdir");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&mount.join("triton")).must("mkdir");
+    process.mkdir(&mount.join("triton/KEY0")).must("mkdir");
+    process.mkdir(&mount.join("numba")).must("mkdir");
     for name in ["k.json", "k.ttir", "old.ptx", "__grp__k.json"] {
-        hand.put(&mount.join("triton/KEY0").join(name), b"theirs").must("put");
+        process.put(&mount.join("triton/KEY0").join(name), b"theirs").must("put");
     }
     for name in ["m.f-1.py311.nbi", "m.f-1.py311.1.nbc", "m.f-1.py311.2.nbc"] {
-        hand.put(&mount.join("numba").join(name), b"theirs").must("put");
+        process.put(&mount.join("numba").join(name), b"theirs").must("put");
     }
-    hand.put(&mount.join("plain"), b"theirs").must("put");
+    process.put(&mount.join("plain"), b"theirs").must("put");
     kernel(&source.join("triton/KEY0"), "ours");
     kernel(&source.join("triton/KEY1"), "ours");
     function(&source.join("numba"), "m.f-1", 3, "ours");

@@ -7,12 +7,12 @@ use crate::harness::time::thread;
 use crate::harness::{Cluster, Io, Must as _, Node, SyscallProcess, in_both_modes, sleep_ms, tree};
 
 fn load(mount: &Path, writer: u32, from: u64) -> u64 {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut k = from;
     loop {
         let bytes = body::make(Id { writer, seq: k }, 64 + 5_000 * (k % 9) as usize);
         let path = mount.join(format!("w{writer}-{k}"));
-        if hand.put(&path, &bytes).is_err() {
+        if process.put(&path, &bytes).is_err() {
             return k;
         }
         k += 1;
@@ -72,10 +72,10 @@ in_both_modes!(index_loss_under_load);
 #[test]
 fn index_loss_while_stopped_keeps_the_local_blobs() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for k in 0..30 {
         let bytes = body::make(Id { writer: 0, seq: k }, 40_000);
-        hand.put(&cluster.a.at(format!("w0-{k}")), &bytes).must("put");
+        process.put(&cluster.a.at(format!("w0-{k}")), &bytes).must("put");
     }
     cluster.a.stop();
     std::fs::remove_dir_all(cluster.a.cache.join("v1/index")).must("delete the index");

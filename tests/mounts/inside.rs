@@ -79,7 +79,7 @@ fn told(node: &Node, glob: &str) -> BTreeMap<String, Value> {
 fn commands_ls_tells_where_entries_come_from(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     // Too large for a commit.
     put(&a.at("jax/jit_f-1-cache"), &"program".repeat(20_000), 0o640);
     put(&a.at("mine/file"), "content", 0o644);
@@ -88,7 +88,7 @@ fn commands_ls_tells_where_entries_come_from(io: Io) {
     symlink("file", a.at("mine/link")).must("symlink");
     a.drain();
     eventually(SEEN_MS, "node B has it", || {
-        hand.lstat(&b.at("mine/link")).map_err(|e| e.to_string())
+        process.lstat(&b.at("mine/link")).map_err(|e| e.to_string())
     });
 
     let (here, there) = (told(a, "**"), told(b, "**"));
@@ -161,7 +161,7 @@ fn commands_ls_tells_where_entries_come_from(io: Io) {
     assert_eq!(there[there.len() - 5..], ["-", node, "jax", "remote", &path(b)], "{there:?}");
     let here = row(a);
     assert_eq!(here[here.len() - 4..], ["here", "jax", "local", &path(a)], "{here:?}");
-    hand.get(&b.at("jax/jit_f-1-cache")).must("read");
+    process.get(&b.at("jax/jit_f-1-cache")).must("read");
     let there = row(b);
     assert_eq!(there[there.len() - 4..], [node, "jax", "local", &path(b)], "{there:?}");
     assert_ne!(there[there.len() - 5], "-", "now it was used here");
@@ -171,14 +171,14 @@ in_both_modes!(commands_ls_tells_where_entries_come_from);
 #[test]
 fn commands_ls_and_stat_beside_a_writer() {
     let cluster = Cluster::two(Io::best());
-    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
+    let (a, mut process) = (&cluster.a, SyscallProcess::new());
     let path = a.at("file");
-    let fd = hand.open(&path, OFlags::CREATE | OFlags::WRONLY, 0o644).must("create");
-    hand.write(fd, b"abc").must("write");
+    let fd = process.open(&path, OFlags::CREATE | OFlags::WRONLY, 0o644).must("create");
+    process.write(fd, b"abc").must("write");
     assert_eq!(told(a, "file")["file"]["bytes"], "writing");
     let said = asked(a, &["stat"], &[&path]).good();
     assert!(said.contains("written   not yet\n  bytes     writing\n"), "{said}");
-    hand.close(fd).must("close");
+    process.close(fd).must("close");
     assert_eq!(told(a, "file")["file"]["bytes"], "local");
     let said = asked(a, &["stat"], &[&path]).good();
     for part in [
@@ -197,8 +197,8 @@ fn commands_ls_and_stat_beside_a_writer() {
         serde_json::from_str(&asked(a, &["stat", "--json"], &[&a.mount]).good()).must("parse");
     assert_eq!((&root["type"], &root["path"]), (&"directory".into(), &a.mount.to_str().into()));
     // The facts are no attribute of the file: copies do not include them.
-    assert_eq!(hand.listxattr(&path), Ok(Vec::new()));
-    let set = hand.setxattr(&path, "hearthfs.entry", b"lies", 0);
+    assert_eq!(process.listxattr(&path), Ok(Vec::new()));
+    let set = process.setxattr(&path, "hearthfs.entry", b"lies", 0);
     assert_eq!(set.expect_err("cannot be set"), Errno::OPNOTSUPP);
     assert!(root["bytes"].is_null(), "{root}");
     let gone = asked(a, &["stat"], &[&a.at("missing")]);

@@ -46,7 +46,7 @@ enum Kept {
 
 /// A process that publishes names of its own, and the results that it got.
 struct Writer {
-    hand: SyscallProcess,
+    process: SyscallProcess,
     number: u32,
     seq: u64,
     dice: Dice,
@@ -59,10 +59,10 @@ struct Writer {
 
 impl Writer {
     fn new(dir: PathBuf, number: u32) -> Self {
-        let mut hand = SyscallProcess::new();
-        hand.mkdir(&dir).must("make a writer's directory");
+        let mut process = SyscallProcess::new();
+        process.mkdir(&dir).must("make a writer's directory");
         let dice = Dice::new(u64::from(number) + 41);
-        Self { hand, number, seq: 0, dice, dir, closed: BTreeMap::new(), unsure: None }
+        Self { process, number, seq: 0, dice, dir, closed: BTreeMap::new(), unsure: None }
     }
 
     fn bytes(&self, seq: u64) -> Vec<u8> {
@@ -82,16 +82,16 @@ impl Writer {
             2 => Kept::Mapping,
             _ => Kept::Descriptor,
         };
-        let fd = self.hand.open(&path, UPDATE, 0o644)?;
-        self.hand.write(fd, &bytes)?;
+        let fd = self.process.open(&path, UPDATE, 0o644)?;
+        self.process.write(fd, &bytes)?;
         let mapped = matches!(kept, Kept::Mapping);
-        let map = if mapped { Some(self.hand.map(fd, bytes.len(), true, true)?) } else { None };
+        let map = if mapped { Some(self.process.map(fd, bytes.len(), true, true)?) } else { None };
         self.unsure = Some((name.clone(), seq));
         match kept {
-            Kept::Nothing => self.hand.close(fd)?,
+            Kept::Nothing => self.process.close(fd)?,
             _ => {
-                let second = self.hand.dup(fd)?;
-                self.hand.close(second)?;
+                let second = self.process.dup(fd)?;
+                self.process.close(second)?;
             }
         }
         self.unsure = None;
@@ -100,22 +100,22 @@ impl Writer {
             (Kept::Nothing, _) => return Ok(()),
             (Kept::Mapping, Some(map)) => {
                 // The first store fetches the page from the daemon.
-                self.hand.map_write_or_die(map, 0, b"not closed")?;
-                self.hand.msync(map)?;
-                self.hand.unmap(map)?;
+                self.process.map_write_or_die(map, 0, b"not closed")?;
+                self.process.msync(map)?;
+                self.process.unmap(map)?;
             }
-            (Kept::Cut, _) => self.hand.ftruncate(fd, 7)?,
+            (Kept::Cut, _) => self.process.ftruncate(fd, 7)?,
             _ => {
-                self.hand.pwrite(fd, 0, &vec![0xee; bytes.len() + 100])?;
+                self.process.pwrite(fd, 0, &vec![0xee; bytes.len() + 100])?;
             }
         }
         // Writes the whole version again, so that closing the kept descriptor publishes a known version.
         self.seq += 1;
         let (seq, bytes) = (self.seq, self.bytes(self.seq));
-        self.hand.ftruncate(fd, 0)?;
-        self.hand.pwrite(fd, 0, &bytes)?;
+        self.process.ftruncate(fd, 0)?;
+        self.process.pwrite(fd, 0, &bytes)?;
         self.unsure = Some((name.clone(), seq));
-        self.hand.close(fd)?;
+        self.process.close(fd)?;
         self.unsure = None;
         self.closed.insert(name, seq);
         Ok(())
@@ -132,7 +132,7 @@ impl Writer {
             match self.step() {
                 Ok(()) => {}
                 Err(errno) if self.is_dead(errno) => {
-                    self.hand = SyscallProcess::new();
+                    self.process = SyscallProcess::new();
                     return;
                 }
                 Err(errno) => panic!("writer {}: {errno} ({:?})", self.number, self.unsure),
@@ -142,13 +142,13 @@ impl Writer {
 
     /// Checks every name in every way after a restart.
     fn verify(&mut self, when: &str) {
-        let mut hand = SyscallProcess::new();
-        let listed = hand.list(&self.dir).must("list");
+        let mut process = SyscallProcess::new();
+        let listed = process.list(&self.dir).must("list");
         let unsure = self.unsure.take();
         for k in 0..NAMES {
             let name = format!("f{k}");
             let path = self.dir.join(&name);
-            let found = agree(&mut hand, &path, listed.contains(&name), when);
+            let found = agree(&mut process, &path, listed.contains(&name), when);
             let last = self.closed.get(&name).copied();
             let maybe = unsure.as_ref().filter(|(of, _)| *of == name).map(|(_, seq)| *seq);
             assert!(
@@ -165,9 +165,9 @@ impl Writer {
 
 /// Checks that stat, open, O_EXCL and listing agree, and returns the number of the present version.
 #[track_caller]
-fn agree(hand: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
-    let stat = hand.stat(path);
-    let read = hand.get(path);
+fn agree(process: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
+    let stat = process.stat(path);
+    let read = process.get(path);
     let name = path.display();
     assert_eq!(stat.is_ok(), read.is_ok(), "{when}, {name}: stat {stat:?}, open {:?}", read.err());
     assert_eq!(stat.is_ok(), is_listed, "{when}, {name}: stat {stat:?}, listed {is_listed}");
@@ -175,7 +175,7 @@ fn agree(hand: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) ->
         return None;
     };
     assert_eq!(stat.size, read.len() as u64, "{when}, {name}");
-    assert_eq!(hand.open(path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}, {name}");
+    assert_eq!(process.open(path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}, {name}");
     let id = body::check(&read).unwrap_or_else(|fault| panic!("{when}, {name}: {fault}"));
     Some(id.seq)
 }
@@ -221,34 +221,34 @@ fn kill_points_between_flush_and_release(io: Io) {
     let first = |k: usize| body::make(Id { writer: 1, seq: k as u64 }, 20_000 + 3 * k);
     let mut names = Vec::new();
     for round in 0..3 {
-        let mut hands = Vec::new();
+        let mut processes = Vec::new();
         for (k, what) in
             ["untouched", "overwritten", "cut", "mapped", "old"].into_iter().enumerate()
         {
             let name = format!("{what}{round}");
-            let (path, mut hand) = (cluster.a.at(&name), SyscallProcess::new());
+            let (path, mut process) = (cluster.a.at(&name), SyscallProcess::new());
             if what == "old" {
                 SyscallProcess::new().put(&path, b"an older version").must("put");
             }
             let bytes = first(k);
-            let fd = hand.open(&path, UPDATE, 0o644).must("open");
-            hand.write(fd, &bytes).must("write");
-            let map = hand.map(fd, bytes.len(), true, true).must("map");
-            let second = hand.dup(fd).must("dup");
-            hand.close(second).must("the close that is acknowledged");
+            let fd = process.open(&path, UPDATE, 0o644).must("open");
+            process.write(fd, &bytes).must("write");
+            let map = process.map(fd, bytes.len(), true, true).must("map");
+            let second = process.dup(fd).must("dup");
+            process.close(second).must("the close that is acknowledged");
             match what {
                 "overwritten" | "old" => {
-                    hand.pwrite(fd, 100, b"not closed").must("overwrite");
+                    process.pwrite(fd, 100, b"not closed").must("overwrite");
                 }
-                "cut" => hand.ftruncate(fd, 5).must("cut"),
+                "cut" => process.ftruncate(fd, 5).must("cut"),
                 "mapped" => {
-                    hand.map_write(map, 0, b"not closed");
-                    hand.msync(map).must("msync");
+                    process.map_write(map, 0, b"not closed");
+                    process.msync(map).must("msync");
                 }
                 _ => {}
             }
             names.push((name, bytes));
-            hands.push(hand);
+            processes.push(process);
         }
         // In every second round a reader finds the version in between.
         if round == 1 {
@@ -260,15 +260,15 @@ fn kill_points_between_flush_and_release(io: Io) {
             }
         }
         cluster.a.kill_only();
-        drop(hands);
+        drop(processes);
         cluster.a.up();
         for (name, bytes) in &names {
             let path = cluster.a.at(name);
-            let mut hand = SyscallProcess::new();
-            let read = hand.get(&path).must(format_args!("{name} after kill {round}"));
+            let mut process = SyscallProcess::new();
+            let read = process.get(&path).must(format_args!("{name} after kill {round}"));
             assert!(read == *bytes, "{name} after kill {round}: {:?}", body::check(&read));
-            assert_eq!(hand.stat(&path).must("stat").size, bytes.len() as u64, "{name}");
-            assert_eq!(hand.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
+            assert_eq!(process.stat(&path).must("stat").size, bytes.len() as u64, "{name}");
+            assert_eq!(process.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
         }
     }
     cluster.settle();
@@ -308,20 +308,20 @@ fn kill_points_while_the_kernel_is_told_of_names() {
         return;
     }
     let mut cluster = Cluster::two(Io::best());
-    let (mut hand, mut maker) = (SyscallProcess::new(), SyscallProcess::new());
-    hand.mkdir(&cluster.a.at("d")).must("mkdir");
-    hand.put(&cluster.a.at("d/old"), b"first").must("put");
+    let (mut process, mut maker) = (SyscallProcess::new(), SyscallProcess::new());
+    process.mkdir(&cluster.a.at("d")).must("mkdir");
+    process.put(&cluster.a.at("d/old"), b"first").must("put");
     cluster.a.drain();
     let (old, new) = (cluster.b.at("d/old"), cluster.b.at("d/new"));
     eventually(10_000, "it arrives", || {
-        hand.get(&old).map(drop).map_err(|errno| errno.to_string())
+        process.get(&old).map(drop).map_err(|errno| errno.to_string())
     });
     let entries = |node: &Node| node.status()["entries"].as_u64().must("a number");
     let known = entries(&cluster.b);
     let frozen = cluster.b.freeze_requests();
     let making = thread(move || maker.put(&new, b"never"));
-    hand.put(&cluster.a.at("d/old"), b"second").must("put");
-    hand.put(&cluster.a.at("d/more"), b"more").must("put");
+    process.put(&cluster.a.at("d/old"), b"second").must("put");
+    process.put(&cluster.a.at("d/more"), b"more").must("put");
     cluster.a.drain();
     eventually(10_000, "the change arrives", || {
         let now = entries(&cluster.b);

@@ -109,12 +109,12 @@ in_both_modes!(live_files_of_a_linker_that_is_watched);
 /// Checks that all ways to examine a name agree.
 #[track_caller]
 fn agrees(node: &Node, name: &str, expected: &[u8], when: &str) {
-    let (path, mut hand) = (node.at(name), SyscallProcess::new());
-    let size = hand.stat(&path).map(|stat| stat.size);
+    let (path, mut process) = (node.at(name), SyscallProcess::new());
+    let size = process.stat(&path).map(|stat| stat.size);
     assert_eq!(size, Ok(expected.len() as u64), "{when}: stat");
-    assert_eq!(hand.get(&path), Ok(expected.to_vec()), "{when}: open");
-    assert_eq!(hand.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}: O_EXCL");
-    let listed = hand.list(&node.mount).must("list");
+    assert_eq!(process.get(&path), Ok(expected.to_vec()), "{when}: open");
+    assert_eq!(process.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}: O_EXCL");
+    let listed = process.list(&node.mount).must("list");
     assert!(listed.iter().any(|listed| listed == name), "{when}: {listed:?}");
 }
 
@@ -248,10 +248,10 @@ fn live_files_that_many_append_to(io: Io) {
             .map(|writer| {
                 let path = path.clone();
                 thread(move || {
-                    let mut hand = SyscallProcess::new();
+                    let mut process = SyscallProcess::new();
                     for line in 0..LINES {
                         let text = format!("writer {writer} line {line}\n");
-                        hand.put_with(&path, APPEND, 1 << 16, 0, text.as_bytes()).must("append");
+                        process.put_with(&path, APPEND, 1 << 16, 0, text.as_bytes()).must("append");
                     }
                 })
             })
@@ -288,8 +288,9 @@ fn live_files_of_two_appenders_one_killed(io: Io) {
             SyscallProcess::new().put(&path, b"old\n").must("put");
         }
         let (mut killed, mut other) = (SyscallProcess::new(), SyscallProcess::new());
-        let begin =
-            |hand: &mut SyscallProcess| hand.open(&path, APPEND, 0o644).must("open to append");
+        let begin = |process: &mut SyscallProcess| {
+            process.open(&path, APPEND, 0o644).must("open to append")
+        };
         let (of_killed, of_other) = if killed_first {
             let first = begin(&mut killed);
             (first, begin(&mut other))
@@ -473,7 +474,7 @@ in_both_modes!(live_files_of_two_busy_nodes);
 /// Writes the names in place, also as empty files, while another process reads them and keeps the
 /// last one open; returns the errors.
 fn busy(number: u32, paths: &[PathBuf; 2], ms: u64) -> Vec<String> {
-    let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let (mut faults, mut seq, mut kept) = (Vec::new(), 0, None);
     let mut dice = body::Dice::new(u64::from(number));
     let start = now();
@@ -484,7 +485,7 @@ fn busy(number: u32, paths: &[PathBuf; 2], ms: u64) -> Vec<String> {
         if dice.below(4) == 0 {
             bytes.clear();
         }
-        if let Err(errno) = hand.put_with(path, IN_PLACE, 1 << 15, 0, &bytes) {
+        if let Err(errno) = process.put_with(path, IN_PLACE, 1 << 15, 0, &bytes) {
             faults.push(format!("writer {number}: open, write and close in place: {errno}"));
         }
         let opened = reader.open(path, OFlags::RDONLY, 0);

@@ -21,18 +21,18 @@ fn body(seq: u64) -> Vec<u8> {
 
 /// Writes files `from..upto` on a node.
 fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
-        hand.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
+        process.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
     }
 }
 
 /// Waits until a node shows whole files that another wrote.
 fn see(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
         let at = node.at(format!("{prefix}{seq}"));
-        eventually(15_000, format_args!("{} is there", at.display()), || match hand.get(&at) {
+        eventually(15_000, format_args!("{} is there", at.display()), || match process.get(&at) {
             Ok(bytes) if bytes == body(seq) => Ok(()),
             Ok(bytes) => Err(format!("{} other bytes", bytes.len())),
             Err(error) => Err(error.to_string()),

@@ -32,7 +32,7 @@ struct Report {
 
 /// Writes and reads the four names for the given time, from a process of its own.
 fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut dice = Dice::new(u64::from(writer));
     let mut report = Report::default();
     let mut seen = [false; NAMES.len()];
@@ -46,8 +46,13 @@ fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
             let id = Id { writer, seq };
             let bytes = body::make(id, dice.len(BODY_LEN_MAX));
             let chunk = [1 << 21, 1 << 17, 7_000][dice.below(3) as usize];
-            match hand.put_with(&path, crate::harness::syscall_process::IN_PLACE, chunk, 0, &bytes)
-            {
+            match process.put_with(
+                &path,
+                crate::harness::syscall_process::IN_PLACE,
+                chunk,
+                0,
+                &bytes,
+            ) {
                 Ok(()) => drop(report.closed.insert(id)),
                 Err(errno) => report.faults.push(format!("write {which}: {errno}")),
             }
@@ -55,9 +60,9 @@ fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
             continue;
         }
         let read = match dice.below(4) {
-            0 => hand.get_mapped(&path, dice.below(30_000)),
-            1 => hand.get_slowly(&path, 50_000, 3_000),
-            _ => hand.get(&path),
+            0 => process.get_mapped(&path, dice.below(30_000)),
+            1 => process.get_slowly(&path, 50_000, 3_000),
+            _ => process.get(&path),
         };
         report.reads += 1;
         match read {
@@ -158,12 +163,12 @@ fn p1_whole_or_nothing_across_nodes_before_the_close() {
 
 /// A partial write on one node does not exist on the other, and is not in the store.
 pub(crate) fn half_written(cluster: &Cluster) {
-    let (mut hand, bytes) =
+    let (mut process, bytes) =
         (SyscallProcess::new(), body::make(Id { writer: 1, seq: 1 }, 3_000_000));
     let path = cluster.a.at("half");
-    let fd = hand.open(&path, crate::harness::syscall_process::IN_PLACE, 0o644).must("create");
-    hand.write(fd, &bytes[..2_000_000]).must("write half");
-    hand.fsync(fd).must("even synced");
+    let fd = process.open(&path, crate::harness::syscall_process::IN_PLACE, 0o644).must("create");
+    process.write(fd, &bytes[..2_000_000]).must("write half");
+    process.fsync(fd).must("even synced");
     cluster.settle();
     sleep_ms(1_500);
     let there = std::fs::symlink_metadata(cluster.b.at("half"));
@@ -172,8 +177,8 @@ pub(crate) fn half_written(cluster: &Cluster) {
         let large = cluster.store.objects_in("blobs");
         assert!(large.is_empty(), "bytes that no writer closed were uploaded: {large:?}");
     }
-    hand.write(fd, &bytes[2_000_000..]).must("write the rest");
-    hand.close(fd).must("close");
+    process.write(fd, &bytes[2_000_000..]).must("write the rest");
+    process.close(fd).must("close");
     cluster.a.drain();
     let read = eventually(5_000, "node B shows the closed file", || {
         std::fs::read(cluster.b.at("half")).map_err(|error| error.to_string())
@@ -242,17 +247,17 @@ fn p1_whole_or_nothing_after_a_refused_open(io: Io) {
         OFlags::WRONLY | OFlags::APPEND,
     ];
     // Reads once after each refusal; returns the errors.
-    let try_all = |hand: &mut SyscallProcess, path: &Path| -> Vec<String> {
+    let try_all = |process: &mut SyscallProcess, path: &Path| -> Vec<String> {
         let mut faults = Vec::new();
         for flags in ways {
-            let refused = hand.open(path, flags, 0o644);
+            let refused = process.open(path, flags, 0o644);
             if refused != Err(Errno::ACCESS) {
                 faults.push(format!("{flags:?}: {refused:?}"));
                 if let Ok(fd) = refused {
-                    let _ = hand.close(fd);
+                    let _ = process.close(fd);
                 }
             }
-            match hand.get(path) {
+            match process.get(path) {
                 Ok(read) => faults.extend(body::check(&read).err()),
                 Err(errno) => faults.push(format!("to read after {flags:?}: {errno}")),
             }

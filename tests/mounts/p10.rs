@@ -12,7 +12,7 @@ const MARGIN_MS: u64 = 150;
 
 /// Checks changes from the other node, each by a single lookup after `wait_ms`.
 fn changes(from: &Node, to: &Node, wait_ms: u64) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let pass = || {
         from.drain();
         sleep_ms(wait_ms);
@@ -26,24 +26,24 @@ fn changes(from: &Node, to: &Node, wait_ms: u64) {
         let (dir, file) = (format!("d{round}"), format!("d{round}/file"));
         absent(&dir);
         absent(&file);
-        hand.mkdir(&from.at(&dir)).must("mkdir");
+        process.mkdir(&from.at(&dir)).must("mkdir");
         pass();
         assert!(to.at(&dir).is_dir(), "a new directory");
         absent(&file);
         assert!(tree::texts(&to.at(&dir)).is_empty());
 
-        hand.put(&from.at(&file), b"first").must("put");
+        process.put(&from.at(&file), b"first").must("put");
         pass();
         assert_eq!(std::fs::read(to.at(&file)).must("a new file"), b"first");
         assert_eq!(tree::texts(&to.at(&dir)), ["file"]);
 
-        hand.put(&from.at(&file), b"second version").must("overwrite");
+        process.put(&from.at(&file), b"second version").must("overwrite");
         pass();
         assert_eq!(std::fs::metadata(to.at(&file)).must("stat").len(), 14, "an overwritten file");
         assert_eq!(std::fs::read(to.at(&file)).must("read"), b"second version");
 
-        hand.chmod(&from.at(&file), 0o750).must("chmod");
-        hand.symlink(Path::new("file"), &from.at(&dir).join("link")).must("symlink");
+        process.chmod(&from.at(&file), 0o750).must("chmod");
+        process.symlink(Path::new("file"), &from.at(&dir).join("link")).must("symlink");
         pass();
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &std::fs::metadata(to.at(&file)).must("stat").permissions(),
@@ -51,15 +51,15 @@ fn changes(from: &Node, to: &Node, wait_ms: u64) {
         assert_eq!(mode & 0o777, 0o750, "a changed mode");
         assert_eq!(std::fs::read(to.at(&dir).join("link")).must("by the link"), b"second version");
 
-        hand.rename(&from.at(&dir), &from.at("moved")).must("rename the directory");
+        process.rename(&from.at(&dir), &from.at("moved")).must("rename the directory");
         pass();
         absent(&dir);
         absent(&file);
         assert_eq!(std::fs::read(to.at("moved/file")).must("read"), b"second version");
 
-        hand.unlink(&from.at("moved/link")).must("unlink");
-        hand.unlink(&from.at("moved/file")).must("unlink");
-        hand.rmdir(&from.at("moved")).must("rmdir");
+        process.unlink(&from.at("moved/link")).must("unlink");
+        process.unlink(&from.at("moved/file")).must("unlink");
+        process.rmdir(&from.at("moved")).must("rmdir");
         pass();
         absent("moved/file");
         absent("moved");
@@ -93,13 +93,13 @@ in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
 
 /// A name that was looked up in vain, repeatedly, is found within the window after its creation.
 pub(crate) fn asked_in_vain(cluster: &Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for round in 0..5 {
         let name = format!("wanted{round}");
         for _ in 0..50 {
             assert!(std::fs::metadata(cluster.b.at(&name)).is_err());
         }
-        hand.put(&cluster.a.at(&name), b"made").must("put");
+        process.put(&cluster.a.at(&name), b"made").must("put");
         cluster.a.drain();
         let start = crate::harness::now();
         while std::fs::read(cluster.b.at(&name)).is_err() {
@@ -128,9 +128,9 @@ pub(crate) fn one_question(cluster: &Cluster) {
 /// The kernel caches unchanged names for as long as programs use them, although other nodes could change them.
 fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&cluster.a.at("d")).must("mkdir");
-    hand.put(&cluster.a.at("d/known"), b"first").must("put");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&cluster.a.at("d")).must("mkdir");
+    process.put(&cluster.a.at("d/known"), b"first").must("put");
     cluster.a.drain();
     let known = cluster.b.at("d/known");
     let missing = cluster.b.at("d/missing");
@@ -156,8 +156,8 @@ fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     assert!(lookups <= 12, "{lookups} lookups of two names in 100 opens");
     // Yet a change elsewhere is seen in time.
     for n in 0..3_u8 {
-        hand.put(&cluster.a.at("d/known"), &[b'0' + n]).must("put");
-        hand.put(&cluster.a.at(format!("d/new{n}")), b"x").must("put");
+        process.put(&cluster.a.at("d/known"), &[b'0' + n]).must("put");
+        process.put(&cluster.a.at(format!("d/new{n}")), b"x").must("put");
         cluster.a.drain();
         sleep_ms(1_000 + MARGIN_MS);
         assert_eq!(std::fs::read(&known).must("read"), [b'0' + n]);
@@ -176,11 +176,11 @@ fn forgets(node: &Node) -> bool {
     lookups() - before >= 20
 }
 
-/// An unused node vouches for nothing, and asks again for a name that it looked up before.
+/// An unused node does not rely on its knowledge, and asks again for a name that it looked up before.
 fn p10_freshness_after_a_rest(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("name"), b"old").must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("name"), b"old").must("put");
     cluster.a.drain();
     let name = cluster.b.at("name");
     crate::harness::eventually(5_000, "the file is there", || {
@@ -188,7 +188,7 @@ fn p10_freshness_after_a_rest(io: Io) {
     });
     // Longer than an unused node continues to poll.
     sleep_ms(12_000);
-    hand.put(&cluster.a.at("name"), b"new").must("put");
+    process.put(&cluster.a.at("name"), b"new").must("put");
     cluster.a.drain();
     sleep_ms(1_000 + MARGIN_MS);
     assert_eq!(std::fs::read(&name).must("read"), b"new");

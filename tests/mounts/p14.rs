@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::users::{A, B, Entry, World};
+use super::users::{A, B, Entry, World, assert_none};
 use crate::harness::time::thread;
 use crate::harness::tree;
 use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
@@ -26,68 +26,68 @@ pub(super) type ByPath =
 /// An attack of B through a descriptor that is open for reading and writing.
 type ByDescriptor = (&'static str, fn(&mut SyscallProcess, i64) -> Result<(), Errno>);
 
-fn open_and_write(hand: &mut SyscallProcess, path: &Path, flags: OFlags) -> Result<(), Errno> {
-    let fd = hand.open(path, flags, 0o666)?;
-    let wrote = hand.write(fd, b"INTRUDER");
-    hand.close(fd)?;
+fn open_and_write(process: &mut SyscallProcess, path: &Path, flags: OFlags) -> Result<(), Errno> {
+    let fd = process.open(path, flags, 0o666)?;
+    let wrote = process.write(fd, b"INTRUDER");
+    process.close(fd)?;
     wrote.map(drop)
 }
 
 /// Every way to a file's data and attributes that begins with a path.
 pub(super) const BY_PATH: [ByPath; 11] = [
-    ("open to read", |hand, path| {
-        let fd = hand.open(path, OFlags::RDONLY, 0)?;
-        let read = hand.read(fd, 0, 200)?;
-        hand.close(fd)?;
+    ("open to read", |process, path| {
+        let fd = process.open(path, OFlags::RDONLY, 0)?;
+        let read = process.read(fd, 0, 200)?;
+        process.close(fd)?;
         Ok(Some(read))
     }),
-    ("open to update", |hand, path| {
-        let fd = hand.open(path, OFlags::RDWR, 0)?;
-        let read = hand.read(fd, 0, 200)?;
-        hand.pwrite(fd, 0, b"INTRUDER")?;
-        hand.close(fd)?;
+    ("open to update", |process, path| {
+        let fd = process.open(path, OFlags::RDWR, 0)?;
+        let read = process.read(fd, 0, 200)?;
+        process.pwrite(fd, 0, b"INTRUDER")?;
+        process.close(fd)?;
         Ok(Some(read))
     }),
-    ("open to write", |hand, path| open_and_write(hand, path, OFlags::WRONLY).map(|()| None)),
-    ("open to append", |hand, path| {
-        open_and_write(hand, path, OFlags::WRONLY | OFlags::APPEND).map(|()| None)
+    ("open to write", |process, path| open_and_write(process, path, OFlags::WRONLY).map(|()| None)),
+    ("open to append", |process, path| {
+        open_and_write(process, path, OFlags::WRONLY | OFlags::APPEND).map(|()| None)
     }),
-    ("open and empty", |hand, path| {
-        open_and_write(hand, path, OFlags::WRONLY | OFlags::TRUNC).map(|()| None)
+    ("open and empty", |process, path| {
+        open_and_write(process, path, OFlags::WRONLY | OFlags::TRUNC).map(|()| None)
     }),
-    ("truncate", |hand, path| hand.truncate(path, 3).map(|()| None)),
-    ("chmod", |hand, path| hand.chmod(path, 0o666).map(|()| None)),
-    ("chown", |hand, path| hand.chown(path, None, Some(B.gid)).map(|()| None)),
-    ("utimes", |hand, path| hand.utimes(path, 1_000_000, 1).map(|()| None)),
-    ("setxattr", |hand, path| hand.setxattr(path, "user.mark", b"B", 0).map(|()| None)),
-    ("removexattr", |hand, path| hand.removexattr(path, "user.a").map(|()| None)),
+    ("truncate", |process, path| process.truncate(path, 3).map(|()| None)),
+    ("chmod", |process, path| process.chmod(path, 0o666).map(|()| None)),
+    ("chown", |process, path| process.chown(path, None, Some(B.gid)).map(|()| None)),
+    ("utimes", |process, path| process.utimes(path, 1_000_000, 1).map(|()| None)),
+    ("setxattr", |process, path| process.setxattr(path, "user.mark", b"B", 0).map(|()| None)),
+    ("removexattr", |process, path| process.removexattr(path, "user.a").map(|()| None)),
 ];
 
 /// Every way to a file's data and attributes that begins with a descriptor.
 const BY_DESCRIPTOR: [ByDescriptor; 12] = [
-    ("fchmod", |hand, fd| hand.fchmod(fd, 0o666)),
-    ("fchown", |hand, fd| hand.fchown(fd, None, Some(B.gid))),
-    ("futimens", |hand, fd| hand.futimes(fd, 1_000_000, 1)),
-    ("fsetxattr", |hand, fd| hand.fsetxattr(fd, "user.mark", b"B")),
-    ("ftruncate", |hand, fd| hand.ftruncate(fd, 3)),
-    ("write", |hand, fd| hand.pwrite(fd, 0, b"INTRUDER").map(drop)),
-    ("write and fsync", |hand, fd| {
-        hand.pwrite(fd, 0, b"INTRUDER")?;
-        hand.fsync(fd)
+    ("fchmod", |process, fd| process.fchmod(fd, 0o666)),
+    ("fchown", |process, fd| process.fchown(fd, None, Some(B.gid))),
+    ("futimens", |process, fd| process.futimes(fd, 1_000_000, 1)),
+    ("fsetxattr", |process, fd| process.fsetxattr(fd, "user.mark", b"B")),
+    ("ftruncate", |process, fd| process.ftruncate(fd, 3)),
+    ("write", |process, fd| process.pwrite(fd, 0, b"INTRUDER").map(drop)),
+    ("write and fsync", |process, fd| {
+        process.pwrite(fd, 0, b"INTRUDER")?;
+        process.fsync(fd)
     }),
-    ("fallocate", |hand, fd| hand.fallocate(fd, 0, 0, 5_000)),
-    ("store through a mapping", |hand, fd| {
-        let map = hand.map(fd, OWN.len(), true, true)?;
-        hand.map_write(map, 0, b"INTRUDER");
-        hand.unmap(map)
+    ("fallocate", |process, fd| process.fallocate(fd, 0, 0, 5_000)),
+    ("store through a mapping", |process, fd| {
+        let map = process.map(fd, OWN.len(), true, true)?;
+        process.map_write(map, 0, b"INTRUDER");
+        process.unmap(map)
     }),
-    ("close of a duplicate", |hand, fd| {
-        hand.pwrite(fd, 0, b"INTRUDER")?;
-        let second = hand.dup(fd)?;
-        hand.close(second)
+    ("close of a duplicate", |process, fd| {
+        process.pwrite(fd, 0, b"INTRUDER")?;
+        let second = process.dup(fd)?;
+        process.close(second)
     }),
-    ("reopen and empty", |hand, fd| {
-        open_and_write(hand, &SyscallProcess::proc_path(fd), OFlags::WRONLY | OFlags::TRUNC)
+    ("reopen and empty", |process, fd| {
+        open_and_write(process, &SyscallProcess::proc_path(fd), OFlags::WRONLY | OFlags::TRUNC)
     }),
     ("nothing", |_, _| Ok(())),
 ];
@@ -172,7 +172,7 @@ fn p14_isolation_of_descriptors_of_unlinked_files(io: Io) {
         }
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_descriptors_of_unlinked_files);
 
@@ -221,7 +221,7 @@ fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
         let _ = world.b.close(*fd);
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_descriptors_of_replaced_files);
 
@@ -317,7 +317,7 @@ fn p14_isolation_of_names_that_arrive_under_a_create(io: Io) {
         }
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_names_that_arrive_under_a_create);
 
@@ -330,12 +330,12 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
     };
     let (mut faults, mut precious) = (Vec::new(), Vec::new());
     let further: [ByPath; 3] = [
-        ("unlink", |hand, path| hand.unlink(path).map(|()| None)),
-        ("rename away", |hand, path| {
-            hand.rename(path, &path.with_file_name("stolen")).map(|()| None)
+        ("unlink", |process, path| process.unlink(path).map(|()| None)),
+        ("rename away", |process, path| {
+            process.rename(path, &path.with_file_name("stolen")).map(|()| None)
         }),
-        ("rename over", |hand, path| {
-            hand.rename(&path.with_file_name("weapon"), path).map(|()| None)
+        ("rename over", |process, path| {
+            process.rename(&path.with_file_name("weapon"), path).map(|()| None)
         }),
     ];
     let ways: Vec<ByPath> = BY_PATH.into_iter().chain(further).collect();
@@ -402,7 +402,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
     if !faults.is_empty() {
         faults.push(format!("B was told: {}", results.join(", ")));
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_names_that_are_replaced_under_a_call);
 
@@ -510,6 +510,6 @@ fn p14_isolation_of_equal_content(io: Io) {
         }
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_equal_content);

@@ -144,11 +144,11 @@ fn p14_isolation_of_what_others_have_open(io: Io) {
             for whose in ["A", "B"] {
                 let name = format!("{mode:o} of {whose}");
                 let path = stage.at(&format!("open/{name}"));
-                let hand = if whose == "A" { &mut stage.a } else { &mut stage.b };
-                hand.make(&path, 0o600, SECRET).must("a file");
-                let fd = hand.open(&path, OFlags::RDONLY, 0).must("open");
-                hand.chmod(&path, mode).must("chmod");
-                let seen = format!("/proc/{}/fd/{fd}", hand.pid());
+                let process = if whose == "A" { &mut stage.a } else { &mut stage.b };
+                process.make(&path, 0o600, SECRET).must("a file");
+                let fd = process.open(&path, OFlags::RDONLY, 0).must("open");
+                process.chmod(&path, mode).must("chmod");
+                let seen = format!("/proc/{}/fd/{fd}", process.pid());
                 let seen = Path::new(&seen);
                 for (how, flags) in [
                     ("read", OFlags::RDONLY),
@@ -168,8 +168,8 @@ fn p14_isolation_of_what_others_have_open(io: Io) {
                     let marked = second.chmod(seen, 0o777);
                     stage.note(&format!("{name}, chmod"), marked);
                 }
-                let hand = if whose == "A" { &mut stage.a } else { &mut stage.b };
-                hand.close(fd).must("close");
+                let process = if whose == "A" { &mut stage.a } else { &mut stage.b };
+                process.close(fd).must("close");
             }
         }
     });

@@ -7,37 +7,39 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::p14::{ByPath, OWN, SECRET, while_it_arrives};
-use super::users::{A, B, Entry, World};
+use super::users::{A, B, Entry, World, assert_none};
 use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
 /// The operations of B below a directory that is its own, or open to all.
 const BELOW: [ByPath; 14] = [
-    ("read", |hand, dir| hand.get(&dir.join("entry")).map(Some)),
-    ("write", |hand, dir| hand.put(&dir.join("entry"), b"INTRUDER").map(|()| None)),
-    ("create", |hand, dir| hand.make(&dir.join("new"), 0o644, b"INTRUDER").map(|()| None)),
-    ("create what is there", |hand, dir| {
-        let fd = hand.open(&dir.join("entry"), OFlags::RDWR | OFlags::CREATE, 0o666)?;
-        let read = hand.read(fd, 0, 100)?;
-        hand.pwrite(fd, 0, b"INTRUDER")?;
-        hand.close(fd).map(|()| Some(read))
+    ("read", |process, dir| process.get(&dir.join("entry")).map(Some)),
+    ("write", |process, dir| process.put(&dir.join("entry"), b"INTRUDER").map(|()| None)),
+    ("create", |process, dir| process.make(&dir.join("new"), 0o644, b"INTRUDER").map(|()| None)),
+    ("create what is there", |process, dir| {
+        let fd = process.open(&dir.join("entry"), OFlags::RDWR | OFlags::CREATE, 0o666)?;
+        let read = process.read(fd, 0, 100)?;
+        process.pwrite(fd, 0, b"INTRUDER")?;
+        process.close(fd).map(|()| Some(read))
     }),
-    ("mkdir", |hand, dir| hand.mkdir(&dir.join("below")).map(|()| None)),
-    ("symlink", |hand, dir| hand.symlink(Path::new("entry"), &dir.join("trap")).map(|()| None)),
-    ("mknod", |hand, dir| hand.mknod(&dir.join("pipe"), 0o010_666).map(|()| None)),
-    ("unlink", |hand, dir| hand.unlink(&dir.join("entry")).map(|()| None)),
-    ("move out", |hand, dir| {
-        hand.rename(&dir.join("entry"), &dir.with_file_name("stolen")).map(|()| None)
+    ("mkdir", |process, dir| process.mkdir(&dir.join("below")).map(|()| None)),
+    ("symlink", |process, dir| {
+        process.symlink(Path::new("entry"), &dir.join("trap")).map(|()| None)
     }),
-    ("move in", |hand, dir| {
-        hand.rename(&dir.with_file_name("weapon"), &dir.join("entry")).map(|()| None)
+    ("mknod", |process, dir| process.mknod(&dir.join("pipe"), 0o010_666).map(|()| None)),
+    ("unlink", |process, dir| process.unlink(&dir.join("entry")).map(|()| None)),
+    ("move out", |process, dir| {
+        process.rename(&dir.join("entry"), &dir.with_file_name("stolen")).map(|()| None)
     }),
-    ("link in", |hand, dir| {
-        hand.link(&dir.with_file_name("weapon"), &dir.join("linked")).map(|()| None)
+    ("move in", |process, dir| {
+        process.rename(&dir.with_file_name("weapon"), &dir.join("entry")).map(|()| None)
     }),
-    ("list", |hand, dir| hand.list(dir).map(|names| Some(names.join(" ").into_bytes()))),
-    ("look up a new name", |hand, dir| hand.get(&dir.join("extra")).map(Some)),
-    ("chmod", |hand, dir| hand.chmod(&dir.join("entry"), 0o777).map(|()| None)),
+    ("link in", |process, dir| {
+        process.link(&dir.with_file_name("weapon"), &dir.join("linked")).map(|()| None)
+    }),
+    ("list", |process, dir| process.list(dir).map(|names| Some(names.join(" ").into_bytes()))),
+    ("look up a new name", |process, dir| process.get(&dir.join("extra")).map(Some)),
+    ("chmod", |process, dir| process.chmod(&dir.join("entry"), 0o777).map(|()| None)),
 ];
 
 /// Lists a directory as root on one node.
@@ -127,7 +129,7 @@ fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
             }
         }
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_directories_that_are_replaced_under_a_call);
 
@@ -201,7 +203,7 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
             }
         }
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_directories_that_others_replaced);
 
@@ -212,17 +214,21 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
         return;
     };
     let makers: [ByPath; 7] = [
-        ("mkdir", |hand, path| hand.mkdir(path).map(|()| None)),
-        ("mknod", |hand, path| hand.mknod(path, 0o010_666).map(|()| None)),
-        ("symlink", |hand, path| hand.symlink(Path::new("x"), path).map(|()| None)),
-        ("link", |hand, path| hand.link(&path.with_file_name("weapon"), path).map(|()| None)),
-        ("rename", |hand, path| hand.rename(&path.with_file_name("weapon2"), path).map(|()| None)),
-        ("create new", |hand, path| {
-            let fd = hand.open(path, CREATE_NEW, 0o666)?;
-            hand.write(fd, b"INTRUDER")?;
-            hand.close(fd).map(|()| None)
+        ("mkdir", |process, path| process.mkdir(path).map(|()| None)),
+        ("mknod", |process, path| process.mknod(path, 0o010_666).map(|()| None)),
+        ("symlink", |process, path| process.symlink(Path::new("x"), path).map(|()| None)),
+        ("link", |process, path| process.link(&path.with_file_name("weapon"), path).map(|()| None)),
+        ("rename", |process, path| {
+            process.rename(&path.with_file_name("weapon2"), path).map(|()| None)
         }),
-        ("create", |hand, path| hand.put_with(path, IN_PLACE, 100, 0, b"INTRUDER").map(|()| None)),
+        ("create new", |process, path| {
+            let fd = process.open(path, CREATE_NEW, 0o666)?;
+            process.write(fd, b"INTRUDER")?;
+            process.close(fd).map(|()| None)
+        }),
+        ("create", |process, path| {
+            process.put_with(path, IN_PLACE, 100, 0, b"INTRUDER").map(|()| None)
+        }),
     ];
     let (mut faults, mut precious, mut told) = (Vec::new(), Vec::new(), Vec::new());
     for weapon in ["sticky/weapon", "sticky/weapon2"] {
@@ -273,7 +279,7 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
     if !faults.is_empty() {
         faults.push(format!("B was told: {}", told.join(", ")));
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_names_that_arrive_under_other_calls);
 
@@ -358,7 +364,7 @@ fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
             faults.push(format!("in a closed directory, {way}: {result:?}"));
         }
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_by_rights_that_are_taken_away);
 

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::p14::{BY_PATH, OWN, READ_WRITE, SECRET};
-use super::users::{A, Entry, World};
+use super::users::{A, Entry, World, assert_none};
 use crate::harness::syscall_process::IN_PLACE;
 use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
@@ -75,7 +75,7 @@ fn p14_isolation_of_path_descriptors(io: Io) {
         }
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_path_descriptors);
 
@@ -119,7 +119,7 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
         }
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_files_renamed_before_their_close);
 
@@ -128,12 +128,12 @@ type ByDescriptor = (&'static str, fn(&mut SyscallProcess, i64) -> Result<(), Er
 
 /// The operations of A through the descriptor of a file that it has renamed over B's, and not closed.
 const UNCLOSED: [ByDescriptor; 6] = [
-    ("fchmod", |hand, fd| hand.fchmod(fd, 0o666)),
-    ("futimens", |hand, fd| hand.futimes(fd, 1_000_000, 1)),
-    ("fsetxattr", |hand, fd| hand.fsetxattr(fd, "user.mark", b"A")),
-    ("fchown", |hand, fd| hand.fchown(fd, None, Some(A.gid))),
-    ("ftruncate", |hand, fd| hand.ftruncate(fd, 3)),
-    ("write", |hand, fd| hand.write(fd, b"INTRUDER").map(drop)),
+    ("fchmod", |process, fd| process.fchmod(fd, 0o666)),
+    ("futimens", |process, fd| process.futimes(fd, 1_000_000, 1)),
+    ("fsetxattr", |process, fd| process.fsetxattr(fd, "user.mark", b"A")),
+    ("fchown", |process, fd| process.fchown(fd, None, Some(A.gid))),
+    ("ftruncate", |process, fd| process.ftruncate(fd, 3)),
+    ("write", |process, fd| process.write(fd, b"INTRUDER").map(drop)),
 ];
 
 /// A renames the file that it still writes over one that B has published: A's operations through its descriptor
@@ -172,6 +172,6 @@ fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
     }
     a.kill(Signal::KILL);
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_files_under_an_unclosed_one);

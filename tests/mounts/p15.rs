@@ -107,13 +107,13 @@ struct Look {
 }
 
 impl Look {
-    fn at(hand: &mut SyscallProcess, path: &Path) -> Self {
+    fn at(process: &mut SyscallProcess, path: &Path) -> Self {
         let dir = path.parent().must("a directory above");
         let name = path.file_name().must("a name").to_string_lossy().into_owned();
         Self {
-            stat: hand.stat(path).map(|stat| stat.size),
-            open: hand.get(path),
-            is_listed: hand.list(dir).must("list").contains(&name),
+            stat: process.stat(path).map(|stat| stat.size),
+            open: process.get(path),
+            is_listed: process.list(dir).must("list").contains(&name),
         }
     }
 

@@ -26,20 +26,20 @@ enum Death {
 
 /// Makes a process open `path`, begin to write, and die of a signal before it closes.
 fn die_writing(path: &Path, flags: OFlags, how: (usize, usize, u64), death: Death) {
-    let mut hand = SyscallProcess::new();
-    let fd = hand.open(path, flags, 0o644).must("open for writing");
-    hand.write(fd, b"the beginning of something").must("write");
+    let mut process = SyscallProcess::new();
+    let fd = process.open(path, flags, 0o644).must("open for writing");
+    process.write(fd, b"the beginning of something").must("write");
     match death {
         Death::Killed(signal) => {
             let (len, chunk, delay_us) = how;
-            hand.begin_fill(fd, len, chunk, delay_us);
+            process.begin_fill(fd, len, chunk, delay_us);
             sleep_ms(30);
-            let status = hand.kill(signal);
+            let status = process.kill(signal);
             assert!(!status.success(), "the writer was to die: {status}");
         }
         Death::Raised(number) => {
-            hand.write(fd, &vec![b'y'; 300_000]).must("write more");
-            let status = hand.leave("die", number);
+            process.write(fd, &vec![b'y'; 300_000]).must("write more");
+            let status = process.leave("die", number);
             assert!(!status.success(), "the writer was to die: {status}");
         }
     }
@@ -157,10 +157,10 @@ fn p2_killed_writer_is_not_one_that_exits(io: Io) {
         for code in [0, 3] {
             let name = format!("{op}-{code}");
             let bytes = body::make(Id { writer: 1, seq: 1 }, 300_000);
-            let mut hand = SyscallProcess::new();
-            let fd = hand.open(&cluster.a.at(&name), IN_PLACE, 0o644).must("open");
-            hand.write(fd, &bytes).must("write");
-            let status = hand.leave(op, code);
+            let mut process = SyscallProcess::new();
+            let fd = process.open(&cluster.a.at(&name), IN_PLACE, 0o644).must("open");
+            process.write(fd, &bytes).must("write");
+            let status = process.leave(op, code);
             assert_eq!(status.code(), Some(code));
             let read = std::fs::read(cluster.a.at(&name)).must("read what exit() closed");
             assert!(read == bytes, "{name} holds other bytes");
@@ -176,11 +176,11 @@ in_both_modes!(p2_killed_writer_is_not_one_that_exits);
 fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
     let cluster = Cluster::two(io);
     let bytes = body::make(Id { writer: 1, seq: 1 }, 70_000);
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("closed"), &bytes).must("write and close");
-    let fd = hand.open(&cluster.a.at("closed"), OFlags::RDONLY, 0).must("open to read");
-    hand.read(fd, 0, 10).must("read");
-    hand.kill(Signal::KILL);
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("closed"), &bytes).must("write and close");
+    let fd = process.open(&cluster.a.at("closed"), OFlags::RDONLY, 0).must("open to read");
+    process.read(fd, 0, 10).must("read");
+    process.kill(Signal::KILL);
     assert!(std::fs::read(cluster.a.at("closed")).must("read") == bytes);
     let mut lock = SyscallProcess::new();
     let fd = lock.open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644).must("open");
@@ -198,11 +198,11 @@ in_both_modes!(p2_killed_writer_keeps_what_it_closed_before);
 fn p2_killed_writer_before_its_rename(io: Io) {
     let cluster = Cluster::two(io);
     let (temporary, name) = (cluster.a.at("entry.tmp"), cluster.a.at("entry"));
-    let mut hand = SyscallProcess::new();
-    let fd = hand.open(&temporary, CREATE_NEW, 0o600).must("create a temporary");
-    hand.write(fd, &vec![1; 100_000]).must("write");
-    hand.rename(&temporary, &name).must("rename while it is open");
-    hand.kill(Signal::KILL);
+    let mut process = SyscallProcess::new();
+    let fd = process.open(&temporary, CREATE_NEW, 0o600).must("create a temporary");
+    process.write(fd, &vec![1; 100_000]).must("write");
+    process.rename(&temporary, &name).must("rename while it is open");
+    process.kill(Signal::KILL);
     expect_absent(&cluster, "entry", "renamed while open, then killed");
     expect_absent(&cluster, "entry.tmp", "renamed while open, then killed");
     let bytes = body::make(Id { writer: 2, seq: 2 }, 90_000);
@@ -298,16 +298,16 @@ fn p2_killed_writer_through_a_mapping(io: Io) {
     for (name, len, synced) in ways {
         let path = cluster.a.at(name);
         SyscallProcess::new().put(&path, &old).must("write the old version");
-        let mut hand = SyscallProcess::new();
-        let fd = hand.open(&path, OFlags::RDWR, 0).must("open");
-        let map = hand.map(fd, LEN, true, true).must("map");
-        hand.map_write(map, 0, &new[..len]);
+        let mut process = SyscallProcess::new();
+        let fd = process.open(&path, OFlags::RDWR, 0).must("open");
+        let map = process.map(fd, LEN, true, true).must("map");
+        process.map_write(map, 0, &new[..len]);
         if synced {
-            hand.msync(map).must("msync");
+            process.msync(map).must("msync");
         }
         let read = SyscallProcess::new().get(&path).must("read while it is mapped");
         assert!(read == old, "{name}, mapped: {:?}", body::check(&read));
-        hand.kill(Signal::KILL);
+        process.kill(Signal::KILL);
         let read = SyscallProcess::new().get(&path).must("read after the kill");
         assert!(read == old, "{name}, killed: {:?}", body::check(&read));
     }
@@ -330,12 +330,12 @@ fn p2_killed_writer_with_threads_that_end(io: Io) {
     let mut published = Vec::new();
     for number in 0..KILLS {
         let path = cluster.a.at(format!("new-{number}"));
-        let mut hand = SyscallProcess::new();
-        let fd = hand.open(&path, IN_PLACE, 0o644).must("open for writing");
-        hand.write(fd, b"the beginning of something").must("write");
-        hand.churn(3);
+        let mut process = SyscallProcess::new();
+        let fd = process.open(&path, IN_PLACE, 0o644).must("open for writing");
+        process.write(fd, b"the beginning of something").must("write");
+        process.churn(3);
         sleep_ms(2);
-        hand.kill(Signal::KILL);
+        process.kill(Signal::KILL);
         published.extend(std::fs::read(&path).map(|_| number));
     }
     assert_eq!(published, Vec::<u32>::new(), "of {KILLS} killed writers");

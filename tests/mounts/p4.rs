@@ -24,7 +24,7 @@ type Effect = Vec<(PathBuf, Option<Thing>)>;
 
 /// A process that works in a directory of its own, and the expected content.
 struct Worker {
-    hand: SyscallProcess,
+    process: SyscallProcess,
     writer: u32,
     seq: u64,
     dice: Dice,
@@ -46,10 +46,10 @@ fn applied(model: &Tree, effect: &Effect) -> Tree {
 
 impl Worker {
     fn new(dir: PathBuf, writer: u32, seed: u64) -> Self {
-        let mut hand = SyscallProcess::new();
-        hand.mkdir(&dir).must("make a worker's directory");
+        let mut process = SyscallProcess::new();
+        process.mkdir(&dir).must("make a worker's directory");
         let dice = Dice::new(u64::from(writer) * 977 + seed);
-        Self { hand, writer, seq: 0, dice, dir, model: Tree::new(), unsure: None }
+        Self { process, writer, seq: 0, dice, dir, model: Tree::new(), unsure: None }
     }
 
     fn name(&mut self, kind: &str) -> PathBuf {
@@ -67,13 +67,13 @@ impl Worker {
         let thing = Thing::File(mode, len, blake3::hash(&bytes).to_hex().to_string());
         let path = self.dir.join(&name);
         let done = if sync {
-            self.hand.open(&path, IN_PLACE, 0o644).and_then(|fd| {
-                self.hand.write(fd, &bytes)?;
-                self.hand.fsync(fd)?;
-                self.hand.close(fd)
+            self.process.open(&path, IN_PLACE, 0o644).and_then(|fd| {
+                self.process.write(fd, &bytes)?;
+                self.process.fsync(fd)?;
+                self.process.close(fd)
             })
         } else {
-            self.hand.put(&path, &bytes)
+            self.process.put(&path, &bytes)
         };
         (vec![(name, Some(thing))], done)
     }
@@ -92,15 +92,15 @@ impl Worker {
     fn change_a_file(&mut self, file: &PathBuf, how: u64) -> (Effect, Result<(), Errno>) {
         let path = self.dir.join(file);
         match (how, self.model[file].clone()) {
-            (0, _) => (vec![(file.clone(), None)], self.hand.unlink(&path)),
+            (0, _) => (vec![(file.clone(), None)], self.process.unlink(&path)),
             (1, Thing::File(old, len, digest)) => {
                 let mode = if old == 0o644 { 0o755 } else { 0o644 };
                 let effect = vec![(file.clone(), Some(Thing::File(mode, len, digest)))];
-                (effect, self.hand.chmod(&path, mode))
+                (effect, self.process.chmod(&path, mode))
             }
             (_, thing) => {
                 let to = self.name("f");
-                let done = self.hand.rename(&path, &self.dir.join(&to));
+                let done = self.process.rename(&path, &self.dir.join(&to));
                 let gone = (file.clone(), None);
                 let effect = if to == *file { Vec::new() } else { vec![gone, (to, Some(thing))] };
                 (effect, done)
@@ -120,27 +120,27 @@ impl Worker {
                 self.seq += 1;
                 let digest = blake3::hash(b"").to_hex().to_string();
                 let path = self.dir.join(&name);
-                let done = self.hand.put_with(&path, CREATE_NEW, 1, 0, &[]);
+                let done = self.process.put_with(&path, CREATE_NEW, 1, 0, &[]);
                 (vec![(name, Some(Thing::File(0o644, 0, digest)))], done)
             }
             8 => {
                 let name = self.name("d");
                 let path = self.dir.join(&name);
                 if self.model.contains_key(&name) {
-                    (vec![(name, None)], self.hand.rmdir(&path))
+                    (vec![(name, None)], self.process.rmdir(&path))
                 } else {
-                    (vec![(name, Some(Thing::Dir))], self.hand.mkdir(&path))
+                    (vec![(name, Some(Thing::Dir))], self.process.mkdir(&path))
                 }
             }
             9 => {
                 let name = self.name("s");
                 let path = self.dir.join(&name);
                 if self.model.contains_key(&name) {
-                    return (vec![(name, None)], self.hand.unlink(&path));
+                    return (vec![(name, None)], self.process.unlink(&path));
                 }
                 let target = format!("target {}", self.seq);
                 self.seq += 1;
-                let done = self.hand.symlink(std::path::Path::new(&target), &path);
+                let done = self.process.symlink(std::path::Path::new(&target), &path);
                 (vec![(name, Some(Thing::Link(target.into_bytes())))], done)
             }
             11 | 12 => {
@@ -170,18 +170,18 @@ impl Worker {
         let (first, second) = (version(self.seq + 1), version(self.seq + 2));
         self.seq += 2;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
-        let opened = self.hand.open(&self.dir.join(name), flags, 0o644);
+        let opened = self.process.open(&self.dir.join(name), flags, 0o644);
         let published = opened.and_then(|fd| {
-            self.hand.write(fd, &first.0)?;
-            let copy = self.hand.dup(fd)?;
-            self.hand.close(copy).map(|()| fd)
+            self.process.write(fd, &first.0)?;
+            let copy = self.process.dup(fd)?;
+            self.process.close(copy).map(|()| fd)
         });
         let fd = match published {
             Ok(fd) => fd,
             Err(errno) => return (first.1, Err(errno)),
         };
         self.model = applied(&self.model, &first.1);
-        let done = self.hand.pwrite(fd, 0, &second.0).and_then(|_| self.hand.close(fd));
+        let done = self.process.pwrite(fd, 0, &second.0).and_then(|_| self.process.close(fd));
         (second.1, done)
     }
 
@@ -201,7 +201,7 @@ impl Worker {
                 Err(errno) if self.is_cut_off(errno) => {
                     self.unsure = Some(effect);
                     // A descriptor that the failed operation left open must not join a later one.
-                    self.hand = SyscallProcess::new();
+                    self.process = SyscallProcess::new();
                     return;
                 }
                 Err(errno) => panic!("worker {}: {effect:?}: {errno}", self.writer),
@@ -215,13 +215,13 @@ impl Worker {
         let pool = (0..NAMES).flat_map(|k| ["f", "d", "s"].map(|kind| format!("{kind}{k}")));
         for name in pool.chain(listed.iter().cloned()).collect::<BTreeSet<_>>() {
             let path = self.dir.join(&name);
-            let stat = self.hand.lstat(&path).map(drop);
+            let stat = self.process.lstat(&path).map(drop);
             let is_link = name.starts_with('s');
             let opened = if is_link {
-                self.hand.readlink(&path).map(drop)
+                self.process.readlink(&path).map(drop)
             } else {
-                let opened = self.hand.open(&path, OFlags::RDONLY, 0);
-                opened.and_then(|fd| self.hand.close(fd))
+                let opened = self.process.open(&path, OFlags::RDONLY, 0);
+                opened.and_then(|fd| self.process.close(fd))
             };
             let is_there = listed.contains(&name);
             let expected = if is_there { Ok(()) } else { Err(Errno::NOENT) };
@@ -231,8 +231,8 @@ impl Worker {
                 self.writer
             );
             if !is_there && self.dice.below(4) == 0 {
-                let made = self.hand.put_with(&path, CREATE_NEW, 1, 0, &[]);
-                made.and_then(|()| self.hand.unlink(&path)).must(format_args!("create {name}"));
+                let made = self.process.put_with(&path, CREATE_NEW, 1, 0, &[]);
+                made.and_then(|()| self.process.unlink(&path)).must(format_args!("create {name}"));
             }
         }
     }
@@ -310,12 +310,12 @@ in_both_modes!(p4_local_durable_at_the_close);
 
 /// Kills right after `close()` has returned.
 pub(crate) fn at_the_close(cluster: &mut Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for round in 0..8 {
         let bytes = body::make(Id { writer: 1, seq: round }, 500 + 400_000 * (round % 2) as usize);
-        hand.put(&cluster.a.at(format!("f{round}")), &bytes).must("put");
-        hand.put(&cluster.a.at("same"), &bytes).must("overwrite");
-        hand.put(&cluster.a.at(format!("e{round}")), b"").must("create an empty one");
+        process.put(&cluster.a.at(format!("f{round}")), &bytes).must("put");
+        process.put(&cluster.a.at("same"), &bytes).must("overwrite");
+        process.put(&cluster.a.at(format!("e{round}")), b"").must("create an empty one");
         cluster.a.kill_only();
         cluster.a.up();
         for name in [format!("f{round}"), "same".to_owned()] {

@@ -18,8 +18,8 @@ const PAUSE_MS: u64 = 4;
 
 /// Writes numbered files, and after each the same number into `count-a` and then `count-b`.
 fn count(mount: &Path, stop: &AtomicBool) -> u64 {
-    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(5));
-    hand.mkdir(&mount.join("seq")).must("mkdir");
+    let (mut process, mut dice) = (SyscallProcess::new(), Dice::new(5));
+    process.mkdir(&mount.join("seq")).must("mkdir");
     for k in 0..FILES {
         if stop.load(Ordering::Relaxed) {
             return k;
@@ -28,13 +28,13 @@ fn count(mount: &Path, stop: &AtomicBool) -> u64 {
         let name = mount.join(format!("seq/{k}"));
         if k % 3 == 0 {
             let temporary = mount.join(format!("seq/{k}.tmp"));
-            hand.put(&temporary, &bytes).must("put a temporary");
-            hand.rename(&temporary, &name).must("rename it");
+            process.put(&temporary, &bytes).must("put a temporary");
+            process.rename(&temporary, &name).must("rename it");
         } else {
-            hand.put(&name, &bytes).must("put");
+            process.put(&name, &bytes).must("put");
         }
         for counter in ["count-a", "count-b"] {
-            hand.put(&mount.join(counter), k.to_string().as_bytes()).must("count");
+            process.put(&mount.join(counter), k.to_string().as_bytes()).must("count");
         }
         sleep_ms(PAUSE_MS);
     }
@@ -140,11 +140,11 @@ fn p5_in_order_over_a_restart() {
 
 /// The order holds over abrupt ends and restarts of the writing node.
 pub(crate) fn restarts(cluster: &mut Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let dir = cluster.b.mount.clone();
     for k in 0..60 {
         let bytes = body::make(Id { writer: 1, seq: k }, 2_000 + 30_000 * (k % 7) as usize);
-        hand.put(&cluster.a.at(k.to_string()), &bytes).must("put");
+        process.put(&cluster.a.at(k.to_string()), &bytes).must("put");
         if k % 12 == 11 {
             cluster.a.kill_only();
             all_before_the_last(&dir);

@@ -73,11 +73,11 @@ in_both_modes!(p7_one_winner_of_renames);
 /// Both rename their own file to the same names at the same moments.
 pub(crate) fn renames(cluster: &Cluster) {
     let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
-    let publish = |hand: &mut SyscallProcess, mount: &Path, writer: u32, k: u64| {
+    let publish = |process: &mut SyscallProcess, mount: &Path, writer: u32, k: u64| {
         let bytes = body::make(Id { writer, seq: k }, 30_000);
         let temporary = mount.join(format!("tmp.{k}"));
-        hand.put(&temporary, &bytes)?;
-        hand.rename(&temporary, &mount.join(format!("entry{k}")))
+        process.put(&temporary, &bytes)?;
+        process.rename(&temporary, &mount.join(format!("entry{k}")))
     };
     for k in 0..20 {
         let (left, right) = both(

@@ -72,9 +72,9 @@ fn right_or_missing(path: &Path, right: &[u8], when: &str) -> bool {
 /// The next write of the same content, and of other content, is seen whole on all nodes, including fresh ones.
 fn heals(cluster: &Cluster, writer: &Node, others: &[&Node], name: &str, same: &[u8]) {
     let other = bytes(1_000, same.len() + 1);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for content in [same, &other[..], same] {
-        hand.put(&writer.at(name), content).must(format_args!("write {name} again"));
+        process.put(&writer.at(name), content).must(format_args!("write {name} again"));
         let read = std::fs::read(writer.at(name)).must("read what was written");
         assert!(read == content, "the writer reads other bytes of {name}");
         writer.drain();
@@ -190,9 +190,9 @@ fn p9_self_healing_of_a_damaged_journal() {
     for how in [Damage::Bit(10), Damage::Bit(50), Damage::Bit(95), Damage::Half] {
         let mut cluster = Cluster::two(Io::best());
         cluster.store.fail();
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         for k in 0..10 {
-            hand.put(&cluster.a.at(format!("f{k}")), &bytes(k, SMALL)).must("put");
+            process.put(&cluster.a.at(format!("f{k}")), &bytes(k, SMALL)).must("put");
         }
         cluster.a.kill_only();
         cluster.store.heal();

@@ -18,16 +18,16 @@ fn body(seq: u64) -> Vec<u8> {
 }
 
 fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
-        hand.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
+        process.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
     }
 }
 
 fn reads(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
-        let read = hand.get(&node.at(format!("{prefix}{seq}")));
+        let read = process.get(&node.at(format!("{prefix}{seq}")));
         assert!(read == Ok(body(seq)), "{prefix}{seq}: {:?}", read.map(|bytes| bytes.len()));
     }
 }
@@ -36,6 +36,14 @@ fn health(node: &Node) -> (bool, String) {
     let status = node.status();
     let up = status["health"]["up"].as_bool().must("a health");
     (up, status["health"]["last_error"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Waits until a node knows that its store is down.
+fn await_outage(node: &Node) {
+    eventually(20_000, "the outage is known", || {
+        let (up, why) = health(node);
+        if up { Err(why) } else { Ok(()) }
+    });
 }
 
 fn is_empty(dir: &Path) -> bool {
@@ -148,10 +156,7 @@ fn run_ends_at_once_when_the_store_is_down(io: Io) {
     let mount = cluster.a.mount.to_string_lossy().into_owned();
     cluster.store.vanish();
     write(&cluster.a, "first", 0..1);
-    eventually(20_000, "it is known", || {
-        let (up, why) = health(&cluster.a);
-        if up { Err(why) } else { Ok(()) }
-    });
+    await_outage(&cluster.a);
     let script = format!("for n in 1 2 3 4; do echo $n > {mount}/new$n; done; exit 7");
     let began = now();
     let said = cluster.a.command(&["run", "--mount", &mount, "--", "sh", "-c", &script]);
@@ -188,10 +193,7 @@ fn run_ends_at_once_when_a_server_is_down() {
         let mount = cluster.a.mount.to_string_lossy().into_owned();
         cluster.store.trouble(trouble);
         write(&cluster.a, "first", 0..1);
-        eventually(20_000, "it is known", || {
-            let (up, why) = health(&cluster.a);
-            if up { Err(why) } else { Ok(()) }
-        });
+        await_outage(&cluster.a);
         let script = format!("echo 1 > {mount}/new");
         let began = now();
         let said = cluster.a.command(&["run", "--mount", &mount, "--", "sh", "-c", &script]);
@@ -219,10 +221,7 @@ fn run_waits_for_a_store_that_fails_while_it_drains() {
     let words = ["run", "--mount", &mount, "--", "sh", "-c", &script];
     std::thread::scope(|scope| {
         let running = scope.spawn(|| cluster.a.command(&words));
-        eventually(20_000, "it is known", || {
-            let (up, why) = health(&cluster.a);
-            if up { Err(why) } else { Ok(()) }
-        });
+        await_outage(&cluster.a);
         // Longer than a probe takes.
         assert_eq!(cluster.a.command(&["drain", &mount, "--timeout", "4s"]).code(), 1);
         assert!(!running.is_finished(), "{:?}", running.join().must("run"));

@@ -39,10 +39,10 @@ fn has(node: &Node, at: &str, bytes: &[u8]) {
 
 fn private_mounts_keep_what_is_written(io: Io) {
     let mut cluster = cluster(io);
-    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
-    hand.mkdir(&a.at("d")).must("mkdir");
+    let (a, mut process) = (&cluster.a, SyscallProcess::new());
+    process.mkdir(&a.at("d")).must("mkdir");
     for at in ["kept", "replaced", "removed", "d/moved", "mode"] {
-        hand.put(&a.at(at), at.as_bytes()).must("put");
+        process.put(&a.at(at), at.as_bytes()).must("put");
     }
     a.drain();
     has(&cluster.b, "mode", b"mode");
@@ -50,22 +50,22 @@ fn private_mounts_keep_what_is_written(io: Io) {
     let before = objects(&cluster);
     let b = &cluster.b;
     assert_eq!((&b.status()["private"], &b.status()["read_only"]), (&true.into(), &false.into()));
-    hand.put(&b.at("new"), b"of b").must("put");
-    hand.put(&b.at("temporary"), b"of b, too").must("put");
-    hand.rename(&b.at("temporary"), &b.at("replaced")).must("rename");
-    hand.unlink(&b.at("removed")).must("unlink");
-    hand.rename(&b.at("d/moved"), &b.at("moved")).must("rename");
-    hand.rmdir(&b.at("d")).must("rmdir");
-    hand.chmod(&b.at("mode"), 0o600).must("chmod");
-    let fd = hand.open(&b.at("kept"), OFlags::WRONLY | OFlags::APPEND, 0).must("open");
-    hand.write(fd, b" and more").must("write");
-    hand.close(fd).must("close");
+    process.put(&b.at("new"), b"of b").must("put");
+    process.put(&b.at("temporary"), b"of b, too").must("put");
+    process.rename(&b.at("temporary"), &b.at("replaced")).must("rename");
+    process.unlink(&b.at("removed")).must("unlink");
+    process.rename(&b.at("d/moved"), &b.at("moved")).must("rename");
+    process.rmdir(&b.at("d")).must("rmdir");
+    process.chmod(&b.at("mode"), 0o600).must("chmod");
+    let fd = process.open(&b.at("kept"), OFlags::WRONLY | OFlags::APPEND, 0).must("open");
+    process.write(fd, b" and more").must("write");
+    process.close(fd).must("close");
     b.drain();
     let own = tree::read(&b.mount).must("read");
     let names: Vec<String> = own.keys().map(|at| at.to_string_lossy().into_owned()).collect();
     assert_eq!(names, ["first", "kept", "mode", "moved", "new", "replaced"]);
-    assert_eq!(hand.get(&b.at("kept")).must("read"), b"kept and more");
-    assert_eq!(hand.get(&b.at("moved")).must("read"), b"d/moved");
+    assert_eq!(process.get(&b.at("kept")).must("read"), b"kept and more");
+    assert_eq!(process.get(&b.at("moved")).must("read"), b"d/moved");
     assert_eq!(b.status()["backlog"]["records"], 0);
     for kill in [false, true] {
         if kill {
@@ -81,7 +81,7 @@ fn private_mounts_keep_what_is_written(io: Io) {
     assert!(there == shared, "{}", tree::difference(&there, &shared));
     assert_eq!(objects(&cluster), before, "a private mount writes nothing into the store");
     // A later publish replaces what was written here.
-    hand.put(&cluster.a.at("replaced"), b"of a, later").must("put");
+    process.put(&cluster.a.at("replaced"), b"of a, later").must("put");
     cluster.a.drain();
     has(&cluster.b, "replaced", b"of a, later");
     has(&cluster.b, "new", b"of b");
@@ -119,16 +119,16 @@ fn private_mounts_evict_what_is_used_least(io: Io) {
     cluster.b.stop();
     cluster.b.set_options(Options::new(io).private().cache_size("16MiB"));
     cluster.b.up();
-    let (mut hand, body) = (SyscallProcess::new(), vec![7_u8; 1 << 20]);
+    let (mut process, body) = (SyscallProcess::new(), vec![7_u8; 1 << 20]);
     for n in 0..48_u8 {
         let mut body = body.clone();
         body[0] = n;
-        hand.put(&cluster.b.at(format!("f{n}")), &body).must("put");
+        process.put(&cluster.b.at(format!("f{n}")), &body).must("put");
     }
-    let there = (0..48).filter(|n| hand.get(&cluster.b.at(format!("f{n}"))).is_ok()).count();
+    let there = (0..48).filter(|n| process.get(&cluster.b.at(format!("f{n}"))).is_ok()).count();
     assert!((1..=16).contains(&there), "{there} of 48 files of 1 MiB in 16 MiB");
-    assert!(hand.get(&cluster.b.at("f47")).is_ok(), "the last one");
-    assert_eq!(hand.get(&cluster.b.at("first")).must("a hit"), b"x");
+    assert!(process.get(&cluster.b.at("f47")).is_ok(), "the last one");
+    assert_eq!(process.get(&cluster.b.at("first")).must("a hit"), b"x");
 }
 in_both_modes!(private_mounts_evict_what_is_used_least);
 

@@ -76,14 +76,14 @@ fn profiles_write_once_in_place(io: Io) {
     assert_eq!(in_place(&cluster, "jax/jit_f-0-cache"), b"B's version");
     assert_eq!(published(&cluster.a), before, "A publishes nothing");
     // A write that begins after it arrived replaces it: the writer has seen it.
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"repaired").must("put");
-    hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"and again").must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("jax/jit_f-0-cache"), b"repaired").must("put");
+    process.put(&cluster.a.at("jax/jit_f-0-cache"), b"and again").must("put");
     cluster.a.drain();
     has(&cluster.b, "jax/jit_f-0-cache", b"and again");
     // So does a write that begins after a removal.
-    hand.unlink(&cluster.a.at("jax/jit_f-0-cache")).must("unlink");
-    hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"new").must("put");
+    process.unlink(&cluster.a.at("jax/jit_f-0-cache")).must("unlink");
+    process.put(&cluster.a.at("jax/jit_f-0-cache"), b"new").must("put");
     cluster.a.drain();
     has(&cluster.b, "jax/jit_f-0-cache", b"new");
 }
@@ -94,11 +94,11 @@ fn profiles_write_once_by_rename(io: Io) {
     directories(&cluster);
     assert_eq!(renamed(&cluster, "plain/jit_f-0-cache"), b"A's version");
     assert_eq!(renamed(&cluster, "jax/jit_f-0-cache"), b"B's version");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let later = cluster.a.at("jax/later");
-    hand.put(&later, b"repaired").must("put");
-    hand.rename(&later, &cluster.a.at("jax/jit_f-0-cache")).must("rename");
-    assert_eq!(hand.get(&cluster.a.at("jax/jit_f-0-cache")).must("read"), b"repaired");
+    process.put(&later, b"repaired").must("put");
+    process.rename(&later, &cluster.a.at("jax/jit_f-0-cache")).must("rename");
+    assert_eq!(process.get(&cluster.a.at("jax/jit_f-0-cache")).must("read"), b"repaired");
     cluster.a.drain();
     has(&cluster.b, "jax/jit_f-0-cache", b"repaired");
 }
@@ -126,26 +126,27 @@ fn formats() -> Vec<(&'static str, Vec<u8>, usize)> {
 /// An incomplete file exists on its node, and on no other.
 fn profiles_keep_torn_files(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (name, whole, cut) in formats() {
         let path = cluster.a.at(name);
         let dir = path.parent().must("a directory");
         std::fs::create_dir_all(dir).must("mkdir");
-        hand.put(&path, &whole[..cut]).must("put");
+        process.put(&path, &whole[..cut]).must("put");
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .must("chmod");
         // One that is renamed to such a name.
         let renamed = dir.join("temporary");
-        hand.put(&renamed, &whole[..cut]).must("put");
-        hand.rename(&renamed, &path.with_file_name(format!("renamed-{}", file_name(&path))))
+        process.put(&renamed, &whole[..cut]).must("put");
+        process
+            .rename(&renamed, &path.with_file_name(format!("renamed-{}", file_name(&path))))
             .must("rename");
-        assert!(hand.get(&path).must("read on its node") == whole[..cut]);
+        assert!(process.get(&path).must("read on its node") == whole[..cut]);
     }
     let kept = |node: &Node| node.status()["incomplete"].as_u64().must("a count");
     // The name that dejavu requires allows no second file.
     assert_eq!(kept(&cluster.a), 7);
     cluster.a.drain();
-    hand.put(&cluster.a.at("after"), b"what came after them").must("put");
+    process.put(&cluster.a.at("after"), b"what came after them").must("put");
     cluster.a.drain();
     has(&cluster.b, "after", b"what came after them");
     for (name, ..) in formats() {
@@ -158,11 +159,11 @@ fn profiles_keep_torn_files(io: Io) {
     // They survive a restart.
     cluster.a.stop();
     cluster.a.up();
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     assert_eq!((kept(&cluster.a), kept(&cluster.b)), (7, 0));
     for (name, whole, cut) in formats() {
-        assert!(hand.get(&cluster.a.at(name)).must("read again") == whole[..cut]);
-        hand.put(&cluster.a.at(name), &whole).must("the next writer");
+        assert!(process.get(&cluster.a.at(name)).must("read again") == whole[..cut]);
+        process.put(&cluster.a.at(name), &whole).must("the next writer");
     }
     cluster.a.drain();
     for (name, whole, _) in formats() {
@@ -187,25 +188,25 @@ fn profiles_let_files_through_that_are_completed(io: Io) {
     let whole = std::fs::read("/bin/true").must("read a program");
     let path = cluster.a.at("inductor/ab/kernel.so");
     std::fs::create_dir_all(path.parent().must("a directory")).must("mkdir");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
-    let fd = hand.open(&path, flags, 0o644).must("begin");
-    hand.pwrite(fd, 64, &whole[64..4096]).must("write the middle");
-    let duplicate = hand.dup(fd).must("dup");
-    hand.close(duplicate).must("close");
+    let fd = process.open(&path, flags, 0o644).must("begin");
+    process.pwrite(fd, 64, &whole[64..4096]).must("write the middle");
+    let duplicate = process.dup(fd).must("dup");
+    process.close(duplicate).must("close");
     assert!(
         SyscallProcess::new().get(&path).must("read") == [&[0; 64][..], &whole[64..4096]].concat()
     );
-    hand.put(&cluster.a.at("after"), b"1").must("put");
+    process.put(&cluster.a.at("after"), b"1").must("put");
     cluster.a.drain();
     has(&cluster.b, "after", b"1");
     assert_eq!(
         SyscallProcess::new().get(&cluster.b.at("inductor/ab/kernel.so")),
         Err(rustix::io::Errno::NOENT)
     );
-    hand.pwrite(fd, 4096, &whole[4096..]).must("write the end");
-    hand.pwrite(fd, 0, &whole[..64]).must("write the header");
-    hand.close(fd).must("close");
+    process.pwrite(fd, 4096, &whole[4096..]).must("write the end");
+    process.pwrite(fd, 0, &whole[..64]).must("write the header");
+    process.close(fd).must("close");
     assert!(SyscallProcess::new().get(&path).must("read") == whole);
     cluster.a.drain();
     has(&cluster.b, "inductor/ab/kernel.so", &whole);
@@ -264,20 +265,20 @@ fn profiles_keep_units_with_torn_files(io: Io) {
     let cluster = Cluster::two(io);
     let program = std::fs::read("/bin/true").must("read a program");
     let compile = |node: &Node, cubin: &[u8]| {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         std::fs::create_dir_all(node.at("triton/KEY/tmp.pid_1_a")).must("mkdir");
         for (name, bytes) in [("k.cubin", cubin), ("k.json", b"{}"), ("__grp__k.json", b"{}")] {
             let temporary = node.at("triton/KEY/tmp.pid_1_a").join(name);
-            hand.put(&temporary, bytes).must("put");
-            hand.rename(&temporary, &node.at("triton/KEY").join(name)).must("rename");
+            process.put(&temporary, bytes).must("put");
+            process.rename(&temporary, &node.at("triton/KEY").join(name)).must("rename");
         }
-        hand.rmdir(&node.at("triton/KEY/tmp.pid_1_a")).must("rmdir");
+        process.rmdir(&node.at("triton/KEY/tmp.pid_1_a")).must("rmdir");
     };
     compile(&cluster.a, &program[..3000]);
     let names = ["k.cubin", "k.json", "__grp__k.json"];
     let there = |node: &Node| {
-        let mut hand = SyscallProcess::new();
-        let at = |name: &&str| hand.get(&node.at("triton/KEY").join(name)).ok();
+        let mut process = SyscallProcess::new();
+        let at = |name: &&str| process.get(&node.at("triton/KEY").join(name)).ok();
         names.iter().filter_map(at).map(|bytes| bytes.len()).collect::<Vec<_>>()
     };
     assert_eq!(there(&cluster.a), [3000, 2, 2], "for every process of its node");
@@ -313,15 +314,17 @@ fn profiles_gather_uses(io: Io) {
         });
         commits(node)
     };
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&cluster.a.at("jax")).must("mkdir");
-    hand.put(&cluster.a.at(cache), &zstd::encode_all(&b"code"[..], 1).must("compress")).must("put");
-    hand.put(&cluster.a.at(atime), b"00000000").must("put");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&cluster.a.at("jax")).must("mkdir");
+    process
+        .put(&cluster.a.at(cache), &zstd::encode_all(&b"code"[..], 1).must("compress"))
+        .must("put");
+    process.put(&cluster.a.at(atime), b"00000000").must("put");
     let before = marked(&cluster.a, "one");
     has(&cluster.b, atime, b"00000000");
     for number in 1..=100 {
         let text = format!("{number:08}");
-        hand.put(&cluster.a.at(atime), text.as_bytes()).must("a hit");
+        process.put(&cluster.a.at(atime), text.as_bytes()).must("a hit");
         assert_eq!(
             SyscallProcess::new().get(&cluster.a.at(atime)).must("at once"),
             text.as_bytes()
@@ -360,12 +363,12 @@ in_both_modes!(profiles_gather_uses);
 /// stays on its node.
 fn profiles_keep_tritons_lock(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     std::fs::create_dir_all(cluster.a.at("triton/KEY")).must("mkdir");
     let lock = |node: &Node| node.at("triton/KEY/lock");
-    hand.put(&lock(&cluster.a), b"").must("put");
-    hand.put(&cluster.a.at("triton/KEY/k.json"), b"{}").must("put");
-    hand.put(&cluster.a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
+    process.put(&lock(&cluster.a), b"").must("put");
+    process.put(&cluster.a.at("triton/KEY/k.json"), b"{}").must("put");
+    process.put(&cluster.a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
     cluster.a.drain();
     has(&cluster.b, "triton/KEY/__grp__k.json", b"{}");
     let mut names: Vec<_> = std::fs::read_dir(cluster.b.at("triton/KEY"))

@@ -101,13 +101,13 @@ fn commands_rm_takes_entry_points_first() {
     let cluster = Cluster::two(Io::best());
     let a = &cluster.a;
     // The names of the members sort before that of the entry point.
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&a.at("triton")).must("mkdir");
-    hand.mkdir(&a.at("triton/KEY")).must("mkdir");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&a.at("triton")).must("mkdir");
+    process.mkdir(&a.at("triton/KEY")).must("mkdir");
     for number in 0..MEMBERS {
-        hand.put(&a.at(format!("triton/KEY/0{number}.ttir")), b"member").must("put");
+        process.put(&a.at(format!("triton/KEY/0{number}.ttir")), b"member").must("put");
     }
-    hand.put(&a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
+    process.put(&a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
     let entry = a.at("triton/KEY/__grp__k.json");
     eventually(SEEN_MS, "the unit is there", || {
         std::fs::metadata(&entry).map_err(|e| e.to_string())

@@ -220,14 +220,14 @@ fn rules_rgw_deletes_what_is_not_used() {
     let declared = |age: &str| format!("\"{age}\"");
     cluster.store.edit("hearthfs.json", &declared(AGE_AS_DAYS), &declared(AGE_TEXT));
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&a.at("dir")).must("mkdir");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&a.at("dir")).must("mkdir");
     let begun = now();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {
-        hand.put(&a.at("dir").join(name), &content(seq as u64, len)).must("put");
+        process.put(&a.at("dir").join(name), &content(seq as u64, len)).must("put");
         // Each kind in objects of its own.
         a.drain();
-        hand.put(&a.at(format!("unused-{name}")), &content(10 + seq as u64, len)).must("put");
+        process.put(&a.at(format!("unused-{name}")), &content(10 + seq as u64, len)).must("put");
         a.drain();
     }
     let first = cluster.store.keys();
@@ -287,9 +287,9 @@ fn rules_rgw_deletes_too_early() {
     // Its day is ten seconds long, that of the nodes is not.
     cluster.a.command(&["lifecycle", "apply", &url, "--expiry", "1d"]).good();
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {
-        hand.put(&a.at(name), &content(seq as u64, len)).must("put");
+        process.put(&a.at(name), &content(seq as u64, len)).must("put");
     }
     a.drain();
     eventually(5_000, "node B has the names", || {
@@ -309,7 +309,7 @@ fn rules_rgw_deletes_too_early() {
         let fine =
             read == Err(ErrorKind::NotFound) || (name == "tiny" && read == Ok(whole.clone()));
         assert!(fine, "{name}: {:?}", read.map(|bytes| bytes.len()));
-        hand.put(&b.at(name), &whole).must("write it again");
+        process.put(&b.at(name), &whole).must("write it again");
     }
     b.drain();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {

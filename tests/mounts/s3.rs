@@ -9,18 +9,19 @@ use crate::harness::{
 
 /// Writes of every size on both nodes, seen whole on the other, and by a node that starts later.
 pub(crate) fn work_of_a_day(cluster: &Cluster) {
-    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     for k in 0..60 {
         let len = [64, 900, 20_000, 300_000, 1_048_576, 3_000_000][k as usize % 6];
         let (mine, theirs) =
             (body::make(Id { writer: 1, seq: k }, len), body::make(Id { writer: 2, seq: k }, len));
-        hand.put(&cluster.a.at(format!("a{k}")), &mine).must("put");
+        process.put(&cluster.a.at(format!("a{k}")), &mine).must("put");
         other.put(&cluster.b.at(format!("b{k}")), &theirs).must("put");
         other.put(&cluster.b.at("both"), &theirs).must("put");
-        hand.put(&cluster.a.at("both"), &mine).must("put");
+        process.put(&cluster.a.at("both"), &mine).must("put");
         if k % 5 == 4 {
-            hand.unlink(&cluster.a.at(format!("a{}", k - 1))).must("unlink");
-            hand.rename(&cluster.a.at(format!("a{k}")), &cluster.a.at(format!("moved{k}")))
+            process.unlink(&cluster.a.at(format!("a{}", k - 1))).must("unlink");
+            process
+                .rename(&cluster.a.at(format!("a{k}")), &cluster.a.at(format!("moved{k}")))
                 .must("rename");
         }
     }
@@ -57,11 +58,11 @@ fn s3_two_nodes_over_another_projects_server() {
 #[test]
 fn s3_backlog_over_kills_without_a_server() {
     let mut cluster = Cluster::with(Store::s3, &Options::new(Io::best()).deadline("1s"));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     cluster.store.fail();
     for k in 0..30 {
         let bytes = body::make(Id { writer: 1, seq: k }, 30_000);
-        hand.put(&cluster.a.at(k.to_string()), &bytes).must("put");
+        process.put(&cluster.a.at(k.to_string()), &bytes).must("put");
         if k % 10 == 9 {
             cluster.a.kill_only();
             cluster.a.up();

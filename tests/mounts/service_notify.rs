@@ -121,7 +121,7 @@ fn service_watchdog_ends_with_the_mounts_answers() {
     node.expect_error("out of order");
     manager.wait_for("WATCHDOG=1", 3 * WATCHDOG_MS);
     // The rest of the daemon continues, but no thread reads the kernel's requests.
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid().as_raw_nonzero()));
     let mut frozen = 0;
     for task in tasks.must("list the daemon's threads") {
@@ -130,7 +130,7 @@ fn service_watchdog_ends_with_the_mounts_answers() {
         if name.starts_with("fuser-") || name.starts_with("hearthfs-fuse") {
             let number =
                 task.file_name().and_then(|name| name.to_str()).and_then(|n| n.parse().ok());
-            hand.freeze(number.must("a number")).must("freeze a thread");
+            process.freeze(number.must("a number")).must("freeze a thread");
             frozen += 1;
         }
     }
@@ -145,7 +145,7 @@ fn service_watchdog_ends_with_the_mounts_answers() {
     // The manager's next step: it must be able to end the daemon, although the daemon looks at its own mount.
     kill_process(node.pid(), Signal::KILL).must("kill");
     // The tracing process keeps its stopped threads from ending as long as it lives.
-    drop(hand);
+    drop(process);
     node.await_end(10_000);
     node.up();
     manager.wait_for("READY=1", 20_000);

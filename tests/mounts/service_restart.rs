@@ -29,7 +29,7 @@ const RIVALS_LIMIT: Duration = Duration::from_secs(20);
 
 /// A program that continues whatever the mount returns.
 struct Writer {
-    hand: SyscallProcess,
+    process: SyscallProcess,
     number: u32,
     dir: PathBuf,
     dice: Dice,
@@ -42,10 +42,10 @@ struct Writer {
 
 impl Writer {
     fn new(dir: PathBuf, number: u32) -> Self {
-        let mut hand = SyscallProcess::new();
-        hand.mkdir(&dir).must("make a directory");
+        let mut process = SyscallProcess::new();
+        process.mkdir(&dir).must("make a directory");
         Self {
-            hand,
+            process,
             number,
             dir,
             dice: Dice::new(u64::from(number) + 71),
@@ -67,7 +67,7 @@ impl Writer {
             Err(Errno::NOTCONN | Errno::CONNABORTED) => {
                 self.outage.get_or_insert_with(now);
                 // A descriptor that the failed operation left open must not join a later one.
-                self.hand = SyscallProcess::new();
+                self.process = SyscallProcess::new();
                 sleep_ms(1);
                 false
             }
@@ -80,7 +80,7 @@ impl Writer {
         let path = self.dir.join(format!("f{}", self.dice.below(NAMES)));
         let len = self.dice.len(LEN_MAX);
         let bytes = body::make(Id { writer: self.number, seq: self.seq }, len);
-        let done = self.hand.put(&path, &bytes);
+        let done = self.process.put(&path, &bytes);
         let versions = self.written.entry(path).or_default();
         if done.is_ok() {
             versions.clear();

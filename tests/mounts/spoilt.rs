@@ -69,22 +69,22 @@ fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
         let site = Site::new();
         let alone = (!shared).then(|| Node::start(&site, "m", None, Options::new(io)));
         let node = alone.as_ref().or(cluster.as_ref().map(|two| &two.b)).must("a node");
-        let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
+        let (mut process, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
         let ways = SPOILS.into_iter().flat_map(|how| [false, true].map(|is_open| (how, is_open)));
         for (k, (how, is_open)) in ways.enumerate() {
             let (path, bytes) = (node.at(format!("{how:?}-{is_open}")), content(k as u64));
-            hand.put(&path, &bytes).must("put");
+            process.put(&path, &bytes).must("put");
             if let Some(two) = &cluster {
                 two.b.drain();
             }
             let fd = is_open.then(|| reader.open(&path, OFlags::RDONLY, 0).must("open"));
             for _ in 0..3 {
-                assert!(hand.get(&path) == Ok(bytes.clone()), "{how:?} before");
+                assert!(process.get(&path) == Ok(bytes.clone()), "{how:?} before");
             }
             spoil(&blob_of(node, &bytes), how);
             let mut missed = false;
             for _ in 0..5 {
-                match hand.get(&path) {
+                match process.get(&path) {
                     Ok(read) => assert!(read == bytes, "{how:?}, shared {shared}: other bytes"),
                     Err(errno) => {
                         assert_eq!(errno, Errno::NOENT, "{how:?}, shared {shared}");
@@ -101,7 +101,7 @@ fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
                 reader.close(fd).must("close");
             }
             if shared {
-                eventually(10_000, "it is fetched again", || match hand.get(&path) {
+                eventually(10_000, "it is fetched again", || match process.get(&path) {
                     Ok(read) if read == bytes => Ok(()),
                     other => Err(format!("{how:?}: {:?}", other.map(|read| read.len()))),
                 });
@@ -114,8 +114,8 @@ fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
                 node.log()
             );
             let again = content(100 + k as u64);
-            hand.put(&path, &again).must("write it again");
-            assert!(hand.get(&path) == Ok(again), "{how:?} again");
+            process.put(&path, &again).must("write it again");
+            assert!(process.get(&path) == Ok(again), "{how:?} again");
         }
         if let Some(two) = &mut cluster {
             two.settle();
@@ -147,7 +147,7 @@ enum When {
 /// truncated before its last close looks as if its writer had truncated it.
 fn bad_input_staged_files_that_are_spoilt(io: Io) {
     let cluster = Cluster::two(io);
-    let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let mut seq = 0;
     for when in [When::Written, When::Published] {
         for (word, flags) in
@@ -157,16 +157,16 @@ fn bad_input_staged_files_that_are_spoilt(io: Io) {
                 seq += 1;
                 let (name, bytes) = (format!("{when:?}-{word}-{how:?}"), content(seq));
                 let on_a = cluster.a.at(&name);
-                let fd = hand.open(&on_a, flags, 0o644).must("open");
-                hand.write(fd, &bytes).must("write");
+                let fd = process.open(&on_a, flags, 0o644).must("open");
+                process.write(fd, &bytes).must("write");
                 let file = staged(&cluster.a);
                 if when == When::Published {
-                    let copy = hand.dup(fd).must("dup");
-                    hand.close(copy).must("close a duplicate");
+                    let copy = process.dup(fd).must("dup");
+                    process.close(copy).must("close a duplicate");
                 }
                 spoil(&file, how);
                 // The writer may get an error or not.
-                let refused = hand.close(fd).is_err();
+                let refused = process.close(fd).is_err();
                 let mut missed = false;
                 let right = |read: &[u8]| {
                     let cut = read == &bytes[..CUT] || read.is_empty();
@@ -196,7 +196,7 @@ fn bad_input_staged_files_that_are_spoilt(io: Io) {
                 seq += 1;
                 // Until its RELEASE has come, a rewrite uses the damaged file.
                 eventually(10_000, format_args!("{name}: again"), || {
-                    hand.put(&on_a, &content(seq)).map_err(|errno| errno.to_string())?;
+                    process.put(&on_a, &content(seq)).map_err(|errno| errno.to_string())?;
                     let read = reader.get(&on_a).map_err(|errno| errno.to_string())?;
                     if read == content(seq) { Ok(()) } else { Err("other bytes".to_owned()) }
                 });

@@ -54,22 +54,22 @@ in_both_modes!(unchanged_lock_files_are_published_once);
 /// Equal attributes, missing names, and files that are rewritten without a change.
 fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
     let cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let (dir, file, empty) = (cluster.a.at("dir"), cluster.a.at("dir/file"), cluster.a.at("empty"));
-    hand.mkdir(&dir).must("mkdir");
-    hand.put(&file, b"bytes").must("put");
-    hand.put(&empty, b"").must("put");
-    hand.chmod(&dir, 0o750).must("chmod");
-    hand.chmod(&file, 0o640).must("chmod");
-    hand.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
+    process.mkdir(&dir).must("mkdir");
+    process.put(&file, b"bytes").must("put");
+    process.put(&empty, b"").must("put");
+    process.chmod(&dir, 0o750).must("chmod");
+    process.chmod(&file, 0o640).must("chmod");
+    process.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
     let before = counts(&cluster);
     let forgot = count(&cluster.b, "commits_applied");
     for _ in 0..5 {
-        hand.chmod(&dir, 0o750).must("chmod");
-        hand.chmod(&file, 0o640).must("chmod");
-        hand.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
+        process.chmod(&dir, 0o750).must("chmod");
+        process.chmod(&file, 0o640).must("chmod");
+        process.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
         for path in [&dir, &file, &empty] {
-            let about = hand.stat(path).must("stat");
+            let about = process.stat(path).must("stat");
             let time = Timespec { tv_sec: about.mtime_s, tv_nsec: about.mtime_ns };
             let times = Timestamps {
                 last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -78,14 +78,14 @@ fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
             let none = rustix::fs::AtFlags::empty();
             rustix::fs::utimensat(rustix::fs::CWD, path, &times, none).must("utimensat");
         }
-        assert!(hand.unlink(&cluster.a.at("missing")).is_err());
-        hand.truncate(&file, 5).must("truncate");
-        hand.put(&empty, b"").must("put");
+        assert!(process.unlink(&cluster.a.at("missing")).is_err());
+        process.truncate(&file, 5).must("truncate");
+        process.put(&empty, b"").must("put");
     }
     assert_eq!(counts(&cluster), before);
     assert_eq!(count(&cluster.b, "commits_applied"), forgot, "nothing to forget names for");
     // Rewriting the same bytes is a change: their time moves.
-    hand.put(&file, b"bytes").must("put");
+    process.put(&file, b"bytes").must("put");
     assert_eq!(counts(&cluster).1, before.1 + 1);
 }
 in_both_modes!(unchanged_attributes_and_missing_names_are_not_published);
@@ -95,9 +95,9 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
     let cluster = Cluster::two(io);
     let bytes = |n: u32| vec![n as u8; 9_000 + n as usize];
     let write = |node: &Node| {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         for n in 0..50 {
-            hand.put(&node.at(format!("file{n}")), &bytes(n)).must("put");
+            process.put(&node.at(format!("file{n}")), &bytes(n)).must("put");
         }
         node.drain();
     };

@@ -40,35 +40,35 @@ fn text(number: u64, version: u64) -> String {
 
 impl Writer {
     /// Writes a member as Triton does, or in place.
-    fn write(&mut self, hand: &mut SyscallProcess, name: &str) -> Result<(), Errno> {
+    fn write(&mut self, process: &mut SyscallProcess, name: &str) -> Result<(), Errno> {
         let bytes = text(self.number, self.version);
         if self.dice.below(2) == 0 {
-            return hand.put(&self.dir.join(name), bytes.as_bytes());
+            return process.put(&self.dir.join(name), bytes.as_bytes());
         }
-        let temporary = self.dir.join(format!("tmp.pid_{}_{}", hand.pid(), self.version));
-        hand.mkdir(&temporary)?;
-        hand.put(&temporary.join(name), bytes.as_bytes())?;
-        hand.rename(&temporary.join(name), &self.dir.join(name))?;
-        hand.rmdir(&temporary)
+        let temporary = self.dir.join(format!("tmp.pid_{}_{}", process.pid(), self.version));
+        process.mkdir(&temporary)?;
+        process.put(&temporary.join(name), bytes.as_bytes())?;
+        process.rename(&temporary.join(name), &self.dir.join(name))?;
+        process.rmdir(&temporary)
     }
 
-    fn step(&mut self, hand: &mut SyscallProcess) -> Result<(), Errno> {
+    fn step(&mut self, process: &mut SyscallProcess) -> Result<(), Errno> {
         self.version += 1;
         let (entry, others) = MEMBERS.split_last().must("there are some");
         for name in others {
-            self.write(hand, name)?;
+            self.write(process, name)?;
         }
         self.unsure = Some(self.version);
-        self.write(hand, entry)?;
+        self.write(process, entry)?;
         self.done = self.unsure.take();
         Ok(())
     }
 
     /// Writes until the daemon dies.
     fn work(&mut self) {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         loop {
-            match self.step(&mut hand) {
+            match self.step(&mut process) {
                 Ok(()) => {}
                 Err(Errno::NOTCONN | Errno::CONNABORTED) => return,
                 Err(errno) => panic!("writer {}: {errno}", self.number),
@@ -94,8 +94,8 @@ impl Writer {
 
 /// Returns what a fresh process finds in all members of a unit; `None` if there is no entry point.
 fn found(dir: &Path, when: &str) -> Option<String> {
-    let mut hand = SyscallProcess::new();
-    let mut get = |name: &str| match hand.get(&dir.join(name)) {
+    let mut process = SyscallProcess::new();
+    let mut get = |name: &str| match process.get(&dir.join(name)) {
         Ok(bytes) => Some(String::from_utf8(bytes).must("text")),
         Err(Errno::NOENT) => None,
         Err(errno) => panic!("{when}, {name}: {errno}"),

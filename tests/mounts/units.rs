@@ -111,22 +111,22 @@ in_both_modes!(p6_units_of_triton);
 const STEPS: [&str; 3] = ["k.json", "k.ttir", "__grp__k.json"];
 
 /// Writes one member as Triton does, or in place.
-fn write_member(hand: &mut SyscallProcess, dir: &Path, name: &str, text: &str, renamed: bool) {
+fn write_member(process: &mut SyscallProcess, dir: &Path, name: &str, text: &str, renamed: bool) {
     if !renamed {
-        return hand.put(&dir.join(name), text.as_bytes()).must(name);
+        return process.put(&dir.join(name), text.as_bytes()).must(name);
     }
-    let temporary = dir.join(format!("tmp.pid_{}_x", hand.pid()));
-    hand.mkdir(&temporary).must("mkdir");
-    hand.put(&temporary.join(name), text.as_bytes()).must("put");
-    hand.rename(&temporary.join(name), &dir.join(name)).must("rename");
-    hand.rmdir(&temporary).must("rmdir");
-    assert_eq!(hand.rmdir(dir), Err(Errno::NOTEMPTY), "the directory holds a draft");
+    let temporary = dir.join(format!("tmp.pid_{}_x", process.pid()));
+    process.mkdir(&temporary).must("mkdir");
+    process.put(&temporary.join(name), text.as_bytes()).must("put");
+    process.rename(&temporary.join(name), &dir.join(name)).must("rename");
+    process.rmdir(&temporary).must("rmdir");
+    assert_eq!(process.rmdir(dir), Err(Errno::NOTEMPTY), "the directory holds a draft");
 }
 
 /// Returns what a fresh process finds of a unit.
 fn found(dir: &Path) -> Vec<Option<String>> {
-    let mut hand = SyscallProcess::new();
-    let mut get = |name: &&str| match hand.get(&dir.join(name)) {
+    let mut process = SyscallProcess::new();
+    let mut get = |name: &&str| match process.get(&dir.join(name)) {
         Ok(bytes) => Some(String::from_utf8(bytes).must("text")),
         Err(errno) => {
             assert_eq!(errno, Errno::NOENT, "{name}");

@@ -31,6 +31,11 @@ pub(crate) fn let_in(dir: &Path, mode: u32) {
     std::fs::set_permissions(dir, permissions).must("set a directory's mode");
 }
 
+/// Fails with all faults that a test has found.
+pub(crate) fn assert_none(faults: &[String]) {
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
 /// Two nodes with three directories: `open` (0777), `sticky` (1777), and `private` (A's, 0700);
 /// with processes of the users.
 pub(crate) struct World {

@@ -27,10 +27,10 @@ fn written(a: &Node, b: &Node, names: &[&str]) {
         put(&a.at(name), &content(n as u64), 0o644);
     }
     a.drain();
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in names {
         eventually(LIMIT_MS, "the other node knows it", || {
-            hand.lstat(&b.at(name)).map_err(|error| format!("{name}: {error}"))
+            process.lstat(&b.at(name)).map_err(|error| format!("{name}: {error}"))
         });
     }
 }

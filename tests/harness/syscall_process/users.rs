@@ -18,11 +18,11 @@ pub(crate) struct User {
 impl SyscallProcess {
     /// Starts one as `user`, with further groups; needs root.
     pub(crate) fn of(user: User, groups: &[u32]) -> Self {
-        let mut hand = Self::new();
+        let mut process = Self::new();
         let mut words = vec!["su".to_owned(), user.uid.to_string(), user.gid.to_string()];
         words.extend(groups.iter().map(u32::to_string));
-        hand.done(&words.join(" ")).must("become another user");
-        hand
+        process.done(&words.join(" ")).must("become another user");
+        process
     }
 
     /// Becomes root of a user namespace of its own.
