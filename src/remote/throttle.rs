@@ -23,7 +23,7 @@ pub struct Throttling {
     pub answers: [u64; THROTTLED.len()],
     /// The time waited because of them, summed over all requests that waited.
     pub waited: Duration,
-    /// The last such answer came within [`THROTTLED_FOR`], or a request still waits because of one.
+    /// The last such answer came within the last ten seconds, or a request still waits because of one.
     pub now: bool,
 }
 
